@@ -9,7 +9,7 @@ from .connections import DeviceLost, ListenError
 
 
 def main():
-    """Parses arguments, then imports what is heavy."""
+    """Parses arguments, then imports what is slow to import."""
     parser = argparse.ArgumentParser(
         prog="python -m tamis.learner",
         description="Learns in PyTorch what a controller asks for over tamis-learner/1 (docs/learner-protocol.md).",

@@ -3,14 +3,14 @@
     tamis_varlen     torch's `varlen_attn` (flash kernels): CUDA, bf16 or f16
     tamis_sequences  one causal `scaled_dot_product_attention` after another: any device, any type
 
-Neither builds a mask of M x M. Both learn where sequences begin from the keyword arguments with which
-transformers drives its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer and are
-held by recomputed ones. Where sequences share prompts, the argument is the pack's `Layout`: a completion's
-queries see the keys and values of its prompt, which are computed once, and its own. A sequence's numbers are then
-those of its prompt's own copy but for rounding (1e-5 in f32), which depends on what passes beside it.
+Neither builds a mask of M x M. Both get the beginnings of sequences from the keyword arguments that transformers passes
+to its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer, recomputed ones included. If
+sequences share prompts, the argument is the pack's `Layout`: a completion's queries see the keys and values of its
+prompt, which are computed once, and its own. A sequence's numbers are then those of its own copy of the prompt up to
+rounding (1e-5 in f32), which depends on the rest of the pack.
 
-What else flash kernels are told by keyword (a sliding window, soft-capping, sinks) is honoured or refused. Models
-that tell it by masks alone are not given these functions (`model.choose_attention`).
+Other keyword arguments of flash kernels (a sliding window, soft-capping, sinks) are honoured or refused. Models that
+express them only by masks do not get these functions (`model.choose_attention`).
 """
 
 import inspect
@@ -28,7 +28,7 @@ from .packing import Layout, add_rows, take_rows
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
 FLASH = "flash_attention_2"
-# Those in which sequences may share the rows of a prompt.
+# Names of attentions in which sequences may share a prompt's rows.
 SHARING = (VARLEN, SEQUENCES)
 
 # Keyword arguments that change nothing in a causal training pass.
@@ -39,7 +39,7 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-# Windows that layers told these functions of, while somebody asks (`telling_windows`).
+# Windows that layers passed to these functions, in the context of `telling_windows`.
 _told = None
 
 
@@ -49,7 +49,7 @@ class AttentionRefused(Exception):
 
 @contextmanager
 def telling_windows():
-    """A list to which every call of these functions adds the window that it was told of, or `None`."""
+    """A list to which every call of these functions adds its window, or `None`."""
     global _told
     _told = []
     try:
@@ -59,7 +59,7 @@ def telling_windows():
 
 
 def windowed_layers(config):
-    """Number of layers in which a sequence of the model's longest sees less than all before it."""
+    """Number of layers in which a sequence of the model's greatest length sees less than everything before it."""
     kinds = getattr(config, "layer_types", None)
     window, longest = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
     if window is not None and longest is not None and window >= longest:
@@ -72,9 +72,9 @@ def windowed_layers(config):
 
 
 def candidates(decoder, device_type, dtype):
-    """Attentions that may be used with a decoder, the best first; whether they can is tried (`choose_attention`)."""
+    """Attentions that may work with a decoder, the best first; `choose_attention` tries them."""
     found = []
-    # Models that flash kernels know tell them of windows and the like by keyword, as ours need it.
+    # Models that flash kernels know pass windows and the like by keyword, which ours need.
     if getattr(decoder, "_supports_flash_attn", False):
         if device_type == "cuda" and dtype != torch.float32:
             found = [VARLEN, *([FLASH] if is_flash_attn_2_available() else [])]
@@ -84,14 +84,14 @@ def candidates(decoder, device_type, dtype):
 
 
 def keywords(pack, attention):
-    """What a decoder must be told beside tokens and positions."""
+    """A decoder's keyword arguments besides tokens and positions."""
     if attention in ("eager", "sdpa", "flex_attention"):
         return {}
     if pack.layout is not None:
         assert attention in SHARING, attention
         return dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), pack.layout)
     longest = max(pack.lengths)
-    # `tamis_sequences` cuts on the host: it takes lengths where the others take offsets on the device.
+    # `tamis_sequences` cuts on the host: it takes lengths; the others take offsets on the device.
     offsets = pack.lengths if attention == SEQUENCES else pack.offsets
     return {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
 
@@ -127,17 +127,17 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
             # Older releases want a key and a value for each query head.
             num_queries = query.shape[1] // key.shape[1]
             key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
-        # One kernel for all passes. Left to itself, torch takes cuDNN's or the flash kernel by the GPU, the width of
-        # heads, the longest sequence, and whether there will be a backward pass: log-probabilities with and without a
-        # graph, which are compared with each other, would differ.
+        # One kernel for all passes. By itself, torch takes cuDNN's or the flash kernel by GPU, head width, longest
+        # sequence, and whether there is a backward pass. Log-probabilities with and without a graph, which are
+        # compared, would then differ.
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return varlen_attn(query, key, value, *places, scale=scaling, window_size=(left, 0), **gqa)
 
     if isinstance(offsets, Layout):
         attended = _attend_shared(attend, offsets, query, key, value)
     else:
-        # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own,
-        # whatever kernel computes.
+        # Q and K must get the same offsets as one object: only then each sequence has its own causal diagonal with
+        # every kernel.
         attended = attend(query, key, value, offsets, offsets, more["max_length_q"], more["max_length_q"])
     return attended.unsqueeze(0), None
 
@@ -155,7 +155,7 @@ def _places(layout):
 
 
 class _AttendInBlocks(torch.autograd.Function):
-    """Attention block by block, computed again in the backward pass: what is gathered is one block's at a time."""
+    """Attention block by block, recomputed in the backward pass, so that only one block is gathered at a time."""
 
     @staticmethod
     def forward(ctx, attend, layout, query, key, value):
@@ -212,6 +212,6 @@ def attend_sequences(module, query, key, value, attention_mask, scaling=None, dr
     return torch.cat(attended, 1), None
 
 
-# Unknown to the interface of masks, they are given none.
+# The mask interface does not know these names, so it makes no masks for them.
 AttentionInterface.register(VARLEN, attend_varlen)
 AttentionInterface.register(SEQUENCES, attend_sequences)

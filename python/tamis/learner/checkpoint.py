@@ -1,18 +1,18 @@
 """Folders in Hugging Face layout, with the optimizer's state beside the weights: written, and read again.
 
-    config.json, generation_config.json, model*.safetensors   what servers and other programs load
-    master/                  the weights in f32, where the above are in another type, or under other names; those that
-                             do not learn, too
+    config.json, generation_config.json, model*.safetensors   for servers and other programs
+    master/                  the weights in f32, if the above are in another type or under other names; frozen
+                             ones, too
     optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
-    adapter/                 the adapter in f32 as peft has it, where one is trained: the weights above have it
-                             merged, and what a resume reads is this and the policy that was opened
+    adapter/                 the adapter in f32 in peft's format, if one is trained: the weights above have it
+                             merged; a resume reads the adapter, and the policy that was opened
     critic/                  the critic in f32 with its optimizer.safetensors
 
-transformers reads some architectures' tensors into fused ones (the experts of a mixture). Servers get them as
-the original had them; `master/`, `critic/` and the moments are written and read as the decoder holds them.
+transformers reads some architectures' tensors into fused ones (the experts of a mixture). Servers get them as in the
+original files; `master/`, `critic/` and the moments are written and read as the decoder holds them.
 
-The native engine reads what is written here, and is read here. Tensors are written and read one at a time, so
-that the host holds one of them and not all. Every file is flushed to the disk before `save` returns.
+The native engine reads these files, and this module reads the engine's. Tensors are written and read one at a time, so
+the host never holds all of them. Every file is flushed to the disk before `save` returns.
 """
 
 import errno
@@ -34,19 +34,19 @@ _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _CONFIG_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 # Most bytes of a file of tensors.
 SHARD_BYTES = 5_000_000_000
-# Bytes that are handed to the file at a time.
+# Bytes of one write.
 _BLOCK = 1 << 24
 
 
 class Output:
-    """Files of one folder as they are written: names, sizes and checksums."""
+    """The written files of a folder: names, sizes and checksums."""
 
     def __init__(self, folder):
         self.folder = folder
         self.files = []
 
     def finish(self):
-        """The files that were written."""
+        """The files written so far."""
         self.flush_folder()
         return self.files
 
@@ -67,7 +67,7 @@ class Output:
         self.files.append({"name": name, "bytes": num_bytes, "crc32": f"{crc:08x}"})
 
     def folder_within(self, name):
-        """Makes a folder inside."""
+        """Makes a subfolder."""
         path = self.folder / name
         try:
             path.mkdir()
@@ -101,7 +101,7 @@ def _file_parts(tensors, dtype, metadata):
 
 
 def _shards(tensors, dtype, max_bytes):
-    """Cuts tensors into files of at most so many bytes; a larger tensor has a file of its own."""
+    """Groups tensors into files of at most so many bytes; a larger tensor gets a file of its own."""
     shards, room = [], 0
     for tensor in tensors:
         size = torch.Size(tensor[1]).numel() * dtype.itemsize
@@ -114,7 +114,7 @@ def _shards(tensors, dtype, max_bytes):
 
 
 def _unfuse(network, tensors, dtype, device):
-    """The tensors under the names that the original's files have; those of one layer are on the device at once."""
+    """The tensors under the names of the original files; only those of one layer are on the device at once."""
     layers = {}
     for tensor in tensors:
         layers.setdefault(_layer_of(tensor[0]), []).append(tensor)
@@ -122,7 +122,7 @@ def _unfuse(network, tensors, dtype, device):
 
 
 class _Layer:
-    """Tensors of one layer that come apart together, when the first of them is asked for."""
+    """Tensors of one layer that are made together, when the first of them is needed."""
 
     def __init__(self, module, fused, dtype, device):
         self._module, self._fused, self._dtype, self._device = module, fused, dtype, device
@@ -141,19 +141,19 @@ class _Layer:
     def _make(self, name):
         if name not in self._made:
             self._made = self._come_apart(lambda _, make: make().detach().to(self._device, self._dtype))
-        # Whoever asks again has the layer made again.
+        # A second request makes the layer again.
         return self._made.pop(name)
 
 
 def _layer_of(name):
-    """The name of the layer that a tensor is of (`model.layers.3`); its own where it is of none."""
+    """The name of a tensor's layer (`model.layers.3`); its own name if it has none."""
     words = name.split(".")
     number = next((place for place, word in enumerate(words) if word.isdigit()), len(words))
     return ".".join(words[: number + 1])
 
 
 def write_tensors(output, where, tensors, dtype, max_bytes=SHARD_BYTES):
-    """Writes `(name, shape, make)` as `model*.safetensors`, with an index where there are several files."""
+    """Writes `(name, shape, make)` as `model*.safetensors`, with an index if there are several files."""
     shards = _shards(tensors, dtype, max_bytes)
     index, total = {}, 0
     for number, shard in enumerate(shards, 1):
@@ -168,15 +168,15 @@ def write_tensors(output, where, tensors, dtype, max_bytes=SHARD_BYTES):
 
 
 def model_files(network, dtype, untied):
-    """The files that say what a folder's tensors are, by name."""
+    """The files that describe a folder's tensors, by name."""
     config = {name: value for name, value in network.source.config.items() if name != "torch_dtype"}
     config["dtype"] = _CONFIG_NAMES[dtype]
-    # A model that sees says it of the whole.
+    # A model with vision has the flag at the top level.
     of = network.config if network.vision is None else network.decoder.config
-    # transformers leaves the flag as it is where the files held another head than the embedding.
+    # transformers leaves the flag unchanged if the files had another head than the embedding.
     config["tie_word_embeddings"] = of.tie_word_embeddings and not (untied or network.has_own_head)
-    # transformers 5 saves the rotary base in `rope_parameters` only. Programs that read the older keys take their
-    # default for it without a word (findings/mlx_lm_rope_parameters.sh), so both are written, as the native engine does.
+    # transformers 5 saves the rotary base only in `rope_parameters`. Programs that read the older keys silently take
+    # their default (findings/mlx_lm_rope_parameters.sh), so both are written, as the native engine does.
     rope = config.get("rope_parameters") or {}
     if "rope_theta" in rope:
         config.setdefault("rope_theta", rope["rope_theta"])
@@ -221,7 +221,7 @@ def _write_optimizer(output, where, optimizer):
 
 
 def find_overflow(tensors, dtype):
-    """The first tensor with finite weights for which the type has no room."""
+    """The first tensor with finite weights that are too large for the type."""
     for name, _, make in tensors:
         values = make()
         if values.numel():
@@ -233,7 +233,7 @@ def find_overflow(tensors, dtype):
 
 
 def _untie(network, tensors):
-    """The tensors with a head of its own, where the head is the embedding."""
+    """The tensors with a head of their own, if the head is the embedding."""
     embedding = network.module.get_input_embeddings().weight
     name = next(name for name, parameter in network.module.named_parameters() if parameter is embedding)
     head = next(name + ".weight" for name, module in network.module.named_modules() if module is network.head.output)
@@ -244,8 +244,8 @@ def _untie(network, tensors):
 def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_optimizer=None, max_bytes=SHARD_BYTES):
     """Writes `weights`, an `adapter` or a `checkpoint` into an empty folder, every file to the disk.
 
-    Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
-    written in f32 then).
+    Returns the answer of `save`: names, bytes and CRC-32 of the files, and `overflow` if weights were too large for
+    `dtype` (then everything was written in f32).
     """
     output = output_into(folder, policy.options.ranks)
     has_adapter = isinstance(policy, AdapterNetwork)
@@ -280,16 +280,16 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
 
 
 def output_into(folder, ranks):
-    """Files of an empty folder, which the first of several ranks writes."""
+    """Writes files into an empty folder, on the first of several ranks."""
     if ranks is None:
         return Output(empty_folder(folder))
     return RankOutput(ranks.agree(lambda: empty_folder(folder)), ranks)
 
 
 class RankOutput(Output):
-    """The output of one of several ranks, all of which gather tensor by tensor: the first of them writes.
+    """The output of one of several ranks. All of them gather tensor by tensor; the first one writes.
 
-    Where it cannot, it goes on gathering with the others, and says so at the end.
+    If it cannot, it still gathers with the others, and raises at the end.
     """
 
     def __init__(self, folder, ranks):
@@ -327,15 +327,15 @@ class RankOutput(Output):
 def servable_tensors(policy, tensors, untied, dtype, device="cpu"):
     """A policy's tensors as other programs load them, each with name, shape and a function that makes it.
 
-    `tensors`: those of `file_tensors`; `untied`: with a head of its own; `dtype`: which they become. Those that
-    the decoder holds fused come apart on `device`.
+    `tensors`: those of `file_tensors`; `untied`: with a head of their own; `dtype`: their type in the file. Tensors
+    that the decoder holds fused are split on `device`.
     """
     servable = _untie(policy, tensors) if untied and is_tied(policy) else tensors
     return _unfuse(policy, servable, dtype, device) if policy.is_fused else servable
 
 
 def empty_folder(folder):
-    """Checks that a folder is there and empty."""
+    """Checks that a folder exists and is empty."""
     folder = Path(folder)
     if not folder.is_absolute():
         raise RequestError(f"the path {folder} is not absolute")
@@ -354,7 +354,7 @@ def is_tied(network):
 
 def _open(path):
     try:
-        # Read, not mapped: what was read is no part of this process afterwards.
+        # Read, not mapped: the pages must not stay in this process's memory.
         return safe_open(path, framework="pt", backend="pread")
     except (OSError, SafetensorError) as error:
         raise FilesError(f"failed to read {path}: {error}", path) from None
@@ -363,8 +363,8 @@ def _open(path):
 def read_tensors(folder, shapes, others=False):
     """Functions that read each named tensor of a folder of weights, or some rows of it, as f32 on the host.
 
-    Names and shapes are checked before anything is read; a tensor that is not named is refused unless
-    others may be there (`others`) or it may stand there unread (`is_spare`).
+    Names and shapes are checked before anything is read. A tensor that is not named is refused, unless others are
+    allowed (`others`) or it may be ignored (`is_spare`).
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -432,14 +432,14 @@ def _read_step(path):
 
 
 def _prepare(folder, network, optimizer):
-    """Checks a network's files; what is returned copies them into weights and optimizer."""
+    """Checks a network's files; returns a function that copies them into weights and optimizer."""
     weights, frozen = network.weights, {}
     shapes = {name: weights.shape(name) for name in weights.masters}
     if isinstance(network, AdapterNetwork):
         values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
     else:
         master = folder / "master"
-        # What does not learn is read, too: the policy may have been opened from a copy of it that was rounded.
+        # Frozen tensors are read, too: the policy may have been opened from a rounded copy.
         frozen = network.frozen_parameters()
         shapes_of_all = shapes | {name: one.shape for name, one in frozen.items()}
         values = read_tensors(master if master.is_dir() else folder, shapes_of_all)
@@ -466,10 +466,10 @@ def _prepare(folder, network, optimizer):
 
 
 def load(folder, parts):
-    """Puts a checkpoint into networks: `parts` of `(subfolder, network, optimizer)`.
+    """Loads a checkpoint into networks: `parts` of `(subfolder, network, optimizer)`.
 
     Names, shapes and types are checked before anything changes; numbers while they are read. With several ranks each
-    reads its own rows, and all of them fail where one does.
+    reads its own rows, and all of them fail if one does.
     """
     ranks = parts[0][1].options.ranks
     together = ranks.together if ranks is not None else lambda act: act()

@@ -1,15 +1,14 @@
-"""Connections of a process that holds a model: HTTP/1.1 on a TCP or Unix socket, keys, and how it ends.
+"""Connections of a process that holds a model: HTTP/1.1 on a TCP or Unix socket, keys, and its end.
 
     a connection's thread            the main thread
       reads a request, checks it
       asks the session ----------->  computes, in `run` of the session
       writes the answer <----------
 
-A session has `hear`, `health`, `info`, `submit`, `run`, `max_body_bytes` and `max_json_bytes`: a learner's, or a
-reward model's.
-`GET` calls are answered by the connection's thread while the main thread computes. All that computes runs in the
-main thread: PyTorch keeps a pool of workers for each thread that computes. Signals are heard there, too, between
-two operations of PyTorch.
+A session (a learner's or a reward model's) has `hear`, `health`, `info`, `submit`, `run`, `max_body_bytes` and
+`max_json_bytes`. The connection's thread answers `GET` calls while the main thread computes. Everything is computed in
+the main thread, because PyTorch keeps a pool of workers for each computing thread. Signals are handled there, too,
+between two operations of PyTorch.
 """
 
 import contextlib
@@ -41,15 +40,15 @@ from .messages import (
     TooLongError,
 )
 
-# Seconds that a request may stand still between its first line and its end.
+# Seconds that a request may pause between its first line and its end.
 STALL_SECONDS = 60.0
-# Seconds that a whole body may take, and that one waits for room.
+# Longest time for a whole body, and for waiting for room.
 BODY_SECONDS = 600.0
 # Seconds of silence after which a refused client that may still be writing is not read from any more.
 LINGER_SECONDS = 2.0
 # Bytes of a body that needs no room.
 SHORT = 1 << 16
-# Seconds that a process which ends by itself leaves its connections for answers that are there.
+# Seconds for which a process that ends by itself lets its connections write finished answers.
 LAST_SECONDS = 2.0
 
 
@@ -63,12 +62,12 @@ class Answer:
 
     @classmethod
     def of(cls, values, columns=None):
-        """Of a call that went well; `columns` as bytes."""
+        """An answer of 200; `columns` as bytes."""
         return cls(200, *messages.encode(values, columns))
 
     @classmethod
     def of_error(cls, error):
-        """Of one that did not."""
+        """An error's answer."""
         return cls(error.status, *messages.encode(error.body()))
 
 
@@ -78,25 +77,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "tamis"
     sys_version = ""
-    # An answer leaves in one piece.
+    # An answer is sent in one piece.
     wbufsize = -1
-    # Whether the client may still be writing a call that was refused.
+    # Whether the client may still be writing a refused call.
     _is_refused = False
 
     def setup(self):
-        """Answers are small and waited for: none is held back to be sent with the next."""
+        """Answers are small and waited for, so none is held back to be sent with the next."""
         self.disable_nagle_algorithm = self.request.family != socket.AF_UNIX
         super().setup()
 
     def address_string(self):
-        """The caller, for the log; a Unix socket names none."""
+        """The caller, for the log; empty for a Unix socket."""
         return str(self.client_address[0]) if self.client_address else "unix"
 
     def log_message(self, format, *values):
-        """Nothing: an answer says what was wrong."""
+        """Nothing: an answer carries its error."""
 
     def parse_request(self):
-        """From the first line on a request may not stand still for long; between requests it may."""
+        """After its first line a request may not pause for long; between requests it may."""
         self.connection.settimeout(STALL_SECONDS)
         return super().parse_request()
 
@@ -109,17 +108,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def handle_expect_100(self):
-        """Says at once that the body may come: what is written is held back otherwise."""
+        """Sends `100 Continue` at once; otherwise it would be held back with what is written later."""
         goes_on = super().handle_expect_100()
         self.wfile.flush()
         return goes_on
 
     def send_error(self, code, message=None, explain=None):
-        """What the base class finds wrong, as an error of the page."""
+        """An error that the base class found, in the form of the page."""
         self.close_connection = True
-        # Without a version that it knows the base class would answer as HTTP/0.9 did, without a head.
+        # Without a version that it knows, the base class would answer without a head, as HTTP/0.9.
         self.request_version = self.protocol_version
-        # 501 is the base class's word for a method that has no function here.
+        # The base class uses 501 for a method without a function here.
         kind = MethodError if code in (405, 501) else RequestError
         self._send(Answer.of_error(kind(message or "the request cannot be read")))
 
@@ -133,7 +132,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
-        # What is still held back when `answering` ends would be lost with the process.
+        # What is held back when `answering` ends would be lost with the process.
         self.wfile.flush()
 
     def _path(self):
@@ -142,7 +141,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _check_caller(self):
         if "Origin" in self.headers:
             raise PageError("a web page may not ask this")
-        # Nor one whose server's name was pointed at this machine.
+        # Nor a page whose server's name was redirected to this machine.
         if self.server.key is None and self.server.address_family != socket.AF_UNIX:
             for host in self.headers.get_all("Host", []):
                 if not is_own(host):
@@ -181,7 +180,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(answer)
 
     def do_POST(self):
-        """A call: its body is read, and its answer waited for."""
+        """A call: reads its body and waits for its answer."""
         with self.server.answering():
             self._answer_call()
 
@@ -206,7 +205,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(answer)
 
     def finish(self):
-        """Reads what the client of a refused call still writes: it would lose the answer otherwise."""
+        """Reads what the client of a refused call still writes; otherwise it would lose the answer."""
         if not self._is_refused:
             return super().finish()
         end = time.monotonic() + STALL_SECONDS
@@ -225,7 +224,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0].strip()):
             raise RequestError("the request has no Content-Length, or one that is no number")
         length = int(lengths[0])
-        # What is read of JSON takes seventy times its bytes.
+        # Parsed JSON takes seventy times its bytes.
         has_columns = self.headers.get("Content-Type", "").split(";")[0].strip().lower() == SAFETENSORS
         most = session.max_body_bytes if has_columns else min(session.max_json_bytes, session.max_body_bytes)
         if length > most:
@@ -246,7 +245,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def is_own(host):
-    """Whether `host[:port]` names this machine to itself."""
+    """Whether `host[:port]` is a name of this machine for itself."""
     found = re.fullmatch(r"\[([^]]*)\](?::\d*)?|([^:]*)(?::\d*)?", host.strip())
     name = (found[1] or found[2] or "") if found else ""
     try:
@@ -256,14 +255,14 @@ def is_own(host):
 
 
 class Room:
-    """Room for the long bodies of all calls at once."""
+    """Room for the long bodies of all calls together."""
 
     def __init__(self, size):
         self.left, self._changed = size, threading.Condition()
 
     @contextlib.contextmanager
     def take(self, length, seconds):
-        """Room for a body until it is done with; waits for it."""
+        """Waits for room for a body, and holds it in this context."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.left >= length, seconds):
                 raise SlowError(f"other bodies took all the room for {seconds:.0f} s")
@@ -284,14 +283,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def __init__(self, address, family, session, key):
         self.address_family = family
         self.session, self.key = session, key
-        # A call may come again while its body is still worked on.
+        # The same call may come again while its body is still used.
         self.room = Room(2 * session.max_body_bytes)
         self._num_answering, self._answered = 0, threading.Condition()
         super().__init__(address, Handler)
 
     @contextlib.contextmanager
     def answering(self):
-        """While a call's answer is waited for and written."""
+        """A context in which a call's answer is waited for and written."""
         with self._answered:
             self._num_answering += 1
         try:
@@ -302,30 +301,30 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 self._answered.notify_all()
 
     def wait_until_answered(self, seconds):
-        """Waits until no answer is under way, so many seconds at most."""
+        """Waits until all answers are written, at most so many seconds."""
         with self._answered:
             self._answered.wait_for(lambda: self._num_answering == 0, seconds)
 
     def handle_error(self, request, client_address):
-        """One connection's end is no news; anything else is."""
+        """The end of a connection is not logged; other errors are."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             traceback.print_exc()
 
 
 class DeviceLost(Exception):
-    """The device computes nothing more for this process, which ends so that another one is started."""
+    """The device is unusable for this process, which ends so that another one can start."""
 
 
 class ListenError(Exception):
-    """It is not possible to listen where it is told to."""
+    """The given address cannot be listened on."""
 
 
 def listen(where, session, key=None):
-    """A server on `HOST:PORT` or `unix:/path`, and the address that it says it listens on."""
+    """A server on `HOST:PORT` or `unix:/path`, and the address that it prints."""
     if where.startswith("unix:"):
         path = where.removeprefix("unix:")
         _remove_stale(path)
-        # The socket must never be open to others, not even between its making and a chmod.
+        # The socket must never be open to others, not even between its creation and a chmod.
         before = os.umask(0o177)
         try:
             return _Server(path, socket.AF_UNIX, session, key), f"unix:{path}"
@@ -388,10 +387,10 @@ def read_key(path):
 
 
 def serve(where, session, key=None, prepare=lambda: None):
-    """Listens, and has the session compute in this thread until it is done or a signal comes. `prepare` is called
-    once the address is taken, before anybody is answered.
+    """Listens, and has the session compute in this thread until it is done or a signal comes. `prepare` is called once
+    the address is taken, before any request is answered.
 
-    Whether it was done. Raises `DeviceLost` where the session does, after what is answered has been sent.
+    Returns whether it was done. Raises `DeviceLost` if the session does, after finished answers have been sent.
     """
     server, address = listen(where, session, key)
     try:
@@ -408,7 +407,7 @@ def serve(where, session, key=None, prepare=lambda: None):
         server.wait_until_answered(LAST_SECONDS)
         raise
     finally:
-        # No second signal may break off the tidying.
+        # A second signal must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if where.startswith("unix:"):

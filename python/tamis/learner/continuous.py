@@ -1,16 +1,16 @@
-"""Samples by transformers' continuous batching: a cache in pages, of which a sample takes as many as it is long.
+"""Samples by transformers' continuous batching: a paged cache, in which a sample takes as many pages as its length
+needs.
 
     begin -> waiting -> a request for a prompt and some of its samples -> its samples, forked from it -> ended
              (no room)   (computed but for its last token)                 (a token a step)
 
 transformers schedules requests, keeps keys and values in pages, and computes prompts and single tokens in one batch.
-Samples of a request share the pages that their prompt fills. What is left out of it: its thread (a step is taken where
-a call asks for one, so that weights never change under it), its draws (ours are keyed, `_Draw`), its reuse of pages by
-their content (which knows nothing of weights that change), CUDA graphs and batches ahead of time (draws wait for the
-host), and requests that give up their pages for others: a request begins where there is room for its samples at their
-longest.
+Samples of a request share the pages that their prompt fills. Not used are: its thread (a step is taken only when a call
+needs one, so weights never change during it), its draws (ours are keyed, `_Draw`), its reuse of pages by content (which
+ignores that weights change), CUDA graphs and batches ahead of time (draws wait for the host), and requests that give up
+their pages for others (a request begins only if there is room for its samples at their longest).
 
-Parts of transformers that are no interface are called, so it is for one release (`generate.CONTINUOUS_RELEASE`).
+It calls private parts of transformers, so it works with one release (`generate.CONTINUOUS_RELEASE`).
 """
 
 import importlib.util
@@ -46,13 +46,13 @@ from .model import made_up
 from .protocol import Refused
 from .samples import MEMORY_PART, PREFILL_TOKENS, DrawInputs, Prompt, Sample, Samples, pack_tokens
 
-# Tokens of a page: flash kernels want 256; elsewhere small pages leave less unused.
+# Tokens of a page: flash kernels want 256; elsewhere small pages waste less.
 _FLASH_PAGE, _SDPA_PAGE = 256, 16
-# Tokens of a batch where each has a row in a mask over the whole cache.
+# Tokens of a batch in which each has a row in a mask over the whole cache.
 _SDPA_TOKENS = 256
-# Bytes that a sector is a multiple of.
+# The size of a sector is a multiple of this.
 _ALIGNMENT = 128
-# A cache grows by so much at least, for it is copied.
+# Least growth of a cache, because growing copies it.
 _GROWTH = 1.5
 
 
@@ -80,7 +80,8 @@ def paged_attention(device, dtype):
 class _Request:
     """A prompt that is computed once, and the samples that are forked from it.
 
-    `shared` and `own` are the blocks of each allocator that they take together, and each of them, at their longest.
+    `shared` and `own` are the blocks of each allocator that all samples take together, and that each takes at its
+    longest.
     """
 
     prompt: Prompt
@@ -106,7 +107,7 @@ class ContinuousGeneration(Samples):
         self._is_flash = self._paged != "sdpa"
         self._page = _FLASH_PAGE if self._is_flash else _SDPA_PAGE
         self._names = itertools.count()
-        # Hidden states that samples were drawn from, while they are asked for.
+        # Hidden states from which samples were drawn, if they are recorded.
         self._told = None
         super().__init__(network, max_sequences)
 
@@ -116,9 +117,9 @@ class ContinuousGeneration(Samples):
         self._inputs = self._drawing = None
 
     def forget_prompts(self):
-        """Has what has no token yet begin anew, by the weights as they are.
+        """Restarts requests without tokens, with the present weights.
 
-        Pages that were computed by other weights are read by the samples that have them alone.
+        Pages of other weights are read only by the samples that own them.
         """
         early = [row for row in self._rows if not row.tokens]
         self._wait_again(self._stop(early))
@@ -130,10 +131,10 @@ class ContinuousGeneration(Samples):
     # Requests
 
     def _admit(self):
-        """Makes requests for waiting samples where there is room: none of them has a token yet."""
+        """Makes requests for waiting samples if there is room; none of them has a token yet."""
         num_waiting = sum(len(prompt.waiting) for prompt in self._prompts)
         room = self.max_sequences - len(self._rows)
-        # A few at a time: what is computed beside a prompt reads its pages less directly.
+        # A few at a time: with a prompt beside them, pages are read less directly.
         if room <= 0 or not num_waiting or (self._rows and room < min(num_waiting, self.max_sequences // 8)):
             return []
         while self._prompts and len(self._rows) < self.max_sequences:
@@ -168,7 +169,7 @@ class ContinuousGeneration(Samples):
         self._batches.scheduler.add_waiting_request(state)
 
     def _stop(self, rows):
-        """Takes samples out of what is computed: them, and those that were to be forked from what they stood for."""
+        """Removes samples from the computation, with those that were to be forked from them."""
         stopped, scheduler = [], self._batches and self._batches.scheduler
         for request in list(self._requests):
             leaving = [row for row in request.rows if row in rows]
@@ -180,7 +181,7 @@ class ContinuousGeneration(Samples):
             for row in leaving:
                 name = request.names.pop(row)
                 del self._row_of[name]
-                # Those that have ended are unknown to it.
+                # transformers does not know those that have ended.
                 scheduler.set_request_cancellation(name)
             request.rows = [row for row in request.rows if row not in leaving]
             stopped += leaving
@@ -206,7 +207,8 @@ class ContinuousGeneration(Samples):
     # Memory
 
     def _parts(self, prompt, num_samples):
-        """Blocks of each allocator that so many samples of a prompt take together, and each of them, at their longest."""
+        """Blocks of each allocator that so many samples of a prompt take together, and each of them, at their longest.
+        """
         shared, own = [], []
         for allocator in self._batches.cache.cache_allocators.values():
             blocks = allocator.needs_new_blocks("", 0, len(prompt.tokens) + prompt.most)
@@ -216,14 +218,14 @@ class ContinuousGeneration(Samples):
         return shared, own
 
     def _num_fitting(self, prompt, wanted):
-        """Samples of a prompt that there is room for, of so many."""
+        """How many of so many samples of a prompt have room."""
         if self._batches is None:
             return 0
         cache = self._batches.cache
         taken = [request.blocks() for request in self._requests]
         while wanted:
             num_sectors = 0
-            # A prompt of one token has as many requests.
+            # A prompt of one token has as many requests as samples.
             together, each = self._parts(prompt, wanted if len(prompt.tokens) > 1 else 1)
             for place, allocator in enumerate(cache.cache_allocators.values()):
                 blocks = sum(of[place] for of in taken) + together[place] + wanted * each[place]
@@ -234,13 +236,13 @@ class ContinuousGeneration(Samples):
         return wanted
 
     def _grow(self):
-        """Makes room for what is open, as far as there is memory: whether there is more than before."""
+        """Makes room for open samples, as far as there is memory. Returns whether there is more than before."""
         prompts = {id(prompt): prompt for prompt in self._open.values()}.values()
         longest = max(len(prompt.tokens) + prompt.most for prompt in prompts)
         of_one = -(-longest // self._page)
         held = 0 if self._batches is None else self._batches.cache.num_blocks
         if not self._rows:
-            # Nothing is kept, so that there is nothing to be copied.
+            # Nothing is held, so nothing must be copied.
             self._batches, held = None, 0
         spare = self._spare_blocks()
         wanted = min(self.max_sequences, len(self._open)) * of_one
@@ -249,13 +251,13 @@ class ContinuousGeneration(Samples):
         wanted = max(min(wanted, fits), of_one + spare if not self._rows else 0)
         if wanted <= held:
             return False
-        # A table of pages is as wide as the longest sample that may come.
+        # A page table is as wide as the longest sample that may come.
         limit = self.network.max_positions
         try:
             batches = self._make(wanted, of_one if limit is None else -(-limit // self._page))
         except Exception as error:
             if self._rows and is_out_of_memory(error):
-                # Those that are computed make room as they end.
+                # Samples that are being computed free room when they end.
                 return False
             raise
         if self._batches is not None:
@@ -264,18 +266,18 @@ class ContinuousGeneration(Samples):
         return True
 
     def _bytes_of_block(self):
-        """Bytes that a page of every layer takes, with what is computed over it."""
+        """Bytes of a page in every layer, with temporary memory."""
         config, options = self.network.config, self.network.options
         heads, width, size = find_num_key_value_heads(config), find_head_dim(config), options.dtype.itemsize
         of_token = 2 * heads * width * size * config.num_hidden_layers
-        # Gathered for a layer where a prompt is computed beside; numbers of the places.
+        # Gathered for a layer if a prompt is computed beside it; the indices.
         of_token += 2 * heads * width * size + 8 * len(group_layers_by_attn_type(config))
         if not self._is_flash:
             of_token += (2 * config.num_attention_heads * width + 2 * self._max_tokens) * size
         return of_token * self._page
 
     def _spare_blocks(self):
-        """Blocks beside those that samples take: layers with a window, and others, are given whole sectors each."""
+        """Blocks beyond those of samples: layers with a window, and others, get whole sectors."""
         config = self.network.config
         of_token = 2 * find_num_key_value_heads(config) * find_head_dim(config) * self.network.options.dtype.itemsize
         of_page = of_token * self._page
@@ -288,10 +290,10 @@ class ContinuousGeneration(Samples):
         return max(PREFILL_TOKENS if self._is_flash else _SDPA_TOKENS, self.max_sequences)
 
     def _make(self, num_blocks, of_one):
-        """transformers' processor of batches over a cache of so many blocks, of which a sample takes `of_one` at most."""
+        """transformers' batch processor over a cache of so many blocks, of which a sample takes at most `of_one`."""
         options, config = self.network.options, self.network.config
         self._attend(self._paged)
-        # Its tables of pages know no windows.
+        # Its page tables know no windows.
         has_windows = "sliding_attention" in group_layers_by_attn_type(config)
         settings = resolve_continuous_batching_config(
             config,
@@ -305,27 +307,27 @@ class ContinuousGeneration(Samples):
         )  # fmt: skip
         helper = DistributedHelper(None, None)
         cache = PagedAttentionCache(config, settings, options.device, helper, options.dtype, model_supports_logits_to_keep=True)
-        # Forks share pages. Prompts do not find those of others by their content: these may be of other weights.
+        # Forks share pages. Prompts do not find the pages of others by content, because these may be of other weights.
         cache.use_prefix_sharing = False
         update_cb_config_after_cache_creation(settings, cache.num_blocks, cache.max_batch_tokens)
         processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([_Draw(self)]))
-        # The row of arguments that it is given.
+        # The arguments that it expects.
         processors.tensors_required = 1
-        # It seeds PyTorch's generator. That of a GPU draws nothing in a learner.
+        # It seeds PyTorch's generator. A GPU's generator is not used in a learner.
         with torch.random.fork_rng(devices=[]):
             batches = ContinuousBatchProcessor(
                 cache, config, GenerationConfig(do_sample=False), settings, processors, None, None, _Nobody(),
                 BackgroundThreadStatus(), options.device, options.dtype,
                 FIFOScheduler(cache, settings.safety_margin, settings.max_requests_per_batch), helper,
             )  # fmt: skip
-        # What is computed follows what learned, on one stream.
+        # Sampling follows learning on one stream.
         batches.inputs_and_outputs.compute_stream = batches.offloading_manager._compute_stream = None
         return batches
 
     # Sampling
 
     def _step(self):
-        """One more token of each sample, or some of a prompt; those that ended."""
+        """Computes one more token of each sample, or a part of a prompt; returns those that ended."""
         self._attend(self._paged)
         try:
             if not self._batches.prepare_next_batch():
@@ -333,24 +335,24 @@ class ContinuousGeneration(Samples):
             self._batches._generation_step(_Policy(self))
             self._batches.update_batch()
         except BaseException:
-            # Requests count what was to be computed as computed: nothing can go on from them.
+            # Requests already count this batch as computed, so nothing can continue from them.
             self._clear()
             raise
         return self._leave([row for row in self._rows if row.end])
 
     def _prepare(self, names):
-        """Notes the samples, by the names of their requests, that are drawn next, in the order of their logits."""
+        """Records the samples (by their requests' names) that are drawn next, in the order of their logits."""
         self._drawing = [self._row_of[name] for name in names]
 
     def _compute(self, places, keywords):
-        """Logits of some places of a batch, f32 [n, V]."""
+        """Logits at some positions of a batch, f32 [n, V]."""
         hidden = self.network.decoder(**keywords).last_hidden_state[0, places.long()]
         if self._told is not None:
             self._told += zip(self._drawing, hidden.float(), strict=False)
         return self._logits(hidden)
 
     def _draw(self, logits):
-        """Draws a token from each sample's logits; those behind them are of no sample. The tokens, i64 [n]."""
+        """Draws a token from each sample's logits; further logits are unused. Returns the tokens, i64 [n]."""
         rows, network = self._drawing, self.network
         if not rows:
             return torch.zeros(0, dtype=torch.int64, device=logits.device)
@@ -368,7 +370,7 @@ class ContinuousGeneration(Samples):
         if network.max_positions is not None:
             longest = max(2, min(longest, network.max_positions - num_steps))
         drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, num_steps, frozenset())
-        # One that fills a page and has two samples, which share it, beside one that does not.
+        # One prompt that fills a page and has two samples that share it, beside one that does not.
         for length, samples in ((3, (0,)), (longest, (1, 2))):
             tokens = made_up(network.vocab_size, [length]).input_ids[0].tolist()
             self._begin(Prompt(tokens, drawing, num_steps, deque((sample, sample) for sample in samples)))
@@ -391,7 +393,7 @@ class ContinuousGeneration(Samples):
 
 
 class _Policy:
-    """The network as transformers' batches call a model."""
+    """The network in the form in which transformers' batches call a model."""
 
     def __init__(self, generation):
         self._generation = generation
@@ -404,7 +406,7 @@ class _Policy:
 
 
 class _Draw(ContinuousBatchingLogitsProcessor):
-    """Draws tokens, and leaves scores of which each one's is the largest."""
+    """Draws tokens, and returns scores in which each drawn token has the largest."""
 
     supported_kwargs, ignored_kwargs = {}, ()
 
@@ -412,11 +414,11 @@ class _Draw(ContinuousBatchingLogitsProcessor):
         self._generation = generation
 
     def fill_defaults(self, int32_tensor):
-        """It has no use for the arguments."""
+        """Unused."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token):
-        """Notes whose logits come next."""
+        """Records whose logits come next."""
         names = [request.state.request_id for request in requests_with_new_token]
         self._generation._prepare(names)
         return torch.zeros(len(names), dtype=torch.int32)
@@ -428,14 +430,14 @@ class _Draw(ContinuousBatchingLogitsProcessor):
 
 
 class _Nobody:
-    """Who is told of what has ended: the samples know it themselves."""
+    """Receives results of ended requests: the samples know them already."""
 
     def deliver_batch(self, outputs):
-        """Passes over them."""
+        """Ignores them."""
 
 
 def _move(old, new):
-    """Has batches over a larger cache go on with what others hold: sectors keep their numbers."""
+    """Moves the data of batches into a larger cache; sectors keep their numbers."""
     was, cache = old.cache, new.cache
     cache.cache_tensor[: was.cache_tensor.numel()] = was.cache_tensor
     added = range(was.num_sectors, cache.num_sectors)

@@ -1,9 +1,9 @@
 """A critic: the policy's decoder with a head that gives one number a position.
 
-Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the
-decoder's tensors under the policy's names, `score.weight` [1, D] and `score.bias` [1]. The head computes in
-f32, whatever the decoder computes in. A critic that begins with the layers of a language model has a head of
-zeros: it gives 0 for everything until it has learned.
+Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the decoder's
+tensors under the policy's names, `score.weight` [1, D] and `score.bias` [1]. The head computes in f32, whatever the
+decoder computes in. A critic that begins with a language model's layers has a head of zeros: it gives 0 everywhere
+until it has learned.
 """
 
 import copy
@@ -19,7 +19,7 @@ from .sharding import hollow_copy, shard
 from .vision import is_vision
 
 SCORE = ("score.weight", "score.bias")
-# How transformers' classes of language models end, and of critics.
+# Endings of transformers' class names of language models, and of critics.
 LANGUAGE_MODEL, CRITIC = ("ForCausalLM", "LMHeadModel"), "ForTokenClassification"
 
 
@@ -35,7 +35,7 @@ class ValueHead(torch.nn.Linear):
 
     def forward(self, hidden, targets, factor):
         """The column of values of hidden states [N, D]: f32 [N], of the states before the targets."""
-        # A copy: PyTorch's sharding puts hooks on what a module gives, and warns of them on a view.
+        # A copy: PyTorch's sharding adds hooks to a module's output, and warns if it is a view.
         return (super().forward(hidden.float())[:, 0].clone(),)
 
 
@@ -61,11 +61,11 @@ def _network(decoder, source, options):
 
 
 def _as_critic(source):
-    """The configuration of a critic beside that of its policy."""
+    """The configuration of a critic for its policy's."""
     config = dict(source.config)
     names = config.get("architectures") or []
     config["architectures"] = [_critic_name(name) for name in names]
-    # `transformers` drops activations here in training unless told otherwise.
+    # `transformers` drops activations here in training by default.
     config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "classifier_dropout": 0.0}
     return Source(source.folder, config, source.generation)
 
@@ -78,7 +78,7 @@ def _critic_name(name):
 
 
 def critic_from_policy(policy):
-    """A critic with the policy's layers as they are, its value head zero."""
+    """A critic with the policy's present layers and a value head of zeros."""
     if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
         # Only its adapter is trained.
         raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name the policy's folder for it")
@@ -100,7 +100,7 @@ def critic_from_policy(policy):
 
 
 def load_critic(folder, options):
-    """A critic from the folder of one, or with the layers of the language model there, its value head zero."""
+    """A critic from a critic's folder, or with a language model's layers and a value head of zeros."""
     network = options.together(lambda: _read_critic(folder, options))
     place(network)
     return network

@@ -1,9 +1,9 @@
-"""Drawing a token from logits: repetition penalty, temperature, top-k, top-p, min-p, and an inverse of the
-cumulative distribution at a keyed number.
+"""Drawing a token from logits: repetition penalty, temperature, top-k, top-p, min-p, and an inverse of the cumulative
+distribution at a keyed number.
 
     z = logits          logprob = log_softmax(z / temperature)[y]          entropy of softmax(z / temperature)
 
-Both are of the whole distribution; y is drawn from what penalty and cuts leave of it. The definitions, ties
+Both are of the whole distribution; y is drawn from what penalty and truncation leave of it. The definitions, ties
 included, are those of the native engine.
 """
 
@@ -14,13 +14,13 @@ import torch.nn.functional as F
 
 from .protocol import RequestError
 
-# Weights whose sums are found first, before the one weight among them.
+# Weights in a block: sums of blocks are searched first, then the weights of one block.
 _BLOCK = 64
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """How the tokens of a sample are drawn and where it ends, as the page has it."""
+    """How a sample's tokens are drawn and when it ends, as the page defines it."""
 
     temperature: float
     top_k: int
@@ -49,7 +49,7 @@ class Drawing:
 
 
 class Drawings:
-    """The drawings of some rows, as columns [n] on a device; `None` where no row asks for it."""
+    """The drawings of some rows, as columns [n] on a device; `None` if no row needs it."""
 
     def __init__(self, rows, device):
         def column(values):
@@ -76,8 +76,8 @@ class Drawings:
 def draw(logits, drawings, uniforms, seen=None):
     """Token i64, log-probability and entropy f32 of each row, [n] each.
 
-    logits: f32 [n, V]; uniforms: f64 [n] in [0, 1); seen: bool [n, V], the tokens of prompt and completion,
-    where a row has a penalty.
+    logits: f32 [n, V]; uniforms: f64 [n] in [0, 1); seen: bool [n, V], the tokens of prompt and completion, if a row
+    has a penalty.
     """
     z = logits * drawings.factor
     z -= z.amax(1, keepdim=True)
@@ -102,7 +102,7 @@ def draw(logits, drawings, uniforms, seen=None):
 
 
 def _cut(weights, drawings):
-    """Weights, f32 [n, V], with zeros outside top-k, then top-p of what is left, then min-p."""
+    """Weights, f32 [n, V], with zeros outside top-k, then top-p of the rest, then min-p."""
     if drawings.top_k is None and drawings.top_p is None and drawings.min_p is None:
         return weights
     least = torch.zeros_like(weights[:, :1])
@@ -110,29 +110,29 @@ def _cut(weights, drawings):
         least = drawings.min_p * weights.amax(1, keepdim=True)
     if drawings.top_k is not None:
         num_tokens = weights.shape[1]
-        # A row without the cut has room for all.
+        # A row without this truncation keeps all.
         ks = [k if 0 < k < num_tokens else 0 for k in drawings.top_k]
         if any(ks):
             likeliest = weights.topk(max(ks), 1).values
             places = torch.tensor([[max(k - 1, 0)] for k in ks], device=weights.device)
             of_k = likeliest.gather(1, places)
             of_k[torch.tensor([k == 0 for k in ks], device=weights.device)] = 0.0
-            # All that tie with the last of them stay.
+            # All that equal the last of them stay.
             weights = torch.where(weights >= of_k, weights, 0.0)
             least = torch.maximum(least, of_k)
     if drawings.top_p is not None:
-        # Equals by their ids.
+        # Equal ones by their ids.
         ordered, tokens = weights.sort(dim=1, descending=True, stable=True)
         sums = ordered.double().cumsum(1)
         wanted = drawings.top_p[:, None].double() * sums[:, -1:]
-        # Those up to the one that reaches it; rounding must not cut where everything stays.
+        # Up to the one that reaches it; rounding must not cut if everything stays.
         is_over = (F.pad(sums[:, :-1], (1, 0)) >= wanted) & (drawings.top_p[:, None] < 1.0)
         weights = weights.scatter(1, tokens, ordered.masked_fill(is_over, 0.0))
     return torch.where(weights >= least, weights, 0.0)
 
 
 def _inverse(weights, uniforms):
-    """The token at which the running sum of weights, in order of ids, passes its part of the total, i64 [n]."""
+    """The first token, in order of ids, at which the running sum of weights exceeds its part of the total, i64 [n]."""
     blocks = F.pad(weights, (0, -weights.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
     ends = blocks.sum(2, dtype=torch.float64).cumsum(1)
     target = uniforms[:, None] * ends[:, -1:]
@@ -141,6 +141,6 @@ def _inverse(weights, uniforms):
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(1) + before
     place = torch.searchsorted(inside, target, right=True).clamp_(max=_BLOCK - 1)
     tokens = (block * _BLOCK + place).clamp_(max=weights.shape[1] - 1)
-    # The sums of a block and of its weights differ by rounding: a token without weight is none.
+    # The sums of a block and of its weights differ by rounding: never take a token without weight.
     is_possible = weights.gather(1, tokens) > 0
     return torch.where(is_possible, tokens, weights.argmax(1, keepdim=True))[:, 0]

@@ -3,7 +3,7 @@
     begin -> waiting -> the prompt, once for all its samples -> a row of the cache for each -> ended
              (no room)   (`PromptStates`)                        (`RowCache`, one token a step)
 
-Rows that end leave, and waiting samples take their places.
+Rows that end are freed, and waiting samples take their places.
 """
 
 from collections import deque
@@ -19,13 +19,13 @@ from .protocol import Refused
 from .row_cache import CACHED, COLUMNS, CacheRefused, PromptStates, RowCache
 from .samples import MEMORY_PART, PREFILL_TOKENS, DrawInputs, Prompt, Sample, Samples, pack_tokens, seen_tokens
 
-# The release of transformers whose continuous batching is known: parts of it are called that are no interface.
+# The supported release of transformers' continuous batching, whose private parts are called.
 CONTINUOUS_RELEASE = "5.23."
 
 
 @dataclass(eq=False)
 class _Prompt(Prompt):
-    """A prompt, and what its samples share of it until the last of them has begun."""
+    """A prompt, and what its samples share until the last of them has begun."""
 
     states: dict | None = None
     logits: torch.Tensor | None = None
@@ -42,23 +42,25 @@ class Generation(Samples):
         self._inputs = None
 
     def forget_prompts(self):
-        """Has what waits begin by the weights as they are: nothing that others computed of its prompt is used."""
+        """Makes waiting samples begin with the present weights: results of earlier weights for their prompts are
+        dropped.
+        """
         for prompt in self._prompts:
             prompt.states = prompt.logits = None
 
     def _columns(self, prompt):
-        """Columns that a row of it may take."""
+        """Columns that a row may take."""
         return -(-(len(prompt.tokens) + prompt.most) // COLUMNS) * COLUMNS
 
     def _admit(self):
-        """Begins waiting samples where there is room; those of them that have ended."""
+        """Begins waiting samples if there is room; returns those of them that have ended."""
         num_waiting = sum(len(prompt.waiting) for prompt in self._prompts)
         if not num_waiting:
             return []
         columns = max(self._columns(prompt) for prompt in {id(p): p for p in self._open.values()}.values())
         columns = max(columns, self._cache.num_columns)
         room = min(self.max_sequences, self._affordable_rows(columns)) - len(self._rows)
-        # A few at a time: a prompt alone is a small product.
+        # A few at a time, because a single prompt is a small product.
         if room <= 0 or (self._rows and room < min(num_waiting, self.max_sequences // 8)):
             return []
         self._compute_prompts(room)
@@ -85,10 +87,10 @@ class Generation(Samples):
         return self._leave([row for row in begun if row.end])
 
     def _affordable_rows(self, columns):
-        """Rows of so many columns that there is memory for; what a row takes is known once there is one."""
+        """Number of rows of so many columns that fit into memory; a row's size is known once there is one."""
         cache, of_column = self._cache, self._bytes_per_column
         held = cache.num_rows * cache.num_columns * of_column
-        # A cache that grows is copied.
+        # A growing cache is copied.
         fits = int(MEMORY_PART * (self._free_memory() + held)) // (columns * of_column)
         return max(1, cache.num_rows if columns <= cache.num_columns else 1, fits)
 
@@ -118,7 +120,7 @@ class Generation(Samples):
                 prompt.logits = found[place]
 
     def _step(self):
-        """One more token of each row; those that ended."""
+        """Computes one more token of each row; returns those that ended."""
         if self._inputs is None:
             self._inputs = _Inputs(self._rows, self.network.head.vocab_size, self.network.options.device)
         inputs = self._inputs
@@ -130,7 +132,7 @@ class Generation(Samples):
         return self._leave([row for row in self._rows if row.end])
 
     def _decode(self, tokens, lengths, longest):
-        """Last hidden states [n, D] of a token for each row, after what the cache holds of it."""
+        """Last hidden states [n, D] of one token of each row, after what the cache holds of it."""
         network = self.network
         self._attend(CACHED)
         output = network.decoder(
@@ -143,7 +145,7 @@ class Generation(Samples):
         return output.last_hidden_state[:, 0]
 
     def _leave(self, leaving):
-        """Takes rows out; the last ones take their places."""
+        """Removes rows; the last ones take their places."""
         for row in leaving:
             self._open.pop(row.sample, None)
             place = next(at for at, one in enumerate(self._rows) if one is row)
@@ -180,7 +182,7 @@ class Generation(Samples):
 
 
 class _Inputs(DrawInputs):
-    """What the rows' next step reads, on the device, while the rows stay the same."""
+    """Inputs of the rows' next step, on the device, while the rows stay the same."""
 
     def __init__(self, rows, vocab_size, device):
         super().__init__(rows, vocab_size, device)
@@ -189,18 +191,18 @@ class _Inputs(DrawInputs):
         self.lengths, self.longest = torch.tensor(lengths).to(device), max(lengths)
 
     def advance(self):
-        """Each row is longer by one."""
+        """Each row is one token longer."""
         self.lengths = self.lengths + 1
         self.longest += 1
 
     def take(self, tokens):
-        """What was drawn, i64 [n], comes in next."""
+        """The drawn tokens, i64 [n], are the next inputs."""
         super().take(tokens)
         self.tokens = tokens
 
 
 def make_generation(network, max_sequences, is_continuous):
-    """What samples from a network: rows, or transformers' continuous batching."""
+    """A sampler for a network: rows, or transformers' continuous batching."""
     if not is_continuous:
         return Generation(network, max_sequences)
     if not transformers.__version__.startswith(CONTINUOUS_RELEASE):

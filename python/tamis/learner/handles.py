@@ -1,7 +1,7 @@
-"""Weights in the memory of a GPU that a server on the same GPU reads from there (CUDA IPC).
+"""Weights in the memory of a GPU that a server on the same GPU reads directly (CUDA IPC).
 
-The file `handles.json` says where they are, as vLLM's `/update_weights` is told: `names`, `dtype_names`, `shapes`, and
-`ipc_handles_pickled`, a list of what rebuilds each tensor in another process, by the GPU's UUID.
+The file `handles.json` has their places in the form of vLLM's `/update_weights`: `names`, `dtype_names`, `shapes`, and
+`ipc_handles_pickled`, a list by the GPU's UUID of what rebuilds each tensor in another process.
 """
 
 import base64
@@ -17,9 +17,9 @@ from .protocol import Refused
 
 
 def save(output, untied, policy):
-    """Writes `handles.json` to a `checkpoint.Output`; returns the tensors to be held.
+    """Writes `handles.json` to a `checkpoint.Output`; returns the tensors to keep alive.
 
-    They are copies in the type that is computed in, so that an update does not change what a server reads.
+    They are copies in the type of passes, so that an update does not change what a server reads.
     """
     device = policy.module.get_input_embeddings().weight.device
     if device.type != "cuda":

@@ -1,7 +1,7 @@
 """The output head of a language model: from hidden states to log-probabilities and entropies.
 
-Some models scale their logits or bound them softly. What a model does is read from its configuration and
-checked against the logits that it computes itself.
+Some models scale their logits or bound them softly. The rule is read from the model's configuration and checked against
+the logits that the model computes.
 """
 
 import torch
@@ -13,7 +13,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 def tolerance(dtype):
-    """How far two ways to compute the same in this type may lie apart, as a part of the largest number."""
+    """Largest allowed difference between two ways to compute the same in this type, relative to the largest number."""
     return _TOLERANCE[dtype]
 
 
@@ -23,7 +23,7 @@ def is_close(truth, found, dtype):
 
 
 class VocabularyHead:
-    """Log-probabilities and entropies from hidden states: the head's weights, and what the model does to logits."""
+    """Log-probabilities and entropies from hidden states: the head's weights, and the model's transform of logits."""
 
     columns = ("logprob", "entropy")
 
@@ -57,7 +57,7 @@ class VocabularyHead:
         generator = torch.Generator().manual_seed(1)
         hidden = torch.randn(8, weight.shape[1], generator=generator).to(weight.device)
         plain = logits(hidden.to(weight.dtype), weight, None, 1.0, None)
-        # Large logits: bounds and other bends of the curve show.
+        # Large logits, so that bounds and other bends of the curve have an effect.
         hidden = (hidden * (100.0 / plain.abs().max().clamp_min(1e-3))).to(weight.dtype)
 
         def replace(_module, _arguments, output):

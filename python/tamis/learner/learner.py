@@ -1,7 +1,7 @@
 """The calls of the wire over a policy, a critic and a reference.
 
-Every call is a method of `Learner` that takes settings and columns and gives settings and columns; the server
-sees to it that there is one at a time, each once.
+Each call is a method of `Learner` that takes settings and columns and returns settings and columns. The server ensures
+that one runs at a time, and each once.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from .weights import first_not_finite
 
 @dataclass
 class _Kept:
-    """Weights in f32 on the host, as they are computed with where they are computed with, and the optimizer's state."""
+    """Copies of the f32 weights on the host, of the computed ones on their device, and of the optimizer's state."""
 
     masters: dict
     parameters: dict
@@ -30,7 +30,7 @@ class _Kept:
 
 @dataclass
 class _Trained:
-    """A network that learns, its optimizer, and what `keep` set aside of both."""
+    """A trained network, its optimizer, and what `keep` set aside of both."""
 
     network: model.Network
     optimizer: AdamW
@@ -59,7 +59,7 @@ class _Held:
 
     name: str
     num_tokens: int
-    # Those of this rank.
+    # The sequences of this rank.
     tokens: slice
     outputs: tuple
 
@@ -96,7 +96,7 @@ class Learner:
         self._policy = self._critic = self._critic_settings = None
         self._reference = self._held = self._shared = self._generation = None
         self._offloads = False
-        # The settings that it was opened with, but for folders, and the files of the checkpoint that it holds unchanged.
+        # The settings of `open`, without folders, and the files of the checkpoint that it holds unchanged.
         self._opened = self._saved = None
 
     @property
@@ -106,11 +106,11 @@ class Learner:
 
     @property
     def computes_on_cpu(self):
-        """Whether what it holds is computed on the host."""
+        """Whether everything is computed on the host."""
         return self._policy is None or self._policy.network.options.device.type == "cpu"
 
     def device(self):
-        """What it computes on, for people."""
+        """The device, for people."""
         ranks = f"{self.num_ranks} ranks, each on " if self.ranks is not None else ""
         return ranks + self._own_device()
 
@@ -123,18 +123,18 @@ class Learner:
         return f"cpu, {threads} thread" + "s" * (threads != 1)
 
     def wait(self):
-        """Until the device has computed what it was given: a GPU computes on while the host goes ahead."""
+        """Waits until the device has finished: a GPU computes while the host runs ahead."""
         if self._policy is not None and self._policy.network.options.device.type == "cuda":
             torch.cuda.synchronize()
 
     def describe(self):
-        """What it holds, in lines for a log."""
+        """The loaded networks, in lines for a log."""
         networks = [trained.network for trained in self._all_trained()]
         lines = [line for network in (*networks, self._reference) if network is not None for line in network.describe()]
         return lines + (self._generation.describe() if self._generation is not None else [])
 
     def capabilities(self):
-        """What `info` says this learner can do."""
+        """The capabilities in `info`."""
         has_peft = importlib.util.find_spec("peft") is not None
         dtypes = list(model.DTYPES)
         has_handles = torch.cuda.is_available() and self.ranks is None
@@ -163,7 +163,7 @@ class Learner:
     def open(self, settings, columns, may_adopt=False):
         """Loads policy, critic and reference.
 
-        `may_adopt`: the run goes on that opened what is loaded, which stays where it was opened with the same settings.
+        `may_adopt`: the same run continues, so networks that were opened with the same settings stay.
         """
         protocol.refuse_columns(columns)
         opened = _but_for_folders(settings)
@@ -222,7 +222,7 @@ class Learner:
         return {"dtype": dtype, "adopted": adopted, "holds": self._saved, **self._networks()}
 
     def _adopt(self):
-        """Forgets what was under way, and keeps what is loaded."""
+        """Drops unfinished work, and keeps what is loaded."""
         self._held = None
         self.transfer.forget()
         for trained in self._all_trained():
@@ -271,7 +271,7 @@ class Learner:
         self._rest_reference()
 
     def _reference_options(self):
-        """How the reference computes. Of several ranks each has its part come from the host, a layer at a time."""
+        """The reference's way to compute. With several ranks each one's part comes from the host, a layer at a time."""
         return replace(self._policy.network.options, on_host=self._offloads and self.ranks is not None)
 
     def _moves_reference(self):
@@ -282,7 +282,7 @@ class Learner:
             self._reference.module.to("cpu")
 
     def _trained(self, settings):
-        """The network that a call names, of those that learn."""
+        """The trained network that a call names."""
         name = settings.choice("network", ["policy", "critic"])
         settings.finish()
         return self._named(name)
@@ -325,7 +325,7 @@ class Learner:
     def _pass(self, network, wave, factor):
         """The head's columns over this rank's part of a wave."""
         if self.ranks is not None:
-            # What is wrong with another rank's part is found by all.
+            # An error in another rank's part is found by all.
             wave.check_fits(network.vocab_size, network.max_positions)
             wave, _ = wave.of_rank(self.ranks.rank)
         return network.forward(wave, factor)
@@ -347,7 +347,7 @@ class Learner:
         return wave
 
     def forward_hold(self, settings, columns):
-        """Columns of a wave under a network that learns; its graph is kept."""
+        """Columns of a wave under a trained network; its graph is kept."""
         name = settings.choice("network", ["policy", "critic"])
         images = settings.lists_of_texts("images", None)
         settings.finish()
@@ -361,7 +361,7 @@ class Learner:
         return {}, _columns(trained.network, tuple(output.detach() for output in outputs))
 
     def backward(self, settings, columns):
-        """Adds the gradient of the held pass, given the loss's derivatives by what it gave."""
+        """Adds the gradient of the held pass, given the loss's derivatives by its columns."""
         discard = settings.flag("discard", False)
         settings.finish()
         if discard:
@@ -416,7 +416,7 @@ class Learner:
         return [trained for trained in (self._policy, self._critic) if trained is not None]
 
     def keep(self, settings, columns):
-        """Sets weights and optimizers aside, where they are not yet."""
+        """Sets weights and optimizers aside, unless they are already."""
         _finish(settings, columns)
         for trained in self._all_trained():
             trained.keep()
@@ -432,7 +432,7 @@ class Learner:
         return self._networks(), {}
 
     def copy(self, settings, columns):
-        """Makes the policy as it is the reference, or the beginning of the critic."""
+        """Copies the present policy as the reference, or as the beginning of the critic."""
         protocol.refuse_columns(columns)
         to = settings.choice("to", ["reference", "critic"])
         settings.finish()
@@ -450,7 +450,7 @@ class Learner:
         return self._networks(), {}
 
     def reset_optimizer(self, settings, columns):
-        """Moments and step count zero."""
+        """Sets moments and step count to zero."""
         protocol.refuse_columns(columns)
         self._saved = None
         self._trained(settings).optimizer.reset()
@@ -473,7 +473,7 @@ class Learner:
     # Weights out and in
 
     def publish(self, settings, columns):
-        """Frees what was set aside. Nothing here goes by the version's number: servers get weights by `save`."""
+        """Frees what was set aside. The version's number is not used: servers get weights by `save`."""
         protocol.refuse_columns(columns)
         settings.count("version")
         settings.finish()
@@ -497,7 +497,7 @@ class Learner:
         policy, critics = self._policy, ()
         if content == "handles":
             output = checkpoint.Output(checkpoint.empty_folder(folder))
-            # Nobody reads the last copies any more, and there is no room for both.
+            # The last copies are no longer read, and there is no room for both.
             self._shared = None
             self._shared = handles.save(output, untied, policy.network)
             return {"files": output.files, "overflow": None}, {}
@@ -512,7 +512,7 @@ class Learner:
         return answer, {}
 
     def load(self, settings, columns):
-        """Takes a checkpoint, or a reference."""
+        """Loads a checkpoint, or a reference."""
         protocol.refuse_columns(columns)
         folder = settings.text("folder")
         content = settings.choice("content", ["checkpoint", "reference"])
@@ -529,7 +529,7 @@ class Learner:
     # Generation
 
     def generate(self, settings, columns):
-        """Samples from the policy, as it was where `keep` set it aside."""
+        """Samples from the policy, or from the one that `keep` set aside."""
         if self._generation is None:
             raise Refused("the learner was not opened to generate", "open it with `generation`")
         kept = self._policy.kept
@@ -547,7 +547,7 @@ class Learner:
         try:
             checkpoint.load(folder, parts)
         except BaseException:
-            # One that has nothing of the checkpoint's is none.
+            # A critic without the checkpoint's weights is none.
             if made is not None:
                 self._critic = None
             raise
@@ -562,7 +562,7 @@ def _read_policy(folder, options, adapter):
 
 
 def _but_for_folders(settings):
-    """The settings of `open` by which two of them ask for the same learner, whatever it begins with."""
+    """The settings of `open` that must be equal for two of them to share what is loaded."""
     opened = settings.others_than("policy", "critic", "adopt")
     critic = settings.others_than().get("critic")
     opened["critic"] = {name: value for name, value in critic.items() if name != "folder"} if isinstance(critic, dict) else critic
