@@ -24,7 +24,7 @@ CRITIC_HEAD = ("score",)
 
 @dataclass
 class Source:
-    """Files beside the weights from which a network was made, to be written beside those it becomes."""
+    """Files beside a network's weights, which are written again beside the weights of its checkpoints."""
 
     folder: Path
     config: dict
@@ -32,7 +32,7 @@ class Source:
 
     @classmethod
     def read(cls, folder):
-        """Of a folder in Hugging Face layout."""
+        """From a folder in Hugging Face layout."""
         folder = Path(folder)
         if not folder.is_absolute():
             raise RequestError(f"the path {folder} is not absolute")
@@ -54,7 +54,7 @@ def read_config(source):
     """The configuration as transformers reads it, without dropout."""
     try:
         config = AutoConfig.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers raises what it likes
+    except Exception as error:  # transformers raises errors of any kind
         message = f"failed to read the configuration in {source.folder}: {first_line(error)}"
         raise Refused(message, "name a model that the installed transformers knows, or install a newer one") from None
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
@@ -66,8 +66,8 @@ def read_config(source):
 
 @dataclass
 class Loaded:
-    """What a folder gave: the module, tensors that are none of its own, and, where several ranks share it out, where the
-    rows of its parameters come from (`parts`) or why every rank has read all of it.
+    """The result of reading a folder: the module, tensors that it does not have, and, if several ranks share it out,
+    the sources of its parameters' rows (`parts`), or the reason why every rank has read all of it.
     """
 
     module: torch.nn.Module
@@ -76,14 +76,14 @@ class Loaded:
     read_whole: str | None = None
 
     def hand_to(self, network):
-        """Tells a network of this module where its values come from."""
+        """Gives a network of this module the sources of its values."""
         network.sources, network.read_whole = self.sources, self.read_whole
 
 
 def load_module(source, kind, dtype, by_parts=False):
-    """A model of transformers in evaluation mode on the host, every one of its weights read from the folder.
+    """A model of transformers in evaluation mode on the host, with every weight read from the folder.
 
-    `by_parts`: read later, by those who share it out.
+    `by_parts`: values are read later, by the ranks that share it out.
     """
     config = read_config(source)
     if not by_parts:
@@ -128,7 +128,7 @@ def _load_module(source, config, kind, dtype, plan):
 
 
 def load_policy(folder, options, dtype=torch.float32):
-    """A language model on the host, without values where several ranks share it out; `place` makes it ready."""
+    """A language model on the host, without values if several ranks share it out; `place` makes it ready."""
     source = Source.read(folder)
     sees = is_vision(source.config)
     images = Images(source.folder) if sees else None
@@ -149,14 +149,14 @@ def load_policy(folder, options, dtype=torch.float32):
 
 
 def is_spare(name):
-    """Whether a tensor may stand in a weights' file that the model does not have: a tied head, frequencies."""
+    """Whether a weights' file may have a tensor that the model lacks: a tied head, frequencies."""
     return name == "lm_head.weight" or name.endswith("rotary_emb.inv_freq")
 
 
 def place(network):
-    """Moves a network to its device and type, gives it its head, and checks that it computes what it should.
+    """Moves a network to its device and type, gives it its head, and checks what it computes.
 
-    What it trains from here on are its parameters that take gradients.
+    From here on its parameters that take gradients are trained.
     """
     options, module = network.options, network.module
     network.kept = frozenset({*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *CRITIC_HEAD})
@@ -167,7 +167,7 @@ def place(network):
         shard(network)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk, options.device)
     if isinstance(network.head, VocabularyHead):
-        # While the model has the plain attention that it was loaded with.
+        # While the model still has the plain attention that it was loaded with.
         options.together(lambda: network.through(lambda: network.head.check(module)))
     network.choose_attention()
     if options.ranks is None:
@@ -175,11 +175,11 @@ def place(network):
 
 
 def _round(network):
-    """Rounds a network to the type that is computed in, and gives the f32 values of what learns and is rounded, there."""
+    """Rounds a network to the type of passes; returns the f32 values of trained parameters that are rounded."""
     options, module = network.options, network.module
-    # Rounded on the host, so that the device never holds more than it needs: f32 weights of their own are there for
-    # those alone that are rounded and learn. Buffers keep their type: the frequencies of rotary positions must not be
-    # rounded. So do a value head, and what the model's authors name.
+    # Rounded on the host, so that the device never holds more than it needs: only parameters that are rounded and learn
+    # have separate f32 weights. Buffers keep their type, because frequencies of rotary positions must not be rounded.
+    # So do value heads, and modules that the model's authors name.
     names = {id(one): name for name, one in network.trained_parameters().items()}
     exact = {}
     for name, parameter in module.named_parameters():
@@ -194,7 +194,7 @@ def _round(network):
 
 
 def load_reference(folder, options):
-    """A frozen language model in the type that is computed in."""
+    """A frozen language model in the type of passes."""
     network = options.together(lambda: load_policy(folder, options, options.dtype))
     network.module.requires_grad_(False)
     place(network)

@@ -6,20 +6,20 @@ With h the hidden state before a token y, and W the head's weights:
     logprob = z_y - log sum_v exp(z_v)          entropy = - sum_v p_v log p_v,  p = softmax(z)
     dL/dz_v = dL/dlogprob (1[v = y] - p_v) - dL/dentropy p_v (log p_v + entropy)
 
-The logits of all tokens would be the largest tensor of a pass (10 GB of f32 for 16k tokens of Qwen2.5-7B).
-Here they exist for one chunk of tokens at a time, in f32, and are computed again in the backward pass. The
-head's gradient adds up in f32 over the chunks. In bf16 the products read bf16 and add up in f32.
+The logits of all tokens would be the largest tensor of a pass (10 GB of f32 for 16k tokens of Qwen2.5-7B). Here only
+those of one chunk of tokens exist at a time, in f32, and are recomputed in the backward pass. The head's gradient is
+summed in f32 over the chunks. In bf16 the products read bf16 and are summed in f32.
 """
 
 import torch
 
-# Numbers in a chunk's logits, where nobody says how many tokens a chunk has: 512 MB of f32 on a GPU; on a CPU
-# about as much as its caches hold.
+# Numbers in a chunk's logits, if the number of tokens is not set: 512 MB of f32 on a GPU; on a CPU about as much as its
+# caches hold.
 _CHUNK_NUMBERS = {"cuda": 1 << 27, "cpu": 1 << 21}
 
 
 def chunk_tokens(device, vocab_size):
-    """Tokens of a chunk where the user names no number."""
+    """Tokens of a chunk if the user sets no number."""
     return max(16, _CHUNK_NUMBERS.get(device.type, 1 << 22) // vocab_size)
 
 
@@ -43,7 +43,7 @@ def _add_product(total, left, right):
 
 
 def logits(hidden, weight, bias, scale, cap):
-    """Logits as the model has them, f32 [n, V], of hidden states [n, D]."""
+    """The model's logits, f32 [n, V], of hidden states [n, D]."""
     z = product(hidden, weight.t())
     if bias is not None:
         z += bias
@@ -63,8 +63,8 @@ class _LogProb(torch.autograd.Function):
             z = logits(hidden[part], weight, bias, scale, cap)
             if factor != 1.0:
                 z *= factor
-            # Everything relative to the largest: where one token has almost all probability its small entropy
-            # is not the difference of two large numbers.
+            # Everything relative to the largest: if one token has almost all probability, its small entropy must not be
+            # the difference of two large numbers.
             top[part] = z.amax(1)
             z -= top[part, None]
             at_target = z.gather(1, targets[part, None])[:, 0]
@@ -93,7 +93,7 @@ class _LogProb(torch.autograd.Function):
             slope = z.div(cap).square_().neg_().add_(1) if cap is not None else None
             z = torch.add(-top[part, None], z, alpha=factor, out=z).sub_(log_sum[part, None])
             p = z.exp()
-            # By the logits before they are scaled.
+            # By the logits before scaling.
             by_logprob, by_entropy = (None if one is None else one[part] * (factor * scale) for one in (d_logprob, d_entropy))
             if by_entropy is not None:
                 rest = by_entropy * entropy[part]
@@ -121,10 +121,10 @@ def _parts(num_tokens, chunk):
 
 
 def logprob_and_entropy(hidden, weight, bias, targets, *, scale=1.0, cap=None, factor=1.0, chunk=1024):
-    """Log-probability and entropy of each target, both f32 [N] in nats, differentiable by either.
+    """Log-probability and entropy of each target, both f32 [N] in nats, both differentiable.
 
-    hidden: [N, D] in the type of `weight` [V, D]; bias: [V] or `None`; targets: i64 [N]. `factor`
-    multiplies the logits (1 / temperature), `chunk` is the number of tokens whose logits exist at once; neither
-    output depends on it but by the rounding of matrix products.
+    hidden: [N, D] in the type of `weight` [V, D]; bias: [V] or `None`; targets: i64 [N]. `factor` multiplies the logits
+    (1 / temperature). `chunk` is the number of tokens whose logits exist at once; it changes the outputs only by the
+    rounding of matrix products.
     """
     return _LogProb.apply(hidden, weight, bias, targets, scale, cap, factor, chunk)

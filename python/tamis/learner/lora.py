@@ -1,10 +1,10 @@
-"""Adapters (LoRA, Hu et al. 2021): low-rank additions to linear layers are trained, the policy stays as it is.
+"""Adapters (LoRA, Hu et al. 2021): low-rank additions to linear layers are trained, and the policy stays unchanged.
 
     y = W x + (alpha / rank) B A x      A: [rank, inputs], B: [outputs, rank], zero at first
 
-peft makes the layers; those of fused experts have an A and a B for each expert. The policy's own weights are kept
-in the type that is computed in and take neither gradient nor moments; A and B are trained weights like any other.
-The policy without its adapter (the network `base`) is a reference that costs no memory.
+peft makes the layers; those of fused experts have an A and a B for each expert. The policy's own weights are kept in
+the type of passes, without gradients and moments; A and B are trained like any other weights. The policy without its
+adapter (the network `base`) is a reference that costs no memory.
 
 Names and files of an adapter are peft's: `adapter_config.json` and `adapter_model.safetensors`.
 """
@@ -26,7 +26,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class LoraOptions:
-    """Rank, alpha, the layers' names (`None`: every linear layer but the head), and the seed that A is drawn with."""
+    """Rank, alpha, the layers' names (`None`: every linear layer but the head), and the seed of A's draws."""
 
     rank: int
     alpha: float
@@ -47,10 +47,10 @@ class LoraOptions:
 
 
 class AdapterNetwork(Network):
-    """A policy with an adapter, which alone is trained."""
+    """A policy with an adapter; only the adapter is trained."""
 
     def without_adapter(self):
-        """Inside this context the policy computes as if it had no adapter; a graph held outside stays good."""
+        """In this context the policy computes without its adapter; a graph held outside stays valid."""
         return self.adapted.disable_adapter()
 
     def trained_parameters(self):
@@ -59,7 +59,7 @@ class AdapterNetwork(Network):
         return {_PREFIX + name.replace(".default.", "."): parameter for name, parameter in own.items()}
 
     def file_tensors(self):
-        """The policy's tensors with the adapter merged into them, under the names they have without one."""
+        """The policy's tensors with the adapter merged into them, under their names without an adapter."""
         tensors, seen = [], set()
         for name, module in self.module.named_modules():
             if ".lora_" in f".{name}.":
@@ -75,9 +75,9 @@ class AdapterNetwork(Network):
         return tensors
 
     def _wrapped(self, name):
-        """What a module would be called without an adapter, and the layers of the adapter around it.
+        """A module's name without an adapter, and the adapter layers around it.
 
-        Parameters of one module that are adapted each (fused experts) have a layer each, one around the other.
+        If several parameters of one module are adapted (fused experts), each has a layer, one around the other.
         """
         layers = []
         while name.endswith(".base_layer") and hasattr(self.module.get_submodule(_parent(name)), "lora_A"):
@@ -86,7 +86,7 @@ class AdapterNetwork(Network):
         return name, layers
 
     def _merger(self, layers, own, parameter):
-        """Makes the f32 values of a parameter, `own` in its module, with what these layers add to it."""
+        """Makes the f32 values of a parameter (`own` in its module) with the additions of these layers."""
         names, weights = {id(one): name for name, one in self.weights.parameters.items()}, self.weights
         base = layers[0].get_base_layer()
         factors = [(module, names[id(module.weight)]) for layer in layers for module in _factors(layer)]
@@ -94,7 +94,7 @@ class AdapterNetwork(Network):
         @torch.no_grad()
         def merge():
             merged = full(parameter.data).float()
-            # peft multiplies in the type that these are of.
+            # peft multiplies in the type of these.
             whole = [(module, "weight", weights.full(name, weights.masters[name])) for module, name in factors]
             with _standing_in([(base, own, merged), *whole]):
                 return sum((layer.get_delta_weight("default") for layer in layers), merged)
@@ -126,7 +126,7 @@ def _factors(layer):
 
 @contextlib.contextmanager
 def _standing_in(values):
-    """Inside this context modules have these tensors for parameters of theirs: `(module, name, tensor)`."""
+    """In this context modules have these tensors in place of parameters: `(module, name, tensor)`."""
     held = [(module, name, module._parameters[name]) for module, name, _ in values]
     try:
         for module, name, tensor in values:
@@ -138,7 +138,7 @@ def _standing_in(values):
 
 
 def add_adapter(network, lora):
-    """The network with a new adapter, which at first changes nothing; only the adapter is trained."""
+    """The network with a new adapter, which changes nothing at first; only the adapter is trained."""
     try:
         import peft
     except ImportError:
@@ -148,7 +148,7 @@ def add_adapter(network, lora):
     config = peft.LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         target_modules="all-linear" if lora.targets is None else list(lora.targets),
-        # A vision tower stays as it is: servers take adapters of the text alone.
+        # A vision tower is unchanged: servers take adapters only of the text part.
         exclude_modules=None if network.vision is None else r".*\bvisual\b.*",
     )  # fmt: skip
     head, embedding = network.module.get_output_embeddings(), network.module.get_input_embeddings()

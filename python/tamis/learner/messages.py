@@ -1,8 +1,8 @@
 """Messages of the wire without tensors: settings, columns as bytes, errors with their status.
 
-A body is JSON, or a safetensors file whose metadata hold the JSON under `json`. Everything that comes in is checked
-here: what breaks docs/learner-protocol.md raises `RequestError` (400). Of Python's own library alone, so that a
-learner needs no PyTorch which has its tensors elsewhere; `protocol` makes tensors of the columns.
+A body is JSON, or a safetensors file whose metadata hold the JSON under `json`. All input is checked here: what breaks
+docs/learner-protocol.md raises `RequestError` (400). Only Python's standard library is used, because a learner whose
+tensors are elsewhere needs no PyTorch; `protocol` makes tensors of the columns.
 """
 
 import difflib
@@ -16,12 +16,12 @@ PROTOCOL = "tamis-learner/1"
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 
-# Bytes of a number of each type that a column may have.
+# Bytes of a number of each column type.
 WIDTHS = {"I32": 4, "I64": 8, "F32": 4, "F64": 8}
 
 
 class LearnerError(Exception):
-    """What ends a call without its answer: `message` completes "failed to ...", `hint` says what to do."""
+    """Ends a call without its result: `message` completes "failed to ...", `hint` is the fix."""
 
     status = 500
     kind = "failed"
@@ -33,7 +33,7 @@ class LearnerError(Exception):
         self.more = more
 
     def __reduce__(self):
-        # Other ranks send theirs to the first: classes are made in many ways, and what they hold is enough.
+        # Other ranks send their errors to the first. The classes are constructed in different ways; the fields suffice.
         return _as_it_was, (type(self), self.args, self.__dict__)
 
     def body(self):
@@ -54,13 +54,13 @@ class RequestError(LearnerError):
 
 
 class TooLongError(RequestError):
-    """A body is longer than this learner takes."""
+    """A body is longer than this learner accepts."""
 
     status = 413
 
 
 class SlowError(RequestError):
-    """A body was not there in time."""
+    """A body did not arrive in time."""
 
     status = 408
 
@@ -72,7 +72,7 @@ class MethodError(RequestError):
 
 
 class PageError(RequestError):
-    """A web page asks, through the browser of somebody on this machine."""
+    """A web page asks, through the browser of a user of this machine."""
 
     status = 403
 
@@ -96,19 +96,19 @@ class SequenceError(LearnerError):
 
 
 class Lost(LearnerError):
-    """The learner is gone, or a part of it: it ends, and is to be started again."""
+    """The learner, or a part of it, is gone: it ends, and must be restarted."""
 
     status, kind = 503, "lost"
 
 
 class StateError(LearnerError):
-    """The call does not fit what the learner holds."""
+    """The call does not fit the learner's state."""
 
     status, kind = 409, "state"
 
 
 class IncarnationError(LearnerError):
-    """The learner is not the one that was opened."""
+    """The learner is not the incarnation that was opened."""
 
     status, kind = 410, "incarnation"
 
@@ -120,7 +120,7 @@ class Refused(LearnerError):
 
 
 class FilesError(Refused):
-    """A folder does not hold what it must: files are missing or damaged, or of another shape."""
+    """Files of a folder are missing, damaged or of another shape."""
 
     kind = "files"
 
@@ -129,11 +129,11 @@ class FilesError(Refused):
 
 
 class Failed(LearnerError):
-    """It broke off."""
+    """The call broke off."""
 
 
 class DiskError(Failed):
-    """A file or folder could not be written or read: `operation` is the page's name for what failed with it."""
+    """A file or folder could not be written or read: `operation` is the page's name of the failed operation."""
 
     kind = "disk"
 
@@ -162,7 +162,7 @@ def _not_json(text):
 
 
 def parse_json(text, what):
-    """A JSON object; NaN, infinities and keys that stand twice are refused."""
+    """A JSON object; NaN, infinities and repeated keys are refused."""
     try:
         values = json.loads(text, object_pairs_hook=_strict_object, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:
@@ -176,7 +176,7 @@ _REQUIRED = object()
 
 
 class Settings:
-    """A JSON object that is read key by key; `finish` refuses the keys that nobody asked for."""
+    """A JSON object that is read key by key; `finish` refuses keys that were not read."""
 
     def __init__(self, values, what="the request"):
         self._values = dict(values)
@@ -195,7 +195,7 @@ class Settings:
         raise RequestError(f"`{name}` of {self._what} must be {expected}, and is {found}")
 
     def others_than(self, *names):
-        """What it holds, without these keys."""
+        """Its content, without these keys."""
         return {name: value for name, value in self._values.items() if name not in names}
 
     def text(self, name, default=_REQUIRED):
@@ -237,7 +237,7 @@ class Settings:
         return float(value) if isinstance(value, int) else value
 
     def object(self, name, default=_REQUIRED):
-        """Settings of their own; `default` if there are none."""
+        """Nested settings; `default` if there are none."""
         values = self._take(name, default, "an object", lambda value: isinstance(value, dict))
         return Settings(values, f"`{name}`") if isinstance(values, dict) else values
 
@@ -258,7 +258,7 @@ class Settings:
         return self._take(name, default, "a list of whole numbers", accepts)
 
     def objects(self, name, default=_REQUIRED):
-        """A list of settings of their own."""
+        """A list of nested settings."""
 
         def accepts(value):
             return isinstance(value, list) and all(isinstance(item, dict) for item in value)
@@ -285,7 +285,7 @@ class Settings:
 
 @dataclass
 class Column:
-    """A column as the wire has it: the name of its type, its shape, its numbers as bytes, little-endian."""
+    """A column on the wire: its type's name, its shape, its numbers as little-endian bytes."""
 
     dtype: str
     shape: list
@@ -366,12 +366,12 @@ def encode(values, columns=None):
 
 
 def refuse_columns(columns):
-    """Refuses columns that nobody asked for."""
+    """Refuses columns that were not read."""
     for name in columns:
         raise RequestError(f"the call has no column `{name}`")
 
 
 def first_line(error):
-    """What an exception says, in one line."""
+    """An exception's message, in one line."""
     text = str(error).strip().splitlines()
     return textwrap.shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__

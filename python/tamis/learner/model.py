@@ -1,19 +1,19 @@
 """A decoder with a head, run forward over waves.
 
-Weights, gradients and moments are f32; the decoder computes in f32 on a CPU and in bf16 on a GPU unless the
-user says otherwise (see `weights`).
+Weights, gradients and moments are f32. The decoder computes in f32 on a CPU and in bf16 on a GPU by default (see
+`weights`).
 
-Any decoder-only model of transformers may be named, so nothing is taken on trust that a wrong guess would
-falsify in silence. When a model is loaded, two made-up sequences and a few made-up hidden states are run through
-it, and compared with its plain (`eager`) attention over one sequence alone and with its own logits:
+Any decoder-only model of transformers may be named, so every assumption that could silently give wrong numbers is
+tested. When a model is loaded, two made-up sequences and a few made-up hidden states are run through it, and compared
+with its plain (`eager`) attention over one sequence at a time and with its own logits:
 
-- a position sees nothing that comes later (else the model is refused);
-- an attention gives the same hidden states and the same gradient (else the next one is tried);
-- packed sequences have the numbers they have alone (else they are passed one by one);
-- so have sequences that share a prompt (else each has its own);
-- the logits are the head's as `logprob` computes them (else the model is refused).
+- a position sees nothing that comes later (otherwise the model is refused);
+- an attention gives the same hidden states and the same gradient (otherwise the next one is tried);
+- packed sequences have the numbers that they have by themselves (otherwise they are passed one by one);
+- so have sequences that share a prompt (otherwise each has its own);
+- the logits are the head's as `logprob` computes them (otherwise the model is refused).
 
-Dropout is off: the decoder is never put in training mode, and its configuration's rates are set to 0.
+Dropout is off: the decoder is never in training mode, and its configuration's rates are 0.
 """
 
 import copy
@@ -34,18 +34,18 @@ from .vision import Vision
 from .weights import TrainedWeights
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-# What is raised where an attention cannot be used with a model or on a machine.
+# Errors that mean that an attention does not work with a model or on a machine.
 _CANNOT_ATTEND = (
     attention.AttentionRefused, AssertionError, AttributeError, ImportError, IndexError, KeyError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-# Lengths of the sequences that are tried: kernels go by blocks of 64 or 128 tokens, some for long rows alone.
+# Lengths of the test sequences: kernels use blocks of 64 or 128 tokens, some only for long rows.
 _PROBED = (5, 133)
-# How far hidden states and gradients may lie apart at most (`_Margins`), however much the model makes of rounding.
+# Largest difference of hidden states and gradients (`_Margins`), however much the model amplifies rounding.
 _MOST_APART = 0.6
-# Where other factors of rotary positions begin behind so many tokens at most, it is a sequence with both that is tried.
+# If rotary factors change behind at most so many tokens, the test sequence has both.
 _LONGEST_PROBE = 1024
-# What a user may name; anything else is passed on to transformers.
+# Names for users; others are passed to transformers.
 ATTENTIONS = {"varlen": attention.VARLEN, "sequences": attention.SEQUENCES}
 
 
@@ -59,21 +59,21 @@ class ComputeOptions:
     logprob_chunk: int | None
     recompute: bool
     freeze_vision: bool = False
-    # The ranks that weights are shared out over; `None`: this process has all.
+    # The ranks that share the weights out; `None`: this process has all.
     ranks: object = None
-    # Whether this rank's part waits in the host's memory, and comes to the device as a pass needs it.
+    # Whether this rank's part waits in the host's memory, and is copied to the device when a pass needs it.
     on_host: bool = False
 
     def together(self, act):
-        """What `act` gives, or its error; with several ranks, that of any of them on all."""
+        """The result of `act`, or its error; with several ranks, any rank's error on all."""
         return act() if self.ranks is None else self.ranks.together(act)
 
 
 class Network:
-    """A decoder, its head, and its trained weights where it has any.
+    """A decoder, its head, and its trained weights, if it has any.
 
-    `module` is what transformers made, `decoder` the part that gives hidden states, `weights` the
-    `TrainedWeights` or `None` where it is frozen. `vision` is the part that sees images, where there is one.
+    `module` is made by transformers, `decoder` is its part that gives hidden states, `weights` the `TrainedWeights`, or
+    `None` if it is frozen. `vision` is the part that sees images, if there is one.
     """
 
     def __init__(self, module, decoder, head, source, options):
@@ -81,54 +81,54 @@ class Network:
         self.weights = None
         self.attention = None
         self.is_packed = True
-        # Whether a prompt stands in a pack once, however many sequences have it.
+        # Whether a pack has a prompt once, however many sequences have it.
         self.shares_prompts = False
-        # Why not, where sequences are packed.
+        # The reason why not, if sequences are packed.
         self.unshared = None
-        # Attentions that were tried in vain, with the reasons.
+        # Rejected attentions, with the reasons.
         self.passed_over = {}
         self.vision = None
-        # What passes go through, and the module without its values, where weights are shared out over ranks.
+        # What passes go through, and the module without its values, if weights are shared out over ranks.
         self.root = self.skeleton = None
-        # Of what is frozen and held rounded: the f32 values, on the host, which are saved; this rank's rows of them.
+        # The f32 values of frozen, rounded parameters, on the host, for checkpoints; this rank's rows of them.
         self.exact = {}
-        # Names of modules that stay in f32, whatever is computed in.
+        # Names of modules that stay in f32.
         self.kept = frozenset()
-        # Where the rows of parameters without values come from (`parts`).
+        # Sources of the rows of parameters without values (`parts`).
         self.sources = {}
-        # Why its ranks have read all of it, where they have.
+        # The reason why every rank has read all of it, if so.
         self.read_whole = None
 
     @property
     def config(self):
-        """Configuration of the decoder of text."""
+        """Configuration of the text decoder."""
         return self.decoder.config.get_text_config()
 
     @property
     def vocab_size(self):
-        """Number of tokens that may come in, and have a logit."""
+        """Number of tokens that may be inputs, and have a logit."""
         num_embedded = self.decoder.get_input_embeddings().weight.shape[0]
         return min(num_embedded, getattr(self.head, "vocab_size", num_embedded))
 
     @property
     def max_positions(self):
-        """Longest sequence, or `None` where the model names no limit."""
+        """Longest sequence, or `None` if the model has no limit."""
         return getattr(self.config, "max_position_embeddings", None)
 
     @property
     def is_fused(self):
-        """Whether the decoder holds some tensors otherwise than the files from which it was read."""
+        """Whether the decoder holds some tensors differently from its files."""
         return bool(getattr(self.module, "_weight_conversions", None))
 
     @property
     def has_own_head(self):
         """Whether there is an output head over the vocabulary that is not the embedding."""
-        # A critic knows no such thing.
+        # A critic has no such attribute.
         output = getattr(self.module, "get_output_embeddings", lambda: None)()
         return output is not None and output.weight is not self.module.get_input_embeddings().weight
 
     def describe(self):
-        """What it is and how it computes, in lines for a log."""
+        """Model and way to compute, in lines for a log."""
         dtype = next(name for name, one in DTYPES.items() if one == self.options.dtype)
         passed = "packed" if self.is_packed else "sequences one by one"
         passed += ", prompts shared" if self.shares_prompts else ""
@@ -159,8 +159,8 @@ class Network:
     def hidden(self, one, view=None, features=None, states=None):
         """Last hidden states [M, D] of a pack.
 
-        `view` and `features` are of the images that it shows; `states`: a cache that keeps each layer's keys and
-        values, without images.
+        `view` and `features` belong to its images; `states`: a cache that keeps each layer's keys and values, without
+        images.
         """
         keywords = {"use_cache": states is not None, **attention.keywords(one, self.attention)}
         if states is not None:
@@ -177,34 +177,34 @@ class Network:
         wave.check_fits(self.vocab_size, self.max_positions)
         if self.root is None:
             return self._forward(wave, factor)
-        # Every rank runs through all layers, also one that has nothing to compute.
+        # Every rank runs through all layers, even with nothing to compute.
         if not wave.num_sequences:
             return self.pass_nothing()
         return self._forward_together(wave, factor, wave.num_tokens)
 
     def pass_nothing(self):
-        """Columns of no token, f32 [0] each, by a pass over one that counts for nothing."""
+        """Columns without tokens, f32 [0] each, by a pass over one dummy token."""
         return self._forward_together(Wave.of_one_token(), 1.0, 0)
 
     def _forward_together(self, wave, factor, num_tokens):
-        # Sequences that are passed one by one gather the weights of a layer each: those with fewer make up for it.
+        # Passing sequences one by one gathers a layer's weights each time: ranks with fewer sequences add dummy passes.
         extra = 0
         if self.root is not None and not self.is_packed:
             own = max(1, wave.num_sequences)
             extra = self.options.ranks.most(own) - own
-        # Copies in either case: backwards, each rank comes to its units in the order in which the others do.
+        # Copies in either case, so that all ranks reach their units in the same order in the backward pass.
         return self.through(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor, extra)))
 
     def through(self, act):
-        """What `act` gives, which computes with the module; with several ranks all of them do the same."""
+        """The result of `act`, which computes with the module; with several ranks all of them call it."""
         return act() if self.root is None else self.root(act)
 
     def _agreed(self, found):
-        """What the first rank has found, which all go on with."""
+        """The first rank's finding, which all ranks use."""
         return found if self.options.ranks is None else self.options.ranks.first(found)
 
     def _forward(self, wave, factor, extra=0):
-        """`extra`: passes over a token that counts for nothing, behind the others."""
+        """`extra`: passes over a dummy token, after the others."""
         if not wave.num_sequences:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
         device = self.options.device
@@ -233,11 +233,11 @@ class Network:
         return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
 
     def keeps(self, name):
-        """Whether a parameter is of a module that stays in f32."""
+        """Whether a parameter belongs to a module that stays in f32."""
         return not self.kept.isdisjoint(name.split("."))
 
     def keep_exact(self, name, values):
-        """Keeps the values of a parameter that does not learn, where some are lost when it is rounded."""
+        """Keeps the values of a frozen parameter if rounding changes them."""
         exact = values.float()
         if not torch.equal(exact.to(self.options.dtype).float(), exact):
             self.exact[name] = exact.cpu()
@@ -263,7 +263,7 @@ class Network:
             sharding.local(parameter).copy_(values)
 
     def file_tensors(self):
-        """What a weights' file holds: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
+        """The content of a weights' file: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
         weights = self.weights
 
         def make(name, parameter):
@@ -274,7 +274,7 @@ class Network:
         return [(name, list(one.shape), make(name, one)) for name, one in self.module.named_parameters()]
 
     def choose_attention(self):
-        """Takes the first attention that gives what the model's plain one gives, forward and backward.
+        """Takes the first attention that gives the results of the model's plain one, forward and backward.
 
         A named one that does not is refused.
         """
@@ -283,7 +283,7 @@ class Network:
             candidates = attention.candidates(self.decoder, self.options.device.type, self.options.dtype)
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
-        # Not every machine need have the same kernels installed: what one has not is not used (`_try`).
+        # Machines may have different kernels: one that is missing anywhere is not used (`_try`).
         candidates = self._agreed(candidates)
         limit = self.max_positions or _LONGEST_PROBE
         lengths = [min(length, limit) for length in self._probe_lengths()]
@@ -327,10 +327,10 @@ class Network:
         return first, original + 5 if second < original + 5 <= _LONGEST_PROBE else second
 
     def _margins(self, one, truth):
-        """How far what two attentions give may lie apart.
+        """Largest allowed difference between two attentions' results.
 
-        In bf16 a deep model may make much of rounding (gradients that differ by a quarter were seen behind 30 layers):
-        it is tried what the plain attention makes of embeddings that are rounded otherwise.
+        In bf16 a deep model may amplify rounding (gradients that differ by a quarter were seen behind 30 layers), so
+        the plain attention is measured with embeddings that are rounded differently.
         """
         hidden, gradient = tolerance(self.options.dtype), 2 * tolerance(self.options.dtype)
         if self.options.dtype == torch.float32:
@@ -342,7 +342,7 @@ class Network:
         return _Margins(min(hidden, _MOST_APART), min(gradient, _MOST_APART))
 
     def _try(self, name, probes, truths, margins):
-        """Why an attention is not what it should be over these packs, or `None`."""
+        """Why an attention is wrong over these packs, or `None`."""
         why = self._cannot_set(name)
         if why is not None:
             return why
@@ -357,7 +357,7 @@ class Network:
             return "the model tells it of a window by masks alone"
         hidden, gradient = (torch.cat(parts) for parts in zip(*found, strict=True))
         true_hidden, true_gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
-        # Said so that what is not a number is too far.
+        # Written so that NaN counts as too far.
         if not _distance(true_hidden, hidden) <= margins.hidden:
             return "its numbers are not those of the model's plain attention"
         if not _distance_by_norm(true_gradient, gradient) <= margins.gradient:
@@ -365,7 +365,7 @@ class Network:
         return None
 
     def _cannot_share(self, name, length, margins):
-        """Why two sequences that share a prompt in a pack have not the numbers of two that do not, or `None`."""
+        """Why two sequences that share a prompt in a pack do not have the numbers of two that do not, or `None`."""
         if name not in attention.SHARING:
             return f"{name} does not know of it"
         if self.vision is not None:
@@ -391,7 +391,7 @@ class Network:
         return None
 
     def _stands_apart(self, name, one, rows):
-        """Whether what stands behind these rows of a pack has the same numbers, row by row, with other tokens in them."""
+        """Whether these rows of a pack have the same numbers, row by row, with other tokens after them."""
         begin, end = rows
         tokens = one.input_ids.clone()
         tokens[:, begin:end] = (tokens[:, begin:end] + 1) % self.vocab_size
@@ -400,7 +400,7 @@ class Network:
         return float(distance.max()) <= tolerance(self.options.dtype)
 
     def _cannot_set(self, name):
-        """Why the model does not take an attention of this name, on whichever rank, or `None`."""
+        """Why the model cannot use an attention of this name, on any rank, or `None`."""
         try:
             self._set_attention(name)
             why = None
@@ -410,7 +410,7 @@ class Network:
         return why if self.options.ranks is None else self.options.ranks.any(why)
 
     def _set_attention(self, name):
-        # A vision tower, whose attention is not causal, keeps its own.
+        # A vision tower keeps its own attention, which is not causal.
         attending = self.decoder if self.vision is None else self.vision.text
         attending.set_attn_implementation(name)
         self.attention = name
@@ -418,7 +418,7 @@ class Network:
     def _probe(self, name, one, seed=None, rows=None):
         """Last hidden states of a pack, f32 [M, D], and the gradient by embeddings [M, D] of a sum over them.
 
-        With a seed, embeddings are rounded otherwise: each number is larger or smaller by 2^-8. With `rows`, the
+        With a seed, embeddings are rounded differently: each number is larger or smaller by 2^-8. With `rows`, the
         states are these rows' [R, D], and so is the sum.
         """
         self._set_attention(name)
@@ -436,25 +436,25 @@ class Network:
                 # In f32: 1 + 2^-8 is 1 in bf16.
                 output = (output.float() * (1 + signs * 2.0**-8).to(output.device)).to(output.dtype)
             embedded.append(output.requires_grad_())
-            # Some decoders go on in place.
+            # Some decoders change their input in place.
             return embedded[0].clone()
 
         hook = self.decoder.get_input_embeddings().register_forward_hook(embed)
         try:
             with torch.enable_grad():
-                # A copy: PyTorch's sharding puts hooks on what a pass gives, and warns of them on a view.
+                # A copy: PyTorch's sharding adds hooks to a pass's output, and warns if it is a view.
                 hidden = self.through(lambda: self.hidden(one).clone()).float()
                 positions = one.position_ids[0]
                 if rows is not None:
                     hidden, positions = hidden[rows], positions[rows]
-                # What a position counts for depends on its place in its sequence alone.
+                # A position's weight depends only on its place in its sequence.
                 width = torch.arange(hidden.shape[1], device=device)
                 factors = torch.sin(positions[:, None] * 7.0 + width * 3.0)
-                # By the embeddings alone: no parameter is given a gradient.
+                # By the embeddings only: no parameter gets a gradient.
                 (gradient,) = torch.autograd.grad((hidden * factors).sum(), embedded)
         except Exception:
             if self.root is not None:
-                # All ranks are broken off at the same place.
+                # All ranks stop at the same place.
                 self.root.reset_iter_state()
             raise
         finally:
@@ -462,16 +462,16 @@ class Network:
         return hidden.detach(), gradient.float().reshape(one.position_ids.shape[1], -1)
 
     def agrees(self, truth, found):
-        """Whether two ways to compute the same numbers agree, in the type that is computed in."""
+        """Whether two ways to compute the same numbers agree, in the type of passes."""
         return truth.shape == found.shape and is_close(truth, found, self.options.dtype)
 
     def train(self, exact):
-        """Makes trained weights of what takes gradients; `exact` has their f32 values."""
+        """Makes trained weights of the parameters that take gradients; `exact` has their f32 values."""
         parameters = self.trained_parameters()
         self.weights = TrainedWeights(parameters, exact) if parameters else None
 
     def recompute_layers(self):
-        """Keeps only each layer's input for the backward pass and computes the rest again."""
+        """Keeps only each layer's input for the backward pass and recomputes the rest."""
         layers = [layer for layer in self.decoder.modules() if isinstance(layer, GradientCheckpointingLayer)]
         if not layers:
             name = type(self.decoder).__name__
@@ -479,17 +479,17 @@ class Network:
         for layer in layers:
             layer.gradient_checkpointing = True
             layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            # Layers recompute in training mode alone. The flag is the layer's own, not its parts'.
+            # Layers recompute only in training mode. The flag is the layer's own, not its parts'.
             layer.training = True
 
     def computes_as(self, other):
-        """Takes the attention of another network of the same layers, and what stays in f32."""
+        """Uses the attention of another network with the same layers, and its modules that stay in f32."""
         self.kept = other.kept
         self._set_attention(other.attention)
         self.is_packed, self.shares_prompts = other.is_packed, other.shares_prompts
 
     def freeze(self, on_host=False):
-        """A frozen copy as it is now; `on_host` as in the options."""
+        """A frozen copy of the present network; `on_host` as in the options."""
         module, sources = (copy.deepcopy(self.module), {}) if self.root is None else sharding.hollow_copy(self)
         module.requires_grad_(False)
         head = VocabularyHead(module, self.options.logprob_chunk, self.options.device)
@@ -504,7 +504,7 @@ class Network:
 
 
 def made_up(vocab_size, lengths):
-    """A pack of made-up sequences, each a function of its length alone."""
+    """A pack of made-up sequences; each depends only on its length."""
     tokens = torch.cat([(torch.arange(n) * 7919 + n * 104729) % vocab_size for n in lengths])
     positions = torch.cat([torch.arange(n) for n in lengths])
     offsets = torch.tensor([0, *lengths]).cumsum(0).int()
@@ -512,9 +512,9 @@ def made_up(vocab_size, lengths):
 
 
 def made_up_branches(vocab_size, length):
-    """Two made-up sequences of about `length` tokens with one prompt, which stands once.
+    """Two made-up sequences of about `length` tokens with one shared prompt.
 
-    Gives that pack, packs of each with a prompt of its own, and the row of the first for each row of the others.
+    Returns that pack, packs of each with a prompt of its own, and the row of the first for each row of the others.
     """
     prompt, first, second = length * 2 // 3, length - length * 2 // 3, max(1, length // 5)
     whole = made_up(vocab_size, [prompt + first + second])
@@ -534,29 +534,31 @@ def made_up_branches(vocab_size, length):
 
 @dataclass(frozen=True)
 class _Margins:
-    """How far two ways to compute the same may lie apart: `_distance` of hidden states, `_distance_by_norm` of gradients."""
+    """Largest differences of two ways to compute the same: `_distance` of hidden states, `_distance_by_norm` of
+    gradients.
+    """
 
     hidden: float
     gradient: float
 
 
 def _distance(truth, found):
-    """Largest difference, as a part of the largest number."""
+    """Largest difference, relative to the largest number."""
     return float((truth - found).abs().max() / truth.abs().max().clamp_min(1e-6))
 
 
 def _distance_by_norm(truth, found):
-    """Norm of the difference, as a part of the norm."""
+    """Norm of the difference, relative to the norm."""
     return float((truth - found).norm() / truth.norm().clamp_min(1e-6))
 
 
 def _with_other_end(one, begin, vocab_size):
-    """A pack of one sequence, as long as it was, with other tokens from here on."""
+    """A pack of one sequence of the same length, with other tokens from here on."""
     tokens = torch.cat([one.input_ids[:, :begin], (one.input_ids[:, begin:] + 1) % vocab_size], 1)
     return Pack(tokens, one.position_ids, one.offsets, one.lengths, None, None)
 
 
 def pass_on(error):
-    """Raises again what is no matter of the attention: a device that is lost, or too little memory."""
+    """Raises again errors that do not concern the attention: a lost device, or too little memory."""
     if is_device_lost(error) or is_out_of_memory(error):
         raise error

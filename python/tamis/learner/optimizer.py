@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, as the native engine's `adamw.rs`.
+"""AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, as in the native engine's `adamw.rs`.
 
 With gradient g after clipping, moments m and v, step count t from 1, learning rate a, decay w:
 
@@ -6,8 +6,8 @@ With gradient g after clipping, moments m and v, step count t from 1, learning r
     v  = beta2 v + (1 - beta2) g g
     weight = weight (1 - a w) - a / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 
-Weights, gradients and moments are f32, the norm is summed in f64. It goes tensor by tensor, so that the only
-temporary is one of the largest tensor's size; on a GPU one kernel of PyTorch's does all of it (`_step_fused`).
+Weights, gradients and moments are f32; the norm is summed in f64. Steps go tensor by tensor, so the only temporary has
+the largest tensor's size. On a GPU one kernel of PyTorch does all of it (`_step_fused`).
 """
 
 import math
@@ -58,14 +58,14 @@ class AdamW:
         self.num_steps = 0
 
     def reset(self):
-        """Moments and step count zero."""
+        """Sets moments and step count to zero."""
         for moments in (self.first, self.second):
             for moment in moments.values():
                 moment.zero_()
         self.num_steps = 0
 
     def grad_norm(self):
-        """Global norm of the gradients, which stay; not finite where one of their numbers is not."""
+        """Global norm of the gradients, which are kept; not finite if one of their numbers is not."""
         self.weights.gather_gradients()
         squares = [
             part.double().square_().sum()
@@ -73,14 +73,14 @@ class AdamW:
             if (gradient := self.weights.gradient(name)) is not None
             for part in gradient.reshape(-1).split(_CHUNK)
         ]
-        # The largest f32 squared is far from the end of f64: finite numbers have a finite norm.
+        # The largest f32 squared is far from the end of f64, so finite numbers have a finite norm.
         return math.sqrt(self.weights.total(float(torch.stack(squares).sum()) if squares else 0.0))
 
     @torch.no_grad()
     def step(self, learning_rate):
         """Clips, steps and clears the gradient. Returns `(norm before clipping, skipped)`.
 
-        A gradient that is not finite changes nothing but is cleared. A missing gradient counts as zeros.
+        A gradient that is not finite is only cleared. A missing gradient counts as zeros.
         """
         norm = self.grad_norm()
         if not math.isfinite(norm):
@@ -115,17 +115,17 @@ class AdamW:
             second.mul_(own.beta2).addcmul_(gradient, gradient, value=1.0 - own.beta2)
             if self._decays(master):
                 master.mul_(1.0 - learning_rate * own.weight_decay)
-            # The gradient is spent: its memory holds the denominator.
+            # The gradient is no longer needed: its memory holds the denominator.
             denominator = torch.sqrt(second, out=gradient).div_(root).add_(own.epsilon)
             master.addcdiv_(first, denominator, value=-step_size)
 
     def _step_fused(self, learning_rate, clip):
         own, masters = self.settings, self.weights.masters
         device = next(iter(masters.values())).device
-        # As `torch.optim.AdamW(fused=True)` calls it; a gradient is divided by the scale.
+        # Called as in `torch.optim.AdamW(fused=True)`; a gradient is divided by the scale.
         num_steps, scale = (torch.tensor(float(value), device=device) for value in (self.num_steps, 1.0 / clip))
         for decays in (True, False):
-            # Of small tensors a rank may hold nothing.
+            # A rank may hold nothing of small tensors.
             names = [name for name, one in masters.items() if bool(self._decays(one)) == decays and one.numel()]
             if not names:
                 continue
@@ -142,11 +142,11 @@ class AdamW:
             )  # fmt: skip
 
     def copy_state(self):
-        """Moments and step count as they are, in the host's memory."""
+        """Copies of moments and step count in the host's memory."""
         return set_aside(self.first), set_aside(self.second), self.num_steps
 
     def set_state(self, state):
-        """Puts back what `copy_state` gave."""
+        """Restores a copy of `copy_state`."""
         first, second, self.num_steps = state
         for own, moments in ((self.first, first), (self.second, second)):
             for name, moment in own.items():

@@ -1,6 +1,6 @@
 """A wave as one row of tokens without padding.
 
-Sequences of a prompt follow it, which stands in the row once (`shares`, where the decoder's attention can):
+Sequences follow their prompt, which is in the row once (`shares`, if the decoder's attention can):
 
     prompt a | completion 1 | completion 2 | prompt b, completion 3
     0 1 2    | 3 4 5        | 3 4          | 0 1 2 3 4               position_ids
@@ -10,8 +10,8 @@ A completion sees its prompt and itself. Otherwise each sequence has a prompt of
     prompt a, completion 1 | prompt a, completion 2 | prompt b, completion 3
     0 1 2 3 4 5            | 0 1 2 3 4              | 0 1 2 3 4
 
-The last token of a completion is left out: it predicts nothing that is asked for. Attention keeps to a sequence
-(see `attention`).
+The last token of a completion is left out, because its prediction is not needed. Attention stays within a sequence (see
+`attention`).
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,21 @@ import torch
 
 @dataclass(frozen=True)
 class Branch:
-    """Neighbouring rows, `begin` to `end`, that see the rows of their prompt and then their own."""
+    """Neighbouring rows, `begin` to `end`, that see their prompt's rows and then their own."""
 
     prompt: tuple
     begin: int
     end: int
 
 
-# Rows of keys that are gathered at once, as a multiple of the pack's rows: 64 completions behind a long prompt see
-# it 64 times.
+# Key rows gathered at once, as a multiple of the pack's rows: 64 completions of a long prompt see it 64 times.
 _GATHERED = 4
-# Rows of gradients that are made f32 at once.
+# Gradient rows converted to f32 at once.
 _ADDED = 1 << 15
 
 
 class Layout:
-    """What the pieces of a row see before themselves, where some share a prompt: `branches`, in the row's order."""
+    """What the pieces of a row see before themselves, if some share a prompt: `branches`, in the row's order."""
 
     def __init__(self, branches, device):
         self.branches = branches
@@ -51,7 +50,7 @@ class Layout:
 
     @cached_property
     def blocks(self):
-        """Neighbouring branches at a time, as layouts: together they see few times as many rows as there are.
+        """Layouts of a few neighbouring branches at a time, which together see a small multiple of the pack's rows.
 
         A branch that sees more than that is a block of its own.
         """
@@ -112,12 +111,12 @@ class _TakeRows(torch.autograd.Function):
 
 
 def take_rows(states, rows):
-    """Rows of states [M, ...], some of them several times: their gradients add up in f32, whatever the type."""
+    """Rows of states [M, ...], some of them repeated: their gradients are summed in f32, whatever the type."""
     return _TakeRows.apply(states, rows)
 
 
 def add_rows(summed, rows, gradient):
-    """Adds gradients [R, ...] of rows that were taken to f32 [M, ...], a part at a time."""
+    """Adds gradients [R, ...] of taken rows to f32 [M, ...], a part at a time."""
     for begin in range(0, rows.shape[0], _ADDED):
         part = slice(begin, begin + _ADDED)
         summed.index_add_(0, rows[part], gradient[part].float())
@@ -135,12 +134,12 @@ def _num_seen(branch):
 class Pack:
     """Sequences in one row of M tokens, of which N predict a completion's token.
 
-    input_ids, position_ids: i64 [1, M]
-    offsets:  i32 [B+1], begin of each piece in the row: a sequence, a prompt that is shared, a branch behind it
-    lengths:  the B differences of the offsets, as numbers
-    rows:     i64 [N], position in the row that predicts each completion token
-    targets:  i64 [N], the completions' tokens, in the order of the wave
-    layout:   of a row in which sequences share prompts, otherwise `None`
+        input_ids, position_ids: i64 [1, M]
+        offsets:  i32 [B+1], begin of each piece in the row: a sequence, a shared prompt, a branch behind it
+        lengths:  the B differences of the offsets, as numbers
+        rows:     i64 [N], position in the row that predicts each completion token
+        targets:  i64 [N], the completions' tokens, in the order of the wave
+        layout:   of a row in which sequences share prompts, otherwise `None`
     """
 
     input_ids: torch.Tensor
@@ -158,7 +157,7 @@ def pack(wave, device, shares=False):
 
 
 def pack_one_by_one(wave, device):
-    """A pack for each sequence, for decoders in which packed sequences are not independent."""
+    """A pack for each sequence, for decoders whose packed sequences influence each other."""
     return [_pack(wave, s, s + 1, device, False) for s in range(wave.num_sequences)]
 
 
@@ -177,7 +176,7 @@ def _pack(wave, first, end, device, shares):
 
 
 class _Row:
-    """A row in the making."""
+    """A row under construction."""
 
     def __init__(self):
         self.tokens, self.positions, self.rows, self.branches = [], [], [], []
@@ -191,7 +190,7 @@ class _Row:
         return begin
 
     def add(self, prompt, completions):
-        """A prompt with all of its completions."""
+        """Adds a prompt with all of its completions."""
         P = prompt.numel()
         if len(completions) == 1:
             begin = self._append(torch.cat([prompt, completions[0][:-1]]), 0, None)
@@ -207,7 +206,7 @@ class _Row:
                 self.rows.append(torch.arange(own, self.length))
 
     def pack(self, targets, device):
-        """The row."""
+        """The finished row."""
         lengths = [branch.end - branch.begin for branch in self.branches]
         return Pack(
             input_ids=torch.cat(self.tokens).long().unsqueeze(0).to(device),

@@ -1,15 +1,15 @@
-"""Models read by parts: several ranks that share one out read of its files what each of them holds.
+"""Models read in parts: several ranks that share one out read only their own part of its files.
 
-    headers of the files --Plan--> a module whose parameters have no values, and where the rows of each come from
-    sharding.shard       --------> rows of one parameter after the other, of this rank, onto its device
+    headers of the files --Plan--> a module whose parameters have no values, and the sources of their rows
+    sharding.shard       --------> this rank's rows of one parameter after the other, onto its device
 
-A rank's memory holds its own part and what it reads next: some rows of one tensor, or, where transformers makes one
-of several (the experts of a mixture) otherwise than row by row, those of one layer. All ranks together read a model
-once (those of one machine; a tensor that is made of several may be read by each of them). The alternative, one rank
-that reads and sends to the others, is no less for the disk and as much more for the network.
+A rank's memory holds its own part and the next tensor's rows, or those of one layer if transformers makes one tensor of
+several (the experts of a mixture) other than row by row. All ranks of a machine together read a model once (each may
+read a tensor that is made of several). If one rank read and sent to the others, the disk would read as much, and the
+network would carry it too.
 
-Names, shapes and conversions are checked by the headers alone, as transformers does it: `Plan` stands in for the part
-of its `from_pretrained` that reads values.
+Names, shapes and conversions are checked by the headers only, as in transformers: `Plan` replaces the part of its
+`from_pretrained` that reads values.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ _CHUNK = 1 << 24
 
 
 class Whole(Exception):
-    """A model cannot be read by parts; the text says why."""
+    """A model cannot be read in parts; the text gives the reason."""
 
 
 class Plan:
-    """Where the rows of a module's parameters come from, found while transformers makes it (`reading`).
+    """The sources of the rows of a module's parameters, found while transformers makes it (`reading`).
 
     `sources` has a function by parameter that gives rows `begin` to `end` of it.
     """
@@ -41,7 +41,7 @@ class Plan:
 
     @contextlib.contextmanager
     def reading(self):
-        """Inside this context transformers' `from_pretrained` makes modules without values."""
+        """In this context transformers' `from_pretrained` makes modules without values."""
         own = PreTrainedModel.__dict__["_load_pretrained_model"]
         PreTrainedModel._load_pretrained_model = staticmethod(self._stand_in)
         try:
@@ -95,7 +95,7 @@ class Plan:
         return found
 
     def _put(self, model, name, shape, conversion):
-        """A parameter without values in place of one, or a buffer as it is in the files."""
+        """A parameter without values in place of one, or a buffer as in the files."""
         path, _, own = name.rpartition(".")
         module = model.get_submodule(path)
         if own in module._buffers:
@@ -105,7 +105,7 @@ class Plan:
             return
         if not shape:
             raise Whole(f"`{name}` is a single number")
-        # On the host, for what else is made beside it is made where it is.
+        # On the host, so that nothing made from it lands on another device.
         parameter = torch.nn.Parameter(torch.zeros((), dtype=conversion.dtype).expand(shape), conversion.dtype.is_floating_point)
         # transformers draws no values for it.
         parameter._is_hf_initialized = True
@@ -122,9 +122,9 @@ class Plan:
         return rows
 
     def _leave_out_copies(self, model, found, conversions):
-        """Of a tied pair that the files hold both of, the second counts as missing where it is the first.
+        """If the files hold both of a tied pair, the second counts as missing if it equals the first.
 
-        transformers ties what is missing, and leaves apart what differs.
+        transformers ties what is missing, and keeps apart what differs.
         """
         for second, first in model.all_tied_weights_keys.items():
             pair = [conversions.get(name) for name in (first, second)]
@@ -141,12 +141,12 @@ class Plan:
 
 @dataclass
 class _Conversion:
-    """Tensors of the files that become one parameter (or several), by a converter of transformers or as they are."""
+    """Tensors of the files that become one parameter (or several), through a converter of transformers or directly."""
 
     model: PreTrainedModel
     name: str
     converter: object
-    # Names in the files by the pattern of the converter that they are of.
+    # Names in the files by their pattern in the converter.
     keys: dict = field(default_factory=dict)
     views: dict | None = None
     dtype: torch.dtype | None = None
@@ -154,7 +154,7 @@ class _Conversion:
     _made: dict = field(default_factory=dict)
 
     def shapes(self):
-        """Shapes of what it makes, by name."""
+        """Shapes of its results, by name."""
         if self.converter is None:
             (key,) = self._only()
             return {self.name: self.views[key].get_shape()}
@@ -163,7 +163,7 @@ class _Conversion:
         return self._shapes
 
     def rows(self, name, begin, end):
-        """Rows of what it makes; each is asked for once."""
+        """Rows of its results; each can be requested once."""
         if self.converter is None:
             (key,) = self._only()
             view = self.views[key]
@@ -187,7 +187,7 @@ class _Conversion:
         return self.views[key][...].to(self.dtype)
 
     def _is_by_rows(self, shape):
-        """Whether the i-th tensor of each pattern is all that row i is made of: experts, one upon the other."""
+        """Whether row i depends only on the i-th tensor of each pattern: stacked experts."""
         from transformers.core_model_loading import Concatenate, MergeModulelist, Transpose
 
         first, *others = self.converter.operations
@@ -202,7 +202,7 @@ class _Conversion:
         converter = copy.deepcopy(self.converter)
         for pattern, keys in self.keys.items():
             for key in keys[rows]:
-                # Read when it is asked for.
+                # Read when it is needed.
                 converter.add_tensor(self.name, key, pattern, lambda key=key: read(key))
         try:
             made = converter.convert(self.name, model=self.model, config=self.model.config)
@@ -212,8 +212,8 @@ class _Conversion:
 
 
 def _views(files):
-    """Tensors of safetensors files by name, none of which is read yet."""
-    # Read, not mapped: what was read is no part of this process afterwards.
+    """Tensors of safetensors files by name; none is read yet."""
+    # Read, not mapped: the pages must not stay in this process's memory.
     opened = [safe_open(file, framework="pt", backend="pread") for file in files]
     return {key: file.get_slice(key) for file in opened for key in file.keys()}  # noqa: SIM118, it is no dict
 

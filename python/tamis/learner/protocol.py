@@ -1,8 +1,8 @@
 """Bodies of the wire with tensors: columns and settings in, columns and settings out.
 
-`messages` reads and writes bodies and has the errors, which are named here, too. Everything that comes in is checked,
-so that the rest of the package may trust it: what breaks docs/learner-protocol.md raises `RequestError` (400), what
-this learner cannot do `Refused` (422).
+`messages` reads and writes bodies and defines the errors, which this module exports too. All input is checked, so that
+the rest of the package can trust it: what breaks docs/learner-protocol.md raises `RequestError` (400), what this
+learner cannot do `Refused` (422).
 """
 
 from dataclasses import dataclass, field
@@ -108,8 +108,8 @@ def _column(tensor):
 class Wave:
     """Whole sequences that pass through the learner at once: N completion tokens in S sequences of P prompts.
 
-    The fields are the columns of the page, on the CPU; `images` are the paths of each prompt's images, `None`
-    where no prompt has any; `num_tokens` is N.
+    The fields are the columns of the page, on the CPU; `images` are the paths of each prompt's images, `None` if no
+    prompt has any; `num_tokens` is N.
     """
 
     prompt_token: torch.Tensor
@@ -126,7 +126,7 @@ class Wave:
 
     @classmethod
     def from_columns(cls, columns, num_ranks=1, images=None):
-        """Takes the wave's columns out of `columns` and checks how they fit together."""
+        """Takes the wave's columns out of `columns` and checks that they fit together."""
         wave = cls(**{name: take_column(columns, name, dtype) for name, dtype in _WAVE.items()}, images=images)
         _check_offsets("prompt", wave.prompt_offset, wave.prompt_token.numel())
         _check_offsets("completion", wave.completion_offset, wave.completion_token.numel())
@@ -214,7 +214,7 @@ def take_column(columns, name, dtype):
 
 
 def take_derivatives(columns, name, num_tokens, required=True):
-    """The column `name`, f32 [N]; `None` where it is not there and need not be."""
+    """The column `name`, f32 [N]; `None` if it is absent and optional."""
     if not required and name not in columns:
         return None
     column = take_column(columns, name, torch.float32)
@@ -226,7 +226,7 @@ def take_derivatives(columns, name, num_tokens, required=True):
 def _check_offsets(what, offsets, num_tokens):
     if not offsets.numel() or offsets[0] != 0 or offsets[-1] != num_tokens:
         raise RequestError(f"`{what}_offset` must begin with 0 and end with the {num_tokens} tokens that are there")
-    # Compared, not subtracted: a difference of two far numbers could overflow.
+    # Compared, not subtracted: a difference of two distant numbers could overflow.
     if bool((offsets[1:] <= offsets[:-1]).any()):
         raise RequestError(f"`{what}_offset` must rise: each {what} has at least one token")
 

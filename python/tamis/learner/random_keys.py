@@ -1,7 +1,7 @@
-"""Random numbers that are a function of a key and a counter: Philox4x32-10, as `tamis_core::random` computes it.
+"""Random numbers from a key and a counter: Philox4x32-10, as `tamis_core::random` computes it.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A sample's token t is drawn with
-`uniform(key, t)`, so that it does not depend on what else is drawn, or on where.
+`uniform(key, t)`, so it does not depend on other draws.
 """
 
 import torch
@@ -13,7 +13,7 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 
 def _product(words, multiplier):
     """High and low half of the product of 32-bit words with a constant."""
-    # Signed multiplication wraps, so that its 64 bits are those of the unsigned product.
+    # Signed multiplication wraps, so its 64 bits are those of the unsigned product.
     product = words * multiplier
     return (product >> 32) & _LOW, product & _LOW
 

@@ -1,14 +1,13 @@
-"""Several ranks as one learner: processes, each with a part of the weights, that carry out every call together.
+"""Several ranks as one learner: processes that each hold a part of the weights and carry out every call together.
 
     controller --HTTP--> rank 0 --gloo--> ranks 1, 2, ...      calls out, outcomes back
-                         rank 0 <--TCP--- ranks 1, 2, ...      signs of life, on threads of their own
+                         rank 0 <--TCP--- ranks 1, 2, ...      heartbeats, on threads of their own
 
-Ranks find each other as torchrun has it, by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Passes and
-steps meet in collective operations, of which none can be broken off: where a rank is gone or stands still, the others
-wait in one for ever. So every rank shows that it is alive and how far it is, and where one does not, or some have
-ended a call in which others are still long after, or with an error that the others have not, or no call ends in its
-time, rank 0 answers what is asked of it with the error `lost`, and all processes end: whoever started them starts
-them again.
+Ranks find each other as torchrun has it, by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Passes and steps
+contain collective operations that cannot be interrupted: if one rank is gone or hangs, the others wait in one for ever.
+So every rank sends heartbeats with its progress. Rank 0 reports the gang as `lost` if a heartbeat stops, if ranks are
+still in a call long after others have ended it, if they disagree about an error, or if a call times out. All processes
+then end, to be restarted by whoever started them.
 """
 
 import datetime
@@ -30,25 +29,25 @@ import torch.distributed as dist
 from .device import is_out_of_memory
 from .protocol import DiskError, LearnerError
 
-# What a process ends with whose gang is lost.
+# Exit code of a process whose gang is lost.
 EXIT_LOST = 75
-# Between two calls ranks wait as long as a run samples; the end of a rank is heard of otherwise.
+# Between two calls ranks wait as long as a run samples; heartbeats reveal a rank that ended.
 _FOR_EVER = datetime.timedelta(days=365)
-# Seconds for which a rank may be in a call that others have ended, in multiples of the time that these took, and at least.
+# Seconds that a rank may still be in a call that others have ended: a multiple of the time that it took, and a minimum.
 _TIMES_LATER, _LEAST_LATER = 4.0, 30.0
-# The same where a rank has ended it with an error: the others would have met it there.
+# The same if a rank has ended it with an error: the others would otherwise get it too.
 _AFTER_ERROR = 10.0
-# Seconds that a pass may take, in multiples of the slowest one so far for as much work, and at least.
+# Seconds that a pass may take: a multiple of the slowest so far for as much work, and a minimum.
 _TIMES_SLOWEST, _LEAST_PASS = 20.0, 60.0
-# Calls in which rank 0 alone writes to a disk.
+# Calls in which only rank 0 writes to a disk.
 _OF_DISKS = ("/v1/save", "/v1/publish", "/v1/load", "/v1/open")
 # Seconds for which the others are waited for at the end.
 _LONGEST_LEAVE = 30.0
-# Longest time that groups of processes may have, beyond that of a call.
+# Longest time-out of process groups, beyond that of a call.
 _MARGIN = 60.0
-# Seconds for which an error waits for the end of another rank, of which it may be the effect: that comes at once.
+# Seconds for which an error waits: another rank's end, of which it may be an effect, is known by then.
 _EFFECT = 1.0
-# Silences after which a rank takes rank 0 for lost, in heartbeats.
+# Silences after which a rank counts rank 0 as lost, in heartbeats.
 _SILENCES_OF_THE_FIRST = 3
 
 
@@ -57,7 +56,7 @@ class GangError(Exception):
 
 
 def number_of_ranks():
-    """How many ranks the environment tells of."""
+    """The number of ranks, by the environment."""
     number = os.environ.get("WORLD_SIZE", "1")
     if not number.isascii() or not number.isdigit() or int(number) < 1:
         raise GangError(f"WORLD_SIZE is {number}, and must be a whole number from 1 on")
@@ -66,20 +65,20 @@ def number_of_ranks():
 
 @dataclass
 class _Peer:
-    """A rank as rank 0 knows it."""
+    """Rank 0's record of a rank."""
 
     rank: int
     host: str
     pid: int
     heard: float
     connection: socket.socket | None = None
-    # The call that it is in or has ended, by its number, and when rank 0 heard first that it had.
+    # The number of the call that it is in or has ended, and when rank 0 first learned that it had.
     call: int = 0
     ended: float | None = None
     error: str | None = None
 
     def note(self, call, is_ended, error):
-        """Takes in how far it is."""
+        """Stores a rank's progress."""
         if call != self.call:
             self.call, self.ended, self.error = call, None, None
         if is_ended and self.ended is None:
@@ -90,18 +89,20 @@ class _Peer:
 
 
 class Ranks:
-    """The ranks of which this process is one."""
+    """The ranks, this process being one of them."""
 
     def __init__(self, number, rank, store, heartbeat, call_timeout):
         self.number, self.rank, self.heartbeat, self.call_timeout = number, rank, heartbeat, call_timeout
         self._store = store
         self._meshes = {}
-        # Calls and outcomes go through a group of their own: passes never wait behind them.
+        # Calls and outcomes use a group of their own, so that passes never wait for them.
         self._calls = dist.new_group(backend="gloo", timeout=_FOR_EVER)
 
     @classmethod
     def join(cls, heartbeat, startup_timeout, call_timeout):
-        """Waits until all ranks are there. `call_timeout`: seconds after which a call that no rank has ended is given up."""
+        """Waits until all ranks have connected. `call_timeout`: seconds after which a call that no rank has ended is
+        given up.
+        """
         number, rank = number_of_ranks(), _number("RANK")
         host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
         if host is None:
@@ -127,25 +128,25 @@ class Ranks:
             raise GangError(f"rank {rank} did not find the others at {host}:{port} in {startup_timeout:g} s: {text}") from None
 
     def mesh(self, device_type):
-        """All ranks in a row, computing on devices of this type."""
+        """A one-dimensional mesh of all ranks, on devices of this type."""
         if device_type not in self._meshes:
             self._meshes[device_type] = dist.device_mesh.init_device_mesh(device_type, (self.number,))
         return self._meshes[device_type]
 
     def sum(self, value):
-        """The sum of a number over all ranks, which all ask for it."""
+        """The sum of a number over all ranks; collective."""
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, group=self._calls)
         return float(tensor)
 
     def most(self, value):
-        """The largest of a number on all ranks, which all ask for it."""
+        """The largest of a number over all ranks; collective."""
         tensor = torch.tensor([value], dtype=torch.int64)
         dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._calls)
         return int(tensor)
 
     def agree(self, act):
-        """What `act` gives on rank 0, or its error, on every rank."""
+        """Rank 0's result of `act`, or its error, on every rank."""
         outcome = [None]
         if self.rank == 0:
             try:
@@ -161,7 +162,7 @@ class Ranks:
         return value
 
     def first(self, value):
-        """What rank 0 has, which each rank has found on its own."""
+        """Rank 0's value; each rank computes one."""
         value = [value]
         dist.broadcast_object_list(value, group=self._calls)
         return value[0]
@@ -173,7 +174,7 @@ class Ranks:
         return next((one for one in values if one is not None), None)
 
     def together(self, act):
-        """What `act` gives on this rank; where it fails on any, the error of the first of them on all."""
+        """The result of `act` on this rank. If it fails on any, all raise the error of the first of these."""
         value = error = None
         try:
             value = act()
@@ -187,17 +188,17 @@ class Ranks:
         return value
 
     def tell(self, call):
-        """Tells the others of a call."""
+        """Sends a call to the others."""
         dist.broadcast_object_list([call], group=self._calls)
 
     def hear(self):
-        """The next call that rank 0 tells of."""
+        """Waits for the next call from rank 0."""
         call = [None]
         dist.broadcast_object_list(call, group=self._calls)
         return call[0]
 
     def leave(self):
-        """Ends the groups, once all ranks have come to this; one that does not come is not waited for long."""
+        """Ends the groups once all ranks have reached this; waits only briefly for them."""
         late = threading.Timer(_LONGEST_LEAVE, os._exit, (0,))
         late.daemon = True
         late.start()
@@ -213,7 +214,7 @@ class Ranks:
 
 
 def _of_rank(rank, error, is_own):
-    """An error with the rank that it is of, unless all have it."""
+    """An error with the name of its rank, unless all have it."""
     if is_own:
         error.message = f"{error.message} (rank {rank})"
     return error
@@ -227,11 +228,11 @@ def _number(name):
 
 
 def _meet(store, number, rank, seconds):
-    """The store of this start of all ranks, once all are there.
+    """The store of this start of all ranks, once all have connected.
 
-    One that torchrun keeps outlives the ranks, and its agents count restarts each for itself. So every rank draws a
-    word for itself, and rank 0, which draws one for all, says it together with the words that it has heard: a rank
-    takes it where its own is among them.
+    A store that torchrun keeps outlives the ranks, and its agents count restarts separately. So every rank draws a
+    random word. Rank 0 draws one for all and publishes it together with the words that it has seen; a rank accepts it
+    if its own is among them.
     """
     until, own = time.monotonic() + seconds, secrets.token_hex(8)
     store.set(f"ask/{rank}", f"{own} {socket.gethostname()} {os.getpid()}")
@@ -256,7 +257,7 @@ def _meet(store, number, rank, seconds):
             break
         if time.monotonic() > until:
             asked = read_asked()
-            # Who never asked; where all have, who did at an earlier start alone, which rank 0 knows.
+            # Ranks that never asked; if all have, those that asked only at an earlier start, which rank 0 knows.
             missing = [one for one in range(number) if one not in asked] or [one for one in range(1, number) if one not in met]
             here = [f"{one} ({' '.join(asked[one].split()[1:])})" for one in range(number) if one not in missing]
             names = ", ".join(map(str, missing))
@@ -271,17 +272,17 @@ def _meet(store, number, rank, seconds):
 
 
 def _own_address():
-    """The address of this machine by which it reaches that of rank 0, as another one would reach it."""
+    """This machine's address on its way to rank 0, by which others can reach it."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as found:
-        # Nothing is sent: the system looks for the way.
+        # Nothing is sent: the system only looks up the route.
         found.connect(address)
         return found.getsockname()[0]
 
 
 def _listen():
-    """A socket that listens at all addresses, of both kinds where there are both."""
+    """A socket that listens at all addresses, of IPv4 and IPv6 if both exist."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
@@ -291,29 +292,29 @@ def _listen():
 
 
 class Gang:
-    """The learner of rank 0 together with those of the other ranks, called as one."""
+    """Rank 0's learner together with those of the other ranks, called as one."""
 
     def __init__(self, learner, ranks):
         self._learner, self.ranks = learner, ranks
-        # Who hears how far the ranks are, and the number of the last call.
+        # The receiver of the ranks' progress, and the number of the last call.
         self.watch, self._number, self._pace, self._passed = None, 0, _Pace(), None
         self.num_ranks = ranks.number
         self.calls = {path: lambda *asked, path=path: self._call(path, *asked) for path in learner.calls}
 
     def open(self, *asked):
-        """As that of a learner."""
+        """As for a learner."""
         return self.calls["/v1/open"](*asked)
 
     def _call(self, path, *asked):
         self._number += 1
         work = _Work.of(path, *asked)
         if path == "/v1/open":
-            # Another model has a pace of its own.
+            # Another model has another pace.
             self._pace, self._passed = _Pace(), None
         elif path == "/v1/forward_hold":
             self._passed = work
         elif path == "/v1/backward" and self._passed is not None:
-            # It takes as long as the pass that it ends has tokens, those of prompts included.
+            # It takes as long as its pass has tokens, those of prompts included.
             work = _Work((path, *self._passed.kind), self._passed.size)
         self.watch.begin(self._number, path, self._pace.limit(work))
         began = time.monotonic()
@@ -324,7 +325,7 @@ class Gang:
         self.watch.end()
         errors = [(rank, one.error) for rank, one in enumerate(outcomes) if one.error is not None]
         if errors:
-            # Those that had none have changed what they hold.
+            # Ranks without an error have changed their state.
             raise _of_rank(*errors[0], len(errors) < len(outcomes))
         self._pace.note(work, time.monotonic() - began)
         return _join(path, outcomes)
@@ -335,48 +336,48 @@ class Gang:
 
 @dataclass
 class _Outcome:
-    """What a call came to on one rank."""
+    """The outcome of a call on one rank."""
 
     values: dict | None = None
     columns: dict | None = None
     error: LearnerError | None = None
-    # Seconds that it computed; `None` where that is not known.
+    # Seconds that it computed; `None` if unknown.
     seconds: float | None = None
 
     @property
     def reason(self):
-        """What its error says, where it has one."""
+        """Its error's message, if any."""
         return None if self.error is None else self.error.message
 
 
 def carry_out(learner, path, *asked):
-    """Carries a call out on this rank."""
+    """Carries out a call on this rank."""
     began = time.process_time()
     try:
         values, columns = learner.calls[path](*asked)
         learner.wait()
     except LearnerError as error:
         return _Outcome(error=error)
-    # A GPU's work is none of the process's, and waiting for the others on a CPU is none, too.
+    # A GPU's work is not in the process's time, and waiting for others on a CPU is not either.
     on_cpu = learner.computes_on_cpu
     seconds = (time.process_time() - began) / torch.get_num_threads() if on_cpu else None
     return _Outcome(values, {name: one.cpu() for name, one in columns.items()}, None, seconds)
 
 
-# Calls that say how long each rank computed.
+# Calls that report how long each rank computed.
 _PASSES = ("/v1/forward", "/v1/forward_hold", "/v1/backward")
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a call computes: its kind, and how much of it in numbers that come with it."""
+    """The work of a call: its kind, and its amount, by the numbers that come with it."""
 
     kind: tuple
     size: int
 
     @classmethod
     def of(cls, path, settings, columns, *_):
-        """`None` for a call whose time says nothing of the next one's."""
+        """`None` for a call whose time does not predict the next one's."""
         if path not in (*_PASSES, "/v1/optim_step"):
             return None
         network = str(settings.others_than().get("network"))
@@ -384,28 +385,28 @@ class _Work:
 
 
 class _Pace:
-    """How long passes take: one that takes far longer hangs on all ranks, as a collective or a GPU does."""
+    """The pace of passes: one that takes far longer hangs on all ranks, for example in a collective or on a GPU."""
 
     def __init__(self):
-        # Seconds for each of its numbers, and in all, of the slowest so far.
+        # Seconds per number, and in total, of the slowest so far.
         self._slowest = {}
 
     def limit(self, work):
-        """Seconds after which a call is given up; `None` where nothing is known of the like."""
+        """Seconds after which a call is given up; `None` if no similar call is known."""
         if work is None or work.kind not in self._slowest:
             return None
         rate, longest = self._slowest[work.kind]
         return max(_LEAST_PASS, _TIMES_SLOWEST * max(longest, rate * work.size))
 
     def note(self, work, seconds):
-        """One that was ended by all."""
+        """Records a call that all ranks have ended."""
         if work is not None:
             rate, longest = self._slowest.get(work.kind, (0.0, 0.0))
             self._slowest[work.kind] = max(rate, seconds / work.size), max(longest, seconds)
 
 
 def _join(path, outcomes):
-    """One answer of all ranks: columns of tokens one after the other, everything else as the first has it."""
+    """One answer of all ranks: per-token columns concatenated, everything else from the first."""
     first = outcomes[0]
     values, columns = dict(first.values), dict(first.columns)
     for name in columns:
@@ -420,7 +421,7 @@ def _join(path, outcomes):
 
 
 class Watch:
-    """Hears of the other ranks, and says when one is lost: `lost` is called with what is known, once."""
+    """Receives the other ranks' heartbeats, and reports a lost one: `lost` is called once with the reason."""
 
     def __init__(self, ranks, lost):
         self._ranks, self._lost, self._told = ranks, lost, threading.Lock()
@@ -431,7 +432,7 @@ class Watch:
             host, pid = ranks._store.get(f"here/{rank}").decode().split(" ")
             self._peers.append(_Peer(rank, host, int(pid), now))
         self._secret = secrets.token_hex(16)
-        # The call that runs, its path, and when it began.
+        # The running call, its path, and when it began.
         self._running = None
         self._server = _listen()
         ranks._store.set("watch", f"{_own_address()} {self._server.getsockname()[1]} {self._secret}")
@@ -439,7 +440,7 @@ class Watch:
         threading.Thread(target=self._look, daemon=True).start()
 
     def describe(self):
-        """Each rank with its host, its process, and the age of its last sign of life."""
+        """Each rank with its host, its process, and the age of its last heartbeat."""
         self._peers[0].heard = time.monotonic()
         return [
             {"rank": one.rank, "host": one.host, "pid": one.pid, "age_seconds": time.monotonic() - one.heard}
@@ -459,7 +460,7 @@ class Watch:
         peer, ended = None, "has broken its connection"
         try:
             with connection.makefile("rw") as lines:
-                # Whoever connects may write anything.
+                # Any client may connect and write anything.
                 secret, _, rank = lines.readline(100).strip().partition(" ")
                 is_ours = hmac.compare_digest(secret.encode(), self._secret.encode())
                 if not is_ours or not rank.isdecimal() or not 0 < int(rank) < len(self._peers):
@@ -488,7 +489,7 @@ class Watch:
         self._running = (number, path, time.monotonic(), limit)
 
     def note(self, rank, *progress):
-        """How far a rank is."""
+        """The progress of a rank."""
         self._peers[rank].note(*progress)
 
     def end(self):
@@ -503,7 +504,7 @@ class Watch:
         began = time.monotonic()
         while True:
             time.sleep(min(1.0, self._ranks.heartbeat / 2))
-            # A rank that has not connected gives no sign of life, either.
+            # A rank that has not connected sends no heartbeat, either.
             silent = [peer for peer in self._peers[1:] if peer.connection is None]
             if silent and time.monotonic() - began > max(30.0, self._ranks.heartbeat):
                 self._tell(f"{silent[0]} has given no sign of life since it began")
@@ -512,7 +513,7 @@ class Watch:
                 self._tell(why)
 
     def _find_split(self, number, path, began, limit=None):
-        """Why the ranks will not meet any more in a call that runs, where that is so."""
+        """Why the ranks will never agree in the running call, if that is so."""
         now = time.monotonic()
         ended = [peer for peer in self._peers if peer.call == number and peer.ended is not None]
         others = [peer for peer in self._peers if peer not in ended]
@@ -536,9 +537,9 @@ class Watch:
         return None
 
     def lose(self, what, full_at=None):
-        """Says that a rank goes no further, unless the end of another one, of which this is the effect, is heard of first.
+        """Reports that a rank cannot continue, unless another one, of which this is an effect, is reported first.
 
-        `full_at`: the call for which there was not enough memory, which is nobody's effect.
+        `full_at`: the call that ran out of memory, which is not an effect of another rank.
         """
         if full_at is not None:
             return self._tell(what, full_at)
@@ -553,8 +554,8 @@ class Watch:
 
 
 def follow(learner, ranks):
-    """Carries out what rank 0 is asked for, until it ends."""
-    # No wait of PyTorch hears of a signal: the system's own answer to one ends the process.
+    """Carries out rank 0's calls until it ends."""
+    # PyTorch's waits handle no signal, so the system's default ends the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pulse = _Pulse(ranks)
     while (call := pulse.unless_lost(ranks.hear)) is not None:
@@ -573,7 +574,7 @@ def follow(learner, ranks):
 
 
 class _Pulse:
-    """Shows rank 0 that this one is alive, and ends the process where rank 0 is not."""
+    """Sends rank 0 heartbeats, and ends the process if rank 0 is gone."""
 
     def __init__(self, ranks):
         self._ranks = ranks
@@ -586,7 +587,7 @@ class _Pulse:
         except OSError as error:
             reason = f"rank {ranks.rank} cannot reach rank 0 at {host}, port {port}: {error}"
             raise GangError(f"{reason}; is a firewall between them?") from None
-        # The call that it is in, whether it has ended it, and with which error.
+        # The call that it is in, whether it has ended, and its error.
         self._at, self._is_closed = {"call": 0, "ended": True, "error": None}, False
         self._connection.settimeout(_SILENCES_OF_THE_FIRST * ranks.heartbeat)
         self._lines = self._connection.makefile("rw")
@@ -624,15 +625,16 @@ class _Pulse:
         self._at = {"call": self._at["call"] + 1, "ended": False, "error": None}
 
     def end(self, error):
-        """It has ended, with an error or without one."""
+        """The call has ended, with an error or without."""
         self._at = {**self._at, "ended": True, "error": error}
 
     def close(self):
-        """This rank ends, as rank 0 asked it to."""
+        """This rank ends, as rank 0 requested."""
         self._is_closed = True
 
     def unless_lost(self, act):
-        """What `act` gives, which waits for rank 0. Where that is gone, the thread that listens to it says so."""
+        """The result of `act`, which waits for rank 0. If rank 0 is gone, the thread that listens to it reports that.
+        """
         try:
             return act()
         except RuntimeError:
@@ -640,7 +642,7 @@ class _Pulse:
             raise
 
     def fail(self, what, full_at):
-        """Says why this rank goes no further, and for which call it had not enough memory."""
+        """Reports why this rank cannot continue, and which call ran out of memory."""
         self._say(json.dumps({"failed": what, "full_at": full_at}) + "\n")
 
 

@@ -1,9 +1,9 @@
-"""Rotary positions whose frequencies depend on how long the row is that is computed.
+"""Rotary positions whose frequencies depend on the length of the computed row.
 
-`longrope` (Phi-3 and Phi-4-mini with long contexts) takes one set of factors for a row up to
-`original_max_position_embeddings` tokens and another for a longer one; `dynamic` stretches the frequencies with the
-row. transformers chooses once for the whole row, from its largest position. Packed with others, a sequence would have
-the frequencies of the longest of them, so such models are passed one sequence at a time.
+`longrope` (Phi-3 and Phi-4-mini with long contexts) uses one set of factors for rows of up to
+`original_max_position_embeddings` tokens and another for longer ones; `dynamic` stretches the frequencies with the row.
+transformers chooses once for the whole row, by its largest position. Packed with others, a sequence would get the
+frequencies of the longest of them, so such models are passed one sequence at a time.
 """
 
 
@@ -18,12 +18,12 @@ def _depends(kind):
 
 
 def depends_on_length(decoder):
-    """Whether the numbers of a sequence depend on how long the row is that it stands in."""
+    """Whether a sequence's numbers depend on the length of its row."""
     return any(_depends(kind) for module in decoder.modules() for kind in _types(module))
 
 
 def original_length(config):
-    """Tokens up to which the short factors hold, the largest of several; 0 where a configuration names none."""
+    """Tokens up to which the short factors hold, the largest of several; 0 if a configuration names none."""
     found = [getattr(config, "original_max_position_embeddings", None)]
     parameters = getattr(config, "rope_parameters", None) or {}
     for one in (parameters, *(part for part in parameters.values() if isinstance(part, dict))):

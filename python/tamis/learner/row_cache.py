@@ -3,8 +3,8 @@
     row 0   prompt | completion so far | room ...       [rows, heads, columns, width] for each layer
     row 1   prompt | completion | room ..........
 
-Each row begins at column 0 and is as long as its sequence is, so that sequences of all lengths are computed
-together, and a row that is free is taken by the next sequence.
+Each row begins at column 0 and is as long as its sequence, so that sequences of all lengths are computed together, and
+the next sequence takes a free row.
 """
 
 import torch
@@ -14,9 +14,9 @@ from transformers.cache_utils import Cache
 
 CACHED = "tamis_cached"
 
-# Columns of a row are read in whole steps of this.
+# Columns of a row are read in multiples of this.
 COLUMNS = 64
-# Keyword arguments that change nothing where each row attends to all of itself.
+# Keyword arguments that change nothing if each row attends to all of itself.
 _HARMLESS = {
     "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "sliding_window", "softcap", "position_ids",
     "use_cache", "cache_position", "output_attentions", "output_hidden_states", "return_dict", "is_causal",
@@ -25,7 +25,7 @@ _HARMLESS = {
 
 
 class CacheRefused(Exception):
-    """The model keeps or asks for something that rows of keys and values do not hold."""
+    """The model stores or requests something that rows of keys and values cannot hold."""
 
 
 class PromptStates(Cache):
@@ -36,21 +36,21 @@ class PromptStates(Cache):
         self.states = {}
 
     def update(self, key_states, value_states, layer_idx, *_, **__):
-        """Notes a layer's states, and gives them back."""
+        """Stores a layer's states, and returns them."""
         if layer_idx in self.states:
             raise CacheRefused(f"layer {layer_idx} stores its states twice")
         self.states[layer_idx] = (key_states, value_states)
         return key_states, value_states
 
     def part(self, begin, end):
-        """Copies of those of one prompt: by layer, [heads, M, width] each."""
+        """Copies of one prompt's: by layer, [heads, M, width] each."""
         return {
             layer: tuple(one[0, :, begin:end].clone() for one in pair) for layer, pair in self.states.items()
         }
 
 
 class RowCache(Cache):
-    """The rows; `step` says how many of them are computed next, and where each stands."""
+    """The rows; `step` sets how many of them are computed next, and their positions."""
 
     def __init__(self):
         super().__init__(layers=[])
@@ -59,7 +59,7 @@ class RowCache(Cache):
         self._at = None
 
     def reserve(self, states, num_rows, num_columns):
-        """Room for so many rows of so many columns, of layers of these shapes; what is there stays."""
+        """Room for so many rows of so many columns, of layers of these shapes; existing content stays."""
         if num_rows <= self.num_rows and num_columns <= self.num_columns:
             return
         rows, columns = max(num_rows, self.num_rows), max(num_columns, self.num_columns)
@@ -80,7 +80,7 @@ class RowCache(Cache):
             self.values[layer][row, :, :length] = values
 
     def move(self, source, target, length):
-        """Puts a row in another's place."""
+        """Moves a row to another's place."""
         for tensors in (*self.keys.values(), *self.values.values()):
             tensors[target, :, :length] = tensors[source, :, :length]
 
@@ -91,7 +91,7 @@ class RowCache(Cache):
         return {"cu_seq_lens_q": self._at, "cu_seq_lens_k": self._at, "max_length_q": 1, "max_length_k": num_columns}
 
     def update(self, key_states, value_states, layer_idx, *_, **__):
-        """Stores a token's states in each row, and gives all of the rows."""
+        """Stores a token's states in each row, and returns all of the rows."""
         at = self._at
         found = []
         for tensors, states in ((self.keys, key_states), (self.values, value_states)):
@@ -103,12 +103,12 @@ class RowCache(Cache):
         return tuple(found)
 
     def get_seq_length(self, layer_idx=0):
-        """Unknown to one number: rows have lengths of their own. Positions are given to the decoder."""
+        """No single number: rows have lengths of their own. The decoder is given positions."""
         return 0
 
 
 class _Step:
-    """Where the rows of a step stand, and their masks by window."""
+    """The positions of a step's rows, and their masks by window."""
 
     def __init__(self, lengths, num_columns):
         self.lengths, self.num_columns, self.num_rows = lengths, num_columns, lengths.shape[0]
@@ -116,7 +116,7 @@ class _Step:
         self._masks = {}
 
     def mask(self, window, dtype):
-        """What is added to the scores, [n, 1, 1, columns]."""
+        """The addends of the scores, [n, 1, 1, columns]."""
         if (window, dtype) not in self._masks:
             columns = torch.arange(self.num_columns, device=self.lengths.device)
             ends = self.lengths[:, None]
@@ -138,7 +138,7 @@ def attend_cached(module, query, key, value, attention_mask, scaling=None, dropo
         if argument not in _HARMLESS and given is not None and given is not False:
             raise CacheRefused(f"{CACHED} does not compute `{argument}`")
     num_rows, num_heads, _, width = query.shape
-    # The heads that share a key stand where tokens do: nothing is repeated for them.
+    # Heads that share a key take the dimension of tokens, so nothing is repeated for them.
     grouped = query.reshape(num_rows, key.shape[1], num_heads // key.shape[1], width)
     mask, cap = step.mask(more.get("sliding_window"), query.dtype), more.get("softcap")
     if cap is None:
@@ -150,5 +150,5 @@ def attend_cached(module, query, key, value, attention_mask, scaling=None, dropo
     return attended.reshape(num_rows, num_heads, 1, -1).transpose(1, 2), None
 
 
-# Unknown to the interface of masks, it is given none.
+# The mask interface does not know this name, so it makes no mask for it.
 AttentionInterface.register(CACHED, attend_cached)

@@ -1,11 +1,11 @@
-"""Samples that a controller begins, that grow call by call, and that leave when they have ended.
+"""Samples that a controller begins, that grow call by call, and that are removed when they have ended.
 
     begin -> waiting -> computed, a token at a time -> ended
              (no room)
 
-How they are computed is a subclass's: `generate` has rows of a cache, `continuous` transformers' continuous batching.
-A sample's tokens are drawn with its own key (`random_keys`), so that they depend on its prompt and the weights, and
-on its neighbours by rounding alone.
+Subclasses compute them: `generate` with rows of a cache, `continuous` with transformers' continuous batching. A
+sample's tokens are drawn with its own key (`random_keys`), so they depend on its prompt and the weights, and on its
+neighbours only by rounding.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from .protocol import Refused, RequestError, refuse_columns, take_column
 from .random_keys import uniform
 from .row_cache import CacheRefused
 
-# Tokens of prompts computed in one go.
+# Tokens of prompts computed at once.
 PREFILL_TOKENS = 8192
-# The part of the free memory that keys and values may take.
+# Share of the free memory for keys and values.
 MEMORY_PART = 0.8
 _ENDS = {"stop": 1, "length": 2}
 _CANNOT = (
@@ -51,7 +51,7 @@ class Prompt:
 
 @dataclass(eq=False)
 class Sample:
-    """A sample that has begun. What it has told the controller of is not held twice."""
+    """A sample that has begun. Tokens that the controller has received are not kept."""
 
     sample: int
     key: int
@@ -68,7 +68,7 @@ class Sample:
         return len(self.prompt.tokens) + len(self.tokens) - 1
 
     def take(self, token, logprob, entropy):
-        """One more token."""
+        """Adds a token."""
         self.tokens.append(int(token))
         self.logprobs.append(logprob)
         self.entropies.append(entropy)
@@ -79,10 +79,10 @@ class Sample:
 
 
 class Samples(ABC):
-    """Samples of one network, whatever its weights are at the time; a subclass computes them.
+    """Samples of one network with its present weights; a subclass computes them.
 
-    `_prompts` have samples that wait, `_rows` are the samples that have begun, and `_open` has the prompt of each
-    sample that has not ended.
+    `_prompts` have waiting samples, `_rows` are the samples that have begun, and `_open` has the prompt of each sample
+    that has not ended.
     """
 
     prompt_kind = Prompt
@@ -95,37 +95,39 @@ class Samples(ABC):
         self._clear()
 
     def _clear(self):
-        """Forgets all samples, and frees what was computed of them."""
+        """Drops all samples, and frees their memory."""
         self._prompts, self._rows, self._open = deque(), [], {}
 
     def describe(self):
-        """How it samples, in lines for a log, where that is not how all do."""
+        """How it samples, in lines for a log, if it is not the usual way."""
         return []
 
     @abstractmethod
     def forget_prompts(self):
-        """Has what waits begin by the weights as they are: nothing that others computed of its prompt is used."""
+        """Makes waiting samples begin with the present weights: results of earlier weights for their prompts are
+        dropped.
+        """
 
     @abstractmethod
     def _admit(self):
-        """Begins waiting samples where there is room; those of them that have ended."""
+        """Begins waiting samples if there is room; returns those of them that have ended."""
 
     @abstractmethod
     def _step(self):
-        """One more token of each sample that has begun, or some of a prompt; those that ended."""
+        """Computes one more token of each begun sample, or a part of a prompt; returns those that ended."""
 
     @abstractmethod
     def _leave(self, leaving):
-        """Takes samples out; gives them back."""
+        """Removes samples, and returns them."""
 
     @abstractmethod
     def _try(self, num_steps):
-        """Last hidden states of made-up sequences, whole and as they are computed here, f32 [N, D] each."""
+        """Last hidden states of made-up sequences, computed whole and as here, f32 [N, D] each."""
 
     # Calls
 
     def call(self, settings, columns):
-        """Gives samples up, begins samples, and samples on: `(settings, columns)` of the answer."""
+        """Gives samples up, begins samples, and samples: `(settings, columns)` of the answer."""
         seconds = settings.number("seconds", least=0.0)
         drawings = [Drawing.read(one) for one in settings.objects("drawing", [])]
         settings.finish()
@@ -137,7 +139,7 @@ class Samples(ABC):
         grown = ended + [row for row in self._rows if row.num_told < len(row.tokens)]
         answer = self._tell(grown)
         if not self._open:
-            # Its memory is free for what learns.
+            # Learning can use its memory.
             self._clear()
             if self.network.options.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -217,7 +219,7 @@ class Samples(ABC):
 
     @torch.no_grad()
     def _sample(self, until):
-        """Samples until one ends or the time is over: those that ended, in their order."""
+        """Samples until one ends or the time is over; returns those that ended, in order."""
         ended = []
         with self._computing():
             while not ended and self._open and time.monotonic() < until:
@@ -228,7 +230,7 @@ class Samples(ABC):
 
     @contextlib.contextmanager
     def _computing(self):
-        """Inside, layers keep keys and values: those that are computed again in a backward pass would not."""
+        """In this context layers keep keys and values, which layers that recompute would not."""
         layers = [layer for layer in self.network.decoder.modules() if getattr(layer, "gradient_checkpointing", False)]
         was = [layer.training for layer in layers]
         for layer in layers:
@@ -246,7 +248,7 @@ class Samples(ABC):
             self._attention = name
 
     def _most(self, drawing, num_tokens):
-        """Tokens that a completion of a prompt of so many may have."""
+        """Longest completion of a prompt of this length."""
         limit = self.network.max_positions
         return drawing.max_tokens if limit is None else min(drawing.max_tokens, limit - num_tokens)
 
@@ -255,7 +257,9 @@ class Samples(ABC):
         return logits(hidden, head.output.weight, head.output.bias, head.scale, head.cap)
 
     def _extend(self, rows, drawings, parts, seen):
-        """Draws a token for each row, from its logits [V]; they come in parts of several rows. The tokens, i64 [n]."""
+        """Draws a token for each row, from its logits [V]; they come in parts of several rows. Returns the tokens, i64
+        [n].
+        """
         uniforms = _uniforms(rows).to(self.network.options.device)
         found, begin = [], 0
         for part in parts:
@@ -271,14 +275,14 @@ class Samples(ABC):
         return found[0].long()
 
     def _free_memory(self):
-        """Bytes that may be taken where it is computed."""
+        """Free bytes of the memory in which it computes."""
         return free_memory() if self.network.options.device.type == "cuda" else _available_memory()
 
     # Whether it can be done
 
     @torch.no_grad()
     def _check(self):
-        """Refuses a network whose tokens one by one, over the cache, are not what they are in a whole sequence."""
+        """Refuses a network whose tokens one by one, over the cache, differ from those in a whole sequence."""
         network, name = self.network, type(self.network.decoder).__name__
         if not getattr(network.decoder, "_supports_flash_attn", False):
             raise Refused(f"{name} cannot be sampled from here: its attention is told of windows by masks alone", self.hint)
@@ -299,7 +303,7 @@ class Samples(ABC):
 
 
 class DrawInputs:
-    """What draws of some samples read beside logits, on the device, while the samples stay the same."""
+    """Inputs of some samples' draws besides logits, on the device, while the samples stay the same."""
 
     def __init__(self, rows, vocab_size, device):
         self.rows = list(rows)
@@ -307,13 +311,13 @@ class DrawInputs:
         self.seen = seen_tokens(rows, self.drawings, vocab_size, device)
 
     def take(self, tokens):
-        """What was drawn, i64 [n], has been seen."""
+        """Adds drawn tokens, i64 [n], to those that the penalty applies to."""
         if self.seen is not None:
             self.seen.scatter_(1, tokens[:, None], True)
 
 
 def _available_memory():
-    """Bytes of main memory that may be taken; pages that hold files count, where the system tells of them."""
+    """Free bytes of main memory; pages that hold files count, if the system reports them."""
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -337,7 +341,7 @@ def _uniforms(rows):
 
 
 def seen_tokens(rows, drawings, vocab_size, device):
-    """Tokens of prompt and completion, bool [n, V] on the device; `None` where no row has a penalty."""
+    """Tokens of prompt and completion, bool [n, V] on the device; `None` if no row has a penalty."""
     if drawings.penalty is None:
         return None
     seen = torch.zeros(len(rows), vocab_size, dtype=torch.bool, device=device)

@@ -15,7 +15,7 @@ from .messages import Failed, Lost
 from .ranks import EXIT_LOST, Gang, Watch
 from .session import Session as AnySession
 
-# What takes less memory, by the call that found none, as keys of tamis that a resumed run may change.
+# Keys of tamis that reduce memory, by the call that ran out of it; a resumed run may change them.
 _LESS_MEMORY = {
     **dict.fromkeys(
         ("/v1/forward", "/v1/forward_hold", "/v1/backward"),
@@ -48,7 +48,7 @@ class Session(AnySession):
         return is_out_of_memory(error)
 
     def is_device_lost(self, error):
-        """Whether the GPU computes nothing more for this process."""
+        """Whether the GPU is unusable for this process."""
         return is_device_lost(error)
 
     def hint_of_memory(self, path):
@@ -57,7 +57,7 @@ class Session(AnySession):
 
 
 def serve(where, key=None, ranks=None):
-    """Listens and computes until a signal, or until nobody calls any more.
+    """Listens and computes until a signal, or until `orphan_timeout` has passed.
 
     With several ranks this is the first of them.
     """
@@ -70,7 +70,7 @@ def serve(where, key=None, ranks=None):
         return
 
     def lose(what, full_at):
-        """Ends the process, whose main thread may wait for ever, once it is said why."""
+        """Ends the process, whose main thread may wait for ever, after the reason was reported."""
         session.log(what)
         hint = "all ranks end, to be started again"
         session.lose(Lost(what, hint) if full_at is None else Failed(what, _LESS_MEMORY.get(full_at, _LESS_WEIGHTS)))
@@ -82,7 +82,7 @@ def serve(where, key=None, ranks=None):
 
     session.watch = session.learner.watch = Watch(ranks, lose)
     if connections.serve(where, session, key):
-        # The others end as well as this one does.
+        # The others end when this one does.
         session.watch.close()
         ranks.tell(None)
         ranks.leave()

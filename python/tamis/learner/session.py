@@ -1,10 +1,10 @@
 """A learner behind its connections: incarnations, sequence numbers, each call carried out once.
 
     a connection's thread            the main thread
-      asks `Session` ------------->  carries out one call at a time, in the order in which they came
+      asks `Session` ------------->  carries out one call at a time, in order of arrival
       writes the answer <----------  keeps the answer of the last call
 
-What a learner computes with is not known here: `server` has a session for tensors of PyTorch, `tamis.tinker` one for
+The session does not know how a learner computes: `server` has a session for tensors of PyTorch, `tamis.tinker` one for
 columns as bytes.
 """
 
@@ -35,13 +35,13 @@ from .messages import (
 MAX_BODY_BYTES = 1 << 30
 OPEN = "/v1/open"
 
-# Longest wait, seconds, for the watch over other ranks to say whose loss an error is the effect of.
+# Longest wait in seconds for the watch over other ranks to find the rank whose loss caused an error.
 _LONGEST_TELL = 10.0
 
 
 @dataclass
 class _Job:
-    """A call on its way: `what` tells one from another, for a number that is sent twice."""
+    """A call in progress: `what` identifies it, for a number that is sent twice."""
 
     path: str
     content_type: str
@@ -56,36 +56,35 @@ class _Job:
 
 
 class Session:
-    """Carries out calls once and only once: the page's incarnations and sequence numbers.
+    """Carries out calls exactly once, by the page's incarnations and sequence numbers.
 
-    `submit` is called by any thread and waits; `run` carries out what was submitted, in its own thread. A learner has
-    `calls` and `transfer.calls` by path, `open`, `capabilities`, `device`, `num_ranks`, `is_holding`, `wait` and
-    `describe`.
+    Any thread calls `submit`, which waits; `run` carries out submitted calls in its own thread. A learner has `calls`
+    and `transfer.calls` by path, `open`, `capabilities`, `device`, `num_ranks`, `is_holding`, `wait` and `describe`.
     """
 
-    # What the learner is, for people.
+    # The implementation's name, for people.
     implementation = "tamis"
 
-    # What depends on what is computed with
+    # Depends on how the learner computes
 
     def decode(self, content_type, body):
-        """A body as settings and the columns that the learner takes."""
+        """A body as settings and columns for the learner."""
         return messages.decode(content_type, body)
 
     def answer(self, values, columns=None):
-        """The answer with settings and the columns that the learner gives."""
+        """The answer with the learner's settings and columns."""
         return Answer.of(values, columns)
 
     def is_out_of_memory(self, error):
-        """Whether an exception says that memory was not enough."""
+        """Whether an exception means too little memory."""
         return isinstance(error, MemoryError)
 
     def is_device_lost(self, error):
-        """Whether after this exception the process computes nothing more."""
+        """Whether this exception means that the process can no longer compute."""
         return False
 
     def hint_of_memory(self, path):
-        """What takes less memory than the call that found none."""
+        """A way to take less memory than the call that ran out of it."""
         return None
 
     def __init__(self, learner, max_body_bytes=MAX_BODY_BYTES, log=lambda line: None):
@@ -100,7 +99,7 @@ class Session:
         self._running = None
         self._is_holding = False
         self._lost = None
-        # What watches the other ranks, if there are some.
+        # The watch over the other ranks, if there are some.
         self.watch = None
         self._gone = None
         self._heard = time.monotonic()
@@ -109,7 +108,7 @@ class Session:
     # Any thread
 
     def hear(self):
-        """Notes that the controller is alive."""
+        """Records that the controller is alive."""
         self._heard = time.monotonic()
 
     def _seq(self):
@@ -119,7 +118,7 @@ class Session:
         return last.seq if last.ended.is_set() else last.seq - 1
 
     def health(self):
-        """The answer of `health`; the error of a learner that is lost."""
+        """The answer of `health`; the error of a lost learner."""
         if self._gone is not None:
             raise self._gone
         with self._lock:
@@ -143,7 +142,7 @@ class Session:
         }
 
     def submit(self, path, content_type, body, incarnation, seq):
-        """The answer of a `POST`; waits until it is there."""
+        """Waits for the answer of a `POST` and returns it."""
         is_transfer = path in self.learner.transfer.calls
         if not is_transfer and path not in self.learner.calls:
             raise PathError(f"there is no call POST {path}")
@@ -156,7 +155,7 @@ class Session:
             if incarnation is not None or seq is not None:
                 raise RequestError("`open` carries no Tamis-Incarnation and no Tamis-Seq")
             with self._lock:
-                # From here on the earlier controller is not answered; what it has running is waited for.
+                # From here on the earlier controller gets no answer; its running call is waited for.
                 before, self.incarnation = self.incarnation, None
                 job = self._last = _Job(path, content_type, body, 0, None, what, before)
                 self._jobs.put(job)
@@ -167,7 +166,7 @@ class Session:
         return job.answer
 
     def _take(self, path, content_type, body, incarnation, seq, what):
-        """A new job, or the one of a number that is sent again."""
+        """A new job, or that of a number that is sent again."""
         if incarnation is None or seq is None:
             raise RequestError("the headers Tamis-Incarnation and Tamis-Seq are missing")
         if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
@@ -181,7 +180,7 @@ class Session:
                     message = f"call {seq} was POST {last.path}, and comes again as another"
                     raise SequenceError(message, expected=last.seq + 1)
                 return last
-            # A call is taken when the one before it has ended: the next number before that is a gap.
+            # A call is accepted when the one before it has ended: the next number before that is a gap.
             if seq != last.seq + 1 or not last.ended.is_set():
                 expected = last.seq + 1 if last.ended.is_set() else last.seq
                 raise SequenceError(f"the call has the number {seq}, expected {expected}", expected=expected)
@@ -195,7 +194,7 @@ class Session:
             raise IncarnationError("the learner is not the one that was opened", hint)
 
     def _carry_out_transfer(self, path, content_type, body, incarnation, seq):
-        """The answer of a call that sends what was saved, while others compute."""
+        """Answers a call that sends saved weights, while others compute."""
         if incarnation is None:
             raise RequestError("the header Tamis-Incarnation is missing")
         if seq is not None:
@@ -213,7 +212,7 @@ class Session:
             raise Failed(f"{type(error).__name__}: {first_line(error)}", "the learner's log has the details") from None
 
     def lose(self, error):
-        """Answers with an error what runs, and whatever comes, for what computes will not end any more."""
+        """Answers the running and all later calls with an error, because the computing thread will not end any more."""
         with self._lock:
             self._gone = error
             running = self._last
@@ -224,7 +223,7 @@ class Session:
     # The thread that computes
 
     def run(self):
-        """Carries out calls until nobody has called for `orphan_timeout`; raises `DeviceLost` after its answer."""
+        """Carries out calls until `orphan_timeout` has passed without one; raises `DeviceLost` after its answer."""
         while True:
             try:
                 job = self._jobs.get(timeout=1.0)
@@ -269,7 +268,7 @@ class Session:
                 self.log(line)
             incarnation = secrets.token_hex(8)
             with self._lock:
-                # A later `open` waits already: this one is over before it began.
+                # A later `open` already waits: this incarnation ended before it began.
                 if self._last is job:
                     self.incarnation, self.orphan_timeout = incarnation, orphan_timeout
             return self.answer({"incarnation": incarnation, **answer}, columns)
@@ -277,7 +276,7 @@ class Session:
             return Answer.of_error(error)
         except OSError as error:
             if self.watch is not None:
-                # It is no outcome that all ranks have: the others may be anywhere.
+                # Not all ranks have this outcome: the others may be anywhere.
                 what = f"rank 0 failed to read or write: {first_line(error)}"
                 self.log(traceback.format_exc().rstrip())
                 self.watch.lose(what)
@@ -299,7 +298,7 @@ class Session:
                 self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
                 return Answer.of_error(Lost(message, hint))
             if self.watch is not None:
-                # If another rank is gone or has failed, the watch knows of it in a moment, and answers.
+                # If another rank is gone or has failed, the watch soon knows and answers.
                 self.watch.lose(f"rank 0 failed: {message}")
                 job.ended.wait(_LONGEST_TELL)
                 return Answer.of_error(Lost(message, hint))

@@ -1,12 +1,12 @@
 """Networks whose weights are shared out over the ranks of a gang, by PyTorch's FSDP2.
 
-Each rank holds a part of every weight, of its gradient and of its moments, in f32. Each layer is a unit, and what is
-in no layer (embedding, last norm, head) another: a unit's weights are gathered, in the type that is computed in, when
-a pass comes to it, and freed behind it. Gradients are summed in f32: the derivatives that a controller sends are
-normalised over the whole batch, so there is nothing to divide by.
+Each rank holds a part of every weight, of its gradient and of its moments, in f32. Each layer is a unit; what is in no
+layer (embedding, last norm, head) is another. A unit's weights are gathered, in the type of passes, when a pass reaches
+it, and freed afterwards. Gradients are summed in f32 and not divided, because a controller's derivatives are normalised
+over the whole batch.
 
-Gradients of several waves are summed on each rank first, and over the ranks once, before the optimizer looks at them,
-where a whole f32 gradient finds room on every rank; otherwise after every wave.
+Gradients of several waves are summed on each rank first, and over the ranks once before the optimizer needs them, if a
+whole f32 gradient has room on every rank; otherwise after every wave.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from .device import free_memory
 from .protocol import Refused
 from .weights import TrainedWeights
 
-# A whole gradient is held on every rank where it takes at most this part of the memory that is free.
+# A whole gradient is held on every rank if it takes at most this share of the free memory.
 _SHARE_FOR_GRADIENTS = 0.25
 
 
 class _Root(torch.nn.Module):
-    """What a pass goes through: the weights that are in no layer are gathered while it computes `call`."""
+    """What a pass goes through: weights that are in no layer are gathered while it computes `call`."""
 
     def __init__(self, module):
         super().__init__()
@@ -40,7 +40,7 @@ class _Root(torch.nn.Module):
 def shard(network):
     """Shares a network's weights out; passes go through `network.root` from here on.
 
-    Each rank takes its rows of every parameter, from `network.sources` or from the module itself where that has values.
+    Each rank takes its rows of every parameter, from `network.sources` or from the module itself if that has values.
     """
     if network.vision is not None:
         raise Refused("models that see images are trained by one rank", "set `learner.gpus_per_node: 1`")
@@ -61,10 +61,10 @@ def shard(network):
     for unit in root.modules():
         if isinstance(unit, FSDPModule):
             unit.set_gradient_divide_factor(1.0)
-            # gloo knows sums alone.
+            # gloo knows only sums.
             unit.set_force_sum_reduction_for_comms(True)
     options.ranks.together(lambda: _fill(module, sources, options))
-    # The units look at their parameters again.
+    # The units read their parameters again.
     root._apply(lambda one: one)
     network.root = root
     parameters = network.trained_parameters()
@@ -76,14 +76,14 @@ def _holder(values):
 
 
 def _empty(network):
-    """Leaves a module's parameters with shapes and the types in which they are held, and buffers on the device."""
+    """Keeps only the shapes and types of a module's parameters, and moves buffers to the device."""
     module, options = network.module, network.options
     learns = {id(one) for one in network.trained_parameters().values()}
     emptied = {}
     for name, one in module.named_parameters():
         dtype = one.dtype
         if id(one) in learns:
-            # What learns is held in f32, and rounded when it is gathered.
+            # Trained weights are held in f32, and rounded when they are gathered.
             dtype = torch.float32
         elif options.dtype != torch.float32 and not network.keeps(name):
             dtype = options.dtype
@@ -96,7 +96,7 @@ def _empty(network):
 
 
 def _replace(module, parameters):
-    """Puts parameters in the places of others, by the `id` of those."""
+    """Replaces parameters, by their `id`."""
     for one in module.modules():
         for name, parameter in one._parameters.items():
             if parameter is not None:
@@ -104,7 +104,7 @@ def _replace(module, parameters):
 
 
 def _fill(module, sources, options):
-    """Gives this rank's part of every parameter its values, one after the other."""
+    """Loads this rank's part of every parameter, one after the other."""
     filled = {}
     for name, one in module.named_parameters():
         assert one.placements == (Shard(0),)
@@ -116,7 +116,7 @@ def _fill(module, sources, options):
 
 
 def hollow_copy(network):
-    """A copy of a network's module whose parameters have no values, and where those come from: what this rank holds."""
+    """A copy of a network's module whose parameters have no values, and their sources: this rank's parts."""
     module, own = copy.deepcopy(network.skeleton), dict(network.module.named_parameters())
     return module, {one: _own(own[name].detach().to_local()) for name, one in module.named_parameters()}
 
@@ -126,17 +126,17 @@ def _own(part):
 
 
 def local(tensor):
-    """What this rank holds of a tensor."""
+    """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full(tensor):
-    """The whole of a tensor of which each rank holds a part; every rank asks for it."""
+    """A whole tensor of which each rank holds a part; collective."""
     return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class ShardedWeights(TrainedWeights):
-    """The parts of trained weights that this rank holds: `masters` and gradients are parts, by name."""
+    """This rank's parts of trained weights: `masters` and gradients are parts, by name."""
 
     def __init__(self, parameters, network):
         self.parameters = parameters
@@ -147,13 +147,13 @@ class ShardedWeights(TrainedWeights):
         # All ranks or none.
         finds_room = _finds_room(4 * self.num_parameters, network.options.device)
         self._defers = self._ranks.sum(float(finds_room)) == self._ranks.number
-        # Whether there are gradients that are not summed over the ranks yet.
+        # Whether there are gradients that are not yet summed over the ranks.
         self._is_apart = False
         network.root.set_requires_gradient_sync(not self._defers)
 
     @property
     def num_parameters(self):
-        """Number of trained numbers, on all ranks."""
+        """Number of trained weights, on all ranks."""
         return sum(one.numel() for one in self.parameters.values())
 
     def note_backward(self):
@@ -161,11 +161,11 @@ class ShardedWeights(TrainedWeights):
         self._is_apart = self._defers
 
     def gather_gradients(self):
-        """Sums over the ranks what each has added up alone; every rank asks for it."""
+        """Sums gradients over the ranks; collective."""
         if not self._is_apart:
             return
         self._is_apart = False
-        # Gradients are summed behind a backward pass: one of a token that counts for nothing.
+        # Gradients are summed after a backward pass: one of a dummy token.
         self._network.root.set_requires_gradient_sync(True)
         with torch.enable_grad():
             outputs = self._network.pass_nothing()
@@ -185,7 +185,7 @@ class ShardedWeights(TrainedWeights):
         return self._ranks.sum(value)
 
     def refresh(self):
-        """Nothing: what is computed with is gathered from the f32 weights in every pass."""
+        """Nothing: passes gather their weights from the f32 weights."""
 
     def copy_parameters(self, masters):
         return masters
@@ -195,7 +195,7 @@ class ShardedWeights(TrainedWeights):
 
     @contextlib.contextmanager
     def _swapped(self, others):
-        # In place: passes gather from this memory. What a held graph needs is gathered anew in its backward pass.
+        # In place, because passes gather from this memory. A held graph gathers again in its backward pass.
         own = {name: master.clone() for name, master in self.masters.items()}
         self._put_all(others)
         try:
@@ -221,7 +221,7 @@ class ShardedWeights(TrainedWeights):
 
 
 def rows_of(shape, ranks):
-    """The rows of a tensor that a rank holds: from, and up to. Where it holds none, both are 0."""
+    """A rank's rows of a tensor: from, and up to. If it holds none, both are 0."""
     number = -(-shape[0] // ranks.number)
     begin, end = ranks.rank * number, min((ranks.rank + 1) * number, shape[0])
     return (begin, end) if begin < end else (0, 0)

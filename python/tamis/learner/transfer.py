@@ -1,22 +1,22 @@
 """Weights from this process's memory to inference servers, by NCCL: a communicator for each server, and no file.
 
-    save (`transfer`)  all ranks gather tensor by tensor; the first keeps them on the host: a snapshot of what is served
-    join               a communicator of this process, rank 0, and all workers of one server, made in a thread
+    save (`transfer`)  all ranks gather tensor by tensor; the first keeps them on the host: a snapshot
+    join               a communicator of this process (rank 0) and all workers of one server, made in a thread
     send               the snapshot through it, packed into buffers that both sides cut alike
     write              the snapshot as a folder, for a server that it could not be sent to
-    abort              gives a communicator up
+    abort              ends a communicator
 
-The workers' side is vLLM's (`--weight-transfer-config '{"backend": "nccl"}'`), which this process never imports: its
-page "Trainer Without vLLM over HTTP" is the protocol. The controller speaks to the servers; nothing here does.
+The workers' side is vLLM's (`--weight-transfer-config '{"backend": "nccl"}'`), which this process never imports; its
+page "Trainer Without vLLM over HTTP" is the protocol. Only the controller talks to the servers.
 
-A communicator for each server, so that one which hangs costs the others nothing: it is given up, and they have their
-weights. The price is that the weights leave this machine once for each server and not once for all of them.
+Each server has a communicator of its own, so that one that hangs does not delay the others. The price is that the
+weights leave this machine once for each server.
 
-A snapshot on the host, because then a server may be given it at any time: where it was paused later than the others,
-where it had to be started again, or a second time. Training goes on meanwhile, a stuck server holds no rank of the
-learner up, and no GPU holds more than `NUM_BUFFERS` buffers. The price is a copy to the host and back.
+The snapshot is on the host, so that a server can get it at any time: because it was paused later than the others, was
+restarted, or needs it a second time. Training continues meanwhile, a stuck server delays no rank, and no GPU holds more
+than `NUM_BUFFERS` buffers. The price is a copy to the host and back.
 
-Every wait here ends: at the time-out that the controller gives, or when it aborts.
+Every wait here ends: at the controller's time-out, or when it aborts.
 """
 
 import base64
@@ -38,13 +38,13 @@ from .protocol import DiskError, Failed, LearnerError, Refused, RequestError, St
 
 # Bytes after which a buffer is full; the tensor that fills it belongs to it whole.
 BUFFER_BYTES = 256 << 20
-# Buffers that are under way at once to one server: one is filled while the other travels.
+# Buffers in flight at once to one server: one is filled while the other travels.
 NUM_BUFFERS = 2
-# Servers that are sent to at once: buffers are memory of the GPU that also learns.
+# Servers that are sent to at once, because buffers take memory of the GPU that also learns.
 MOST_SENDS = 4
-# Seconds in which what cannot be broken off, a call into NCCL, may end after its time.
+# Seconds that an uninterruptible call into NCCL may take beyond its time.
 GRACE_SECONDS = 5.0
-# Pause between two looks whether something has come about.
+# Pause between two polls.
 LOOK_SECONDS = 0.0005
 
 
@@ -54,21 +54,21 @@ class _GivenUp(Exception):
 
 @dataclass
 class Snapshot:
-    """Weights as they were saved: names, types and shapes in order, and the bytes of each tensor."""
+    """Saved weights: names, types and shapes in order, and the bytes of each tensor."""
 
     names: list
     dtypes: list
     shapes: list
     tensors: list
-    # The files that stand beside them in a folder.
+    # The files beside them in a folder.
     model_files: dict
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def take(cls, policy, dtype, untied, keeps):
-        """A copy of a policy's weights as servers load them, and what had no room in `dtype` (all is f32 then).
+        """A copy of a policy's weights as servers load them, and the overflow in `dtype` (then all are f32).
 
-        All ranks gather; `None` on one that does not keep them.
+        All ranks gather; `None` on a rank that does not keep them.
         """
         tensors = policy.file_tensors()
         overflow = checkpoint.find_overflow(tensors, checkpoint.DTYPES[dtype])
@@ -96,7 +96,7 @@ class Snapshot:
         return json.dumps(content).encode()
 
     def chunks(self, buffer_bytes):
-        """The tensors' bytes in the buffers that they travel in: the receiver cuts by the same sizes."""
+        """The tensors' bytes in buffers: the receiver cuts by the same sizes."""
         chunk, size = [], 0
         for tensor in self.tensors:
             chunk.append(tensor.reshape(-1).view(torch.uint8))
@@ -108,7 +108,7 @@ class Snapshot:
             yield chunk
 
     def write(self, folder, max_bytes=checkpoint.SHARD_BYTES):
-        """Writes them as a folder that appears whole, as `save` would have done."""
+        """Writes them as a folder that appears whole, with the files of `save`."""
         folder = Path(folder)
         part = folder.with_name(folder.name + ".part")
         try:
@@ -132,7 +132,7 @@ class _UniqueId(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """The beginning of `ncclConfig_t`, as NCCL 2.14 had it; later ones fill in the rest by its size and version."""
+    """The beginning of `ncclConfig_t` as of NCCL 2.14; later releases fill in the rest by its size and version."""
 
     _fields_ = [
         ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int)
@@ -146,9 +146,9 @@ class _Config(ctypes.Structure):
 class Nccl:
     """Rank 0 of a communicator of NCCL, by the library that PyTorch has loaded.
 
-    NCCL is called itself: `ProcessGroupNCCL` of PyTorch shows its unique id only in a private place, and its watchdog
-    ends the whole process where a peer is lost or late, which here is to cost one communicator. Nothing blocks
-    (`blocking=0`), so that whatever is waited for can be given up.
+    NCCL is called directly: PyTorch's `ProcessGroupNCCL` has its unique id only in a private place, and its watchdog
+    ends the whole process if a peer is lost or late, which here must cost only one communicator. Nothing blocks
+    (`blocking=0`), so every wait can be given up.
     """
 
     _UINT8, _FLOAT32, _SUM, _IN_PROGRESS = 1, 7, 0, 7
@@ -165,7 +165,7 @@ class Nccl:
 
     @classmethod
     def library(cls):
-        """NCCL, as PyTorch brings it; `OSError` where it has none."""
+        """NCCL, as PyTorch ships it; `OSError` if there is none."""
         if Nccl._library is None:
             nccl = ctypes.CDLL("libnccl.so.2")
             pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
@@ -201,7 +201,7 @@ class Nccl:
 
     @classmethod
     def check_device(cls, device):
-        """Refuses to send from where it cannot."""
+        """Refuses to send if this process cannot."""
         if device.type != "cuda":
             raise Refused("the learner has no GPU, and NCCL sends from one", "set publish.mode to folder, or learner.device to a GPU")
 
@@ -218,14 +218,16 @@ class Nccl:
             self._check(function(*arguments))
 
     def _is_settled(self):
-        """Whether the last call has been taken in; raises where it came to an error, or a peer is gone."""
+        """Whether the last call is complete; raises if it failed, or a peer is gone."""
         state = ctypes.c_int()
         self._call(self._nccl.ncclCommGetAsyncError, self._communicator, ctypes.byref(state))
         self._check(state.value)
         return state.value != self._IN_PROGRESS
 
     def join(self, wait):
-        """Meets the workers, who all come at once, and adds up one number with them, as they do first of all."""
+        """Connects to the workers, who all come at once, and adds up one number with them, which is their first
+        operation.
+        """
         with torch.cuda.device(self._device):
             config = _Config.not_blocking()
             arguments = ctypes.byref(self._communicator), self._num_ranks, self._id, 0, ctypes.byref(config)
@@ -243,7 +245,7 @@ class Nccl:
 
     @contextlib.contextmanager
     def place(self, number):
-        """Where a buffer is filled and sent, in order, beside what the others do."""
+        """A context whose GPU work (filling and sending one buffer) is ordered, beside other work."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._streams[number]):
             yield
 
@@ -253,7 +255,7 @@ class Nccl:
         return lambda: self._is_settled() and event.query()
 
     def broadcast(self, buffer, wait):
-        """Begins to send a buffer to all workers; what is returned says whether it has been sent."""
+        """Begins to send a buffer to all workers; returns a function that checks whether it has been sent."""
         where, stream = buffer.data_ptr(), torch.cuda.current_stream().cuda_stream
         arguments = where, where, buffer.numel(), self._UINT8, 0, self._communicator, stream
         self._call(self._nccl.ncclBroadcast, *arguments)
@@ -261,7 +263,7 @@ class Nccl:
         return self._reached()
 
     def abort(self):
-        """Ends it at once, whatever is under way on it."""
+        """Ends it at once, whatever runs on it."""
         # A call that holds the lock for ever is one that the abort ends.
         self._is_aborted = True
         has_lock = self._lock.acquire(timeout=GRACE_SECONDS / 2)
@@ -293,7 +295,7 @@ class _Meeting:
         threading.Thread(target=join, daemon=True).start()
 
     def waiting(self, seconds, late):
-        """A function that waits until a condition holds: until the time is over, or the communicator is given up."""
+        """A function that waits until a condition holds, the time is over, or the communicator is aborted."""
         until = time.monotonic() + seconds
 
         def wait(condition):
@@ -307,13 +309,13 @@ class _Meeting:
         return wait
 
     def wait_until_joined(self, wait):
-        """Until all workers are there; raises what kept them."""
+        """Waits until all workers have connected; raises the error if they did not."""
         wait(self._joined.is_set)
         if self._error is not None:
             raise self._error
 
     def give_up(self):
-        """Ends what waits for it, and then the communicator; whether it is gone."""
+        """Ends its waits, and then the communicator; returns whether it is gone."""
         self._stop.set()
         gone = threading.Event()
 
@@ -327,9 +329,9 @@ class _Meeting:
 
 
 class Transfer:
-    """The snapshot that servers are given, and the communicators by which they are.
+    """The snapshot for servers, and the communicators to them.
 
-    `backend`: the library, `Nccl` or what plays it. Calls come from threads of connections, while the learner computes.
+    `backend`: the library, `Nccl` or a stand-in. Calls come from threads of connections, while the learner computes.
     """
 
     def __init__(self, backend=Nccl, buffer_bytes=BUFFER_BYTES):
@@ -351,17 +353,17 @@ class Transfer:
         return self._backend.is_available()
 
     def forget(self):
-        """Gives all of it up."""
+        """Drops snapshot and communicators."""
         with self._lock:
             meetings, self._meetings, self._snapshot = list(self._meetings.values()), {}, None
         for meeting in meetings:
             meeting.give_up()
 
     def save(self, output, policy, dtype, untied, ranks):
-        """Takes a snapshot in place of the last and writes what it holds (`transfer.json`); the answer of `save`."""
+        """Replaces the snapshot and writes its description (`transfer.json`); returns the answer of `save`."""
         device = policy.module.get_input_embeddings().weight.device
         self._backend.check_device(device)
-        # There may be no room for both; who is sending the last one has it until it is sent.
+        # There may be no room for both; a thread that sends the last one keeps it until it is sent.
         self._snapshot = None
         snapshot, overflow = Snapshot.take(policy, dtype, untied, ranks is None or ranks.rank == 0)
         content = b"" if snapshot is None else snapshot.describe(self._backend.describe())
@@ -377,7 +379,7 @@ class Transfer:
         return snapshot
 
     def join(self, settings):
-        """Begins to make a communicator with so many workers of a server, and says what they are to be told."""
+        """Begins to make a communicator with so many workers of a server, and returns what the server needs for it."""
         workers = settings.count("workers", least=1)
         seconds = settings.number("timeout", above=0.0)
         settings.finish()
@@ -405,7 +407,9 @@ class Transfer:
         return meeting
 
     def send(self, settings):
-        """Sends the snapshot through a communicator, and ends when all workers have it. Otherwise that is given up."""
+        """Sends the snapshot through a communicator; returns when all workers have it. Otherwise aborts the
+        communicator.
+        """
         meeting, snapshot = self._find_meeting(settings), self._find_snapshot(settings)
         seconds = settings.number("timeout", above=0.0)
         settings.finish()
@@ -428,7 +432,7 @@ class Transfer:
 
         try:
             threading.Thread(target=work, daemon=True).start()
-            # What is late says so itself, unless it stands in a call into the library.
+            # A late call reports itself, unless it hangs in the library.
             has_ended = ended.wait(seconds + GRACE_SECONDS)
             error = outcome[0] if outcome else None if has_ended else Failed(f"the transfer did not end within {seconds:g} s")
             if error is not None:
@@ -476,7 +480,7 @@ class Transfer:
         return {}
 
     def abort(self, settings):
-        """Gives a communicator up, where there is one."""
+        """Aborts a communicator, if it exists."""
         name = settings.text("communicator")
         settings.finish()
         with self._lock:

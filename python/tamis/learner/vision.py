@@ -4,11 +4,11 @@
     tokens of a prompt: text .. <vision start> n times the image token <vision end> .. text
                                                the features in place of their embeddings
 
-Images come by path and are read here; a wave's distinct images pass through the vision tower once, however many
-sequences show them, and gradients of all of these add up. Rotary positions have three coordinates
-(transformers' `get_rope_index`): text goes on in all of them, an image's features lie on its grid.
+Images come by path and are read here. A wave's distinct images pass through the vision tower once, however many
+sequences have them, and their gradients are summed. Rotary positions have three coordinates (transformers'
+`get_rope_index`): text advances in all of them, an image's features lie on its grid.
 
-The image token in a completion is a token like any other: only prompts hold images.
+The image token in a completion is an ordinary token: only prompts have images.
 """
 
 from collections import OrderedDict
@@ -18,20 +18,20 @@ import torch
 
 from .protocol import Refused
 
-# Bytes of patches that are kept, so that an image is not read again in every pass over it.
+# Bytes of patches that are cached, so that an image is not read again in every pass.
 _CACHE_BYTES = 1 << 28
 
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl")
 
 
 def is_vision(config):
-    """Whether a model's `config.json` is of a family that is known here."""
+    """Whether a model's `config.json` is of a supported family."""
     return config.get("model_type") in MODEL_TYPES
 
 
 @dataclass
 class _Image:
-    """Patches of an image, f32 [T*H*W, C], its grid i64 [3] of T, H and W, and the tokens that it is."""
+    """Patches of an image, f32 [T*H*W, C], its grid i64 [3] of T, H and W, and its number of tokens."""
 
     patches: torch.Tensor
     grid: torch.Tensor
@@ -40,11 +40,11 @@ class _Image:
 
 @dataclass
 class View:
-    """What a pack shows beside its tokens.
+    """A pack's data besides tokens.
 
-    position_ids: i64 [4, 1, M]: places in the sequence, then the three coordinates of rotary positions
-    places:       i64 [K], places in the row that are features of images, in order; `None` without images
-    images:       paths of the images whose features these are, in order
+        position_ids: i64 [4, 1, M]: places in the sequence, then the three coordinates of rotary positions
+        places:       i64 [K], places in the row that are features of images, in order; `None` without images
+        images:       paths of the images whose features these are, in order
     """
 
     position_ids: torch.Tensor
@@ -64,7 +64,7 @@ class Images:
         try:
             self._processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             self._merged = self._processor.merge_size**2
-        except Exception as error:  # transformers raises what it likes
+        except Exception as error:  # transformers raises errors of any kind
             text = str(error).strip().splitlines()[0]
             hint = "preprocessor_config.json comes with the model"
             raise Refused(f"failed to read the image processor in {folder}: {text}", hint) from None
@@ -95,7 +95,7 @@ class Images:
 
 
 def _as_seen(file):
-    """Colours as vLLM takes them: turned as the camera was held, what is transparent on white."""
+    """Colours as in vLLM: rotated as the camera was held, with transparency on white."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(file)
@@ -108,7 +108,7 @@ def _as_seen(file):
 
 
 class Vision:
-    """The part of a network that sees: the decoder's vision tower, and what puts its features into packs."""
+    """The part of a network that sees: the decoder's vision tower, and the placing of its features in packs."""
 
     def __init__(self, decoder, images):
         self.decoder, self.images = decoder, images
@@ -119,7 +119,7 @@ class Vision:
         return self.decoder.language_model
 
     def freeze(self):
-        """Leaves the tower as it is, with what joins it to the text."""
+        """Freezes the tower, with its connection to the text."""
         self.decoder.visual.requires_grad_(False)
 
     def features(self, wave):
@@ -135,7 +135,7 @@ class Vision:
         return dict(zip(paths, made, strict=True))
 
     def view(self, wave, first, end):
-        """How sequences `first` to `end` of a wave are seen in a pack."""
+        """The positions and images of sequences `first` to `end` of a wave in a pack."""
         prompts, positions, places, images, begin = {}, [], [], [], 0
         of, completion_offset = wave.prompt_of.tolist(), wave.completion_offset.tolist()
         for s in range(first, end):
@@ -143,7 +143,7 @@ class Vision:
                 prompts[of[s]] = self._prompt(wave, of[s])
             own, own_places = prompts[of[s]]
             num_more = completion_offset[s + 1] - completion_offset[s] - 1
-            # Text after the prompt goes on one behind the largest coordinate in it.
+            # Text after the prompt continues one behind its largest coordinate.
             after = own.max() + 1 + torch.arange(num_more)
             own = torch.cat([own, after.expand(3, -1)], 1)
             length = own.shape[1]
@@ -174,7 +174,7 @@ class Vision:
         return positions[:, 0], is_image.nonzero()[:, 0]
 
     def embed(self, one, view, features):
-        """Embeddings [1, M, D] of a pack, with features where it shows images."""
+        """Embeddings [1, M, D] of a pack, with features in the places of images."""
         embedded = self.decoder.get_input_embeddings()(one.input_ids)
         if view is None or view.places is None:
             return embedded
@@ -182,7 +182,7 @@ class Vision:
         return embedded.index_copy(1, view.places.to(embedded.device), shown[None])
 
     def positions(self, one, view):
-        """Position ids [4, 1, M]; where nothing is shown, the sequence's own in every coordinate."""
+        """Position ids [4, 1, M]; without images, the position in the sequence in every coordinate."""
         if view is None:
             return one.position_ids.expand(4, *one.position_ids.shape)
         return view.position_ids.to(one.input_ids.device)

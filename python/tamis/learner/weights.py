@@ -1,13 +1,13 @@
-"""Trained weights in f32, their gradients in f32, and what the decoder computes with.
+"""Trained weights in f32, their gradients in f32, and the weights that the decoder computes with.
 
-Where the decoder computes in f32, its parameters are the weights and autograd's gradients the gradients.
+If the decoder computes in f32, its parameters are the weights and autograd's gradients the gradients.
 
-Where it computes in bf16, its parameters are a rounded copy, refreshed after each step, beside f32 weights that
-only the optimizer changes. Each parameter's bf16 gradient is added to an f32 one as soon as autograd has it and
-freed: so gradients add up over waves in f32, and no second set of them exists. Per trained parameter that is
-18 bytes: f32 weight, gradient and two moments, and the copy. `torch.autocast` would need the same (it casts
-weights, and caches the casts for one pass), but leaves norms and residual sums to its list of operations, adds
-a cast per weight to every pass, and a recomputed layer casts again outside its cache.
+If it computes in bf16, its parameters are a rounded copy, refreshed after each step, beside f32 weights that only the
+optimizer changes. Each parameter's bf16 gradient is added to an f32 one as soon as autograd has it, and freed. So
+gradients are summed over waves in f32, and there is no second set of them. Per trained parameter this takes 18 bytes:
+f32 weight, gradient and two moments, and the copy. `torch.autocast` would take the same (it casts weights, and caches
+the casts for one pass), but leaves norms and residual sums to its list of operations, adds a cast per weight to every
+pass, and a recomputed layer casts again outside its cache.
 """
 
 import torch
@@ -16,13 +16,13 @@ from .device import free_memory
 
 
 class TrainedWeights:
-    """The parameters of a network that are trained, by their names in its weights' file, each tensor once.
+    """The trained parameters of a network, by their names in its weights' file, each tensor once.
 
     `masters[name]` is the f32 weight. Whoever changes one calls `refresh` afterwards.
     """
 
     def __init__(self, parameters, exact=None):
-        """Around parameters by name; `exact` has the f32 values of those that are held rounded."""
+        """Of parameters by name; `exact` has the f32 values of those that are held rounded."""
         self.parameters = parameters
         self.masters = {}
         self._gradients = {}
@@ -38,10 +38,10 @@ class TrainedWeights:
         """A backward pass has added to the gradients."""
 
     def gather_gradients(self):
-        """Completes the gradients, before they are looked at."""
+        """Completes the gradients, before they are read."""
 
     def total(self, value):
-        """A sum over all that learns, of which this process has summed its own."""
+        """A sum over all trained weights, of which this process has summed its own."""
         return value
 
     def shape(self, name):
@@ -49,7 +49,7 @@ class TrainedWeights:
         return self.masters[name].shape
 
     def full(self, name, part):
-        """The whole of a weight or a moment, given what this process holds of it."""
+        """A whole weight or moment, from this process's part."""
         return part
 
     def rows(self, name):
@@ -72,28 +72,28 @@ class TrainedWeights:
         return sum(master.numel() for master in self.masters.values())
 
     def gradient(self, name):
-        """The f32 gradient that has gathered; `None` where there is none, which counts as zeros."""
+        """The accumulated f32 gradient; `None` if there is none, which counts as zeros."""
         return self._gradients.get(name, self.parameters[name].grad)
 
     def clear_gradients(self):
-        """Forgets all gradients and frees them."""
+        """Drops all gradients and frees them."""
         self._gradients.clear()
         for parameter in self.parameters.values():
             parameter.grad = None
 
     def refresh(self):
-        """Rounds the f32 weights into the parameters, where those are a copy."""
+        """Rounds the f32 weights into the parameters, if those are a copy."""
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 if parameter.dtype != torch.float32:
                     parameter.copy_(self.masters[name])
 
     def copy_masters(self):
-        """The f32 weights as they are, in the host's memory."""
+        """Copies of the f32 weights in the host's memory."""
         return set_aside(self.masters)
 
     def copy_parameters(self, masters):
-        """What is computed with as it is, for `swapped`; `masters` is what `copy_masters` gave just now.
+        """Copies of the weights that passes compute with, for `swapped`; `masters` is a fresh result of `copy_masters`.
 
         On a GPU it is a copy there, unless that would take more than a quarter of the free memory.
         """
@@ -104,13 +104,13 @@ class TrainedWeights:
         return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def set_masters(self, masters):
-        """Puts back what `copy_masters` gave."""
+        """Restores a copy of `copy_masters`."""
         for name, master in self.masters.items():
             master.copy_(masters[name])
         self.refresh()
 
     def swapped(self, parameters):
-        """Inside this context the decoder computes with other weights; a graph held outside stays good."""
+        """In this context the decoder computes with other weights; a graph held outside stays valid."""
         return _Swapped(self.parameters, parameters)
 
 
@@ -120,7 +120,7 @@ class _Swapped:
 
     def __enter__(self):
         for name, parameter in self.parameters.items():
-            # Another tensor under the same parameter: in place, the change would count against held graphs.
+            # Another tensor under the same parameter: a change in place would invalidate held graphs.
             self.own[name] = parameter.data
             parameter.data = self.others[name].to(parameter.device, parameter.dtype)
 
@@ -135,9 +135,9 @@ def set_aside(tensors):
 
 
 def first_not_finite(tensors):
-    """Name of the first of these tensors that holds a number which is not finite, or `None`.
+    """Name of the first of these tensors that has a number that is not finite, or `None`.
 
-    Reads minima and maxima, in which NaN spreads: no temporary of a tensor's size, and one wait for the device.
+    Reads minima and maxima, in which NaN propagates: no temporary of a tensor's size, and one wait for the device.
     """
     names, extremes = [], []
     for name, tensor in tensors:
