@@ -65,7 +65,7 @@ def main():
         for seed in given.seeds.split(","):
             run = folder / f"seed-{seed}"
             own = [f"run.seed={seed}", f"run.dir={folder}", f"run.name={run.name}", "rollout.save=all", "validate.test_freq=0", "validate.before_train=false"]
-            # Where the limit cuts a step short its rounds are not those of the law; a rate that falls to its end does not let the run go on.
+            # If the limit cuts a step short, its rounds are not those of the law; a rate that falls to its end stops the run.
             free = ["schedule.max_num_gen_batches=50", "train.lr_schedule={kind: constant}", f"train.total_steps={given.first}"]
             tamis(program, ["train", "configs/quickstart.yaml", *own, *free, *given.overrides])
             before = advised(json.loads(tamis(program, ["advise", run, "--json"])[0]))

@@ -6,8 +6,8 @@
     python3 bench/algorithms.py gspo rloo --steps 80    some of them
     python3 bench/algorithms.py --check --small         a handful with smaller batches, as CI runs it
 
-Reward is the mean over all generated trajectories (`all/critic/score/mean`), those that a filter dropped too; where there is a critic a second
-line says what share of the variance of the returns its values explained. With --check the program ends
+Reward is the mean over all generated trajectories (`all/critic/score/mean`), dropped ones included; with a critic, a second
+line has the share of the variance of the returns that its values explain. With --check the program ends
 with 1 if an algorithm's last quarter is not above its first, or a loss is not finite. Needs python3's standard library alone.
 """
 
@@ -28,7 +28,7 @@ PRESETS = {file.stem: file.read_text() for file in sorted((ROOT / "crates/tamis-
 GRPO = ["preset=grpo", "objective.kl.in=none"]
 # Plain policy gradients have nothing that holds a second update on the same samples: one a step, as their papers have it.
 ON_POLICY = ["train.ppo_epochs=1", "train.ppo_mini_batch_size=null"]
-# Those of several turns, where the task has one; `grpo` with `scale: none`, as its preset has it.
+# Estimators for several turns (the task has one), and `dr_grpo`, which is `grpo` with `scale: none`.
 LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo"]
 # What a kind needs beside its name.
 NEEDED = {
@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="smaller batches")
-    parser.add_argument("--check", action="store_true", help="end with 1 where the reward did not rise")
+    parser.add_argument("--check", action="store_true", help="end with 1 if the reward did not rise")
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "tamis")
     arguments = parser.parse_args()
     names = arguments.algorithms or (HANDFUL if arguments.small else list(ALGORITHMS))

@@ -21,7 +21,7 @@ thread. Wall-clock time is not measured, because the machine may do other things
 
 All arms have the same weights, prompts, chat template, reward, 32-bit numbers, groups, completions and their length,
 temperature, learning rate, AdamW settings, gradient clipping, loss (token mean over the batch, one update a step) and
-advantage. Where TRL's value is fixed, tamis has it too: 1e-4 is added to the deviation, norms do not decay, there is no
+advantage. If TRL's value is fixed, tamis uses it too: 1e-4 is added to the deviation, norms do not decay, there is no
 second clip. TRL has its quickest settings: no gradient checkpointing, no reference model, two micro-batches, and an
 allocator that keeps its memory. Two things cannot be the same: the draws of prompts and of tokens, which come from
 different generators, and the order of sums.

@@ -6,7 +6,7 @@
     python3 bench/kills.py --seed 7 --kills 3   the same instants and victims again
 
 A victim is the learner (or one of its ranks, or rank 0), a server, the controller (`tamis train`, which is then
-resumed) or the launcher (`python -m tamis.cluster`); it is killed (SIGKILL) or, where that is a way to be lost, stopped
+resumed) or the launcher (`python -m tamis.cluster`); it is killed (SIGKILL) or, if that also loses it, stopped
 (SIGSTOP). At the end of every run its metrics, its accounting and its last weights must be those of the run
 that nobody touched: the same batches, each trained on once. It prints what every loss cost.
 

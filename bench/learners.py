@@ -8,8 +8,8 @@
 
 A row is a case with a learner and a seed: greedy accuracy on the 512 held-out prompts before, at each quarter, and at
 the end, and the mean seconds of a step. The draws of both learners are keyed alike, so that a seed's curves begin
-alike and part where rounding decides a draw. Below each case stands how far the learners' mean accuracies lie apart,
-and how far the seeds of one learner do: the first is noise where it is not above the second.
+alike and part when rounding decides a draw. Below each case are the difference of the learners' mean accuracies and that
+of the seeds of one learner: the first is noise unless it is above the second.
 
 The case `resumed` is killed (SIGKILL) at half its steps and resumed. With --check the program ends with 1 if a curve does
 not rise, or if the learners' means differ by more than 8 points. Needs python3's standard library alone.
@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--learners", nargs="+", default=["native", "torch", "torch, samples too"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="smaller batches")
-    parser.add_argument("--check", action="store_true", help="end with 1 where a curve does not rise or the learners differ")
+    parser.add_argument("--check", action="store_true", help="end with 1 if a curve does not rise or the learners differ")
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/tamis")
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     given = parser.parse_args()

@@ -11,7 +11,7 @@ Needs python3 and cargo; beside this folder only the standard library is importe
 
 How a ratio comes about. Each peer case has several forms (see `peers/torch_engine.py`) and two settings of the C allocator: as glibc comes, and told
 to keep freed memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). A first pass, one repetition each, tries every form, and
-the quickest two of each case with the other allocator. The quickest of all and, where it is within a tenth of it, the next go on to the rounds. In every round
+the quickest two of each case with the other allocator. The quickest of all, and the next if it is within 10 %, take part in the rounds. In every round
 tamis's program runs, then the peer's (A B A B), on the same two cores. A program reports the median of its own repetitions; a ratio is taken within its
 round, against the form that is the quickest over the rounds, and the table shows the median ratio of the rounds with its range and names that form.
 `--as-users-run-it` adds the rows against transformers and TRL as they come.
@@ -28,12 +28,12 @@ tamis's side, all built with `cargo --release`:
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
 | loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
 | advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
-| smollm2 | bench/smollm2.py on 1 thread, where `scripts/smollm2` has run; a round takes about a quarter of an hour, so that it is measured where it is named | |
+| smollm2 | bench/smollm2.py on 1 thread, if `scripts/smollm2` has run; a round takes about a quarter of an hour, so it is measured only if it is named | |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
-`kv_heads`, `intermediate`, `vocab`. What they leave out is as in `peers/torch_engine.py`. Where the `parameters` or the `tokens` of the two sides
-differ, the run says so. A part whose program or configuration is not there is skipped with a message.
+`kv_heads`, `intermediate`, `vocab`. What they leave out is as in `peers/torch_engine.py`. If the `parameters` or the `tokens` of the two sides
+differ, the run prints a message. A part whose program or configuration is not there is skipped with a message.
 """
 
 import argparse
@@ -404,7 +404,7 @@ class SmolLM2(Part):
 
 
 def quickest_forms(lines, margin=0.9):
-    """{(what, model): [(form, allocator)]}: the quickest, and the next where it is near; the filter is compared with verl's own logic."""
+    """{(what, model): [(form, allocator)]}: the quickest, and the next if it is near; the filter is compared with verl's own logic."""
     cases = {}
     for line in lines:
         if key(line) in CASES and (line["what"] != "filter" or line["form"] == "verl"):
@@ -449,7 +449,7 @@ def peaks(lines):
 
 
 def measure(part, rounds, users):
-    """[(our lines, their lines)] of each round, either empty where that side cannot be run; and the lines of the first pass."""
+    """[(our lines, their lines)] of each round, either empty if that side cannot be run; and the lines of the first pass."""
     sides = {"ours": True, "theirs": True}
 
     def run(side, program, what):

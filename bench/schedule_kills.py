@@ -138,7 +138,7 @@ def train(program, folder, *arguments):
 
 
 def go_on(program, folder):
-    """The run in a folder, from its beginning or where it is."""
+    """The run in a folder, from its beginning or its last checkpoint."""
     run = folder / "runs/run"
     if (run / "config.yaml").exists():
         return train(program, folder, "--resume", "runs/run")

@@ -49,7 +49,7 @@ def train(program, folder, name, seed, arguments):
 
 
 def to_target(rows, target):
-    """Sums up to the first measurement that reaches the target; None where none does."""
+    """Sums up to the first measurement that reaches the target; None if none does."""
     sums = dict.fromkeys(["trajectories", "tokens", "seconds", "groups", "kept", "trained", "steps"], 0.0)
     for row in rows:
         if row.get("training/global_step", 0) > 0:

@@ -42,7 +42,7 @@ def accuracies(file):
 def run(program, configuration, seed, folder, overrides):
     """(accuracy before, accuracy after, seconds) of one run."""
     name = f"{configuration}-{seed}"
-    # Last, so that no override moves the run away from where it is looked for.
+    # Last, so that no override moves the run to another folder.
     own = [f"run.seed={seed}", f"run.dir={folder}", f"run.name={name}"]
     command = [program, "train", f"configs/{configuration}.yaml", *overrides, *own]
     print(" ".join(map(str, command)), file=sys.stderr, flush=True)

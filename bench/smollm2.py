@@ -15,9 +15,9 @@ weights, on the same number of threads, one after the other. Printed are the sec
 and by the processor's, without the first step, and the most memory that the process took. On a machine that does
 other things too, compare the processor's on one thread. TRL has its quickest settings: no gradient checkpointing,
 no reference model, micro-batches of 64, nothing logged or saved. Both weight all tokens alike, as DAPO does;
-`--dapo` clips above at 1.28, too. Both train on all groups, for TRL has no filter; where a group scores alike its
-derivatives are 0, and tamis passes over its backward pass. With `--differ` rewards have nothing to do with answers, members
-score alike only where all of a group have the same text, and both sides compute everything but that; how many groups do is
+`--dapo` clips above at 1.28, too. Both train on all groups, because TRL has no filter. If a group scores alike, its
+derivatives are 0, and tamis skips its backward pass. With `--differ` rewards have nothing to do with answers, members
+score alike only if all of a group have the same text, and both sides compute everything but that; how many groups do is
 printed.
 
 `--learner torch` has PyTorch learn for tamis too; completions come from the native engine, or with `--sampler
@@ -198,7 +198,7 @@ def arguments(words=None):
 
 
 def check(given):
-    """Ends with what to run first where something is missing."""
+    """Ends with what to run first if something is missing."""
     if given.evaluate and (given.learner, given.sampler, given.device, given.dapo, given.accuracy) != ("native", "native", "cpu", False, False):
         raise SystemExit("--evaluate compares the native engine with transformers on the CPU: it takes --threads, --model and --only")
     if given.differ and (given.accuracy or given.evaluate):

@@ -107,7 +107,7 @@ def lines(command):
 
 
 def interpreter():
-    """Python of the environment that holds the package, which is made where it is not there."""
+    """Python of the environment that holds the package, which is made if it is missing."""
     python = TARGET / "venv-sokoban" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)

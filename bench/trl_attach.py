@@ -15,7 +15,7 @@ which it never answers, and 15 % are sums of numbers of two digits. Supervised t
 held-out sums. Then `GRPOTrainer` trains it on 16 groups of 8 completions an update.
 
 Plain TRL and TRL with `attach` (filter `variance` and schedule `deficit`, its defaults; a batch may take 20 times its
-groups, where 10 is the default) train at three learning rates with the first seed. The other seeds take plain TRL's
+groups; the default is 10) train at three learning rates with the first seed. The other seeds take plain TRL's
 best rate for both, and the best of `attach` too. The accuracy is that of greedy answers to the held-out sums, the mean
 of three checks in a row. Checks do not count. The level to reach is plain TRL's accuracy at its end. The tables say
 what each needed to reach it for the first time: updates, completions and processor seconds (user and system, of
@@ -165,7 +165,7 @@ class Right:
 
 
 class Checks(TrainerCallback):
-    """The learning curve: where the model stands after every few updates, and what it took."""
+    """The learning curve: accuracy after every few updates, and the cost until then."""
 
     def __init__(self, every, reward, judge):
         self.every, self.reward, self.judge = every, reward, judge
@@ -377,7 +377,7 @@ def main():
         help="4 updates of a smaller model at one learning rate, one seed, sums of one digit",
     )
     parser.add_argument(
-        "--completions", type=pathlib.Path, help="where plain TRL is to leave its completions; 30 updates, no table"
+        "--completions", type=pathlib.Path, help="folder for the completions of plain TRL; 30 updates, no table"
     )
     parser.add_argument(
         "--results", type=pathlib.Path, help="file of the results; default target/trl_attach/results.jsonl"

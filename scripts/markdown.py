@@ -59,7 +59,7 @@ def inline_code(text):
 
 
 def links(text):
-    """The targets of links and pictures, each with where it stands."""
+    """The targets of links and pictures, each with its position."""
     return [(match[1], match.start(1)) for match in LINK.finditer(prose(text))]
 
 

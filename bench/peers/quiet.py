@@ -14,7 +14,7 @@ TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def busy_seconds():
-    """CPU seconds that all processes have used since boot, or None where the system does not say."""
+    """CPU seconds that all processes have used since boot, or None if the system does not report it."""
     try:
         with open("/proc/stat") as stat:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])

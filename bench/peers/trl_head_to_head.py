@@ -53,7 +53,7 @@ class LastNumber:
 
 
 class Checks(TrainerCallback):
-    """Judges the model every few steps, prints where it stands, and ends the training once it is good enough."""
+    """Judges the model every few steps, prints its accuracy, and ends the training once it is good enough."""
 
     def __init__(self, given, reward):
         self.given, self.reward = given, reward

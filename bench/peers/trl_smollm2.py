@@ -28,7 +28,7 @@ from spread_reward import compute_score
 
 
 def last_number(completions, answer, **_):
-    """1 where the last number of the completion is the answer, as `gsm8k` with `method: flexible`."""
+    """1 if the last number of the completion is the answer, as `gsm8k` with `method: flexible`."""
     texts = [completion[0]["content"] for completion in completions]
     found = [re.findall(r"-?\d+", text) for text in texts]
     return [float(bool(numbers) and numbers[-1] == gold) for numbers, gold in zip(found, answer)]
