@@ -1,4 +1,4 @@
-"""`python -m tamis.learner` that sends weights to servers over gloo, where there is no GPU: the same code otherwise."""
+"""`python -m tamis.learner` that sends weights to servers over gloo, without a GPU: the same code otherwise."""
 
 import functools
 import runpy

@@ -12,7 +12,7 @@ import sys
 import unittest
 from unittest import mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 import support
 
 import torch
@@ -90,7 +90,7 @@ def _is_played(device, beside):
 
 
 def compute(func, args, kwargs):
-    """An operation with the numbers that are held; what it makes is of the played device where it would be of a GPU."""
+    """An operation with the numbers that are held; what it makes is of the simulated device if it would be of a GPU."""
     tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
     played = [one for one in tensors if isinstance(one, Played)]
     if str(func) == "prim.device.default" and played:
@@ -169,7 +169,7 @@ def varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window
 
 
 def _reading(read):
-    """Weights are read on the CPU, where `meta` means itself."""
+    """Weights are read on the CPU; there `meta` means itself."""
 
     def plainly(*args, **kwargs):
         global _meta_is_played

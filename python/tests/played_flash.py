@@ -3,7 +3,7 @@
 import contextlib
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 import support  # noqa: F401
 
 import torch

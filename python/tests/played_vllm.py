@@ -39,7 +39,7 @@ _ABORTED = []
 
 
 class Gloo:
-    """Plays `tamis.learner.transfer.Nccl`; a unique id says where a store listens."""
+    """Plays `tamis.learner.transfer.Nccl`; a unique id holds the address of a store."""
 
     def __init__(self, num_ranks, device):
         self._num_ranks = num_ranks
@@ -353,7 +353,7 @@ def main():
     parser.add_argument("--serve", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     if arguments.serve:
-        # Its first line says where it listens; the rest is of no use to anybody.
+        # Its first line has its address; the rest is not used.
         behind = subprocess.Popen(arguments.serve, stdout=subprocess.PIPE, text=True)
         arguments.upstream = re.search(r"http://[0-9.:]+", behind.stdout.readline()).group()
         threading.Thread(target=behind.stdout.read, daemon=True).start()

@@ -52,7 +52,7 @@ INIT = (
     "max_position_embeddings: 32}"
 )
 
-# A rank on TCP; every rank answers, the first where it is told to.
+# A rank on TCP; every rank answers, the first at the address that it is given.
 RANK = """
 import http.server, os, pathlib, subprocess, sys
 listen, key_file, folder = sys.argv[1:]
@@ -101,11 +101,11 @@ class RayCase(ClusterCase):
         """Waits for its end; what it has printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(2 * LONG)
-        self.assertEqual(run.poll(), 0, f"{run.said()}\n(what it has printed; the exit status is None where it runs on)")
+        self.assertEqual(run.poll(), 0, f"{run.said()}\n(its output; the exit status is None if it still runs)")
         return run.said()
 
     def wait_until(self, is_so, run):
-        """Waits for something that a run does; fails where it ends before, or takes longer than `LONG`."""
+        """Waits for something that a run does; fails if it ends before, or takes longer than `LONG`."""
         deadline = time.monotonic() + LONG
         while not is_so():
             if run.poll() is not None or time.monotonic() > deadline:
@@ -233,7 +233,7 @@ class TestRay(RayCase):
         alive = self.lines("servers", 2)
         launcher.send(command="down", role="learner")
         launcher.wait("down", LONG, role="learner")
-        # They stay, and the next gang comes to where the last one was.
+        # They stay, and the next gang gets the places of the last one.
         self.up_gang(launcher, per_node=3)
         self.assertEqual(self.ready(launcher, role="learner")["nodes"], learner["nodes"])
         os.kill(int(alive[0][0]), 0)
@@ -359,7 +359,7 @@ def pids_of(*words):
 
 
 class TestNoCluster(ClusterCase):
-    """Where no cluster is."""
+    """Without a cluster."""
 
     def test_a_cluster_that_is_not_there_is_told(self):
         launcher = self.launcher("--launcher", "ray", RAY_ADDRESS="", RAY_TMPDIR=str(self.folder))

@@ -11,14 +11,14 @@ import subprocess
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, open_settings, random_columns
 
 import torch
 from safetensors.torch import load_file
 from tamis.learner.learner import Learner
 
-# It says so, and leaves the tests out, where there is no program.
+# Without the program it reports that and skips the tests.
 from test_native import PROGRAM
 from test_server import Client
 
@@ -99,7 +99,7 @@ class Learners(Case):
         for what, derivatives in cases.items():
             (expected, theirs), (found, own) = (self.gradients(post, derivatives) for post in (native, ours))
             self.assert_close(found["logprob"], expected["logprob"], TOLERANCE, architecture)
-            # Where a model is sure of itself, an entropy of 1e-4 nats is a difference of logits of 50: rounding.
+            # If a model is nearly certain, an entropy of 1e-4 nats is a difference of logits of 50: rounding.
             nats = max(1.0, expected["entropy"].max().item())
             self.assertLessEqual((found["entropy"] - expected["entropy"]).abs().max().item(), TOLERANCE * nats)
             self.assertEqual(set(own), set(theirs))

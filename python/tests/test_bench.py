@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ROOT, Case
 
 

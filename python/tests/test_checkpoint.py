@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import zlib
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -351,7 +351,7 @@ class Order(Folders):
 
     def test_tensors_rise_by_layer(self):
         experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
-        # Eleven: 10 comes before 2 where names are sorted.
+        # Eleven: 10 comes before 2 if names are sorted.
         for kind, more in (("Qwen3Config", {}), ("Qwen3MoeConfig", experts), ("MixtralConfig", dict(num_local_experts=4))):
             for tied in (True, False):
                 with self.subTest(kind, tied=tied), tempfile.TemporaryDirectory() as folder:

@@ -755,7 +755,7 @@ class TestWithoutRay(ClusterCase):
         )
 
     def test_a_token_that_differs_is_told_at_once_with_the_fix(self):
-        # Ray tells most of them only where it logs.
+        # Ray reports most of them only in its log.
         log = "gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: RPC error: it is incorrect\\n"
         logged = f"os.write(2, b'{log}') and ConnectionError('Failed to connect')"
         for error in ("AuthenticationError('it is incorrect')", logged):

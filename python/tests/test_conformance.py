@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import OPTIMIZER, ROOT, columns, golden_folder
 
 import fake_tinker
@@ -225,7 +225,7 @@ class Conformance:
         self.judge("another incarnation", self.send("/v1/check", headers=other), 410, "incarnation")
         for number in (2, 99):
             answered = self.send("/v1/check", headers=self.tamis(number))
-            self.judge(f"{number} where 1 is due", answered, 409, "sequence")
+            self.judge(f"{number} when 1 is due", answered, 409, "sequence")
             self.assertEqual(answered[1]["error"]["expected"], 1)
         # None of these took a number.
         self.done("check")

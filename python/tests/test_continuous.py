@@ -4,7 +4,7 @@ import logging
 import unittest
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, call, golden_folder, opened, tiny_config
 
 import played_flash
@@ -246,7 +246,7 @@ class Continuous(test_generate.Samples):
         return self.enterContext(played_flash.playing_flash())
 
     def test_over_flash_kernels_that_are_played(self):
-        """What flash-attention is given on a GPU: tables of pages for single tokens, offsets where prompts are beside."""
+        """What flash-attention is given on a GPU: tables of pages for single tokens, offsets with prompts."""
         rows = super().opened(golden_folder("qwen3"), 64)
         expected, _ = to_the_end(rows, self.groups())
         windowed = self.folder(tiny_config("Gemma3TextConfig", sliding_window=4, query_pre_attn_scalar=6))

@@ -1,4 +1,4 @@
-"""On a GPU: kernels, bf16, memory. Left out, and said so, where there is none."""
+"""On a GPU: kernels, bf16, memory. Skipped, with a message, if there is none."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, columns, golden_folder, opened, random_columns
 
 import torch

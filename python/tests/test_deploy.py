@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ROOT
 
 import yaml

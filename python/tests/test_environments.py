@@ -28,7 +28,7 @@ LUCK = "18446744073709551615"
 
 
 def needs(package):
-    """Leaves a test out where a package is not installed."""
+    """Skips a test if a package is not installed."""
     is_there = importlib.util.find_spec(package) is not None
     if not is_there:
         hint = "scripts/install-environments makes .venv-environments"
@@ -821,7 +821,7 @@ class VerifiersTests(unittest.TestCase):
         self.assertEqual(step["info"], {"right": 1.0, "tries": 1.0, "num_turns": 2.0})
         self.reset("late")
         self.assertEqual(end([self.step("5", "late") for _ in range(3)][-1]), (0.5, False, True, True))
-        # Where there is no room for another answer the rubric scores what there is.
+        # If there is no room for another answer, the rubric scores what there is.
         self.reset("cut")
         self.step("5", "cut")
         self.assertEqual(end(self.worker.ask("cut", episode="cut")), (0.25, False, True, False))

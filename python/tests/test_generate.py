@@ -6,7 +6,7 @@ import pathlib
 import tempfile
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import (
     ARCHITECTURES, Case, call, columns, golden_folder, opened, randomise, save_tiny, tiny_config,
 )  # fmt: skip
@@ -341,7 +341,7 @@ class Samples(Case):
                 tokens.append(token)
 
     def test_what_was_seen_stays_on_the_device(self):
-        """It is gathered anew where rows come and go, not for each token, and is what the host would say."""
+        """It is gathered anew if rows come and go, not for each token, and equals what the host would compute."""
         learner = self.opened(golden_folder("qwen3"), 3)
         ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
         groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]

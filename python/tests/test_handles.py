@@ -7,7 +7,7 @@ import pickle
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, Case, golden_folder, opened, save_tiny, tiny_config
 
 import torch

@@ -3,7 +3,7 @@
 import math
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, OPTIMIZER, Case, call, columns, golden_folder, open_settings, opened, random_columns
 
 import torch
@@ -261,7 +261,7 @@ class Copies(States):
             self.assertEqual(answer["num_steps"], 3)
             self.assert_same_state(state(learner), before)
             self.assertTrue(forward(learner, "critic")["value"].any())
-            # Its optimizer is new, and its head zero, where it begins again.
+            # Its optimizer is new, and its head zero, if it begins again.
             critic(learner)
             self.assertEqual(state(learner, "critic")[2], 0)
             self.assertFalse(forward(learner, "critic")["value"].any())

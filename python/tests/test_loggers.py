@@ -48,7 +48,7 @@ PATIENCE = 300
 
 
 def needs(package):
-    """Leaves a test out, and says so, where a package is not there."""
+    """Skips a test, with a message, if a package is not installed."""
     if not PROGRAM.exists():
         return unittest.skip("there is no program")
     if importlib.util.find_spec(package) is None:

@@ -3,7 +3,7 @@
 import itertools
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import Case
 
 import torch
@@ -33,7 +33,7 @@ def draw(seed, num_tokens=23, width=16, vocab_size=37, size=1.0, has_bias=True, 
 
 
 def gradients(function, inputs, derivatives):
-    """Outputs, and gradients by hidden states, weights and bias where `derivatives` are those of the outputs."""
+    """Outputs, and gradients by hidden states, weights and bias, if `derivatives` are those of the outputs."""
     inputs = [one if one is None else one.detach().clone().requires_grad_() for one in inputs]
     outputs = function(*inputs)
     pairs = [(output, given.to(output.dtype)) for output, given in zip(outputs, derivatives) if given is not None]

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import warnings
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns, save_tiny, tiny_config
 
 import torch

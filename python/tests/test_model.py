@@ -4,7 +4,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -166,7 +166,7 @@ class WholeLogits(Case):
                     nonlocal count
                     count += 1
 
-                # Recomputation ends where the last tensor is there that is needed: before the layer's own end.
+                # Recomputation ends when the last tensor that is needed exists: before the layer's own end.
                 layer.register_forward_pre_hook(see)
                 _, scores = call(learner, "forward_hold", {"network": "policy"}, given)
                 call(learner, "backward", {}, dict(zip(("logprob", "entropy"), derivatives(scores["logprob"].numel()))))
@@ -316,7 +316,7 @@ class SharedPrompts(Case):
         self.assertEqual(layout.key_offsets.tolist(), [0, 3, 8, 12, 15])
         self.assertEqual(layout.key_rows.tolist(), [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8])
         self.assertEqual((layout.longest_query, layout.longest_key), (3, 5))
-        # Where nothing is shared there is nothing to tell.
+        # If nothing is shared, nothing differs.
         self.assertIsNone(packing.pack(packing_wave(columns([[1], [2]], [(0, [3, 4]), (1, [5])])), "cpu", shares=True).layout)
         self.assertIsNone(packing.pack(wave, "cpu").layout)
 
@@ -353,7 +353,7 @@ class SharedPrompts(Case):
                             self.assert_same(again[column], scores[column])
                         for tensor, gradient in expected_gradients.items():
                             self.assert_close(gradients[tensor], gradient, 1e-5, tensor)
-                        # Keys for a branch or a few at a time, as where many see a long prompt.
+                        # Keys for a branch or a few at a time, as if many see a long prompt.
                         for gathered in (0, 1) if options.get("attention") else ():
                             with unittest.mock.patch("tamis.learner.packing._GATHERED", gathered):
                                 in_blocks, gradients_in_blocks = self.passes(learner, name, given)

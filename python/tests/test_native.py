@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import OPTIMIZER, ROOT, Case, call, opened
 
 from safetensors import safe_open

@@ -4,7 +4,7 @@ import math
 import unittest
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import Case
 
 import torch

@@ -7,7 +7,7 @@ import types
 import unittest
 import unittest.mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ARCHITECTURES, Case, golden_folder, save_tiny, tiny_config
 
 import torch

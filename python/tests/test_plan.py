@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import GOLDEN, Case, opened, save_tiny, tiny_config
 
 PROGRAM = os.environ.get("TAMIS_PROGRAM")

@@ -1,11 +1,11 @@
-"""The tests of test_cuda.py on a GPU that is played on the CPU (played_cuda.py), where there is none."""
+"""The tests of test_cuda.py on a GPU that is simulated on the CPU (played_cuda.py), if there is none."""
 
 import pathlib
 import subprocess
 import sys
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import Case
 
 import torch

@@ -5,7 +5,7 @@ import random
 import struct
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import Case, columns, random_columns
 
 import torch

@@ -17,7 +17,7 @@ import types
 import unittest
 from unittest import mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import OPTIMIZER, ROOT, Case, call, golden_folder, open_settings, random_columns, save_tiny, tiny_config
 
 import torch
@@ -355,7 +355,7 @@ class Ranks(Case):
                 self.assertGreater(len(moments), 10)
                 for key, one in moments.items():
                     self.assert_close(several[key], one, TOLERANCE, f"{kind} {key}")
-                # Where a gradient is all but 0 AdamW's first step goes by the sign of rounding.
+                # If a gradient is nearly 0, AdamW's first step follows the sign of rounding.
                 for key, one in alone.items():
                     if key not in moments and one.numel():
                         apart = (several[key] - one).abs().double()
@@ -363,7 +363,7 @@ class Ranks(Case):
                         self.assertLessEqual(apart.max().item(), 2.1e-2, f"{kind} {key}")
 
     def test_gradients_that_are_summed_over_ranks_after_every_wave_are_those_of_one(self):
-        """As where a whole gradient finds no room on a rank."""
+        """As if a whole gradient did not fit on a rank."""
         kind = "qwen2 with a critic"
         both = []
         with FaultyGang(2, TAMIS_FAULT="no room").connect() as gang:

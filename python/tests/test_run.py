@@ -93,7 +93,7 @@ class RunTest(unittest.TestCase):
         kinds = {
             "plain": [],
             "critic": PPO,
-            # Log-probabilities that differ in their last bits are a divergence of 1e-8, where there is none to the bit.
+            # Log-probabilities that differ in their last bits are a divergence of 1e-8; exactly there is none.
             "reference": [
                 "objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward",
                 "filter.tolerance=1e-4",

@@ -376,7 +376,7 @@ class ToolRunTest(RunTest):
             "warm_start.batch_size=8", "warm_start.learning_rate=1e-2",
         )  # fmt: skip
         self.assertRegex(told, "tools: python, add|tools: add, python")
-        # What protects where the policy's code runs, whatever this machine has.
+        # What protects the place in which the policy's code runs, whatever this machine has.
         self.assertRegex(told, r"sandbox \(Python .*\): .*limits")
         self.assert_on_policy("tools")
         rows = self.all_rows("tools")

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-import support  # First: it says so, and leaves the tests out, where PyTorch is missing.
+import support  # First: without PyTorch it reports that and skips the tests.
 import warm
 from test_ranks import LIMIT, FaultyGang, Gang
 from test_run import PPO, PROGRAM, RunTest as Runs
@@ -202,7 +202,7 @@ class RankedRuns(Runs):
             return []
 
 
-# Those are run where they stand.
+# Those are run in place.
 for name in [name for name in dir(Runs) if name.startswith("test_")]:
     setattr(RankedRuns, name, None)
 del Runs

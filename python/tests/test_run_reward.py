@@ -150,7 +150,7 @@ class RewardRunTest(support.Case):
         self.assertIn("error: the device cannot be computed on any more: CUDA error: device-side assert triggered", told)
         self.assertIn("restart 1 of at most 10", told)
         self.assertEqual(self.weights("lost"), self.weights("whole"))
-        # Where it is not started again, the run ends, to be resumed.
+        # If it is not started again, the run ends, to be resumed.
         (self.folder / "ended-once").unlink()
         told = self.train("ended", f"reward[0].python={python}", "reward[0].max_restarts=0", code=1)
         self.assertRegex(told, "reward function `rm` cannot go on")

@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-import support  # First: it says so, and leaves the tests out, where PyTorch is missing.
+import support  # First: without PyTorch it reports that and skips the tests.
 from test_ranks import port
 from test_run import PROGRAM, RunTest as Runs
 from test_transfer import Learners, start_piped
@@ -166,7 +166,7 @@ class SentRuns(Runs):
             self.assertGreaterEqual(len(list(received.iterdir())), 4)
 
 
-# Those are run where they stand.
+# Those are run in place.
 for name in [name for name in dir(Runs) if name.startswith("test_")]:
     setattr(SentRuns, name, None)
 del Runs

@@ -19,7 +19,7 @@ import types
 import unittest
 from unittest import mock
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import ROOT, Case, golden_folder, open_settings, random_columns
 
 import torch

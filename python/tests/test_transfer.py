@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-# First: it says so, and leaves the tests out, where PyTorch is missing.
+# First: without PyTorch it reports that and skips the tests.
 from support import Case, golden_folder, open_settings, opened, random_columns
 
 import torch
@@ -28,7 +28,7 @@ from warm import Program
 TESTS = pathlib.Path(__file__).parent
 # Seconds for what must come to its end.
 LIMIT = 60.0
-# Seconds after which a transfer is given up where one is to fail, and what may come on top of it.
+# Seconds after which a transfer that should fail is abandoned, and the tolerance beyond them.
 SHORT, SLACK = 2.0, 15.0
 POLICY = golden_folder("qwen2")
 
@@ -64,7 +64,7 @@ class Server:
         self.folder.cleanup()
 
     def post(self, path, body=None):
-        """Status and answer; `None` where the connection breaks."""
+        """Status and answer; `None` if the connection breaks."""
         try:
             return ask(self.url, "POST", path, None if body is None else json.dumps(body).encode())
         except OSError:
@@ -252,7 +252,7 @@ class Cut(Case):
 
 
 class Library(Case):
-    """What of NCCL can be asked without a GPU, where PyTorch has brought it."""
+    """What can be asked of NCCL without a GPU, if PyTorch includes it."""
 
     def setUp(self):
         try:

@@ -137,7 +137,7 @@ class Passes(Sees):
             self.assert_close(found["entropy"], entropies, 1e-5, "entropies")
 
     def test_a_pass_of_transformers_from_its_front_door(self):
-        """The whole model, given tokens and pixels, where no completion has the image token."""
+        """The whole model, given tokens and pixels, if no completion has the image token."""
         prompt, paths = [7, *self.shown(self.paths[0]), 8], [self.paths[0]]
         completion = [30, 31, 32]
         image = self.images.get(paths[0])
@@ -343,7 +343,7 @@ class RefusedImages(Sees):
 
 class Files(Sees):
     def test_colours_as_they_are_seen(self):
-        """Turned as the camera was held, and on white where it is transparent: what servers make of a file."""
+        """Turned as the camera was held, and white in place of transparency: what servers make of a file."""
         plain = Image.open(self.paths[0]).convert("RGB")
         turned = self.folder / "turned.png"
         exif = Image.Exif()

@@ -136,7 +136,7 @@ class Sampler:
         return {**answer, "usage": {"completion_tokens": len(completion)}, "choices": [choice]}
 
     def answer(self, path, body):
-        """A route's answer, or `None` where there is none."""
+        """A route's answer, or `None` if there is none."""
         path = path.split("?")[0]
         if path == "/inference/v1/generate":
             return self.sample(body)

@@ -96,7 +96,7 @@ sys.exit(status)
 def interpreter():
     """The path of a program that stands in for this interpreter, for whoever starts `python -m MODULE`.
 
-    What it runs is a `Program` of this process, with its output where the stand-in's errors go. SIGTERM
+    What it runs is a `Program` of this process, with its output in the stand-in's errors. SIGTERM
     reaches it; whatever else ends the stand-in kills it.
     """
     _begin()

@@ -74,7 +74,7 @@ def rows(flat, lengths):
 
 
 def verl_groups(case):
-    """Sizes of the groups of a case whose groups stand one after the other; None where they do not."""
+    """Sizes of the groups of a case if its groups follow one another; otherwise None."""
     sizes = [len(list(members)) for _, members in itertools.groupby(case["inputs"]["group"])]
     return sizes if len(sizes) == len(set(case["inputs"]["group"])) else None
 

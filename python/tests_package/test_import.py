@@ -1,4 +1,4 @@
-"""Importing is light, every name is there, and the package says so where its native module is missing."""
+"""Importing is light, every name exists, and the package reports a missing native module."""
 
 import subprocess
 import sys

@@ -24,7 +24,7 @@ SUMS = [
 
 
 def environment():
-    """Without the environment's own folder on PATH, as where it is not activated."""
+    """Without the environment's own folder on PATH, as if it were not activated."""
     return {**os.environ, "PATH": "/usr/bin:/bin"}
 
 

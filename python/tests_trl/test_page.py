@@ -133,7 +133,7 @@ class PythonTests(unittest.TestCase):
             contextlib.chdir(folder),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            # In the folder, where the trainer makes its own.
+            # In the folder in which the trainer makes its own.
             trainer = load_example().make_trainer()
             trainer.args.max_steps = 2
             exec(compile(text, "page", "exec"), {"trainer": trainer})

@@ -283,7 +283,7 @@ class RecordTests(Case):
         self.assertEqual([line["step"] for line in self.lines("")], [1, 2])
 
     def test_errors_of_the_log_and_the_figures(self):
-        """They end a run at the next step, not in the middle of one, where other processes wait."""
+        """They end a run at the next step, not in the middle of one, because other processes wait there."""
         for name, steps in (("metrics.jsonl", 2), ("metrics.jsonl", 1), ("run.log", 2)):
             with self.subTest(name, steps=steps):
                 record = f"{name} {steps}"
