@@ -49,6 +49,7 @@ presets! {
     Rloo = "rloo",
     ReinforcePlusPlus = "reinforce_plus_plus",
     ReinforcePlusPlusBaseline = "reinforce_plus_plus_baseline",
+    FlashReinforce = "flash_reinforce",
     Remax = "remax",
     Opo = "opo",
     Gpg = "gpg",

@@ -19,6 +19,8 @@ pub enum WholeStep {
     Whitening,
     /// Advantages are divided by one deviation of all rewards of the step.
     BatchScale,
+    /// Advantages are centred on the mean reward of the step.
+    BatchMean,
     /// GPG's alpha.
     ShareWithoutSignal,
     /// BNPO's moments.
@@ -49,9 +51,10 @@ pub enum WholeStep {
 
 impl WholeStep {
     /// The table, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Whitening,
         Self::BatchScale,
+        Self::BatchMean,
         Self::ShareWithoutSignal,
         Self::SuccessRates,
         Self::RunningSuccesses,
@@ -71,6 +74,7 @@ impl WholeStep {
     pub fn key(self) -> &'static str {
         match self {
             Self::Whitening
+            | Self::BatchMean
             | Self::ShareWithoutSignal
             | Self::SuccessRates
             | Self::RunningSuccesses
@@ -92,6 +96,7 @@ impl fmt::Display for WholeStep {
         formatter.write_str(match self {
             Self::Whitening => "advantages are whitened over all that the step trains on",
             Self::BatchScale => "advantages are divided by the deviation of all rewards of the step",
+            Self::BatchMean => "the baseline is the mean reward of all that the step trains on",
             Self::ShareWithoutSignal => {
                 "advantages are multiplied by the share of trajectories of the step that carry a gradient"
             }

@@ -22,10 +22,11 @@ settings! {
 settings! {
     /// One rejection of tokens or trajectories.
     pub struct RejectionConfig {
-        /// The statistic as verl calls it: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...
+        /// The statistic as verl names it: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...; also
+        /// `tv` and `binary_kl` of the token's probabilities (`token_tv`, `seq_mean_binary_kl`).
         statistic: String = "seq_mean_k3".to_owned(), NotEmpty;
-        /// The threshold of the statistic, as verl writes it: for k1 a ratio or two (`0.5_2.0`), for k2 and
-        /// k3 the largest divergence.
+        /// The threshold of the statistic, as verl writes it: for k1 a ratio or two (`0.5_2.0`), for all
+        /// others the largest divergence.
         threshold: String = "0.01".to_owned(), NotEmpty;
     }
 }

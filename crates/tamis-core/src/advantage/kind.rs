@@ -1,9 +1,9 @@
 //! The estimators by name, as a configuration chooses them: one line registers one.
 
 use super::{
-    AdvantageEstimator, BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo, GrpoPassk,
-    NormalizeThenSum, Opo, OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo,
-    TirOptimalTokenBaseline,
+    AdvantageEstimator, BatchMean, BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
+    GrpoPassk, NormalizeThenSum, Opo, OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline,
+    Remax, Rloo, TirOptimalTokenBaseline,
 };
 use crate::tagged;
 
@@ -24,6 +24,9 @@ tagged! {
         ReinforcePlusPlus(ReinforcePlusPlus) = "reinforce_plus_plus",
         /// The reward less the mean of its group, whitened over the tokens of the batch (arXiv 2501.03262).
         ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline) = "reinforce_plus_plus_baseline",
+        /// The reward less the mean of the batch; groups play no part, so one completion per prompt is enough
+        /// (FlashREINFORCE).
+        BatchMean(BatchMean) = "batch_mean",
         /// The reward less that of a greedy completion of the same prompt (arXiv 2310.10505).
         Remax(Remax) = "remax",
         /// The reward less the length-weighted mean of its group, the baseline of least variance (arXiv

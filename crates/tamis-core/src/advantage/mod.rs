@@ -9,6 +9,7 @@
 pub mod shaping;
 
 mod batch;
+mod batch_mean;
 mod beta;
 mod bi_level_gae;
 mod bnpo;
@@ -44,6 +45,7 @@ mod whitening;
 use crate::entry::Entry;
 
 pub use batch::{AdvantageBatch, Component};
+pub use batch_mean::BatchMean;
 pub use bi_level_gae::BiLevelGae;
 pub use bnpo::Bnpo;
 pub use bnpo_running::BnpoRunning;
@@ -80,6 +82,7 @@ pub const ENTRIES: &[Entry] = &[
     rloo::ENTRY,
     reinforce_plus_plus::ENTRY,
     reinforce_plus_plus_baseline::ENTRY,
+    batch_mean::ENTRY,
     remax::ENTRY,
     opo::ENTRY,
     gpg::ENTRY,

@@ -189,7 +189,7 @@ pub enum CorrectionError {
     /// A statistic that does not exist.
     #[error(
         "unknown rejection statistic `{name}`; known are token_k1, token_k2, token_k3, seq_sum_k1, \
-            seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3"
+            seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3, and tv and binary_kl like k3"
     )]
     UnknownStatistic {
         /// As given.

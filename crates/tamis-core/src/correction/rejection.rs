@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::spread::Spread;
-use super::{CorrectionError, SamplerColumns, SamplerRow};
+use super::{CorrectionError, SampledToken, SamplerColumns, SamplerRow};
 use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::objective::Real;
@@ -12,20 +12,27 @@ pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,
     meaning: "Tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask.",
-    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a \
-        trajectory: their sum, mean or maximum",
-    source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020",
+    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d, \
+        tv = |p - q|, binary_kl = q·ln(q/p) + (1 - q)·ln((1 - q)/(1 - p)) with p = exp(old), q = \
+        exp(behaviour); of a trajectory: their sum, mean or maximum",
+    source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020; tv and \
+        binary_kl: Qi et al., DPPO, arXiv 2602.04879, as gates in OpenRLHF 0.11 (FlashREINFORCE)",
     defaults: &["objective.correction.rejections"],
     degenerate: &[
         "an unknown behaviour log-probability counts as d = 0",
         "a trajectory without unmasked tokens is neither judged nor counted",
         "everything may be rejected; loss and gradient are 0 then",
     ],
-    known_as: &[("verl", "algorithm.rollout_correction.rollout_rs, rollout_rs_threshold")],
+    known_as: &[
+        ("verl", "algorithm.rollout_correction.rollout_rs, rollout_rs_threshold"),
+        ("OpenRLHF", "algo.advantage.is_correction_gating=binary_kl|tv with is_correction_mode=mask"),
+    ],
     differences: &[
         "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over \
             policy, the inverse of the importance ratio",
         "verl's loss is NaN where everything is rejected",
+        "verl has no tv and no binary_kl",
+        "1e-8 is added to both complements of binary_kl inside the logarithm, so that certain tokens are defined",
     ],
 };
 
@@ -39,16 +46,37 @@ pub enum Statistic {
     K2,
     /// `exp(d) - 1 - d`: never negative.
     K3,
+    /// `|exp(old) - exp(behaviour)|`, the total variation of the token against all others: from 0 to 1.
+    Tv,
+    /// Kullback-Leibler divergence of the policy from the sampler for the token against all others: never
+    /// negative (but for rounding).
+    BinaryKl,
 }
 
 impl Statistic {
-    /// Of a log-ratio.
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::K1, "k1"),
+        (Self::K2, "k2"),
+        (Self::K3, "k3"),
+        (Self::Tv, "tv"),
+        (Self::BinaryKl, "binary_kl"),
+    ];
+
+    /// Its value for a token whose log-ratio `old - behaviour` is held within plus and minus `limit`.
     #[inline]
-    pub fn of(self, log_ratio: f64) -> f64 {
+    fn of(self, token: &SampledToken, limit: f64) -> f64 {
+        let log_ratio = token.log_ratio().clamp(-limit, limit);
         match self {
             Self::K1 => -log_ratio,
             Self::K2 => 0.5 * log_ratio * log_ratio,
             Self::K3 => log_ratio.exp_m1() - log_ratio,
+            Self::Tv | Self::BinaryKl if !token.known => 0.0,
+            Self::Tv => (token.old.exp() - token.behaviour.exp()).abs(),
+            Self::BinaryKl => {
+                let (policy, sampler) = (token.old.exp(), token.behaviour.exp());
+                let others = ((1.0 - sampler + 1e-8) / (1.0 - policy + 1e-8)).ln();
+                (1.0 - sampler) * others - sampler * log_ratio
+            }
         }
     }
 }
@@ -144,19 +172,15 @@ impl Rejection {
             RejectionScope::SeqMean => "seq_mean",
             RejectionScope::SeqMax => "seq_max",
         };
-        let statistic = match self.statistic {
-            Statistic::K1 => "k1",
-            Statistic::K2 => "k2",
-            Statistic::K3 => "k3",
-        };
-        format!("{scope}_{statistic}")
+        let statistic = Statistic::ALL.iter().find(|(statistic, _)| *statistic == self.statistic);
+        format!("{scope}_{}", statistic.map_or("", |(_, name)| name))
     }
 
-    /// verl's `rollout_rs` with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves
+    /// verl's `rollout_rs`, and `tv` and `binary_kl`, with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves
     /// several criteria.
     ///
-    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2`
-    /// and `k3` have an upper bound alone.
+    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2`,
+    /// `k3`, `tv` and `binary_kl` have only an upper bound.
     ///
     /// # Errors
     /// Unknown names, thresholds that do not parse or are too many or too few.
@@ -183,13 +207,10 @@ impl Rejection {
 
     fn verl_one(name: &str, text: &str) -> Result<Self, CorrectionError> {
         let unknown = || CorrectionError::UnknownStatistic { name: name.to_owned() };
-        let (scope, statistic) = name.rsplit_once('_').ok_or_else(unknown)?;
-        let statistic = match statistic {
-            "k1" => Statistic::K1,
-            "k2" => Statistic::K2,
-            "k3" => Statistic::K3,
-            _ => return Err(unknown()),
+        let split = |&(statistic, text): &(Statistic, &str)| {
+            Some((name.strip_suffix(text)?.strip_suffix('_')?, statistic))
         };
+        let (scope, statistic) = Statistic::ALL.iter().find_map(split).ok_or_else(unknown)?;
         let scope = match scope {
             "token" => RejectionScope::Token,
             "seq_sum" => RejectionScope::SeqSum,
@@ -264,7 +285,7 @@ impl Rejection {
             let gone = if self.scope == RejectionScope::Token {
                 let mut gone = 0;
                 for token in row.tokens() {
-                    let value = self.statistic.of(token.log_ratio().clamp(-limit, limit));
+                    let value = self.statistic.of(&token, limit);
                     all.add(value);
                     bounded.add(value.clamp(low, high));
                     above += usize::from(value > high);
@@ -322,7 +343,7 @@ impl Rejection {
     fn summary<T: Real>(&self, row: SamplerRow<'_, T>, limit: f64) -> (usize, f64) {
         let (mut length, mut sum, mut largest) = (0_usize, 0.0, f64::NEG_INFINITY);
         for token in row.tokens() {
-            let value = self.statistic.of(token.log_ratio().clamp(-limit, limit));
+            let value = self.statistic.of(&token, limit);
             length += 1;
             sum += value;
             largest = if value > largest || value.is_nan() { value } else { largest };
@@ -385,11 +406,40 @@ mod tests {
     }
 
     #[test]
+    fn divergences_of_one_token_by_hand() {
+        // Sampled at 1/2, now 3/4; and an unknown one.
+        let (half, now) = (0.5_f64.ln(), 0.75_f64.ln());
+        for (statistic, expected) in [
+            (Statistic::Tv, 0.25),
+            (Statistic::BinaryKl, 0.5 * (0.5_f64 / 0.75).ln() + 0.5 * (0.5_f64 / 0.25).ln()),
+        ] {
+            let token = SampledToken { place: 0, old: now, behaviour: half, known: true };
+            assert!((statistic.of(&token, 20.0) - expected).abs() < 1e-7, "{statistic:?}");
+            let same = SampledToken { old: half, ..token };
+            assert_eq!(statistic.of(&same, 20.0), 0.0, "{statistic:?}");
+            let unknown = SampledToken { behaviour: half, known: false, ..token };
+            assert_eq!(statistic.of(&unknown, 20.0), 0.0, "{statistic:?}");
+        }
+        // The mean of the trajectory is what is judged: 0.25 and 0 are 0.125.
+        let (old, behaviour) = ([now, half], [half; 2]);
+        let columns = SamplerColumns { offsets: &[0, 2], mask: &[true; 2], old: &old, behaviour: &behaviour };
+        for (threshold, stays) in [("0.13", true), ("0.12", false)] {
+            let gate = Rejection::verl("seq_mean_tv", threshold).unwrap().remove(0);
+            assert_eq!(gate.name(), "seq_mean_tv");
+            let mut mask = vec![true; 2];
+            gate.reject(&columns, 20.0, &mut mask);
+            assert_eq!(mask, [stays; 2], "{threshold}");
+        }
+        let gate = Rejection::verl("seq_mean_binary_kl", "0.05").unwrap().remove(0);
+        assert_eq!((gate.name().as_str(), gate.max), ("seq_mean_binary_kl", Some(0.05)));
+    }
+
+    #[test]
     fn names_and_thresholds_that_do_not_parse_are_refused() {
         let refused = |names, thresholds| Rejection::verl(names, thresholds).unwrap_err().to_string();
         insta::assert_snapshot!(
             refused("seq_max_k1", "2.0"),
-            @"unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3"
+            @"unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3, and tv and binary_kl like k3"
         );
         insta::assert_snapshot!(
             refused("token_k1", "two"),

@@ -49,8 +49,8 @@ pub use evaluate::Evaluation;
 pub use importance::Importance;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use loss::{
-    Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, KlCov, Luspo,
-    PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
+    Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, Ipo, KlCov,
+    Luspo, PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
 };
 pub use masks::LossMasks;
 pub use sequence_sums::SequenceSums;

@@ -33,7 +33,13 @@ fn importance() -> impl Strategy<Value = ImportanceWeights> {
 }
 
 fn rejection() -> impl Strategy<Value = Rejection> {
-    let statistic = prop_oneof![Just(Statistic::K1), Just(Statistic::K2), Just(Statistic::K3)];
+    let statistic = prop_oneof![
+        Just(Statistic::K1),
+        Just(Statistic::K2),
+        Just(Statistic::K3),
+        Just(Statistic::Tv),
+        Just(Statistic::BinaryKl)
+    ];
     let scope = prop_oneof![
         Just(RejectionScope::Token),
         Just(RejectionScope::SeqSum),
@@ -207,8 +213,8 @@ fn a_ratio_at_its_bound_is_within() {
             }
         }
     }
-    // k1, k2 and k3 are 0.
-    for statistic in [Statistic::K1, Statistic::K2, Statistic::K3] {
+    // Every statistic is 0.
+    for statistic in [Statistic::K1, Statistic::K2, Statistic::K3, Statistic::Tv, Statistic::BinaryKl] {
         for scope in
             [RejectionScope::Token, RejectionScope::SeqSum, RejectionScope::SeqMean, RejectionScope::SeqMax]
         {

@@ -115,7 +115,7 @@ fn huge_ratios_give_no_nan() {
                 let (outcome, derivatives) = one(policy, logprob, old, old, advantage);
                 assert!(outcome.loss.is_finite(), "{name} {logprob} {old} {advantage}: {}", outcome.loss);
                 assert!(derivatives.logprob[0].is_finite(), "{name} {logprob} {old} {advantage}");
-                let pulls = matches!(policy, PolicyLoss::Dro(_) | PolicyLoss::KlCov(_));
+                let pulls = matches!(policy, PolicyLoss::Dro(_) | PolicyLoss::KlCov(_) | PolicyLoss::Ipo(_));
                 assert!(advantage != 0.0 || pulls || derivatives.logprob[0] == 0.0, "{name}");
             }
         }

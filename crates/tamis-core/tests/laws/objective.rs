@@ -553,8 +553,8 @@ proptest! {
 
     #[test]
     fn without_advantage_or_regulariser_there_is_nothing_to_learn(objective in objective(), batch in batch()) {
-        // The two losses that pull towards the old policy do so without an advantage.
-        prop_assume!(!matches!(objective.policy, PolicyLoss::KlCov(_) | PolicyLoss::Dro(_)));
+        // The losses that pull towards the old policy do so without an advantage.
+        prop_assume!(!matches!(objective.policy, PolicyLoss::KlCov(_) | PolicyLoss::Dro(_) | PolicyLoss::Ipo(_)));
         let objective = Objective { kl: None, entropy: None, ..objective };
         let mut gathered = batch.whole();
         gathered.advantage.fill(0.0);
@@ -570,7 +570,8 @@ proptest! {
             PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
             PolicyLoss::DppoTv(DppoTv { max_ratio, .. }) | PolicyLoss::DppoKl(DppoKl { max_ratio, .. }) => max_ratio < 1.0,
             PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0 || loss.weight_epsilon > 0.0,
-            PolicyLoss::Decoupled(_) => true,
+            // Their ratio is to the policy that sampled.
+            PolicyLoss::Decoupled(_) | PolicyLoss::Ipo(_) => true,
             _ => false,
         };
         prop_assume!(!bounded_below_one);

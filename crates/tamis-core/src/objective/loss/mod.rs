@@ -12,6 +12,7 @@ mod dro;
 mod formula;
 mod geo_mean;
 mod gspo;
+mod ipo;
 mod kl_cov;
 mod luspo;
 mod reinforce;
@@ -28,6 +29,7 @@ pub use dro::Dro;
 pub use formula::{Loss, OwnMetric};
 pub use geo_mean::GeoMean;
 pub use gspo::{Gspo, GspoForm};
+pub use ipo::Ipo;
 pub use kl_cov::KlCov;
 pub use luspo::Luspo;
 pub use reinforce::Reinforce;
@@ -121,6 +123,9 @@ policy_losses! {
     /// The form of `dppo_tv` with the binary Kullback-Leibler divergence as the measure (DPPO, arXiv
     /// 2602.04879).
     DppoKl(DppoKl) = "dppo_kl", dppo::ENTRIES[1];
+    /// The policy gradient by the ratio to the policy that sampled, without tokens whose probability has moved
+    /// further than a threshold in either direction (prime-rl's INTELLECT Policy Optimization).
+    Ipo(Ipo) = "ipo", ipo::ENTRY;
     /// The policy gradient with a quadratic pull towards the old policy (direct reward optimisation).
     Dro(Dro) = "dro", dro::ENTRY;
     /// The policy gradient weighted by a smooth function of the product of all token ratios, correction

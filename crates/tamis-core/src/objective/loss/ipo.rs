@@ -1,0 +1,108 @@
+//! IPO: the policy gradient towards the sampler's own probabilities, without tokens that have moved too far.
+
+use super::super::columns::Real;
+use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
+use super::formula::Loss;
+use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
+use crate::entry::{Entry, Family};
+use crate::settings;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "ipo",
+    family: Family::PolicyLoss,
+    formula: "d = logprob - behaviour, l = kl_coefficient·d² - A·exp(d), the second term only if \
+        |exp(logprob) - exp(behaviour)| <= threshold",
+    source: "prime-rl 0.9, `ipo_loss_fn` (INTELLECT Policy Optimization)",
+    degenerate: &[
+        "a token at the probability that it was sampled with is always trained on",
+        "a token whose sampler reported no log-probability counts as sampled at `old`",
+        "with threshold 0 only tokens at their sampled probability are trained on",
+    ],
+    known_as: &[("prime-rl", "trainer.loss.type=ipo with ipo_threshold, kl_tau")],
+    differences: &[
+        "0.3 is the threshold of prime-rl 0.9's documentation; its source of August 2026 has 0.1",
+        "prime-rl's `adv_tau` multiplies the advantages; scale the rewards for that",
+    ],
+    ..Entry::REGISTERED
+};
+
+settings! {
+    /// INTELLECT Policy Optimization: the ratio is to the policy that sampled, and a token is left out if its
+    /// probability has moved by more than a threshold, up or down, whatever the sign of its advantage.
+    ///
+    /// Derivative by the log-probability: `2·kl_coefficient·d - A·exp(d)`, the second term only for tokens
+    /// within the threshold. A correction's weights would count the same ratio twice.
+    #[derive(Copy)]
+    pub struct Ipo {
+        /// Largest change of a token's probability since it was sampled, as an absolute difference.
+        threshold: f64 = 0.3, Between(0.0, 1.0);
+        /// Weight of the squared log-ratio to the sampler, which pulls every token back.
+        kl_coefficient: f64 = 0.001, NonNegative;
+    }
+}
+
+impl Ipo {
+    fn of(&self, token: &Token) -> TokenLoss {
+        let behaviour = if token.behaviour.is_nan() { token.old } else { token.behaviour };
+        // Finite, whatever the sampler reported, so that an advantage of 0 stays 0.
+        let distance = clamp(token.logprob - behaviour, (LOWEST, LARGEST));
+        // A NaN is not above the threshold, and so reaches the loss, where it is found.
+        let is_held = (exp(token.logprob) - exp(behaviour)).abs() > self.threshold;
+        let gain = if is_held { 0.0 } else { token.advantage * exp(distance) };
+        TokenLoss {
+            loss: self.kl_coefficient * distance * distance - gain,
+            dloss: 2.0 * self.kl_coefficient * distance - gain,
+            is_clipped: is_held,
+            ..TokenLoss::default()
+        }
+    }
+}
+
+impl Loss for Ipo {
+    fn weighs_behaviour(&self) -> bool {
+        true
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
+        trajectory.through_logprob(super::UNLIMITED, |token| self.of(token));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(probability: f64, sampled: f64, advantage: f64) -> Token {
+        let (logprob, behaviour) = (probability.ln(), sampled.ln());
+        Token { logprob, old: logprob, behaviour, log_ratio: 0.0, ratio: 1.0, advantage, is_selected: false }
+    }
+
+    #[test]
+    fn tokens_by_hand() {
+        let loss = Ipo { threshold: 0.3, kl_coefficient: 0.5 };
+        // Sampled at 1/4, now 1/2: ratio 2, d = ln 2, moved by 0.25.
+        let d = 2_f64.ln();
+        let near = loss.of(&token(0.5, 0.25, 3.0));
+        assert!((near.loss - (0.5 * d * d - 6.0)).abs() < 1e-12);
+        assert!((near.dloss - (d - 6.0)).abs() < 1e-12);
+        assert!(!near.is_clipped);
+        // Sampled at 0.2, now 0.8: moved by 0.6, so only the pull is left, whatever the advantage.
+        let d = 4_f64.ln();
+        for advantage in [3.0, -3.0] {
+            let far = loss.of(&token(0.8, 0.2, advantage));
+            assert!((far.loss - 0.5 * d * d).abs() < 1e-12);
+            assert!((far.dloss - d).abs() < 1e-12);
+            assert!(far.is_clipped);
+        }
+        // As far down.
+        assert!(loss.of(&token(0.2, 0.8, 1.0)).is_clipped);
+    }
+
+    #[test]
+    fn a_token_of_unknown_behaviour_is_at_its_old_probability() {
+        let loss = Ipo { threshold: 0.3, kl_coefficient: 0.5 };
+        let unknown = Token { behaviour: f64::NAN, ..token(0.5, 0.5, 2.0) };
+        let found = loss.of(&unknown);
+        assert_eq!((found.loss, found.dloss, found.is_clipped), (-2.0, -2.0, false));
+    }
+}
