@@ -47,7 +47,7 @@ def kinds(section):
 
 
 ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
-    name: [f"preset={name}", *ON_POLICY] for name in ("rloo", "remax", "opo", "gpg")
+    name: [f"preset={name}", *ON_POLICY] for name in ("rloo", "remax", "opo", "gpg", "flash_reinforce")
 } | {
     # A model as small as this one takes a larger rate than the default.
     "ppo": ["preset=ppo", "critic.optimizer.learning_rate=1e-3"],

@@ -65,7 +65,15 @@ impl Checker<'_> {
             }
             (None, Some(_)) => return,
         };
-        self.warn(&["rollout.n"], format!("`rollout.n` is 1: {outcome}"), hint);
+        let message = format!("`rollout.n` is 1: {outcome}");
+        // Advantages that compare beyond the group need no group, and no filter of groups.
+        let estimator = &config.objective.advantage;
+        let hint = if estimator.baseline_beyond_group().is_some() { "set `filter: null`" } else { hint };
+        if filter.kind.singleton() == Some(Singleton::Drop) && purpose == LoadPurpose::Training {
+            self.error(&["rollout.n", "filter"], message, hint);
+        } else {
+            self.warn(&["rollout.n"], message, hint);
+        }
     }
 
     /// Refuses settings of the kind that do not fit together, as the filter itself says.

@@ -471,7 +471,7 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
         ));
     }
     let sizes = unbiased.sizes();
-    if sizes.keys().all(|size| *size < 2) {
+    if sizes.keys().all(|size| *size < 2) && plan.baseline.is_none() {
         found.push(warning(
             "sample",
             "every group has one member: nothing is known of how often members differ".to_owned(),

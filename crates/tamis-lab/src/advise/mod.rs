@@ -517,6 +517,12 @@ fn filter_advice(
 ) -> FilterAdvice {
     let mut reasons = Vec::new();
     let because = |filter, reason: &str| FilterAdvice { filter, reasons: vec![reason.to_owned()] };
+    if let Some(baseline) = plan.baseline.filter(|_| !plan.has_critic) {
+        let reason = format!(
+            "advantages compare with {baseline}, not within the group: a group of equal rewards has signal"
+        );
+        return FilterAdvice { filter: Some(false), reasons: vec![reason] };
+    }
     if plan.n == 1 {
         return because(
             Some(false),

@@ -47,6 +47,8 @@ pub struct Plan {
     pub max_response_length: Option<usize>,
     /// Whether there is a critic.
     pub has_critic: bool,
+    /// What advantages compare with, if not within the group.
+    pub baseline: Option<&'static str>,
     /// Whether servers sample.
     pub samples_at_servers: bool,
     /// Margin of a round with `schedule.mode: deficit`.
@@ -87,6 +89,7 @@ impl Default for Plan {
             temperature: None,
             max_response_length: None,
             has_critic: false,
+            baseline: None,
             samples_at_servers: false,
             margin: 1.0,
             granularity: None,
@@ -140,6 +143,7 @@ impl Plan {
             max_response_length: is_given("rollout.max_response_length")
                 .then_some(config.rollout.max_response_length),
             has_critic: config.has_critic(),
+            baseline: config.objective.advantage.baseline_beyond_group(),
             samples_at_servers: config.samples_at_servers(),
             margin: config.schedule.margin,
             granularity: config.schedule.granularity.filter(|_| is_given("schedule.granularity")),

@@ -378,6 +378,10 @@ fn lines_say_only_what_is_known() {
 
 #[test]
 fn groups_that_are_not_worth_it() {
+    // One completion a prompt is enough for a baseline over the batch.
+    let batch = advice(&spread_out(), &Plan { n: 1, baseline: Some("the whole batch"), ..Plan::default() });
+    assert_eq!(batch.filter.filter, Some(false));
+    assert!(batch.filter.reasons[0].contains("compare with the whole batch"), "{:?}", batch.filter.reasons);
     let single = advice(&spread_out(), &Plan { n: 1, ..Plan::default() });
     assert!(single.filter.reasons[0].contains("never differs") && single.filter.filter == Some(false));
     // Where filtering is advised against, no size of group is advised for its sake.
