@@ -46,7 +46,7 @@ warning: `rollout.n` is 1: every group has one member and `filter.singleton: kee
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
-warning: `rollout.n` is 1: every group has one member and `filter.singleton: drop` drops it, so no step is ever filled
+error: `rollout.n` is 1: every group has one member and `filter.singleton: drop` drops it, so no step is ever filled
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 "#);

@@ -67,7 +67,7 @@ error: `run.name` must be non-empty, got ""
   hint: `tamis config explain run.name` says more
 "#);
     assert_snapshot!(show_errors("preset: sft", &[]), @"
-error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
+error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, flash_reinforce, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
   at run.yaml:1: preset: «sft»
   hint: `tamis config explain preset` says more
 ");
