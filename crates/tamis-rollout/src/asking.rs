@@ -1,5 +1,5 @@
-//! Servers that score, as rewards ask them: in turn, several requests at once, each tried again after a
-//! growing pause where a fault passes.
+//! Servers that score, as rewards use them: in turn, several requests at once. A request whose fault
+//! may pass is retried after a growing pause.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Interval at which a wait checks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// When it is first said that answers are waited for; then whenever that time has doubled.
+/// Time until the first message that answers are still missing; after that, each time this doubles.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Servers that score cannot be asked.
@@ -113,7 +113,7 @@ impl ScoringServers {
         self.listener.is_interrupted()
     }
 
-    /// The error that a fault of a server is where a run begins.
+    /// The error for a server's fault at the start of a run.
     pub(crate) fn unreachable(&self, server: usize, fault: &Fault) -> ConnectError {
         let address = &self.addresses[server];
         let tried = vec![format!("{address} (reward `{}`): {fault}", self.name)];
@@ -126,7 +126,7 @@ impl ScoringServers {
         client.line(address, self.key.as_deref(), bell.clone())
     }
 
-    /// One answer of a server, waited for until then; `None` where the wait is given up.
+    /// One answer of a server, waited for until then; `None` if the wait was abandoned.
     pub(crate) fn ask_one(
         &self,
         server: usize,
@@ -147,8 +147,8 @@ impl ScoringServers {
         }
     }
 
-    /// The model's name at a server, where one is known; waited for no longer where the run is to stop. A
-    /// server that has no route for it is taken at its word.
+    /// The model's name at a server, if one is known. The wait ends when the run is to stop. A server
+    /// without this route is trusted.
     pub(crate) fn model_at(
         &self,
         server: usize,
@@ -181,8 +181,8 @@ impl ScoringServers {
         }
     }
 
-    /// Asks everything, and returns an answer or a message for each request, in their order. `read` tells a
-    /// fault that may pass from an answer; `after` what to do after one.
+    /// Sends all requests, and returns an answer or a message for each, in their order. `read` turns a
+    /// response into an answer or a fault that may pass; `after` decides what to do after a fault.
     ///
     /// # Errors
     /// A failure of all requests: interrupted, or one that [`AfterFault::Ends`] holds.

@@ -36,7 +36,7 @@ pub const SAFETENSORS: &str = "application/x-safetensors";
 pub enum CallAddress {
     /// A port.
     Tcp(SocketAddr),
-    /// A socket in the file system, for the user alone.
+    /// A socket in the file system that only the user can open.
     Unix(PathBuf),
 }
 
@@ -70,7 +70,7 @@ pub struct Question {
     pub method: HttpMethod,
     /// Its path, without a query.
     pub path: String,
-    /// Media type of the body; empty where it names none.
+    /// Media type of the body; empty if there is none.
     pub content_type: String,
     /// The body.
     pub body: Bytes,
@@ -109,7 +109,7 @@ impl Question {
         self.headers.contains_key(name)
     }
 
-    /// A header, where it is text.
+    /// A header, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -126,7 +126,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// A call that waits for its answer. Where it is dropped, its connection is closed without one.
+/// A call that waits for its answer. If it is dropped, its connection is closed without one.
 pub struct WaitingCall {
     /// What is asked.
     pub question: Question,
@@ -134,7 +134,7 @@ pub struct WaitingCall {
 }
 
 impl WaitingCall {
-    /// Sends the answer. A client that has gone does not hear it.
+    /// Sends the answer. If the client has left, the answer is lost.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
     }
@@ -195,7 +195,7 @@ impl CallServer {
         &self.address
     }
 
-    /// The next call; `None` where none comes in this time.
+    /// The next call; `None` if none arrives in this time.
     pub fn next(&self, timeout: Duration) -> Option<WaitingCall> {
         self.calls.recv_timeout(timeout).ok()
     }
@@ -204,7 +204,7 @@ impl CallServer {
 impl Drop for CallServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // What still waits hears that nobody answers any more.
+        // Dropping the calls that still wait closes their connections.
         while self.calls.try_recv().is_ok() {}
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -295,7 +295,7 @@ async fn read(
 
 async fn ask(sender: &std::sync::mpsc::Sender<WaitingCall>, question: Question) -> Result<Answer, RecvError> {
     let (answer, answered) = oneshot::channel();
-    // Where nobody takes calls any more, nobody answers.
+    // If nobody takes calls any more, the call is dropped without an answer.
     let _ = sender.send(WaitingCall { question, answer });
     answered.await
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 
-/// Why a request does not come from this machine, in words. `own`: the name that the server was told to
-/// listen on. A name that is no text is nobody's.
+/// Explains why a request does not come from this machine. `own` is the name that the server listens
+/// on. A name that is not text is always a stranger's.
 pub fn stranger(headers: &HeaderMap, own: &str) -> Option<String> {
     for host in headers.get_all(HOST) {
         if !host.to_str().is_ok_and(|host| is_own(host, own)) {
@@ -36,7 +36,7 @@ fn is_own(host: &str, own: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Whether two secrets are equal. The time it takes does not depend on the first difference.
 pub fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -65,7 +65,7 @@ mod tests {
             assert!(of(HOST, &[other.as_bytes()]).unwrap().contains(&format!("{other:?}")), "{other}");
             assert!(of(ORIGIN, &[other.as_bytes()]).is_some(), "{other}");
         }
-        // No text, and one that stands beside one of ours.
+        // A header that is not text, and one beside a header of ours.
         assert!(of(HOST, &[b"box\xe9"]).is_some() && of(ORIGIN, &[b"http://box\xff"]).is_some());
         assert!(of(HOST, &[b"localhost", b"example.org"]).is_some());
         assert!(of(ORIGIN, &[b"http://localhost", b"http://example.org"]).is_some());

@@ -78,7 +78,7 @@ pub fn complete(
         })
     });
     if !matches!(ended, Ok(Next::Step(_))) {
-        // What is given up may be asked for again.
+        // Aborted samples may be requested again.
         generator.abort(AbortScope::Purpose(purpose));
     }
     scorer.add_warnings(watch.warnings);

@@ -38,12 +38,12 @@ const LINGER: Duration = Duration::from_secs(2);
 pub struct ConnectionLimits {
     /// Connections at once, at most; others wait to be accepted.
     pub max_connections: usize,
-    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
-    /// between two.
+    /// Longest time that a client may take to send a request, to read part of an answer, or to stay
+    /// idle between two requests.
     pub idle_timeout: Duration,
 }
 
-/// Where connections come from.
+/// The socket that accepts connections.
 pub enum Listener {
     /// A port.
     Tcp(TcpListener),
@@ -58,7 +58,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
     fn is_left(&self) -> bool;
 }
 
-/// Whether what is known already of a socket says so.
+/// Whether the socket's present state shows that the client has left.
 fn is_left(ready: impl Future<Output = io::Result<tokio::io::Ready>>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     matches!(pin!(ready).poll(&mut context), Poll::Ready(Ok(ready)) if ready.is_read_closed())
@@ -151,7 +151,7 @@ pub async fn accept<A, F, B, E>(
     let _ = tokio::time::timeout(LAST_WORDS, room.acquire_many(all)).await;
 }
 
-/// Answers the requests of one connection. A request whose client has left while it waits is given up.
+/// Answers the requests of one connection. A request whose client leaves while it waits is dropped.
 async fn converse<A, F, B, E>(
     answer: A,
     stream: Box<dyn Stream>,
@@ -217,7 +217,7 @@ impl Shared {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the client has closed its end. Hyper notices that only if nothing stands behind the
+    /// Waits until the client has closed its end. Hyper notices that only if no bytes follow the
     /// request.
     async fn left(&self) {
         loop {
@@ -254,8 +254,8 @@ struct Connection {
     closing: Option<Closing>,
 }
 
-/// A connection whose client may still be writing. If it were closed with bytes that nobody has read, the
-/// client would lose the answer that says why.
+/// A connection whose client may still be writing. If it were closed with unread bytes, the client
+/// would lose the answer with the reason.
 struct Closing {
     /// Ends the wait for more.
     silent: Pin<Box<Sleep>>,
@@ -264,7 +264,7 @@ struct Closing {
 }
 
 impl Connection {
-    /// The outcome of a write, or an error where it has been waited for too long.
+    /// The outcome of a write, or an error if it takes too long.
     fn patient<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;

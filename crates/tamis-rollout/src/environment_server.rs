@@ -44,7 +44,7 @@ impl EnvironmentServer {
         Ok((server, introduction))
     }
 
-    /// Sends a call over a line of its own, and waits for the answer where one is wanted.
+    /// Sends a call over its own line, and waits for the answer if `waits`.
     fn call(&self, op: &str, asked: Body, limit: Duration, waits: bool) -> Result<Body, EnvironmentFault> {
         let broke = |words: String| EnvironmentFault::Broke(format!("its environment's server: {words}"));
         let bell = Bell::default();
@@ -75,7 +75,7 @@ impl EnvironmentServer {
             FaultClass::TimedOut => EnvironmentFault::TimedOut { limit },
             _ => broke(fault.detail),
         })?;
-        // An error of the protocol says more than the status that it comes with.
+        // An error of the protocol is more precise than its status.
         match (answer.success(), read_json::<Body>(&answer.body)) {
             (_, Ok(read)) if read.contains_key("error") => read_answer(read),
             (Err(fault), _) | (Ok(()), Err(fault)) => Err(broke(fault.detail)),

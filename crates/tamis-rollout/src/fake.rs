@@ -1,10 +1,10 @@
-//! A generator without a model, for tests of what drives generators: what it answers is fixed, when and how
-//! often is not.
+//! A generator without a model, for tests of what drives generators. Its answers are fixed; their time
+//! and number are not.
 //!
-//! The result of a request, and whether it fails, are functions of its prompt and its key alone. Everything
-//! else follows from a seed: it delays, permutes, answers twice, hangs, answers after an abort, answers what
-//! nobody asked. Its clock is virtual: a call of [`Generator::next`] that may wait goes on to the next
-//! instant at which something happens.
+//! The result of a request, and whether it fails, are functions only of its prompt and key. Everything
+//! else follows from a seed: it delays, permutes, answers twice, hangs, answers after an abort, and
+//! answers without a request. Its clock is virtual: a call of [`Generator::next`] that may wait
+//! advances to the next event.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,9 +27,10 @@ pub struct FakeFaults {
     pub permanent: f64,
     /// Are answered twice.
     pub duplicate: f64,
-    /// Come to no end, until they are given up or nothing else happens: then they fail, as by a time-out.
+    /// Fraction that never ends, until aborted. If nothing else happens, such a request fails like a
+    /// time-out.
     pub hang: f64,
-    /// Are answered after they were given up: instead of the word that they were, or after it.
+    /// Fraction that is answered after its abort: instead of the abort's event, or after it.
     pub late: f64,
     /// Come with an event that belongs to no request.
     pub foreign: f64,
@@ -85,7 +86,7 @@ struct FakeFlight {
 pub struct FakeGenerator {
     settings: FakeSettings,
     answer: Box<FakeAnswer>,
-    /// Longest delay where that is a function of the key.
+    /// Longest delay, if delays are a function of the key.
     longest: Option<u64>,
     /// Calls in which nothing happens before weights are there.
     lead: u64,
@@ -121,7 +122,7 @@ impl FakeGenerator {
         Self::answering(settings, Box::new(answer))
     }
 
-    /// Answers as a function of the request says, which should look at nothing but prompt and key.
+    /// A generator that answers by this function of the request, which should use only prompt and key.
     pub fn answering(settings: FakeSettings, answer: Box<FakeAnswer>) -> Self {
         Self {
             settings,
@@ -169,7 +170,7 @@ impl FakeGenerator {
         self.version
     }
 
-    /// Whether a request fails, by its key alone.
+    /// Whether a request fails, by only its key.
     pub fn fails(faults: &FakeFaults, key: Key) -> Option<FailureKind> {
         let draw = key.with(1).uniform(0);
         if draw < faults.permanent {
@@ -308,7 +309,7 @@ impl FakeGenerator {
         }
     }
 
-    /// Goes on to an instant: requests that end there become events, in the order of the agenda.
+    /// Advances to an instant: requests that end there become events, in the order of the agenda.
     fn go_to(&mut self, instant: u64) {
         self.now = instant;
         let ended = self.in_flight.iter().filter(|(_, flight)| flight.ends <= instant);
@@ -349,7 +350,7 @@ impl FakeGenerator {
         [ends, due, publishing].into_iter().flatten().min()
     }
 
-    /// Fails the requests that hang, where nothing else happens, as if somebody had waited long enough.
+    /// Fails the requests that hang if nothing else happens, as after a long wait.
     fn time_out(&mut self) {
         let mut hanging: Vec<SampleId> = self.in_flight.keys().copied().collect();
         hanging.sort_unstable();

@@ -1,12 +1,14 @@
 //! Several servers as one generator: routing, retries, health, and new weights for all of them.
 //!
-//! A request goes to the server of its group where that has room, otherwise to the one with least in flight.
-//! A sample that fails for a reason that may pass is asked for again, elsewhere where possible, after a
-//! growing pause; what comes out has the id that went in. A server that has no room is sent fewer at once,
-//! and that is no failure. A server that stops answering, or whose answers are no samples, gets nothing more,
-//! what it had is asked for elsewhere, and it is looked at from time to time; before it is used again it is
-//! given the current weights, and has shown that it holds them. Where no server is left the fleet waits and
-//! says so.
+//! A request goes to its group's server if that has room, otherwise to the server with the least in
+//! flight. A sample that fails for a reason that may pass is retried after a growing pause, at another
+//! server if possible; its id stays the same. A server without room is sent fewer requests at once,
+//! which is not a failure.
+//!
+//! A server that stops answering, or whose answers are not samples, gets no more requests, and its
+//! samples are retried elsewhere. It is checked from time to time. Before it is used again it gets the
+//! current weights and must prove that it holds them. If no server is left, the fleet waits and reports
+//! it.
 //!
 //! A single server is a fleet of one.
 
@@ -38,11 +40,11 @@ pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 /// Interval between messages that no server is left.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// Longest sleep of [`Generator::next`], so that an interruption is heard.
+/// Longest sleep of [`Generator::next`], so that an interruption is noticed.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
-/// Says which servers have been started again at another address since it was last asked: their places among
-/// those of the fleet, and the servers there.
+/// Returns the servers that were restarted at another address since the last call: their places in the
+/// fleet, and the new servers.
 pub type Moves = Box<dyn FnMut() -> Vec<(usize, Box<dyn Server>)> + Send>;
 
 /// A generator made of servers.
@@ -64,7 +66,7 @@ pub struct Fleet {
     num_pauses: u64,
     /// Server of each group's members, and how many of them are in flight there.
     homes: HashMap<(SamplePurpose, u64), (usize, usize)>,
-    /// Groups of which none is in flight, the latest last.
+    /// Groups with none in flight, the latest last.
     left_homes: VecDeque<(SamplePurpose, u64)>,
     current: Option<(Publication, InFlight)>,
     unanswered: VecDeque<PolicyVersion>,
@@ -75,19 +77,19 @@ pub struct Fleet {
     drain_file: Option<(PathBuf, Instant)>,
     /// Entries of the drain file already reported as draining nobody.
     said_of_drain: BTreeSet<String>,
-    /// What says that servers have moved, and when it is asked next.
+    /// The source of moved servers, and when it is polled next.
     moves: Option<(Moves, Instant)>,
 }
 
 impl Fleet {
     /// A fleet of these servers, once at least one of them answers.
     ///
-    /// `bell` is rung by the servers' transports; `interrupted` ends waiting early; `say` hears what a person
-    /// should know.
+    /// `bell` is rung by the servers' transports; `interrupted` ends waiting early; `say` receives
+    /// messages for the user.
     ///
     /// # Errors
-    /// [`GeneratorError::Unreachable`] where none answers within [`FleetSettings::start_timeout`], with what
-    /// was tried.
+    /// [`GeneratorError::Unreachable`] if none answers within [`FleetSettings::start_timeout`], with
+    /// what was tried.
     pub fn connect(
         servers: Vec<Box<dyn Server>>,
         settings: FleetSettings,
@@ -171,9 +173,10 @@ impl Fleet {
         servers.filter_map(|server| Some((server.name(), server.other_logprobs(sampling)?))).collect()
     }
 
-    /// From now on servers that a file names, one a line, get nothing more; [`FleetMessage::Drained`] follows
-    /// once what they have is done. Once it names them no more, or is gone, they are given the weights and
-    /// used again; where it cannot be read nothing changes. An address of no server is said once, by
+    /// From now on the servers listed in a file, one a line, get no more requests;
+    /// [`FleetMessage::Drained`] follows once their samples have ended. A server that is no longer
+    /// listed gets the weights and is used again, as all are if the file is deleted. If the file cannot
+    /// be read, nothing changes. An address of no server is reported once, by
     /// [`FleetMessage::NotDrained`].
     pub fn drain_by(&mut self, file: PathBuf) {
         self.drain_file = Some((file, self.clock.now()));
@@ -221,11 +224,11 @@ impl Fleet {
         self.current.as_ref().map(|(publication, _)| publication.version)
     }
 
-    /// Has the servers in use free their GPUs until weights are published or something is to be sampled, and
-    /// waits until they have. What is in flight ends first.
+    /// Has the servers in use free their GPUs until weights are published or something is to be
+    /// sampled, and waits until they have. What is in flight ends first.
     ///
     /// # Errors
-    /// [`GeneratorError::stopped`] if one says that it does not sleep.
+    /// [`GeneratorError::stopped`] if a server reports that it does not sleep.
     pub fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
         let in_use = |member: &FleetMember| member.state == State::Usable && !member.is_draining;
         let mut awake: BTreeSet<usize> = (0..self.members.len())
@@ -257,7 +260,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes in what servers say.
+    /// Takes in the servers' events.
     fn hear(&mut self, now: Instant) -> Result<(), GeneratorError> {
         for place in 0..self.members.len() {
             let mut events = Vec::new();
@@ -358,8 +361,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Says that weights are published once every server in use holds them, and there is one. Servers that
-    /// were taken out and have not sampled since are not waited for.
+    /// Reports that weights are published once every server in use holds them, and there is at least
+    /// one. Servers that were taken out and have not sampled since are not waited for.
     fn answer_publications(&mut self) {
         let Some(version) = self.version().filter(|_| !self.unanswered.is_empty()) else { return };
         let in_use = |member: &&FleetMember| member.state == State::Usable && !member.is_draining;

@@ -103,7 +103,7 @@ impl ApiError {
         Self::new(500, "InternalServerError", message)
     }
 
-    /// Generation is paused and the server was told to refuse meanwhile.
+    /// Generation is paused and the server refuses requests meanwhile.
     pub fn paused() -> Self {
         let message = "generation is paused: ask again after /resume";
         Self { code: Some("engine_paused"), ..Self::new(503, "ServiceUnavailableError", message) }
@@ -131,7 +131,7 @@ impl ApiError {
         matches!(self.status, 429 | 503)
     }
 
-    /// As the client gets it; an unknown route also as FastAPI says it.
+    /// The body as the client gets it. An unknown route also has FastAPI's form.
     pub fn body(&self) -> Value {
         let code = self.code.map_or_else(|| json!(self.status), |code| json!(code));
         let error = json!({"message": self.message, "type": self.kind, "param": self.param, "code": code});

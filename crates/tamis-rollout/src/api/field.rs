@@ -1,4 +1,4 @@
-//! Fields of a JSON body, each with its type checked and named where it is wrong.
+//! Fields of a JSON body. Each one's type is checked, and an error names the field.
 
 use serde_json::{Map, Value};
 
@@ -89,7 +89,7 @@ impl<'a> Fields<'a> {
         Err(ApiError::field(&name, format!("`{name}` must be from {least} to {most}, got {count}")))
     }
 
-    /// Yes or no; no where absent.
+    /// A boolean field; false if absent.
     pub fn flag(&self, field: &str) -> Result<bool, ApiError> {
         Ok(self.read(field, "true or false", Value::as_bool)?.unwrap_or(false))
     }
@@ -124,8 +124,8 @@ impl<'a> Fields<'a> {
         self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
-    /// Refuses fields that would change the answer and that this server does not know how to obey, unless
-    /// they say what happens anyway.
+    /// Refuses fields that would change the answer and that this server does not support, unless their
+    /// value asks for what happens anyway.
     pub fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {

@@ -13,7 +13,7 @@ use crate::json_tree::{self, MOST_TREE_BYTES};
 /// How a server reads bodies as JSON.
 #[derive(Clone, Copy)]
 pub struct JsonForm {
-    /// Whether a body is read as JSON whatever its content type says.
+    /// Whether a body is read as JSON regardless of its content type.
     pub takes_any_form: bool,
     /// Refuses one of more bytes than these.
     pub too_large: fn(usize) -> ApiError,

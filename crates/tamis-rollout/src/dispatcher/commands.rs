@@ -37,9 +37,9 @@ fn is_end(command: &Command) -> bool {
 }
 
 impl Dispatcher {
-    /// Carries out the commands that there are; how the step ended, where it did, or the part of it that was
-    /// handed out. What comes with the end (groups that generate while the step is trained) is carried out
-    /// before it is told.
+    /// Carries out the pending commands. Returns how the step ended, if it did, or the part of it that
+    /// was handed out. Commands that come with the end (groups that generate while the step is trained)
+    /// are carried out before this returns.
     pub(super) fn run(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -108,8 +108,8 @@ impl Dispatcher {
         Ok((!records.is_empty()).then_some(Next::Part(records)))
     }
 
-    /// Waits a little for the last word of groups that were given up: what they cost is counted. No group
-    /// that goes on is in flight at the end of a run; between two steps those that are settle as ever.
+    /// Waits a little for the last events of aborted groups, so that their cost is counted. At the end
+    /// of a run only aborted groups are in flight; between two steps the other groups settle as usual.
     pub(super) fn hear_out(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let until = Instant::now() + LAST_WORD;
         let is_unheard = |flight: &GroupFlight| flight.course == Course::Aborted;
@@ -127,7 +127,7 @@ impl Dispatcher {
             let is_silent =
                 events.is_empty() && with.generator.load().in_flight == 0 && !with.scorer.is_busy();
             if events.is_empty() && !is_late {
-                // A generator that was told to stop says so at once.
+                // A generator that is asked to stop reports it at once.
                 std::thread::sleep(Duration::from_millis(1));
             }
             self.inbox.of_groups.extend(events);
@@ -142,7 +142,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Waits for the last word of what was given up no longer.
+    /// Stops waiting for the last events of aborted groups.
     pub(super) fn hear_no_more_of_aborted(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -153,7 +153,7 @@ impl Dispatcher {
         unheard.into_iter().try_for_each(|group| self.hear_no_more(with, group))
     }
 
-    /// Waits for the last word of a group that was given up no longer.
+    /// Stops waiting for the last event of an aborted group.
     pub(super) fn hear_no_more(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -319,7 +319,7 @@ impl Dispatcher {
         if landed { self.settle_group(with, group) } else { Ok(()) }
     }
 
-    /// Has the generator give up what it has of a group; what was to be asked for again is not.
+    /// Aborts a group's samples in the generator and drops its pending retries.
     pub(super) fn stop_members(&mut self, with: &mut Dependencies<'_>, group: GroupId) {
         let purpose = self.purpose();
         let Some(flight) = self.flights.get_mut(&group) else { return };
@@ -345,7 +345,8 @@ impl Dispatcher {
         }
     }
 
-    /// Notes what the filter said of a group; what becomes of a kept one is known when the step closes.
+    /// Records the filter's verdict on a group. Whether a kept group is trained on is known when the
+    /// step closes.
     pub(super) fn note_verdict(&mut self, group: GroupId, verdict: Verdict) -> Result<(), DispatchError> {
         let record = self.held.get_mut(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
         if let Verdict::Dropped(reason) = verdict {
@@ -432,7 +433,8 @@ impl Dispatcher {
             record.logged.clear();
         }
         others.extend(aborted);
-        // What the machine does not hold and has not named was dropped or failed, and says so itself.
+        // A group that the machine neither holds nor has named was dropped or failed, and reports that
+        // itself.
         let stays: BTreeSet<GroupId> = self.machine.held().collect();
         let is_gone = |id: &GroupId| !stays.contains(id);
         let rest: Vec<GroupId> = self.held.keys().copied().filter(is_gone).collect();

@@ -17,14 +17,14 @@ pub(super) enum MemberState {
     Lost,
 }
 
-/// Whether a group in flight goes on or is being given up.
+/// Whether a group in flight continues or is being aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Course {
-    /// The group goes on.
+    /// The group continues.
     On,
-    /// A member failed for good; the others are being given up.
+    /// A member failed for good; the others are being aborted.
     Failed,
-    /// The group is being given up.
+    /// The group is being aborted.
     Aborted,
 }
 
@@ -32,14 +32,14 @@ pub(super) enum Course {
 pub(super) struct GroupFlight {
     pub(super) members: Vec<MemberState>,
     pub(super) course: Course,
-    /// Cost of the group so far, and when it ended: kept here too, because a group that is given up leaves
+    /// Cost of the group so far, and when it ended. It is kept here too because an aborted group leaves
     /// with its step, before its last event.
     pub(super) generation: Generation,
     /// The round that it is looked at with.
     pub(super) round: u64,
     /// Index of the group in that round.
     pub(super) place: usize,
-    /// Whether it came to something: the machine hears of it with its round.
+    /// Whether the group has ended. The machine gets its event with the round's.
     pub(super) is_settled: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::record::{Fate, Record};
 /// Longest single wait for the generator while reward functions are waited for, too.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A sample that is given up as often as this without anybody here asking for it fails.
+/// A sample fails if the generator aborts it this often without a request from here.
 const MOST_ATTEMPTS: u32 = 8;
 
 impl Dispatcher {
@@ -56,7 +56,7 @@ impl Dispatcher {
             for trajectory in &record.group.trajectories {
                 let Some(member) = members.get_mut(trajectory.sample_index as usize) else { continue };
                 *member = MemberState::Sampled;
-                // A round is looked at when it is whole, with what is said of its members then.
+                // A round is examined when it is complete, with its members' scores at that time.
                 if let Some(row) = scored_before(record, trajectory).filter(|_| !is_by_rounds) {
                     *member = MemberState::Scored;
                     rows.push(((id, trajectory.sample_index), row));
@@ -142,7 +142,7 @@ impl Dispatcher {
         }
         let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
         if !self.has_arrival() && is_ending() {
-            // A generator that was given up may say nothing for a while, and at once.
+            // A generator that is being stopped may be silent for a while, and may also return at once.
             std::thread::sleep(LOOK_EVERY);
         }
         // What is to be asked for again waits for the publication.
@@ -152,9 +152,9 @@ impl Dispatcher {
                 !self.inbox.of_groups.contains(&GeneratorEvent::Published { version: *version })
             };
             if let Some(version) = self.publishing.filter(is_to_come) {
-                // Servers that take their time are not waited for where nothing is sampled any more: a resume
-                // publishes anew. Otherwise they are, though all that is sampled is here, such as what was
-                // read back.
+                // If the run is ending, slow servers are not waited for: a resume publishes again.
+                // Otherwise they are waited for, even if all samples are already here (read back from
+                // the journal, for instance).
                 if is_ending() {
                     self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
                 }
@@ -168,7 +168,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Nothing goes on, and something is waited for.
+    /// Something is waited for, and nothing is in progress.
     pub(super) fn stuck(&self) -> DispatchError {
         let is_sampling = |member: &&MemberState| matches!(member, MemberState::Sampling(_));
         let members = || self.flights.values().flat_map(|flight| &flight.members);
@@ -184,8 +184,7 @@ impl Dispatcher {
         )
     }
 
-    /// Asks for samples anew that were given up without anybody here wanting that, and for what resumed
-    /// groups lack.
+    /// Requests again what the generator aborted by itself, and what resumed groups lack.
     pub(super) fn ask_again(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         if self.publishing.is_some() {
             return Ok(());
@@ -196,8 +195,8 @@ impl Dispatcher {
                 self.ask(with, id)?;
             }
         }
-        // Members that a resumed group has are scored; what was said of them before is in the journal where
-        // it matters.
+        // Members that a resumed group already has are scored. Scores that are not reproducible are in
+        // the journal.
         let mut rounds = BTreeSet::new();
         for id in std::mem::take(&mut self.resumed) {
             let Some(flight) = self.flights.get(&id) else { continue };

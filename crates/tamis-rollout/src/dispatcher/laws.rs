@@ -111,7 +111,7 @@ type Trained = (u64, u64, Vec<(String, Vec<u32>, u64)>);
 struct Story {
     batches: Vec<Vec<Trained>>,
     end: Option<String>,
-    /// The fate of every group.
+    /// How each group ended.
     fates: BTreeMap<u64, &'static str>,
     /// At the end.
     machine: Option<Scheduler>,
@@ -197,7 +197,8 @@ impl World {
         matches!(self, Self::Noted(_))
     }
 
-    /// That of a process which takes up a run; `journal` is what those before it were told.
+    /// The generator of a process that continues a run; `journal` holds what earlier processes
+    /// received.
     fn generator(self, process: u64, journal: &Disk, at: Beginning) -> Box<dyn Generator> {
         match self {
             Self::Noted(fake) => {
@@ -215,9 +216,9 @@ impl World {
     }
 }
 
-/// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from
-/// the last state that was saved, and follows the order in which the first one took things in: it trains on
-/// what that had trained on.
+/// Plays a run to its end and checks every law on the way. If its process is killed, a new one
+/// continues from the last saved state and follows the order in which the first one took events in: it
+/// trains on the same groups.
 fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
     let mut story = Story::default();
     let mut source = Rows::new(plan.per_epoch);
@@ -436,10 +437,10 @@ proptest! {
         }
     }
 
-    /// A run whose processes are gone after any number of looks, killed or asked to stop, goes on from the
-    /// last state that was saved: it trains on what it had trained on until then, whatever else the generator
-    /// does now. By rounds and streaming without a lag the batches that follow are the same, too, as if
-    /// nothing had happened; where everything is a function of keys they always are.
+    /// A run can be killed or stopped after any number of polls. It continues from the last saved
+    /// state, and trains on what it had trained on until then, whatever the generator does now. By
+    /// rounds, and streaming without a lag, the later batches are also the same as those of an
+    /// undisturbed run. If everything is a function of keys, they always are.
     #[test]
     fn a_run_goes_on_from_any_instant(
         plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, kill in kill(),
@@ -454,7 +455,7 @@ proptest! {
         // Many end at the same instant.
         let world = World::ByKeys { longest: max_delay % 5, faults };
         let [found, expected] = [Some(kill), None].map(|kill| Story { ignored: Ignored::default(), ..play(&plan, world, kill) });
-        // How far a group had come that is aborted as the run ends is a matter of the instant alone.
+        // How far a group had come when the end of the run aborted it depends only on the instant.
         let has_aborted = expected.fates.values().any(|fate| *fate == "aborted");
         let [found, expected] = [found, expected].map(|story| Story { machine: story.machine.filter(|_| !has_aborted), ..story });
         assert!(found == expected, "{plan:?} {world:?} {kill:?}: {found:?} {expected:?}");
@@ -468,9 +469,9 @@ fn kill() -> impl Strategy<Value = Kill> {
     })
 }
 
-/// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an epoch a
-/// stream had settled by then is a matter of timing: one of two such runs may go on for longer, and the other
-/// trains the last step only as far as it came.
+/// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an
+/// epoch a stream had settled by then depends on timing. So one of two such runs may continue for
+/// longer, and the other trains its last step only on what it had.
 fn assert_same(found: &Story, expected: &Story) {
     let is_barren = |story: &Story| story.end.as_ref().is_some_and(|end| end.contains("EpochWithoutKept"));
     if is_barren(found) || is_barren(expected) {
@@ -482,7 +483,7 @@ fn assert_same(found: &Story, expected: &Story) {
     }
 }
 
-/// Every class of fault is met, and counted.
+/// Every class of fault occurs and is counted.
 #[test]
 fn every_fault_is_met_and_counted() {
     for is_streaming in [false, true] {

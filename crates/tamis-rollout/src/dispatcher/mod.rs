@@ -6,18 +6,18 @@
 //!   machine ◀── scored, failed, aborted ◀── groups whose members are all there ◀── Scorer ◀── trajectories
 //! ```
 //!
-//! Whatever happens is taken in one at a time, in the order in which it is heard of, and becomes an event of
-//! the machine as soon as a whole group has come to something. Trajectories are scored as they end, while
-//! others generate. A member that fails for good fails its group: the others are given up, and what was spent
-//! on them is counted. Events that nobody waits for (second answers, answers to what was given up, answers
-//! nobody asked for) are counted by class and used for nothing.
+//! Events are taken in one at a time, in the order of their arrival. As soon as a whole group has
+//! ended, the machine gets an event for it. Trajectories are scored as they end, while others still
+//! generate. A member that fails for good fails its group: the other members are aborted, and their
+//! cost is counted. Events that nobody waits for (second answers, answers to aborted requests, answers
+//! to no request) are counted by class and otherwise ignored.
 //!
-//! **By rounds** the machine hears of a round's groups when all of them have settled, in the order in which
-//! their generation ended, so that neither the speed of reward functions nor the order of answers changes
-//! anything; functions that look at several completions get those of the dispatch order. **Streaming** it
-//! hears of each group at once, and of each member's metric before. The parts of a step that it hands out
-//! ([`Command::Train`]) are handed on where that is wanted, and gathered until the step is closed otherwise;
-//! the batch is the same either way and whatever the timing.
+//! **By rounds** the machine gets a round's groups when all of them have settled, in the order in which
+//! their generation ended. So neither slow reward functions nor the order of answers changes anything.
+//! Functions that score several completions together get those of the dispatch order. **Streaming** it
+//! gets each group at once, and each member's metric before that. The parts of a step that it hands out
+//! ([`Command::Train`]) are passed on if the caller wants that, and gathered until the step is closed
+//! otherwise. The batch is the same either way, whatever the timing.
 
 mod commands;
 mod flight;
@@ -54,7 +54,7 @@ use crate::reward_health::{MissingRewards, RewardHealth};
 use crate::scorer::{ScoreError, ScoreEvent, Scorer};
 use crate::source::PromptSource;
 
-/// Hears of progress while a step is collected.
+/// Receives progress while a step is collected.
 pub trait Observer {
     /// A round of so many prompts begins; streaming, a round's worth of groups.
     fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
@@ -97,11 +97,10 @@ pub struct ReferencePass {
     pub logprobs: Ragged<f32>,
 }
 
-/// Says what the divergence from a reference costs groups, for filters that look at rewards after the KL
-/// penalty.
+/// Computes the KL penalty of groups against a reference, for filters that look at rewards after it.
 pub trait Reference {
-    /// A pass over scored groups: those of a round; streaming, one group. No group is passed twice. `None`
-    /// where the run is to stop.
+    /// A pass over scored groups: by rounds a round's groups; streaming, one group. No group is passed
+    /// twice. `None` if the run is to stop.
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError>;
 }
 
@@ -114,9 +113,10 @@ pub struct DispatcherSettings {
     pub group_size: usize,
     /// Sampling parameters.
     pub sampling: Sampling,
-    /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its
-    /// name could not be known before. How many did not is no part of a checkpoint: before the first step is
-    /// trained a resume does all rounds again, after it the metric is proven.
+    /// Whether the first scored rounds must prove that the filter's metric exists. This is needed if
+    /// its name could not be checked earlier. A checkpoint does not store the number of rounds without
+    /// it: before the first trained step a resume repeats all rounds, and after that step the metric is
+    /// proven.
     pub is_metric_unproven: bool,
     /// Whether samples without log-probabilities are taken, because the learner computes them.
     pub recomputes_logprobs: bool,
@@ -144,12 +144,12 @@ pub struct Dependencies<'a> {
     pub generator: &'a mut dyn Generator,
     /// Scores.
     pub scorer: &'a mut Scorer,
-    /// The reference pass, where the filter's metric needs rewards after the KL penalty; otherwise the metric
-    /// is computed from the rewards.
+    /// The reference pass, if the filter's metric needs rewards after the KL penalty. Without it the
+    /// metric is computed from the rewards.
     pub reference: Option<&'a mut dyn Reference>,
     /// Listener.
     pub observer: &'a mut dyn Observer,
-    /// The log of the order in which events are taken in, where a resumed run is to follow it.
+    /// The log of the order in which events are taken in, if a resumed run is to follow it.
     pub order: Option<&'a mut dyn OrderLog>,
     /// Whether the run is to stop soon.
     pub is_interrupted: &'a dyn Fn() -> bool,
@@ -206,7 +206,7 @@ pub enum Next {
     Part(Vec<Record>),
     /// The step, or the run, is over.
     Step(Box<Collected>),
-    /// The run is to stop: what was begun is given up.
+    /// The run is to stop: work in progress is aborted.
     Interrupted,
 }
 
@@ -322,8 +322,8 @@ impl Dispatcher {
         self.held.values()
     }
 
-    /// Commands that are to be carried out by the next [`Dispatcher::next`], before the next step begins;
-    /// none where the schedule goes by rounds.
+    /// Commands that the next [`Dispatcher::next`] carries out, before the next step begins. There are
+    /// none if the schedule goes by rounds.
     pub fn pending(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter()
     }
@@ -350,8 +350,8 @@ impl Dispatcher {
         &mut self.inbox
     }
 
-    /// The groups of an attempt at a step that ended with an error before the step was complete, each with
-    /// its fate: dropped where the filter had said so, otherwise aborted. They stay held.
+    /// The groups of an attempt at a step that failed before the step was complete. A group is marked
+    /// dropped if the filter had dropped it, otherwise aborted. The groups stay held.
     pub fn unfinished(&self, step: u64) -> Vec<Record> {
         let of_step = self.held().filter(|record| record.step == step).cloned();
         of_step
@@ -366,7 +366,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Whether something was heard of that is not taken in, because of an order that is followed.
+    /// Whether an event arrived that is not taken in yet because a recorded order is followed.
     pub fn has_untaken(&self) -> bool {
         !self.inbox.of_groups.is_empty() || !self.scored.is_empty()
     }
@@ -387,15 +387,15 @@ impl Dispatcher {
         self.reward_health.missing(round_size, rewards)
     }
 
-    /// Tells the machine that the step it handed over was trained; these members of its groups bore no
-    /// loss.
+    /// Reports to the machine that the step it handed over was trained, and which members of its groups
+    /// had no loss.
     pub fn note_trained(&mut self, left_out: Members) -> Result<(), DispatchError> {
         let Members { trajectories, spent: Spent { tokens, turns } } = left_out;
         self.tell(Event::Trained { left_out: trajectories, tokens, turns })
     }
 
-    /// Generates, scores and judges until the machine says how the step ends, or names a part of it that may
-    /// be trained on; one call after the other until it ends.
+    /// Generates, scores and judges until the machine ends the step or hands out a part of it to train
+    /// on. Call it until the step ends.
     pub fn next(&mut self, mut with: Dependencies<'_>) -> Result<Next, DispatchError> {
         if !self.is_open {
             self.has_observed = false;
@@ -424,7 +424,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the machine what happened and takes its commands in.
+    /// Passes an event to the machine and queues its commands.
     fn tell(&mut self, event: Event) -> Result<(), DispatchError> {
         let commands = self.machine.handle(event)?;
         self.commands.extend(commands);

@@ -52,8 +52,8 @@ impl Dispatcher {
         proven
     }
 
-    /// Fails where the completions of the first rounds were scored and none of them has the score that the
-    /// filter looks at. One round may by chance hold only sources that do not give it, which is a warning.
+    /// Fails if the completions of the first rounds were scored and none of them has the filter's
+    /// metric. One round may by chance hold only sources without it, which is a warning.
     pub(super) fn prove_metric(
         &mut self,
         scored: &[Scored],

@@ -9,10 +9,10 @@ use super::replay::Taken;
 use super::{Dependencies, DispatchError, Dispatcher};
 use crate::generator::{GeneratorError, InFlight, Publication, Wait};
 
-/// What becomes of a publication where the run is to stop meanwhile.
+/// What happens to a publication if the run is to stop meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnStop {
-    /// It is given up, with the step whose weights they are: the state before it is kept elsewhere.
+    /// It is abandoned, with the step that made these weights: the earlier state is saved elsewhere.
     GiveUp,
     /// It comes to its end, and so do the samples in flight: the state after it is the one to keep.
     Finish,
@@ -29,7 +29,7 @@ pub enum PublicationEnd {
     GivenUp,
 }
 
-/// The error of a generator that is lost, after which a run goes on from where it is.
+/// The error of a lost generator, if the run can continue without it.
 fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
     match result {
         Ok(()) => Ok(None),
@@ -39,16 +39,17 @@ fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, 
 }
 
 impl Dispatcher {
-    /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle
-    /// as ever; what the machine wants to have drawn waits for the new weights.
-    /// The weights are those of a step that is trained, so that a checkpoint after it is one of that step,
-    /// and has whatever an untouched run has at that point. Where the run is to stop, `on_stop` says whether
-    /// that is waited for. Where the generator is lost meanwhile a resume publishes anew: whatever was heard
-    /// of until then is in the state, so that a checkpoint misses nothing that was journalled.
+    /// Publishes new weights to the generator, and waits until it samples from them. Groups that end
+    /// meanwhile settle as usual; the machine's new draws wait for the new weights.
+    ///
+    /// The weights are those of a trained step. So a checkpoint after it holds that step, and all that
+    /// an undisturbed run has at that point. If the run is to stop, `on_stop` decides whether to wait
+    /// for the publication. If the generator is lost meanwhile, a resume publishes again. All events
+    /// that arrived until then are in the state, so a checkpoint misses nothing that was journalled.
     ///
     /// # Errors
-    /// Everything that no resume mends; and a lost generator where a recorded order is followed that says
-    /// more, and the step may be given up.
+    /// Every error that a resume does not repair; and a lost generator if a followed order has more
+    /// entries and the step may be abandoned.
     pub fn publish(
         &mut self,
         publication: &Publication,
@@ -57,7 +58,7 @@ impl Dispatcher {
         mut with: Dependencies<'_>,
     ) -> Result<PublicationEnd, DispatchError> {
         self.publishing = Some(publication.version);
-        // Where nothing is sampled any more its confirmation is not waited for.
+        // When sampling is over, the generator's confirmation is not waited for.
         let is_ending = with.is_interrupted;
         if on_stop == OnStop::Finish {
             with.is_interrupted = &|| false;
@@ -80,7 +81,8 @@ impl Dispatcher {
         self.end_step(on_stop, &mut with, lost)
     }
 
-    /// The same where a step left the weights as they were: groups are sampled by them from now on, too.
+    /// The same for a step that left the weights unchanged: groups are sampled by this version from now
+    /// on, too.
     ///
     /// # Errors
     /// As there.
@@ -102,22 +104,22 @@ impl Dispatcher {
         self.tell(Event::Published { version })
     }
 
-    /// The error of a generator that is lost where the step may be given up because of it, so that a resume
+    /// The error of a lost generator, if the step may be abandoned because of it, so that a resume
     /// follows the rest of a recorded order.
     fn give_up_lost(&self, on_stop: OnStop, lost: &mut Option<GeneratorError>) -> Option<DispatchError> {
         let gives_up = on_stop == OnStop::GiveUp && !self.replay.is_over();
         if gives_up { lost.take().map(DispatchError::from) } else { None }
     }
 
-    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an
-    /// order that is followed, what had been taken in by then.
+    /// Takes in all events that have arrived, and carries out the resulting commands. If an order is
+    /// followed, takes in only what the first process had taken in by then.
     fn end_step(
         &mut self,
         on_stop: OnStop,
         with: &mut Dependencies<'_>,
         mut lost: Option<GeneratorError>,
     ) -> Result<PublicationEnd, DispatchError> {
-        // What was given up is over before the state is saved.
+        // Aborted groups end before the state is saved.
         while lost.is_none() && self.flights.values().any(|flight| flight.course == Course::Aborted) {
             lost = or_lost(self.hear_out(with))?;
             if (with.is_interrupted)() {
@@ -150,12 +152,12 @@ impl Dispatcher {
             }
         }
         if !self.is_by_rounds() {
-            // A resumed run has the groups, and not what was said of them, nor which were dispatched
+            // A resumed run has the groups, but neither their scores nor which were dispatched
             // together.
             self.observe_rest(with)?;
         }
         if (with.is_interrupted)() {
-            // Scores or a reference pass may have been given up.
+            // Scores or a reference pass may have been abandoned.
             return Ok(PublicationEnd::GivenUp);
         }
         let mut asked = std::mem::take(&mut self.asked);

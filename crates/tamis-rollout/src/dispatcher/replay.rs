@@ -1,5 +1,5 @@
-//! The order in which a dispatcher takes things in: noted where it decides what is trained on, and followed
-//! by a resumed run.
+//! The order in which a dispatcher takes events in. It is noted if it decides what is trained on, and a
+//! resumed run follows it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -36,7 +36,7 @@ pub enum Taken {
         /// Their version.
         version: PolicyVersion,
     },
-    /// The last word on a group that was given up did not come in time.
+    /// The last event of an aborted group did not arrive in time.
     Unheard {
         /// The group.
         group: u64,
@@ -65,7 +65,7 @@ pub enum SampleEnd {
     Sampled,
     /// The sample could not be completed.
     Failed {
-        /// Who is to blame; an earlier build did not say.
+        /// The component to blame; an earlier build did not record it.
         #[serde(default)]
         kind: FailureKind,
         /// The reason.
@@ -82,20 +82,20 @@ pub enum SampleEnd {
     },
 }
 
-/// Keeps the order in which events were taken in, on disk before the process ends. A run that goes on from a
-/// checkpoint follows what was noted after it ([`Dispatcher::follow`]).
+/// Keeps the order in which events were taken in, on disk before the process ends. A run that continues
+/// from a checkpoint follows what was noted after it ([`Dispatcher::follow`]).
 pub trait OrderLog {
-    /// Notes the next thing that was taken in.
+    /// Notes the next event that was taken in.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If it cannot be written.
     fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError>;
 
-    /// Forgets what was noted and is not followed: the next thing takes the place of the first of the last
+    /// Removes the notes that are not followed: the next note replaces the first of the last
     /// `num_left`.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If it cannot be written.
     fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError>;
 }
 
@@ -276,7 +276,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Follows a noted order no further, and says so: what comes next in it does not come.
+    /// Stops following a noted order, and reports it: the next event of the order does not arrive.
     pub(super) fn stop_following(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let left = std::mem::take(&mut self.replay);
         let Some(next) = left.taken.front() else { return Ok(()) };

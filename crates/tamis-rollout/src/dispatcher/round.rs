@@ -14,9 +14,9 @@ pub(super) struct ScoredMember {
     pub(super) is_new: bool,
 }
 
-/// Groups whose rewards are looked at together: whether they arrive, whether they give the filter's metric.
-/// Where the schedule goes by rounds, one of its rounds, in which reward functions that look at several
-/// completions get the same ones together whatever ends first.
+/// Groups whose rewards are examined together: whether they arrive, and whether they have the filter's
+/// metric. If the schedule goes by rounds, it is one of its rounds. Reward functions that score several
+/// completions then get the same ones together, whichever ends first.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) step: u64,
@@ -45,7 +45,7 @@ impl Round {
         self.whole(batch, batch_size, group_size)
     }
 
-    /// Says that no more groups come; the places of the last batch where it is whole with that.
+    /// Closes the round to new groups. Returns the places of the last batch if that completes it.
     pub(super) fn close(&mut self, batch_size: usize, group_size: usize) -> Option<Vec<usize>> {
         if std::mem::replace(&mut self.is_drawn, true) {
             return None;

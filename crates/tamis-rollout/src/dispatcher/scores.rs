@@ -1,4 +1,4 @@
-//! Members are scored as they end, and the machine hears of groups that have come to something.
+//! Scores members as they end, and passes groups that have ended to the machine.
 
 use tamis_core::group::{Group, GroupId, Score};
 use tamis_core::ragged::Ragged;
@@ -51,7 +51,7 @@ impl Dispatcher {
         }
     }
 
-    /// A member to be scored; `None` where it is lost.
+    /// A member to be scored; `None` if it is lost.
     pub(super) fn score_request(&self, group: GroupId, member: u32) -> Option<ScoreRequest> {
         let flight = self.flights.get(&group).filter(|flight| flight.is_on())?;
         if flight.members.get(member as usize) != Some(&MemberState::Sampled) {
@@ -80,7 +80,7 @@ impl Dispatcher {
         let ScoreEvent { request, scored, is_new } = event;
         let (group, member) = request.member;
         let is_by_rounds = self.is_by_rounds();
-        // A group that failed or was given up meanwhile needs it no more.
+        // A group that has failed or was aborted meanwhile no longer needs it.
         let Some(flight) = self.flights.get_mut(&group).filter(|flight| flight.is_on()) else {
             return Ok(());
         };
@@ -167,8 +167,8 @@ impl Dispatcher {
         self.round_settled(with, serial)
     }
 
-    /// The first members of a group are scored, with which alone it was begun: the machine says whether it
-    /// goes on.
+    /// The first members of a group are scored (only they were requested): the machine decides whether
+    /// the group continues.
     pub(super) fn screen(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -193,8 +193,8 @@ impl Dispatcher {
         serial.map_or(Ok(()), |serial| self.leave_round(with, serial))
     }
 
-    /// Looks at a round that is whole: whether its rewards arrive; by rounds the machine hears of its groups
-    /// now.
+    /// Examines a complete round: whether its rewards arrive. By rounds the machine now gets its
+    /// groups.
     pub(super) fn round_settled(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -211,7 +211,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Tells the machine of groups that have settled: complete ones in the order in which their generation
+    /// Passes settled groups to the machine: complete ones in the order in which their generation
     /// ended, then failed ones.
     pub(super) fn tell_of(
         &mut self,
@@ -246,8 +246,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty;
-    /// false where the run is to stop.
+    /// Runs the reference pass over complete groups if the filter looks at rewards after the KL
+    /// penalty. False if the run is to stop.
     pub(super) fn pass_reference(
         &mut self,
         with: &mut Dependencies<'_>,

@@ -44,8 +44,8 @@ impl Dependencies<'_> {
 }
 
 impl Dispatcher {
-    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is
-    /// to stop.
+    /// Calls [`Dispatcher::next`] until the step ends and joins its parts; `None` if the run is to
+    /// stop.
     pub(crate) fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
         loop {
             match self.next(with.again())? {
@@ -171,8 +171,7 @@ fn collect(
     Ok(collected.expect("nobody stops it"))
 }
 
-/// Passes requests on, and says what a function makes of the events; lost the next so many times that it is
-/// asked.
+/// Passes requests on, and maps the events by a function. It is lost for the given number of calls.
 pub(crate) struct Says<F> {
     pub(crate) generator: FakeGenerator,
     says: F,
@@ -332,7 +331,8 @@ fn the_groups_of_an_unfinished_attempt_are_there() {
     assert!(dispatcher.unfinished(2).is_empty());
 }
 
-/// A sample that the generator gives up by itself is asked for again, and fails where that does not end.
+/// A sample that the generator aborts by itself is requested again, and fails if that repeats too
+/// often.
 #[test]
 fn what_is_given_up_without_a_word_is_asked_for_again() {
     for (times, is_trained) in [(3, true), (100, false)] {
@@ -352,7 +352,7 @@ fn what_is_given_up_without_a_word_is_asked_for_again() {
     }
 }
 
-/// Looks at four completions at a time, outside: says which it was given together.
+/// Scores four completions at a time, outside: returns which it got together.
 struct Fours;
 
 impl RewardFunction for Fours {
@@ -402,7 +402,7 @@ fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
     }
 }
 
-/// Says no to everything, outside.
+/// Fails on everything, outside.
 struct Broken;
 
 impl RewardFunction for Broken {

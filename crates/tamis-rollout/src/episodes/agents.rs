@@ -1,13 +1,15 @@
-//! Episodes that programs play: a program asks the policy as it asks any model, and what it was answered
-//! becomes one trajectory.
-//! A call whose conversation goes on from an earlier one grows that one's text: what stands between is
-//! appended as the template renders it, and what the policy wrote is never tokenised again. Any other call
-//! begins a text of its own in the trajectory, which shares its reward. Texts stand in the order in which the
-//! calls came.
-//! All texts together have room for so many tokens. A call that is under way has a place for the longest
-//! answer that it may get, and leaves what it did not need to those behind it. One that would get less room
-//! than it asks for waits for the answers before it, and those behind wait for it: what a call gets depends
-//! on the order of the calls alone, and not on how long answers take.
+//! Episodes that programs play: a program calls the policy like any model, and the answers become one
+//! trajectory.
+//!
+//! A call whose conversation continues an earlier one extends that one's text: what comes between is
+//! appended as the template renders it, and the policy's tokens are never tokenised again. Any other
+//! call begins its own text in the trajectory, which shares its reward. Texts are in the order of the
+//! calls.
+//!
+//! All texts together share one token limit. A call under way reserves room for the longest answer that
+//! it may get, and leaves the unused part to the calls behind it. A call that would get less room than
+//! it asks for waits for the answers before it, and the calls behind wait for it. So the room of a call
+//! depends only on the order of the calls, and not on how long answers take.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,23 +32,23 @@ use crate::programs::{
 
 /// The programs of a run, and how their conversations are rendered.
 pub trait Agents: Send + Sync {
-    /// Where they run.
+    /// The host that runs the programs.
     fn host(&self) -> &ProgramHost;
 
-    /// What a program is told of its prompt; `luck`: the key of what is drawn for this member alone.
+    /// The task of a prompt's program. `luck` is the key of the random draws for this member only.
     fn task(&self, prompt: &Prompt, luck: Key) -> Value;
 
-    /// A conversation of a prompt's program from its beginning to that of the next answer.
+    /// Renders a conversation of a prompt's program from its start to the start of the next answer.
     ///
     /// # Errors
-    /// In words, where it cannot be rendered.
+    /// A message, if it cannot be rendered.
     fn render_chat(&self, prompt: &Prompt, messages: &[Value], tools: &[Value]) -> Result<Between, String>;
 
-    /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are
-    /// `sampled`, and `new` comes after it.
+    /// Renders what comes between an answer and the next one: `conversation` ends in the answer, whose
+    /// tokens are `sampled`, and `new` follows it.
     ///
     /// # Errors
-    /// In words, where it cannot be rendered.
+    /// A message, if it cannot be rendered.
     fn continue_chat(
         &self,
         prompt: &Prompt,
@@ -59,8 +61,8 @@ pub trait Agents: Send + Sync {
     /// The text that each token of an answer adds.
     fn token_texts(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// What the policy's text says to a program, calls of tools told apart; `index`: number of the call of
-    /// its episode.
+    /// Reads the policy's text for a program, with tool calls separated; `index` is the number of the
+    /// call in its episode.
     fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer;
 }
 
@@ -69,7 +71,7 @@ struct Asked {
     chat: ChatCall,
     /// All tokens that the policy sees.
     context: Arc<[u32]>,
-    /// The call whose text it grows, with what stands between; otherwise what it begins with.
+    /// The call whose text it extends, with what comes between; otherwise its own beginning.
     after: Option<usize>,
     more: Between,
     answer: Option<(Sample, ChatAnswer)>,
@@ -83,7 +85,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Tokens of its answer, as many as it may have where it is not known.
+    /// Number of tokens of its answer; the most it may have if that is not known yet.
     fn num_answered(&self) -> usize {
         self.answer.as_ref().map_or(self.most, |(sample, _)| sample.token_ids.len())
     }
@@ -94,18 +96,18 @@ impl Asked {
     }
 }
 
-/// How a text of the trajectory goes on with a call.
+/// How a call continues the trajectory.
 enum Start {
-    /// With what stands between the last answer and this one.
+    /// It continues the last answer, with what comes between.
     GoesOn,
-    /// It is the prompt, which stands before the trajectory.
+    /// It is the prompt, which precedes the trajectory.
     Prompt,
     /// From the beginning of a text.
     Anew,
 }
 
 impl Start {
-    /// Tokens that stand before the answer to it.
+    /// Number of tokens before the answer to it.
     fn num_given(&self, more: &Between, context: &[u32]) -> usize {
         match self {
             Self::GoesOn => more.token_ids.len(),
@@ -124,17 +126,17 @@ pub(super) struct Agent {
     queue: VecDeque<(CallNumber, ChatCall)>,
     /// Whether nothing has come of a call since the first of them was looked at.
     is_queue_known: bool,
-    /// Tokens of answers that nobody heard.
+    /// Tokens of answers that nobody received.
     lost: Spent,
-    /// What the last call was told for which there was no room, or that cannot be rendered.
+    /// Message to the last call that had no room or could not be rendered.
     refusal: Option<String>,
     /// What came of its program, while calls that it has left behind come to their end.
     ended: Option<(Result<ProgramOutcome, ProgramFailure>, RefusedCalls)>,
 }
 
 impl Agent {
-    /// What it came to, counted as of one that ends well, with what nobody heard and so much of the answer to
-    /// the call of a place that came to nothing.
+    /// Tokens spent so far, counted as if it ended well, with the unreceived answers and the part of
+    /// the answer to an unfinished call (by place).
     fn spent_with(&self, unanswered: Option<(usize, Spent)>) -> Spent {
         let unanswered = unanswered.filter(|(_, spent)| spent.turns > 0);
         let answer_of = |(place, asked): (usize, &Asked)| {
@@ -160,7 +162,7 @@ impl Agent {
         }
     }
 
-    /// How the trajectory goes on with a call; `last`: the call whose answer stands before it.
+    /// How a call continues the trajectory; `last` is the call whose answer precedes it.
     fn start(&self, after: Option<usize>, context: &[u32], last: Option<usize>) -> Start {
         match after {
             Some(_) if last == after => Start::GoesOn,
@@ -169,8 +171,8 @@ impl Agent {
         }
     }
 
-    /// Tokens of the trajectory when all calls are answered at their longest, and after them one that begins
-    /// so. They are no more where a call is given up instead: nothing goes on from it.
+    /// Number of tokens of the trajectory if all calls get their longest answers and one more call
+    /// begins this way. There are no more if a call is aborted instead: nothing continues it.
     fn num_tokens_with(&self, after: Option<usize>, more: &Between, context: &[u32]) -> usize {
         let longest = |(_, asked): (usize, &Asked)| (!asked.is_abandoned).then(|| asked.num_answered());
         let (sum, last) = self.num_tokens_of(longest);
@@ -189,8 +191,8 @@ impl Agent {
         (sum, last)
     }
 
-    /// The request of the call that comes next, which is noted, or why it cannot be answered; `None` where
-    /// none waits, or the one that does waits for answers.
+    /// The request of the next call, which is recorded, or why it cannot be answered. `None` if no call
+    /// waits, or if the next one waits for answers.
     fn ask_next(
         &mut self,
         agents: &dyn Agents,
@@ -211,7 +213,7 @@ impl Agent {
         }
     }
 
-    /// The request of a call, which is noted; the call, where it has to wait for the answers to others.
+    /// The request of a call, which is recorded; the call itself if it has to wait for other answers.
     fn ask(
         &mut self,
         agents: &dyn Agents,
@@ -304,7 +306,7 @@ impl Agent {
         }))
     }
 
-    /// The trajectory of what was answered; `None` where nothing was.
+    /// The trajectory of the answered calls; `None` if there are none.
     fn finish(&self, outcome: ProgramOutcome, refused: RefusedCalls) -> Option<Sample> {
         let (mut told, mut last, mut is_cut) = (Told::new(), None, false);
         for (place, asked) in self.calls.iter().enumerate() {
@@ -325,7 +327,8 @@ impl Agent {
                 Start::Prompt => {}
                 Start::Anew => {
                     told.begin_anew();
-                    // Where it grew a text that is not the last one, its own begins with all of that.
+                    // If it extended a text that is not the last one, its own text begins with all of
+                    // that.
                     let text = if asked.after.is_none() { asked.more.text.clone() } else { String::new() };
                     told.append(&Between { token_ids: asked.context.to_vec(), text });
                 }
@@ -357,7 +360,7 @@ impl Episodes<'_> {
         self.plays.played.insert(request.id, Agent::new(request, episode));
     }
 
-    /// Hears what programs ask, and what came of them.
+    /// Polls the programs' calls and ends.
     pub(super) fn hear_agents(&mut self) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         let Some(agents) = self.plays.agents.clone() else { return Ok(Vec::new()) };
         let mut told = Vec::new();
@@ -442,7 +445,7 @@ impl Episodes<'_> {
         })
     }
 
-    /// Gives up what a program still waits for, but for the call of a turn that has ended.
+    /// Aborts the calls that a program still waits for, except the call of a turn that has ended.
     fn abort_calls(&mut self, id: SampleId, agent: &Agent, ended: Option<u32>) {
         for (turn, asked) in (1..).zip(&agent.calls) {
             if asked.is_under_way() && Some(turn) != ended {
@@ -455,7 +458,8 @@ impl Episodes<'_> {
         }
     }
 
-    /// What is told of an event of a program's call; the event, where it is of none.
+    /// Turns an event of a program's call into one of its trajectory; returns the event if it is no
+    /// such call's.
     #[expect(clippy::result_large_err, reason = "it is handed on")]
     pub(super) fn take_for_agent(
         &mut self,
@@ -506,13 +510,13 @@ impl Episodes<'_> {
             if agents.host().answer(asked.call, Ok(said.clone())) {
                 asked.answer = Some((sample, said));
             } else {
-                // Nobody has heard it.
+                // Nobody has received it.
                 (asked.is_abandoned, asked.is_over) = (true, true);
                 agent.lost += Spent::on_answer(sample.token_ids.len() as u64);
             }
             return Ok(None);
         }
-        // What cannot be generated fails the trajectory, and what is given up above gives it up.
+        // A call that cannot be generated fails the trajectory; one aborted from above aborts it.
         let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
         agents.host().end(agent.episode);
         self.abort_calls(whole, &agent, Some(id.turn));

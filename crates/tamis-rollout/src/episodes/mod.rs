@@ -37,17 +37,17 @@ pub use agents::Agents;
 use play::{Next, Play, broken};
 use stage::Stage;
 
-/// Longest wait for the generator while environments work: what they say is heard after it.
+/// Longest wait for the generator while environments work; their results are polled after it.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Longest time for which nothing is told while environments work and somebody waits for ever.
+/// Longest time without a return while environments work and the caller waits for ever.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Coordinate of the key by which an environment draws, and, counted down from it, of those of later turns:
 /// no token has such a number.
 const LUCK: u64 = u64::MAX;
 
-/// What stands between two answers.
+/// The text between two answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Between {
     /// Its tokens, from behind the last one that was sampled to the beginning of the next answer.
@@ -58,18 +58,18 @@ pub struct Between {
 
 /// Environments by prompt, and how what they show is rendered.
 pub trait Worlds: Send + Sync {
-    /// The environment of a prompt at its beginning; `luck`: the key of what it draws for this member alone.
-    /// `None` where the prompt is answered once.
+    /// Makes the environment of a prompt; `luck` is the key of its random draws for this member only.
+    /// `None` if the prompt is answered once.
     ///
     /// # Errors
     /// It cannot be made.
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault>;
 
-    /// What stands between an answer and the next one, in an episode of this prompt: `conversation` ends in
-    /// the answer, whose tokens are `sampled`, and `shown` comes after it.
+    /// Renders what comes between an answer and the next one in an episode of this prompt:
+    /// `conversation` ends in the answer, whose tokens are `sampled`, and `shown` follows it.
     ///
     /// # Errors
-    /// In words, where it cannot be rendered.
+    /// A message, if it cannot be rendered.
     fn between(
         &self,
         prompt: &Prompt,
@@ -78,10 +78,10 @@ pub trait Worlds: Send + Sync {
         shown: &[Message],
     ) -> Result<Between, String>;
 
-    /// A conversation of this prompt's episode from its beginning to that of the next answer.
+    /// Renders a conversation of this prompt's episode from its start to the start of the next answer.
     ///
     /// # Errors
-    /// In words, where it cannot be rendered.
+    /// A message, if it cannot be rendered.
     fn render(&self, prompt: &Prompt, conversation: &[Message]) -> Result<Between, String>;
 
     /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its
@@ -90,7 +90,7 @@ pub trait Worlds: Send + Sync {
         true
     }
 
-    /// Most tokens of an episode of a prompt, where its environment has a limit of its own.
+    /// Token limits of a prompt's episode, if its environment has its own.
     fn limits(&self, _prompt: &Prompt) -> Option<TokenLimits> {
         None
     }
@@ -105,13 +105,13 @@ pub trait Worlds: Send + Sync {
         false
     }
 
-    /// What a person should hear of its environments since the last call.
+    /// Warnings about its environments since the last call, for the user.
     fn take_warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether the environment of a prompt lives elsewhere, so that nothing it says is a function of keys
-    /// alone.
+    /// Whether the environment of a prompt runs elsewhere, so that its results are not a function of
+    /// keys.
     fn is_elsewhere(&self, _prompt: &Prompt) -> bool {
         false
     }
@@ -137,7 +137,7 @@ impl TokenLimits {
 struct Slot {
     /// `None` while its environment works.
     play: Option<Play>,
-    /// The turn whose answer is waited for; `None` where none is.
+    /// The turn whose answer is waited for, if any.
     turn: Option<u32>,
     /// What it came to with its last answer.
     spent: Spent,
@@ -170,7 +170,7 @@ impl Slot {
 /// What an environment has made of its play.
 struct Worked {
     id: SampleId,
-    /// `None` where it broke down on the way.
+    /// `None` if it broke down on the way.
     play: Option<Play>,
     next: Next,
 }
@@ -201,13 +201,14 @@ pub fn messages_of(episode: &Episode) -> Vec<Message> {
 pub struct Plays {
     worlds: Option<Arc<dyn Worlds>>,
     limits: TokenLimits,
-    /// Whether trajectories are finished by the weights that they began with, also where answers need not be.
+    /// Whether a trajectory is finished by the weights that it began with, even if single answers need
+    /// not be.
     finishes: bool,
     open: BTreeMap<SampleId, Slot>,
     /// Programs that play, instead of environments.
     agents: Option<Arc<dyn Agents>>,
     played: BTreeMap<SampleId, Agent>,
-    /// Calls that nobody waits for any more, of which the generator has not said so yet.
+    /// Abandoned calls whose end the generator has not reported yet.
     late: BTreeSet<SampleId>,
     stage: Stage<Worked>,
     /// Trajectories that are not functions of their keys, which a process before this one may have come to
@@ -220,10 +221,10 @@ pub struct Plays {
 }
 
 impl Plays {
-    /// In these environments; `limits`: of an episode whose environment has none of its own; `finishes`:
-    /// whether a trajectory is finished by the weights that it began with whatever a publication says, as it
-    /// must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
-    /// environments that work at the same time.
+    /// Episodes in these environments. `limits` apply to an episode whose environment has none of its
+    /// own. `finishes`: a trajectory is finished by the weights that it began with, whatever a
+    /// publication asks for. That is necessary if a resumed run samples again and finds no answers in a
+    /// journal. `num_threads` slow environments work at the same time.
     pub fn new(worlds: Arc<dyn Worlds>, limits: TokenLimits, finishes: bool, num_threads: usize) -> Self {
         let stage = Stage::new(num_threads);
         Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
@@ -252,9 +253,9 @@ impl Plays {
         }
     }
 
-    /// Journals the end of every trajectory that is played elsewhere before anybody hears of it: a process
-    /// that goes on reads it back, with all that its environment said, and has that play nothing twice. One
-    /// that came to no end is played anew from its beginning: of what it was nothing was used.
+    /// Journals the end of every trajectory that is played elsewhere before it is returned. A process
+    /// that continues the run reads it back, with all that its environment returned, and plays nothing
+    /// twice. A trajectory without an end is played again from its beginning: nothing of it was used.
     #[must_use]
     pub fn journalled(self, journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
         Self { memory: Some(SampleMemory::new(journal, at)), ..self }
@@ -265,13 +266,14 @@ impl Plays {
         self.memory.as_mut()
     }
 
-    /// Whether what becomes of a request is no function of its key: somebody else has a say in it.
+    /// Whether the outcome of a request is not a function of its key, because another program takes
+    /// part in it.
     fn is_played_elsewhere(&self, request: &SampleRequest) -> bool {
         let Some(prompt) = &request.prompt else { return false };
         self.agents.is_some() || self.worlds.as_ref().is_some_and(|worlds| worlds.is_elsewhere(prompt))
     }
 
-    /// What a person should hear of the environments since the last call.
+    /// Warnings about the environments since the last call, for the user.
     pub fn take_warnings(&self) -> Vec<String> {
         let of_worlds = self.worlds.iter().flat_map(|worlds| worlds.take_warnings());
         of_worlds.chain(self.agents.iter().flat_map(|agents| agents.host().take_warnings())).collect()
@@ -292,13 +294,13 @@ impl Plays {
         Episodes { plays: self, generator }
     }
 
-    /// The play that an event is about, where there is one and it waits for that; otherwise the id by which
-    /// whoever asked for trajectories tells that it is none of theirs.
+    /// The play that an event belongs to, if it waits for that event; otherwise an id that the caller
+    /// recognises as none of its trajectories.
     fn find(&mut self, id: SampleId) -> Result<(SampleId, &mut Slot), SampleId> {
         let whole = SampleId { turn: 0, ..id };
         match self.open.get_mut(&whole) {
             Some(slot) if slot.turn == Some(id.turn) => Ok((whole, slot)),
-            // Said twice: the answer of a turn is no end of a trajectory.
+            // A repeated event: the answer of a turn is not the end of a trajectory.
             Some(_) => Err(SampleId { turn: id.turn.max(1), ..id }),
             None => Err(id),
         }
@@ -346,7 +348,7 @@ pub struct Episodes<'a> {
 }
 
 impl Episodes<'_> {
-    /// What is told of an event; `None` where a trajectory goes on.
+    /// Turns an event of a turn into one of its trajectory; `None` if the trajectory continues.
     fn take(&mut self, event: GeneratorEvent) -> Result<Option<GeneratorEvent>, GeneratorError> {
         let event = match self.take_for_agent(event) {
             Ok(told) => return Ok(told),
@@ -389,7 +391,7 @@ impl Episodes<'_> {
         Ok(Some(event))
     }
 
-    /// What is told of a play after its environment has worked; `None` of `next`: nobody waits for it.
+    /// Continues a play after its environment has worked. `next` is `None` if nobody waits for it.
     fn go_on(
         &mut self,
         id: SampleId,
@@ -475,7 +477,7 @@ impl Episodes<'_> {
         Ok(())
     }
 
-    /// Hears what environments have worked out, in the order of the trajectories.
+    /// Polls the finished work of environments, in the order of the trajectories.
     fn hear_stage(&mut self, wait: Option<Duration>) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         let mut worked = self.plays.stage.take(wait);
         worked.sort_by_key(|worked| worked.id);
@@ -509,7 +511,7 @@ impl Episodes<'_> {
         Ok(())
     }
 
-    /// Tells what has come of trajectories, once it is recorded.
+    /// Returns the ends of trajectories, after they are recorded.
     fn tell(&mut self) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         if let Some(memory) = &mut self.plays.memory {
             memory.record(&self.plays.told)?;
@@ -581,12 +583,12 @@ impl Generator for Episodes<'_> {
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         let began = Instant::now();
         loop {
-            // Of what is to be told nothing goes with a generator that is lost.
+            // If the generator is lost, no event is lost with it.
             let heard = self.hear_stage(None)?;
             self.plays.told.extend(heard);
             let heard = self.hear_agents()?;
             self.plays.told.extend(heard);
-            // Who waits for a generator does not hear environments: it is asked again and again while any
+            // A wait for the generator does not notice environments: it is polled repeatedly while any
             // works.
             let is_staged = self.plays.stage.is_busy() || !self.plays.played.is_empty();
             let soon = Instant::now() + LOOK_EVERY;
@@ -609,7 +611,7 @@ impl Generator for Episodes<'_> {
                 Wait::Forever => began.elapsed() >= LONGEST_WAIT,
             };
             if is_quiet && is_staged && self.plays.told.is_empty() && !is_over {
-                // A generator with nothing to do, or one that has been told to end, has not waited.
+                // A generator that is idle or asked to end has not waited.
                 let pause = soon.saturating_duration_since(Instant::now());
                 if self.plays.stage.is_busy() {
                     let heard = self.hear_stage(Some(pause))?;

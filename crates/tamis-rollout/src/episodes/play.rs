@@ -47,8 +47,8 @@ impl Play {
         }
     }
 
-    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
-    /// An environment that says nothing of the system begins with the system message of its prompt.
+    /// The request of the first answer: after the prompt, or after the environment's own opening. If
+    /// the opening has no system message, it begins with that of its prompt.
     pub(super) fn open(
         &mut self,
         worlds: &dyn Worlds,
@@ -84,12 +84,12 @@ impl Play {
         Ok(SampleRequest { id: self.request.id, ..request })
     }
 
-    /// Tokens of an answer that stands after this, in a text that begins with it or goes on to it.
+    /// Room for an answer after this text, which either begins a text or continues one.
     fn room(&self, more: &Between, limits: TokenLimits, is_new: bool) -> usize {
         let more = more.token_ids.len();
         let prompt = self.request.prompt_token_ids.len();
         let seen = if is_new { 0 } else { self.told.seen().len() };
-        // The prompt is a text's own where it was rendered anew, and not among these tokens otherwise.
+        // The prompt is part of a text that was rendered anew; otherwise it is not among these tokens.
         let has_prompt = is_new || self.told.context_start.is_some();
         let of_text = limits.text + if has_prompt { prompt } else { 0 };
         let left = of_text.saturating_sub(seen + more);
@@ -163,7 +163,7 @@ impl Play {
         if sampling.max_response_length > room {
             Arc::make_mut(&mut sampling).max_response_length = room;
         }
-        // An answer that is journalled under this key is one to what stands before it, and to nothing else.
+        // An answer that is journalled under this key fits only exactly these tokens before it.
         let key = self.request.key.with(LUCK - u64::from(self.turn));
         let key = self.told.token_ids().iter().fold(key, |key, &token| key.with(u64::from(token)));
         let prompt_token_ids = match self.told.context_start {
@@ -194,7 +194,7 @@ impl Play {
         }
     }
 
-    /// Ends it where no further answer has room.
+    /// Ends it if there is no room for another answer.
     fn cut(&mut self) -> Result<Next, EnvironmentFault> {
         if let Some(mut outcome) = self.environment.cut() {
             if let Some(fault) = outcome.fault.take() {
@@ -211,7 +211,7 @@ impl Play {
     }
 }
 
-/// What an environment begins with, after the system messages of its prompt where it has none.
+/// The environment's opening, after the system messages of its prompt if it has none.
 fn with_system_of(prompt: &[Message], mut opening: Vec<Message>) -> Vec<Message> {
     let num_system = prompt.iter().take_while(|message| message.is_system()).count();
     if !opening.first().is_some_and(Message::is_system) {

@@ -30,7 +30,7 @@ impl<T: Send + 'static> Stage<T> {
         }
     }
 
-    /// Jobs that have not come to an end, or whose end was not heard.
+    /// Jobs that have not ended, or whose end was not taken.
     pub(super) fn num_working(&self) -> usize {
         self.num_working
     }
@@ -67,7 +67,7 @@ impl<T: Send + 'static> Stage<T> {
         }
     }
 
-    /// What has come of jobs; where nothing has, what comes first within the wait.
+    /// Results of finished jobs. If there are none, waits this long for the first.
     pub(super) fn take(&mut self, wait: Option<Duration>) -> Vec<T> {
         let mut done: Vec<T> = self.done.1.try_iter().collect();
         if let Some(wait) = wait.filter(|_| done.is_empty() && self.is_busy()) {

@@ -17,7 +17,7 @@ const SHOWN: u32 = 1000;
 /// Turns of an environment that cannot be made.
 const NO_WORLD: u64 = 1_000_000;
 
-/// Lasts as many turns as the prompt says, earns the number of each, and breaks down where it is to.
+/// Lasts as many turns as the prompt asks for, earns the number of each, and breaks down if it is to.
 struct Counting {
     lasts: u64,
     turn: u64,
@@ -52,7 +52,7 @@ struct CountingWorlds {
     breaks: bool,
     context: Context,
     is_slow: bool,
-    /// Tokens that stand between two turns.
+    /// Number of tokens between two turns.
     num_shown: usize,
     /// Bytes of the longest token; 0: nothing is known of it.
     longest_token: usize,
@@ -137,7 +137,8 @@ fn play(
                 | GeneratorEvent::Aborted { id, .. } => *id,
                 GeneratorEvent::Published { .. } => panic!("nothing is published"),
             };
-            // What the generator says twice, or of nobody, is for whoever asked to tell apart.
+            // Events that the generator repeats, or that belong to no request, are for the caller to
+            // sort out.
             if id.turn == 0 && id.attempt == 0 && id.group < turns.len() as u64 && id.member == 0 {
                 ended.entry(id.group).or_insert(event);
             }
@@ -153,8 +154,8 @@ fn sample(event: &GeneratorEvent) -> &Sample {
 }
 
 proptest! {
-    /// No token that an environment wrote bears loss, turns are where the policy's tokens are, and everything
-    /// has one entry for each token; whatever comes when.
+    /// No token that an environment wrote has loss, turns cover the policy's tokens, and every array
+    /// has one entry for each token, whatever the order of events.
     #[test]
     fn masks_turns_and_tokens_agree(
         turns in proptest::collection::vec(proptest::option::of(1_u64..6), 1..6),
@@ -192,8 +193,8 @@ proptest! {
         }
     }
 
-    /// When answers come, and what else goes on, changes nothing; faults cost the trajectory that they are
-    /// of.
+    /// Neither the arrival of answers nor other work changes anything; a fault costs only its own
+    /// trajectory.
     #[test]
     fn episodes_are_functions_of_prompt_and_key(seed in 0_u64..100) {
         let turns = [Some(3), None, Some(1), Some(4)];
@@ -209,8 +210,7 @@ proptest! {
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
-        // It costs what the same transcript does where that is a whole trajectory, all that was shown
-        // included.
+        // It costs the same as a whole trajectory with this transcript, including all that was shown.
         let whole = play(FakeSettings::faultless(seed), worlds(false), 1000, &[Some(2)]);
         let of_whole = sample(&whole[&0]).spent();
         prop_assert_eq!(of_whole.turns, 2);
@@ -220,7 +220,7 @@ proptest! {
         prop_assert!(is_failed && is_sampled && is_none);
     }
 
-    /// Where the policy does not see all that was before, each answer stands after what it saw.
+    /// If the policy does not see the whole history, each answer follows what it saw.
     #[test]
     fn answers_that_begin_anew_stand_after_what_was_shown(lasts in 1_u64..6, window in 1_usize..4, seed in 0_u64..20) {
         for mode in [ContextMode::LimitedMultiTurn, ContextMode::SingleTurn] {
@@ -340,8 +340,9 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
     assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));
 }
 
-/// A publication waits for trajectories where answers are to be finished by the old weights, or the generator
-/// is one of which a resumed run finds no answers; what is asked for meanwhile begins with the new ones.
+/// A publication waits for trajectories if answers are to be finished by the old weights, or if a
+/// resumed run would not find the generator's answers again. Requests that arrive meanwhile begin with
+/// the new weights.
 #[test]
 fn weights_wait_for_the_trajectories_that_began_before() {
     for (in_flight, finishes, waits) in
@@ -375,7 +376,7 @@ fn weights_wait_for_the_trajectories_that_began_before() {
     }
 }
 
-/// Whatever had been answered of it already: nobody waits for a trajectory that was given up.
+/// An aborted trajectory plays no further turn, however far it had come.
 #[test]
 fn what_is_given_up_plays_no_further_turn() {
     for whole in [false, true] {
@@ -404,7 +405,7 @@ fn what_is_given_up_plays_no_further_turn() {
     }
 }
 
-/// What a generator gives up has cost its tokens, whatever stands around it.
+/// Tokens of an aborted answer are counted, whatever surrounds it.
 #[test]
 fn tokens_of_what_is_given_up_are_told_as_they_were() {
     for mut plays in
@@ -420,8 +421,8 @@ fn tokens_of_what_is_given_up_are_told_as_they_were() {
     }
 }
 
-/// What no number of tokens that is left can hold is not even rendered: the episode is cut as where its
-/// tokens were counted.
+/// A text that no remaining room can hold is not even rendered: the episode is cut as if its tokens
+/// were counted.
 #[test]
 fn a_text_that_cannot_fit_is_not_rendered() {
     for mode in [ContextMode::Full, ContextMode::LimitedMultiTurn] {
@@ -507,7 +508,7 @@ fn a_beginning_that_cannot_fit_is_not_rendered() {
     assert!(matches!(play(Instead(|| Ok(Some(Box::new(Opening(2)))))), GeneratorEvent::Sampled { .. }));
 }
 
-/// Where nothing is left to play in, no further group is tried.
+/// If the environments are lost, no further group is tried.
 #[test]
 fn an_environment_that_is_lost_ends_the_generation() {
     let lost = Instead(|| Err(EnvironmentFault::Lost("its workers were lost".to_owned())));

@@ -1,4 +1,4 @@
-//! What environments elsewhere have said is read back by the process after the one that heard it.
+//! The next process reads back what environments elsewhere returned to the process before it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use crate::generator::SamplePurpose;
 use crate::sample_journal::tests::{Disk, Memory};
 use crate::support;
 
-/// Never says the same twice, and is over after two answers; breaks down in the second where its prompt says
-/// so.
+/// Never answers the same twice, and is over after two answers; breaks down in the second if its prompt
+/// asks for it.
 struct Noise {
     count: Arc<AtomicU64>,
     num_turns: u64,
@@ -143,7 +143,7 @@ fn episodes_that_came_to_an_end_are_read_back_and_others_played_anew() {
     let mut episodes = first.plays.over(&mut first.generator);
     episodes.submit(half.clone()).expect("taken");
     loop {
-        // The generator goes on only while it is to answer the first time.
+        // The generator runs only until its first answer.
         let wait = match episodes.plays.open.values().next().and_then(|slot| slot.turn) {
             Some(1) => break,
             Some(0) => Wait::Until(Instant::now()),

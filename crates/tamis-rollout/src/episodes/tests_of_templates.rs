@@ -1,4 +1,4 @@
-//! Plays whose turns a real chat template joins: tokens, texts, mask and turns say the same.
+//! Plays whose turns a real chat template joins: tokens, texts, mask and turns agree.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! A trajectory as it grows: answers of the policy, and what stands between them.
+//! A trajectory as it grows: answers of the policy, and what comes between them.
 
 use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
 use tamis_core::schedule::Spent;
@@ -11,9 +11,9 @@ use crate::generator::{Sample, VersionSpan};
 pub(super) struct Told {
     sample: Sample,
     pub(super) turns: Vec<Turn>,
-    /// The first of the tokens so far that the policy sees, where it does not see the prompt.
+    /// Index of the first token that the policy sees, if it does not see the prompt.
     pub(super) context_start: Option<usize>,
-    /// Tokens that the policy wrote, and the sum of their entropies where all are known.
+    /// Number of tokens that the policy wrote, and the sum of their entropies if all are known.
     num_written: usize,
     entropy: Option<f64>,
     has_logprobs: bool,
@@ -22,7 +22,7 @@ pub(super) struct Told {
 /// How a trajectory came to its end.
 #[derive(Clone, Copy)]
 pub(super) struct End {
-    /// Whether its task was solved, where somebody can say.
+    /// Whether its task was solved, if that is known.
     pub(super) is_success: Option<bool>,
     pub(super) is_unscored: bool,
     /// Whether a limit ended it, and not its environment.
@@ -51,7 +51,7 @@ impl Told {
         &self.sample.token_ids
     }
 
-    /// Those of them that the policy sees, with the prompt where `context_start` says nothing else.
+    /// The tokens that the policy sees, with the prompt unless `context_start` is set.
     pub(super) fn seen(&self) -> &[u32] {
         &self.sample.token_ids[self.context_start.unwrap_or(0)..]
     }
@@ -67,7 +67,7 @@ impl Told {
         if self.has_logprobs {
             self.sample.logprobs.extend(&answer.logprobs);
         } else {
-            // They are the learner's to say, or nobody's.
+            // The learner computes them, if anybody does.
             self.sample.logprobs.clear();
         }
         self.sample.token_ids.extend(&answer.token_ids);
@@ -78,7 +78,7 @@ impl Told {
         }
         self.entropy = self.entropy.zip(answer.entropy).map(|(sum, mean)| sum + mean * num_tokens as f64);
         self.num_written += num_tokens;
-        // What stands before the answer, where that began anew, was appended for it.
+        // If an answer began anew, the text before it was appended for it.
         let is_new =
             self.turns.last().is_none_or(|last| self.context_start.is_some_and(|at| at >= last.end as usize));
         self.turns.push(Turn {
@@ -90,7 +90,7 @@ impl Told {
         });
     }
 
-    /// The last version goes on to this token, or another one does.
+    /// Extends the last version's span to this token, or begins another version's.
     fn extend_versions(&mut self, version: PolicyVersion, end: u32) {
         match self.sample.versions.last_mut() {
             Some(last) if last.version == version => last.end = end,

@@ -1,4 +1,4 @@
-//! Decides which servers are used: faults, checks, weights that they lack, and waiting where none is left.
+//! Decides which servers are used: faults, checks, missing weights, and waiting if none is left.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::server::ServerReport;
 use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
-    /// Takes a server out whose samples fail too often, one after the other: sooner where the faults are the
-    /// server's own than where its answers are no samples.
+    /// Takes out a server with too many failed samples in a row. Fewer are enough if the faults are the
+    /// server's own than if its answers are not samples.
     pub(super) fn doubt(&mut self, place: usize, fault: Fault, now: Instant) {
         let is_harmless = matches!(fault.class, FaultClass::Paused | FaultClass::Busy);
         if is_harmless || fault.class.kind() == FailureKind::Permanent {
@@ -77,8 +77,8 @@ impl Fleet {
                 member.limit.learn(&report.figures, member.in_flight);
                 let is_back = member.state != State::Usable;
                 let is_other = report.holds_current == Some(false);
-                // One that was away may have been restarted. Where it cannot say so itself, it is given the
-                // weights again.
+                // A server that was away may have been restarted. If it cannot report that itself, it
+                // gets the weights again.
                 if is_other || (is_back && member.last_fault.is_some() && report.holds_current.is_none()) {
                     member.holds = None;
                 }
@@ -98,7 +98,7 @@ impl Fleet {
             Err(fault) => {
                 *self.counts.servers.entry(fault.class).or_default() += 1;
                 member.faults += 1;
-                // A busy server may be slow to say that it is well.
+                // A busy server may be slow to answer a health check.
                 let is_patient = fault.class == FaultClass::TimedOut
                     && member.state == State::Usable
                     && member.faults < self.settings.most_faults;
@@ -128,11 +128,11 @@ impl Fleet {
             let (from, to) = (member.server.name().to_owned(), server.name().to_owned());
             let fault =
                 Fault::new(FaultClass::Reset, format!("it was started again and answers at {to} now"));
-            // That it is lost is said by the move.
+            // The message about the move reports that it is lost.
             member.last_fault = Some(fault.clone());
             (self.say)(FleetMessage::Moved { from, to });
             self.lose(place, fault.clone(), now);
-            // What it had come to and not said yet is lost with it.
+            // Samples that it had finished and not yet reported are lost with it.
             let unsaid = self.tasks.iter().filter(|(_, task)| task.member == Some(place));
             let mut unsaid: Vec<SampleId> = unsaid.map(|(&id, _)| id).collect();
             unsaid.sort_unstable();
@@ -181,7 +181,7 @@ impl Fleet {
         }
     }
 
-    /// Says that no server is left, and gives up in time.
+    /// Reports that no server is left, and fails after the time limit.
     pub(super) fn complain(&mut self, now: Instant) -> Result<(), GeneratorError> {
         let current = self.version();
         // One that lives and was taken out before is of no use until it holds the weights.

@@ -2,21 +2,20 @@
 
 use crate::wire::vllm::Figures;
 
-/// Samples in flight at a server of which nothing is known yet: what vLLM runs side by side unless it is set
-/// otherwise.
+/// Samples in flight at a server with unknown load: the number that vLLM runs side by side by default.
 pub const FIRST: usize = 256;
 
 const MOST: usize = 8192;
 
-/// Never more where a server does not say how many of them wait there.
+/// Limit for a server that does not report how many samples wait there.
 const MOST_UNTOLD: usize = 1024;
 
-/// The number of samples that a server is sent at once, which follows what the server says of itself.
+/// The number of samples that a server is sent at once, adapted to the load that the server reports.
 ///
-/// Where samples wait at the server for room it comes down to what runs and an eighth more, so that there is
-/// always a next one; where none wait and it is used up, it doubles. At a server that says nothing of itself
-/// it doubles once as many samples have succeeded while others waited here. A server that turns samples away
-/// is sent half as many.
+/// If samples wait at the server for room, the number falls to what runs plus an eighth, so that there
+/// is always a next one. If none wait and the number is used up, it doubles. If a server reports no
+/// load, it doubles once as many samples have succeeded while others waited here. If a server turns
+/// samples away, it halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     now: usize,

@@ -43,14 +43,14 @@ pub(super) struct FleetMember {
     pub(super) refused: Option<PolicyVersion>,
     /// End of the pause of a server that had no room: nothing is sent to it before.
     pub(super) quiet_until: Option<Instant>,
-    /// When that was said last.
+    /// When that was last reported.
     pub(super) said_busy: Option<Instant>,
     pub(super) is_draining: bool,
     pub(super) last_fault: Option<Fault>,
 }
 
 impl FleetMember {
-    /// One of which nothing is known yet.
+    /// A member about which nothing is known yet.
     pub(super) fn new(server: Box<dyn Server>, max_in_flight: Option<usize>, now: Instant) -> Self {
         Self {
             server,
@@ -93,7 +93,7 @@ pub(super) struct SampleJob {
     pub(super) turned_away: Option<Instant>,
     /// The server that has the sample; `None` while the sample waits.
     pub(super) member: Option<usize>,
-    /// The server where the sample failed last.
+    /// The server at which the sample failed last.
     pub(super) avoid: Option<usize>,
     /// Tokens of attempts that failed.
     pub(super) spent: Spent,

@@ -13,7 +13,7 @@ use crate::wire::{Fault, FaultClass};
 const MOST_LEFT_HOMES: usize = 4096;
 
 impl Fleet {
-    /// Takes the attempt from its server; `None` where there is no such attempt there.
+    /// Takes the attempt from its server; `None` if it has no such attempt.
     pub(super) fn end_attempt(&mut self, place: usize, id: SampleId) -> Option<SampleJob> {
         if self.tasks.get(&id).is_none_or(|task| task.member != Some(place)) {
             self.counts.num_unknown += 1;
@@ -42,13 +42,13 @@ impl Fleet {
         Some(task)
     }
 
-    /// Leaves a server that has no room alone for a while, and sends it fewer at once from then on.
+    /// Sends nothing to a full server for a while, and fewer at once from then on.
     fn spare(&mut self, place: usize, fault: &Fault, now: Instant) {
         // A server that wants to be asked again at once turned somebody away all the same.
         let wanted = fault.retry_after.unwrap_or_default().max(self.settings.first_pause);
         let pause = wanted.min(self.settings.busy_timeout);
         let member = &mut self.members[place];
-        // What was in flight with the one that was turned away says nothing new.
+        // Samples that were in flight with the one that was turned away are no new evidence.
         if member.quiet_until.is_none() {
             member.limit.halve();
             if member.said_busy.is_none_or(|last| now.saturating_duration_since(last) >= SAY_EVERY) {
@@ -134,12 +134,12 @@ impl Fleet {
         let mut left = Vec::new();
         while room > 0 {
             let Some(attempt) = self.queue.pop_front() else { break };
-            // Given up while it waited, or asked for again under the same id and sent already.
+            // Aborted while it waited, or requested again under the same id and sent already.
             let Some(task) = self.tasks.get_mut(&attempt).filter(|task| task.member.is_none()) else {
                 continue;
             };
             let members = &self.members;
-            // Where it failed it is asked for again only where no other server will soon have room.
+            // It is retried at the server that failed only if no other server will soon have room.
             let takes = |place: &usize| members[*place].quiet_until.is_none();
             let avoid = task.avoid.filter(|avoid| takers.iter().any(|place| place != avoid && takes(place)));
             let fits = |&place: &usize| members[place].room() > 0 && avoid != Some(place);

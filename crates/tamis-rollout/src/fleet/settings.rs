@@ -24,8 +24,8 @@ pub struct FleetSettings {
     /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from
     /// a first guess on.
     pub max_in_flight: Option<usize>,
-    /// Longest time for which a sample is offered again to servers without room before that counts as an
-    /// attempt; a server is left alone as long as it asks for, and no longer than this.
+    /// Longest time for which a sample is offered again to full servers before that counts as an
+    /// attempt. A server's requested pause is respected up to this time.
     pub busy_timeout: Duration,
     /// Longest time until servers answer at the start.
     pub start_timeout: Duration,
@@ -72,14 +72,14 @@ pub enum FleetMessage {
         /// The reason.
         fault: Fault,
     },
-    /// A server was started again at another address, where it is used from now on.
+    /// A server was restarted at another address, which is used from now on.
     Moved {
         /// Its name until now.
         from: String,
         /// Its name from now on.
         to: String,
     },
-    /// A server had no room for a sample: it is sent fewer at once. Said once a minute at most.
+    /// A server had no room for a sample: it is sent fewer at once. Reported once a minute at most.
     TurnedAway {
         /// Name of the server.
         server: String,
@@ -93,14 +93,14 @@ pub enum FleetMessage {
         /// Name of the server.
         server: String,
     },
-    /// Something that was to take servers out takes out none. Said once.
+    /// The list of servers to take out has an entry without effect. Reported once.
     NotDrained {
         /// The address of no server, or the file.
         what: String,
         /// The reason.
         why: String,
     },
-    /// No server is left: what was tried. Said at once and then every minute.
+    /// No server is left: what was tried. Reported at once and then every minute.
     Waiting {
         /// Since when.
         for_so_long: Duration,

@@ -1,10 +1,10 @@
-//! Groups in flight over a publication, and what is counted of those that are given up.
+//! Groups in flight over a publication, and the counted cost of aborted ones.
 
 use tamis_core::schedule::Members;
 
 use super::*;
 
-/// A stream whose groups go on generating over a publication.
+/// A stream whose groups keep generating over a publication.
 fn stream(train_batch_size: usize, group_size: usize) -> Dispatcher {
     let run = ScheduleSettings {
         surplus: tamis_core::schedule::Surplus::Carry { max_lag: 2 },
@@ -28,8 +28,8 @@ impl RewardFunction for Until {
     }
 }
 
-/// The weights of a trained step are published whatever happens meanwhile, so that what is saved is the state
-/// after that step: where scores are given up because of Ctrl-C, and where the generator is lost.
+/// The weights of a trained step are always published, so that the saved state is the one after that
+/// step: also if Ctrl-C abandons scores, and if the generator is lost.
 #[test]
 fn a_publication_comes_to_its_end() {
     for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
@@ -73,7 +73,8 @@ fn a_publication_comes_to_its_end() {
     }
 }
 
-/// Where something of a noted order does not come again, the run goes its own way and says what is missing.
+/// If an event of a noted order does not come again, the run continues without it and reports what is
+/// missing.
 #[test]
 fn an_order_that_is_not_followed_to_its_end_is_told() {
     let mut dispatcher = stream(2, 4);
@@ -110,7 +111,7 @@ fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) 
     }
 }
 
-/// Groups that a full batch gives up leave with its step; their cost is reported after that, and counted.
+/// Groups that a full batch aborts leave with its step; their cost is reported after that, and counted.
 #[test]
 fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
     let rounds = ScheduleSettings {
@@ -124,7 +125,8 @@ fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
     assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
 }
 
-/// Tokens of a sample that is given up and asked for again are counted, though its group comes to its end.
+/// Tokens of a sample that is aborted and requested again are counted, even if its group then
+/// completes.
 #[test]
 fn tokens_of_attempts_that_were_given_up_are_counted() {
     let mut dispatcher = stream(2, 4);
@@ -136,8 +138,8 @@ fn tokens_of_attempts_that_were_given_up_are_counted() {
     assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
 }
 
-/// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say
-/// which weights sampled them.
+/// Groups in flight when weights are published end by the old ones and settle. With `Keep` their tokens
+/// record which weights sampled them.
 #[test]
 fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
     for in_flight in [InFlight::Wait, InFlight::Keep, InFlight::Abort] {

@@ -44,8 +44,8 @@ fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64
     (generator.num_submitted(), dispatcher.machine().clone(), texts)
 }
 
-/// As many samples are asked for as are counted, as many as the law says, and each is what it is in a group
-/// that is begun whole.
+/// The requested samples are exactly the counted ones, as many as the law predicts. Each sample equals
+/// the one of a group that is begun whole.
 #[test]
 fn no_more_is_generated_than_counted_and_a_member_is_what_it_is_anyway() {
     let steps = 60;
@@ -57,7 +57,7 @@ fn no_more_is_generated_than_counted_and_a_member_is_what_it_is_anyway() {
         totals.check().expect("balanced");
         assert_eq!(asked, totals.generated.trajectories);
         assert_eq!(totals.trained.trajectories, steps * 16 * N as u64);
-        // Pass rates are uniform. What was given up at the end is no part of the law.
+        // Pass rates are uniform. What was aborted at the end is not part of the law.
         let keep = PassRateSpread::Beta { a: 1.0, b: 1.0 }.keep_probability(first);
         let law = ((N - first) as f64 + first as f64 / keep) / N as f64;
         let settled = totals.trained.trajectories + totals.dropped.trajectories;

@@ -17,7 +17,7 @@ use crate::support;
 /// Tokens of what is rendered are characters above this.
 const SHOWN: u32 = 100_000;
 
-/// What every program begins with: a call to the policy with the standard library alone.
+/// Beginning of every program: a call to the policy with only the standard library.
 const PRELUDE: &str = r#"
 import json, os, sys, urllib.error, urllib.request
 task = json.loads(sys.stdin.readline())
@@ -240,7 +240,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let (_, episode) = sample(&refused[0]);
     assert_eq!((episode.turns.len(), episode.turns[0].info["num_calls_refused"]), (1, 1.0));
     assert_eq!(episode.turns[0].info["num_calls_too_long"], 0.0);
-    // A conversation that leaves no room is told so, as programs know it.
+    // A conversation that leaves no room gets the usual error.
     let long = r#"
 ask([{"role": "user", "content": "hello"}])
 try: ask([{"role": "user", "content": "x" * 1000}])
@@ -302,8 +302,7 @@ fn answer_to(request: &SampleRequest) -> Sample {
     }
 }
 
-/// A call of a random tree: the beginning of a conversation, the prompt's own, or what goes on from any
-/// answer.
+/// A call of a random tree: a new conversation, the prompt's own, or one that continues any answer.
 fn call_of_tree(agent: &Agent, key: Key, number: u64) -> ChatCall {
     let user = |length: u64| json!({"role": "user", "content": "x".repeat(length as usize)});
     let answered: Vec<&Asked> = agent.calls.iter().filter(|asked| asked.answer.is_some()).collect();
@@ -370,7 +369,7 @@ fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Opti
         assert!(agent.queue.is_empty(), "nothing is under way, and a call waits");
     }
     let sample = agent.finish(ProgramOutcome::default(), RefusedCalls::default());
-    // It costs the same where it fails.
+    // It costs the same if it fails.
     assert_eq!(sample.as_ref().map_or_else(Spent::default, Sample::spent), agent.spent_with(None));
     (sample, got)
 }
@@ -396,7 +395,7 @@ fn an_episode_keeps_its_limit_of_tokens_whatever_is_asked_at_once_or_branches() 
     assert!(num_full > 50 && num_refused > 50, "{num_full} {num_refused}: the limit was hardly met");
 }
 
-/// Answers the second call of a trajectory, and no other one before it is given up: of those three tokens
+/// Answers the second call of a trajectory, and no call before it is aborted: three tokens of those
 /// were sampled.
 struct SecondAlone {
     asked: Arc<Mutex<Vec<u32>>>,
