@@ -36,9 +36,9 @@ pub struct Sampling {
     /// Strings that end a sequence once they occur in its text.
     pub stop: Vec<String>,
     /// Pattern that the text of a whole sequence must match
-    /// ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)): only tokens that lead to a match are drawn, and
-    /// an end token only where there is one. A sequence that ends at its longest, or with a stop string, is
-    /// the beginning of a match.
+    /// ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)). Only tokens that lead to a match are
+    /// drawn, and an end token only after a match. A sequence that ends by length, or with a stop
+    /// string, is the beginning of a match.
     pub regex: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl SampleId {
     }
 }
 
-/// `group 7, member 0`, with turn and attempt where they are not the first; a person reads it in messages.
+/// `group 7, member 0`, with turn and attempt if they are not the first, for messages.
 impl fmt::Display for SampleId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let purpose = match self.purpose {
@@ -133,7 +133,7 @@ pub struct SampleRequest {
     pub key: Key,
     /// Sampling parameters; of an episode those of each answer.
     pub sampling: Arc<Sampling>,
-    /// The prompt as data, from which an environment is made; `None` where nobody asks for one.
+    /// The prompt as data, from which an environment is made; `None` if there is no environment.
     pub prompt: Option<Arc<Prompt>>,
 }
 
@@ -164,19 +164,20 @@ pub struct VersionSpan {
 pub struct Sample {
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// `log_softmax(logits / temperature)` of each \[T\]; empty where the generator cannot say them, and then
-    /// the sample is not trained on until the learner has computed them (text-only servers: never).
+    /// `log_softmax(logits / temperature)` of each \[T\]. Empty if the generator does not return them;
+    /// the sample is then trained on only after the learner has computed them (text-only servers:
+    /// never).
     pub logprobs: Vec<f32>,
-    /// Mean entropy of the policy over them, in nats; `None` where the generator does not say.
+    /// Mean entropy of the policy over them, in nats; `None` if the generator does not report it.
     pub entropy: Option<f64>,
     /// Decoded text, special tokens and stop strings left out.
     pub text: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// Policy versions that sampled the tokens, as spans without gap from 0 to T; one span also where there
-    /// is no token.
+    /// Policy versions that sampled the tokens, as spans without gap from 0 to T. There is one span
+    /// even without tokens.
     pub versions: Vec<VersionSpan>,
-    /// Its turns, where it was played in an environment.
+    /// Its turns, if it was played in an environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
     /// What was generated for it beside all of that and is no part of it: answers that its program did not
@@ -207,7 +208,8 @@ impl Sample {
         self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
     }
 
-    /// As a member of a group, which is not scored yet; `continued`: what the prompt says of the answer.
+    /// The sample as a member of a group, not scored yet; `continued` is the beginning of the answer
+    /// that the prompt contains.
     pub fn into_trajectory(self, sample_index: u32, continued: &str) -> Trajectory {
         Trajectory {
             versions: self.version_range(),
@@ -231,7 +233,7 @@ impl Sample {
     }
 }
 
-/// Whether it is of use to ask again, and who is to blame where it is not the generator.
+/// Whether a retry may help, and who is to blame if it is not the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
@@ -262,12 +264,12 @@ pub enum GeneratorEvent {
         id: SampleId,
         /// Whether to ask again.
         kind: FailureKind,
-        /// Why, for a person; where it failed is named.
+        /// The reason, for messages; it names the failing server.
         reason: String,
         /// What was generated for it, as far as known.
         spent: Spent,
     },
-    /// The sample was given up, by [`Generator::abort`] or a publication that does not wait.
+    /// The sample was aborted, by [`Generator::abort`] or a publication that does not wait.
     Aborted {
         /// Id of the sample.
         id: SampleId,
@@ -290,7 +292,7 @@ impl GeneratorEvent {
     }
 }
 
-/// The samples to give up.
+/// The samples to abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortScope {
     /// One sample.
@@ -317,7 +319,7 @@ impl AbortScope {
     }
 }
 
-/// Weights to sample from, and where a generator finds them.
+/// Weights to sample from, and their location for the generator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
     /// Their version, above any published before.
@@ -336,8 +338,8 @@ pub enum Weights {
     /// A folder with an adapter (LoRA) as peft saves it, to go onto the model that every server was started
     /// with.
     Adapter(PathBuf),
-    /// A folder with the file [`HANDLES`](crate::server::HANDLES): where in the memory of a GPU the weights
-    /// are, for servers on the same GPU (CUDA IPC).
+    /// A folder with the file [`HANDLES`](crate::server::HANDLES): the locations of the weights in the
+    /// memory of a GPU, for servers on the same GPU (CUDA IPC).
     Handles(PathBuf),
     /// A folder with the file [`TRANSFER`](crate::server::TRANSFER): what the learner holds to be sent to
     /// servers over communicators (NCCL).
@@ -351,7 +353,7 @@ pub enum Wait {
     No,
     /// Until then.
     Until(Instant),
-    /// Until something happens; not at all where nothing is in flight.
+    /// Until something happens; returns at once if nothing is in flight.
     Forever,
 }
 
@@ -364,13 +366,13 @@ pub struct Load {
     pub room: usize,
 }
 
-/// The generator as a whole cannot go on.
+/// The generator as a whole cannot continue.
 #[derive(Debug, Error)]
 pub enum GeneratorError {
     /// The policy gives no numbers to draw from.
     #[error("{LOGITS_NOT_FINITE} ({id}, token {token})")]
     NotFinite {
-        /// The first sample that met it.
+        /// The first sample with this fault.
         id: SampleId,
         /// The token that could not be drawn, from 0.
         token: usize,
@@ -396,7 +398,7 @@ pub enum GeneratorError {
         /// The servers tried, each with the result.
         tried: Vec<String>,
     },
-    /// Anything else that nobody tells apart.
+    /// Any other fault.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -420,9 +422,9 @@ impl GeneratorError {
 
 /// Samples completions of prompts, one request at a time.
 ///
-/// Requests run side by side and end in any order; what a request yields does not depend on what else is
-/// running, unless the generator says otherwise. A driver must expect events of requests that it does not
-/// know (duplicates, answers after an abort), count and ignore them.
+/// Requests run side by side and end in any order. The result of a request does not depend on the other
+/// requests, unless the generator documents otherwise. A driver must expect events of requests that it
+/// does not know (duplicates, answers after an abort), count and ignore them.
 pub trait Generator: Send {
     /// Takes a request in and returns at once.
     ///
@@ -434,13 +436,13 @@ pub trait Generator: Send {
     /// had come to before the abort reached it; a scope without any is no error.
     fn abort(&mut self, what: AbortScope);
 
-    /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`]. With
-    /// [`InFlight::Keep`] a generator that cannot change weights in the middle of a sample, or cannot say
-    /// where it did, finishes those in flight first, as with [`InFlight::Wait`].
+    /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].
+    /// [`InFlight::Keep`] acts like [`InFlight::Wait`] at a generator that cannot change weights in the
+    /// middle of a sample, or cannot report the position of the change.
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
-    /// Returns the events since the last call, in the order in which they happened; waits as long as `wait`
-    /// allows for one to happen. Empty where nothing happened, and early where the run was interrupted.
+    /// Returns the events since the last call, in the order in which they happened; waits as long as
+    /// `wait` allows for the first. Empty if nothing happened, and early if the run was interrupted.
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError>;
 
     /// Samples in flight and room for more.

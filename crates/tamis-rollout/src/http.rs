@@ -35,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(4);
 /// Limits of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Longest time until a connection stands.
+    /// Longest time to establish a connection.
     pub connect_timeout: Duration,
     /// Most bytes of an answer.
     pub max_answer_bytes: usize,
@@ -58,7 +58,7 @@ fn no_thread(source: std::io::Error) -> HttpError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     base: String,
-    /// Where it is a socket in the file system, and `base` but a name.
+    /// The socket, if it is one in the file system; `base` is then only a name.
     socket: Option<PathBuf>,
 }
 
@@ -238,7 +238,7 @@ impl HttpClient {
                                     let (back, bell) = (back.clone(), bell.clone());
                                     tokio::select! {
                                         exchange = exchange(connections, *sending, limit) => {
-                                            // Nobody listens any more where the line has gone.
+                                            // If the line is closed, nobody receives this.
                                             let _ = back.send((number, exchange));
                                             bell.ring();
                                         }
@@ -249,7 +249,7 @@ impl HttpClient {
                                     }
                                 });
                             }
-                            // The other end hears of it by the drop.
+                            // The other end notices the drop.
                             LineCommand::Cancel { line, number } | LineCommand::Done { line, number } => {
                                 under_way.remove(&(line, number));
                             }

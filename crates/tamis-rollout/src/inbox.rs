@@ -52,8 +52,8 @@ impl Ignored {
     }
 }
 
-/// Trajectories that environments have failed, of those of a step that somebody waited for: also where a
-/// resumed run has read that from a journal.
+/// Number of a step's trajectories that environments failed, among those that somebody waited for. It
+/// includes failures that a resumed run has read from a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultyEpisodes {
     /// In time.
@@ -63,7 +63,7 @@ pub struct FaultyEpisodes {
 }
 
 impl FaultyEpisodes {
-    /// One more, where an environment is to blame.
+    /// Counts one more, if an environment is to blame.
     pub fn count(&mut self, kind: FailureKind) {
         match kind {
             FailureKind::EnvironmentTimedOut => self.num_timed_out += 1,

@@ -22,8 +22,8 @@ pub const MOST_TREE_BYTES: usize = 128 << 20;
 /// Reads JSON.
 ///
 /// # Errors
-/// Text that is no JSON, and one whose tree would take more than `most` bytes. If `refuses_repeated`, also a
-/// key that stands twice in one object: nobody can say which of its values is meant.
+/// Text that is not JSON, and JSON whose tree would take more than `most` bytes. If `refuses_repeated`,
+/// also an object with a repeated key, because its value is ambiguous.
 pub fn read(text: &[u8], most: usize, refuses_repeated: bool) -> Result<Value, serde_json::Error> {
     let left = Cell::new(most);
     let mut source = serde_json::Deserializer::from_slice(text);

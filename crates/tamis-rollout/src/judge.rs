@@ -34,15 +34,15 @@ pub struct JudgeSetup {
     pub system: Option<String>,
     /// Template of the judge's prompt.
     pub template: PromptTemplate,
-    /// Finds the score in its answer: the last match counts, its first group where there is one.
+    /// Finds the score in its answer: the last match counts, by its first group if the pattern has one.
     pub pattern: Regex,
-    /// Scores of what is found, where that is a word: capital letters make no difference.
+    /// Scores of verdicts that are words, whatever their case.
     pub verdicts: Vec<(String, f64)>,
     /// Smallest number that is a score.
     pub min_score: Option<f64>,
     /// Largest number that is a score.
     pub max_score: Option<f64>,
-    /// The score from which on a completion is right (`acc`); `None`: it says nothing of that.
+    /// The score from which on a completion is right (`acc`); `None`: `acc` is not set.
     pub pass_score: Option<f64>,
     /// Sampling temperature of the judge.
     pub temperature: f64,
@@ -66,11 +66,11 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge, once each of its servers has said what models it has; waits as long as `startup_timeout` for
-    /// them. A server that has no such route is taken at its word.
+    /// A judge, once each of its servers has listed its models; waits as long as `startup_timeout` for
+    /// them. A server without this route is trusted.
     ///
     /// # Errors
-    /// Where a server does not answer, or serves no such model.
+    /// If a server does not answer, or serves no such model.
     pub fn connect(
         settings: JudgeSetup,
         startup_timeout: Duration,
@@ -157,7 +157,7 @@ impl Judge {
                 Some(Finish::Abort) => {
                     Err(Fault::new(FaultClass::AbortedByServer, "the judge's server aborted the answer"))
                 }
-                // In one piece it is whole also where the server does not say why it ended.
+                // An answer in one piece is complete even if the server gives no reason for its end.
                 None if answer.is_stream() => {
                     Err(Fault::new(FaultClass::HalfBody, "the judge's answer broke off before its end"))
                 }

@@ -1,4 +1,4 @@
-//! Translates the contract's sampling parameters into the native engine's, and finds where a text ends.
+//! Translates the contract's sampling parameters into the native engine's, and finds the end of a text.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl StopText {
         &self.strings
     }
 
-    /// For the engine; `None` where there is no string.
+    /// The check for the engine; `None` without stop strings.
     pub fn check(self: &Arc<Self>) -> Option<Arc<dyn StopCheck>> {
         if self.strings.is_empty() { None } else { Some(Arc::<Self>::clone(self)) }
     }
@@ -84,7 +84,8 @@ impl StopText {
 }
 
 impl StopText {
-    /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
+    /// Text of a completion without end tokens and, if it has one, without the stop string and what
+    /// follows it.
     pub fn text(&self, tokens: &[u32]) -> Result<String, Fault> {
         let (mut text, hit) = self.read(tokens)?;
         if let Some(hit) = hit {

@@ -13,7 +13,7 @@ pub struct PromptTemplate {
 }
 
 impl PromptTemplate {
-    /// Reads a template; braces around anything but a name stand for themselves.
+    /// Reads a template; braces around anything but a name are literal.
     ///
     /// ```
     /// use tamis_rollout::prompt_template::PromptTemplate;

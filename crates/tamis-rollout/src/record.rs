@@ -1,4 +1,4 @@
-//! A generated group with everything known about it, and where it went.
+//! A generated group with everything known about it, and what became of it.
 
 use serde::{Deserialize, Serialize};
 use tamis_core::filter::{DropReason, ExtraColumns, FinalReward, Metric, MetricError};
@@ -60,8 +60,8 @@ impl Fate {
 /// A group with everything known about it.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// The group. In flight it has the members that have ended so far, in sample order; without any where its
-    /// generation failed.
+    /// The group. In flight it has the members that have ended so far, in sample order; it has none if
+    /// its generation failed.
     pub group: Group,
     /// The prompt of the group.
     pub prompt: PreparedPrompt,
@@ -69,24 +69,23 @@ pub struct Record {
     pub step: u64,
     /// Round of that step, from 1.
     pub round: u64,
-    /// The filter's metric of each member \[G\], NaN where it has none; empty until all are scored, and where
+    /// The filter's metric of each member \[G\], NaN if it has none. Empty until all are scored, and if
     /// generation failed.
     pub values: Vec<f64>,
-    /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
+    /// Reward after the KL penalty of each member \[G\], if the filter used it.
     pub final_rewards: Option<Vec<f64>>,
-    /// Extra values that the reward functions logged for each member \[G\]; empty where they logged nothing.
+    /// Extra values that the reward functions logged for each member \[G\]; empty if there are none.
     pub logged: Vec<Logged>,
-    /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not
-    /// computed again.
+    /// Log-probability of each token under the reference `[G][T]`, if the filter needed them: they are
+    /// not computed again.
     pub reference: Option<Ragged<f32>>,
     /// The counted place in which the group ended.
     pub fate: Fate,
-    /// The step that ended with the group kept for a later one, where there was one: what was generated is
-    /// counted in it.
+    /// The step that kept the group for a later one, if any: its generation is counted in that step.
     pub kept_in: Option<u64>,
     /// Cost and duration of the group's generation.
     pub generation: Generation,
-    /// Probability with which its prompt was selected; 1 where every prompt is.
+    /// Probability with which its prompt was selected; 1 without selection.
     pub inclusion: f64,
 }
 
@@ -110,7 +109,7 @@ impl Record {
         }
     }
 
-    /// Its trajectories as rows of a file, as far as the group says what is in them.
+    /// Its trajectories as rows of a file, with the fields that the group holds.
     pub fn rows(&self) -> impl Iterator<Item = RolloutRow<'_>> {
         self.group.trajectories.iter().enumerate().map(|(i, trajectory)| RolloutRow {
             step: self.step,
@@ -162,11 +161,11 @@ impl Generation {
     }
 }
 
-/// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those
-/// after the KL penalty \[G\], where they differ from the rewards.
+/// The filter's metric of each member of a group \[G\], NaN if it has none; `final_rewards` are those
+/// after the KL penalty \[G\], if they differ from the rewards.
 ///
 /// # Errors
-/// Where the metric needs a column that is not there.
+/// If the metric needs a column that is missing.
 pub fn metric_values(
     metric: &Metric,
     group: &Group,
@@ -185,7 +184,7 @@ pub enum End {
     Skipped(SkipReason),
     /// The run is over.
     Finished(RunEnd),
-    /// The run cannot go on for want of signal.
+    /// The run stops for lack of signal.
     Stopped(Box<Diagnosis>),
 }
 

@@ -1,8 +1,8 @@
-//! Whether rewards arrive at all: rounds in a row in which a reward function failed on every completion, or
-//! no completion had a reward other than shaping.
+//! Checks that rewards arrive at all. It counts rounds in a row in which a reward function failed on
+//! every completion, or no completion had a reward other than shaping.
 //!
-//! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts the rounds, round by
-//! round from the scores alone, so that a run that is killed and reads its answers back from the journal
+//! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts round by round
+//! from only the scores, so that a run that is killed and reads its answers back from the journal
 //! counts the same.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,11 @@ use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, Rewards, Score
 /// that the next one would have one.
 pub const MOST_FAILED_ROUNDS: u32 = 3;
 
-/// A function that scores the rows of some data sources alone must fail on so many prompts, too: its rounds
-/// may hold one prompt each, and a few in a row may be bad by chance.
+/// A function that scores only the rows of some data sources must also fail on this many prompts: its
+/// rounds may hold one prompt each, and a few in a row may be bad by chance.
 const FEWEST_PROMPTS: u64 = 10;
 
-/// A completion and what was said of it.
+/// A completion and its scores.
 type Completion<'c> = (&'c RewardInput<'c>, &'c Scored);
 
 /// Rounds in a row that went wrong in the same way.
@@ -45,8 +45,8 @@ impl Row {
     }
 }
 
-/// Counts a round in the row under `name` where `function` failed on all of its completions, of which there
-/// is one; ends the row otherwise. Whether it failed.
+/// Counts a round under `name` if `function` failed on all of its completions (there is at least one);
+/// ends the row otherwise. Returns whether it failed.
 fn count(
     rows: &mut BTreeMap<String, Row>,
     name: &str,
@@ -72,13 +72,13 @@ fn count(
 pub struct RewardHealth {
     /// Rounds with at least one completion.
     num_rounds: u64,
-    /// By function: the latest rounds, where it failed on every completion of each.
+    /// By function: the latest rounds, if it failed on every completion of each.
     failing: BTreeMap<String, Row>,
-    /// By function and by the part of it that scores some of the rows: the latest rounds with such rows,
-    /// where it failed on each of them.
+    /// By function and by its part for some of the rows: the latest rounds with such rows, if it failed
+    /// on each of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     failing_parts: BTreeMap<String, BTreeMap<String, Row>>,
-    /// The latest rounds, where no completion of any had a reward other than shaping.
+    /// The latest rounds, if no completion of any had a reward other than shaping.
     unrewarded: Option<Row>,
 }
 
@@ -88,9 +88,9 @@ pub struct MissingRewards {
     /// The function that fails on every completion; `None`: all functions together gave no completion a
     /// reward.
     pub function: Option<String>,
-    /// The part of it that fails, where others do not: in `by_source` the entry of `sources`.
+    /// The part of it that fails, if others do not: in `by_source` the entry of `sources`.
     pub part: Option<String>,
-    /// Whether completions have scores all the same, from shaping alone.
+    /// Whether completions have scores all the same, from only shaping.
     pub is_shaped: bool,
     /// In how many rounds in a row.
     pub num_rounds: u32,
@@ -101,9 +101,9 @@ pub struct MissingRewards {
 }
 
 impl RewardHealth {
-    /// Takes the scores of a round in; one without completions says nothing. Whether a function failed on all
-    /// that it was given, or nothing had a reward: what names of scores there are is not to be seen in such a
-    /// round.
+    /// Takes in the scores of a round; one without completions is ignored. Returns whether a function
+    /// failed on all of its completions, or nothing had a reward: the names of the scores cannot be
+    /// seen in such a round.
     pub(crate) fn observe(
         &mut self,
         rewards: &Rewards,
@@ -128,7 +128,7 @@ impl RewardHealth {
             }
         }
         self.failing_parts.retain(|_, rows| !rows.is_empty());
-        // Shaping scores whatever it is given: it says nothing of whether the task is rewarded.
+        // Shaping scores any completion: it does not show whether the task is rewarded.
         let of_task: Vec<&str> = task_functions(rewards).map(|named| named.name.as_str()).collect();
         let has_answer = |row: &Scored| {
             of_task.iter().any(|&name| row.scores.get(name).is_some_and(|score| !score.value.is_nan()))
@@ -196,8 +196,8 @@ impl RewardHealth {
     }
 }
 
-/// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing
-/// but shaping.
+/// Functions that reward the task: the reward's functions without shaping, or all of them if all are
+/// shaping.
 fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
     let all_shaping = rewards.weighed_rewards().all(|named| !named.nature.is_verifier);
     rewards.weighed_rewards().filter(move |named| all_shaping || named.nature.is_verifier)

@@ -1,14 +1,15 @@
-//! A reward model: a transformer that reads prompt and completion, and whose logit is the score. It is asked
-//! over HTTP, in a process that the run started ([`ModelProcess`]) or at servers with vLLM's `/classify` or
-//! `/pooling`.
+//! A reward model: a transformer that reads prompt and completion, and whose logit is the score. It is
+//! reached over HTTP, in a process that the run started ([`ModelProcess`]) or at servers with vLLM's
+//! `/classify` or `/pooling`.
 //!
-//! | where | a request | its answer |
+//! | server | a request | its answer |
 //! |---|---|---|
 //! | process | `POST /v1/score`: `{"texts": [TEXT or {"messages": [..]}, ..]}` | `{"scores": [{"score": 0.5, "truncated": false} or {"error": ".."}, ..]}` |
 //! | `/classify` | `{"input": [TEXT, ..]}` or `{"messages": [..]}` | `{"data": [{"index": 0, "probs": [LOGIT, ..]}, ..]}` |
 //! | `/pooling` | the same | `{"data": [{"index": 0, "data": [LOGIT, ..] or one list for each token}, ..]}` |
-//! Servers are told to leave the logits as they are (`use_activation`), which is tried out where a run
-//! begins: a server that does not know the field would give probabilities in their place.
+//!
+//! Servers are asked for raw logits (`use_activation`), and this is tested at the start of a run: a
+//! server that does not know the field would return probabilities instead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,21 +28,21 @@ use crate::http::{Address, Exchange};
 use crate::prompt_template::PromptTemplate;
 use crate::wire::{Call, Fault, FaultClass, HttpAnswer};
 
-/// Text that a server is asked about where a run begins.
+/// Text that a server scores as a test at the start of a run.
 const PROBE: &str = "What is 2 + 2? It is 4.";
 /// Pause between two looks at a server that does not answer yet.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A process that has the model loaded; it ends with the value.
 pub trait ModelProcess: Send + Sync {
-    /// What became of it, where it ended and is not started again.
+    /// How it ended, if it has ended and is not restarted.
     fn ended(&self) -> Option<String>;
 }
 
 /// Text that the model reads of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelInput {
-    /// Messages where the prompt has messages, text where it is text.
+    /// Messages if the prompt has messages, text if it is text.
     Auto,
     /// Messages always.
     Chat,
@@ -200,11 +201,11 @@ pub struct RewardModel {
 }
 
 impl RewardModel {
-    /// A model at servers, once each has answered with logits; waits as long as `startup_timeout` for them.
-    /// `None` where the wait is given up.
+    /// A model at servers, once each has answered with logits; waits as long as `startup_timeout` for
+    /// them. `None` if the wait was abandoned.
     ///
     /// # Errors
-    /// Where a server does not answer, has no such model or label, or gives no logits.
+    /// If a server does not answer, has no such model or label, or returns no logits.
     pub fn connect(
         settings: ModelSettings,
         addresses: Vec<Address>,
@@ -229,7 +230,7 @@ impl RewardModel {
     /// A model that a process has loaded, which answers at this address.
     ///
     /// # Errors
-    /// Where the client cannot be set up.
+    /// If the client cannot be set up.
     pub fn of_process(
         settings: ModelSettings,
         address: Address,
@@ -242,7 +243,7 @@ impl RewardModel {
         Ok(Self { settings, input, servers, place: Place::Process(process), name: name.to_owned() })
     }
 
-    /// Looks whether a server gives logits with the label; false where the wait is given up.
+    /// Checks that a server returns logits with the label; false if the wait was abandoned.
     fn try_server(&self, server: usize, until: Instant) -> Result<bool, ConnectError> {
         let refuse =
             |detail: String| Err(self.servers.unreachable(server, &Fault::new(FaultClass::BadShape, detail)));

@@ -1,5 +1,5 @@
-//! Samples with a memory: what a generator says that is no function of our keys is journalled before it is
-//! used.
+//! Samples with a memory: generator results that are not a function of our keys are journalled before
+//! they are used.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -78,8 +78,8 @@ pub trait SampleJournal: Send {
     /// holds all others: what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
 
-    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the
-    /// while.
+    /// Removes everything before a position, which no checkpoint needs any more, if that is worth the
+    /// effort.
     fn shorten(&mut self, position: u64) -> Result<(), GeneratorError>;
 }
 
@@ -105,7 +105,7 @@ pub struct SampleMemory {
 }
 
 impl SampleMemory {
-    /// From where the process takes up its run.
+    /// A memory that begins at the position from which the process resumes its run.
     pub fn new(journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
         let Beginning { version, step, next_group } = at;
         Self { journal, step, version, next_group, asked: HashMap::new() }
@@ -121,7 +121,7 @@ impl SampleMemory {
         self.version = version;
     }
 
-    /// The end that a request came to before, as it was recorded; where it came to none, its end will be.
+    /// The recorded end of a request; if it has none, its end will be recorded.
     pub fn recall(&mut self, request: &SampleRequest) -> Option<GeneratorEvent> {
         let id = request.id;
         let was_in_flight = id.purpose == SamplePurpose::Rollout && id.group < self.next_group;
@@ -138,7 +138,7 @@ impl SampleMemory {
         })
     }
 
-    /// Records the ends of requests among some events, which nobody has heard of yet.
+    /// Records the ends of requests among some events, before they are returned.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -176,8 +176,8 @@ impl SampleMemory {
     }
 }
 
-/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant
-/// and resumed has the samples it had, and asks for the rest.
+/// A generator whose answers are journalled before they are returned: a run that is killed at any
+/// instant and resumed has the samples it had, and requests the rest.
 pub struct Journalled<G> {
     generator: G,
     memory: SampleMemory,

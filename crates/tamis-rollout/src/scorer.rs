@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::episodes::messages_of;
 use crate::generator::Wait;
 
-/// A journalled answer: everything that scoring said of one completion.
+/// A journalled answer: the whole result of scoring one completion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Scores by name.
@@ -58,8 +58,8 @@ pub trait AnswerJournal {
     /// journal holds all other answers: what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
 
-    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the
-    /// while.
+    /// Removes everything before a position, which no checkpoint needs any more, if that is worth the
+    /// effort.
     fn shorten(&mut self, position: u64) -> Result<(), AnswerJournalError>;
 }
 
@@ -68,7 +68,7 @@ pub trait AnswerJournal {
 #[error("failed to journal the answers of external rewards")]
 pub struct AnswerJournalError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// Scoring cannot go on.
+/// Scoring cannot continue.
 #[derive(Debug, Error)]
 pub enum ScoreError {
     /// A reward function broke down for good.
@@ -98,7 +98,7 @@ pub struct ScoreRequest {
     pub completion: String,
     /// Completion tokens \[T\].
     pub completion_ids: Vec<u32>,
-    /// What an environment made of it, where one answered, and the messages of that.
+    /// Its episode and messages, if an environment played it.
     pub episode: Option<(Episode, Vec<Message>)>,
     /// Training step, from 1.
     pub step: u64,
@@ -185,7 +185,7 @@ struct Workers {
 }
 
 impl Workers {
-    /// As many as there may be batches at once; `None` where no thread can be started.
+    /// Starts a thread for each batch that may run at once; `None` if no thread can be started.
     fn start(rewards: &Arc<Rewards>, concurrency: usize) -> Option<Self> {
         let (tasks, queue) = channel::<ScoreJob>();
         let (results, done) = channel();
@@ -212,7 +212,7 @@ impl Workers {
 }
 
 impl Workers {
-    /// Hands a batch over; back where nobody takes it.
+    /// Hands a batch over; returns it if nobody takes it.
     fn give(&mut self, task: ScoreJob) -> Option<ScoreJob> {
         let left = match &self.tasks {
             Some(tasks) => tasks.send(task).err().map(|unsent| unsent.0),
@@ -222,7 +222,7 @@ impl Workers {
         left
     }
 
-    /// Batches that are done; waits for the first as it is told to, where there is any to come.
+    /// Finished batches; waits for the first as `wait` allows, if one is in progress.
     fn take(&mut self, wait: Wait) -> Result<Vec<Done>, ScoreError> {
         let first = match wait {
             _ if self.num_out == 0 => Err(RecvTimeoutError::Timeout),
@@ -300,7 +300,7 @@ impl Scorer {
         &self.rewards
     }
 
-    /// Says how far the training is, to functions that ask.
+    /// Sets the progress of training, for functions that use it.
     pub fn set_trainer_state(&mut self, state: TrainerState) {
         self.trainer_state = state;
     }
@@ -310,8 +310,8 @@ impl Scorer {
         self.step = step;
     }
 
-    /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the
-    /// others, `None` without one.
+    /// Drops journalled answers of steps before `next`. Returns the position from which the journal
+    /// holds those of later steps; `None` without a journal.
     pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
         self.journal.as_mut().map(|journal| journal.settle(next))
     }
@@ -354,8 +354,8 @@ impl Scorer {
         std::mem::take(&mut self.times)
     }
 
-    /// Takes completions in that are to be scored together, and returns at once where functions wait for
-    /// something outside. What the journal holds is not asked for.
+    /// Takes in completions that are to be scored together, and returns at once if functions wait for
+    /// something outside. Answers in the journal are not requested again.
     pub fn submit(&mut self, requests: Vec<ScoreRequest>) {
         let mut missing = Vec::with_capacity(requests.len());
         for request in requests {
@@ -392,8 +392,8 @@ impl Scorer {
         is_out || !self.answered.is_empty() || self.failure.is_some()
     }
 
-    /// Returns the scores that arrived since the last call, each answer journalled; waits as long as `wait`
-    /// allows, and not at all where nothing is being scored.
+    /// Returns the scores that arrived since the last call, each answer journalled. Waits as long as
+    /// `wait` allows, and not at all if nothing is being scored.
     pub fn next(&mut self, wait: Wait) -> Result<Vec<ScoreEvent>, ScoreError> {
         let wait = if self.answered.is_empty() && self.failure.is_none() { wait } else { Wait::No };
         let done = match &mut self.workers {

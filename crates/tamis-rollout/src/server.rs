@@ -68,7 +68,7 @@ pub enum ServerEvent {
         /// Why, with the tokens that were spent.
         fault: Fault,
     },
-    /// A sample was given up.
+    /// A sample was aborted.
     Aborted {
         /// Id of the sample.
         id: SampleId,
@@ -102,8 +102,8 @@ pub enum ServerEvent {
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ServerReport {
-    /// Whether it holds the weights that were published to it last; `None` where none were, or where it
-    /// cannot say.
+    /// Whether it holds the weights that were published to it last; `None` if none were, or if it
+    /// cannot report it.
     pub holds_current: Option<bool>,
     /// Load figures that the server reports.
     pub figures: Figures,
@@ -120,16 +120,16 @@ pub trait Server: Send {
     /// Gives requests up; each comes to [`ServerEvent::Aborted`], or to what it had come to before.
     fn abort(&mut self, what: AbortScope, now: Instant);
 
-    /// Gives everything in flight up at once and says what it was: nothing more is heard of it. A publication
-    /// or check ends too.
+    /// Drops everything in flight at once and returns its ids: it has no more events. A publication or
+    /// check ends too.
     fn drop_all(&mut self) -> Vec<SampleId>;
 
     /// Brings new weights; comes to [`ServerEvent::Published`] or [`ServerEvent::NotPublished`]. One at a
     /// time, and nothing is submitted meanwhile.
     fn publish(&mut self, publication: &Publication, in_flight: InFlight, now: Instant);
 
-    /// Has it free its GPU until the next publication, which wakes it; comes to [`ServerEvent::Slept`]. Only
-    /// where nothing is in flight, published or checked.
+    /// Has it free its GPU until the next publication, which wakes it; ends in [`ServerEvent::Slept`].
+    /// Allowed only if nothing is in flight, published or checked.
     fn sleep(&mut self);
 
     /// Looks whether it lives; comes to [`ServerEvent::Checked`]. One at a time.
@@ -144,7 +144,7 @@ pub trait Server: Send {
     /// Samples that have not come to an end.
     fn num_in_flight(&self) -> usize;
 
-    /// Why its log-probabilities are not those that are trained on, where it is known that they are not.
+    /// Why its log-probabilities are not those that are trained on, if that is known.
     fn other_logprobs(&self, _: &Sampling) -> Option<ParameterError> {
         None
     }
@@ -174,7 +174,7 @@ pub struct HttpServer<P> {
     /// Samples that the server turned away while it is paused, in the order in which they are asked for
     /// again.
     turned_away: VecDeque<TurnedAway>,
-    /// When connections of samples that were given up are closed.
+    /// Times at which connections of aborted samples are closed.
     closing: VecDeque<(Instant, u64)>,
     /// Events that happened without an exchange.
     ready: Vec<ServerEvent>,
@@ -184,9 +184,9 @@ pub struct HttpServer<P> {
     /// Label of the weights that it was given; `None` before the first publication.
     label: Option<String>,
     publishing: Option<Publishing>,
-    /// The learner, where it sends weights over a communicator.
+    /// The learner, if it sends weights over a communicator.
     sender: Option<Sender>,
-    /// Name of the adapter that samples, where one was published.
+    /// Name of the adapter that samples, if one was published.
     adapter: Option<String>,
     /// Names of the adapters that the server holds, the newest last.
     adapters: VecDeque<String>,
@@ -249,7 +249,7 @@ impl<P: Protocol> HttpServer<P> {
     }
 }
 
-/// Why the log-probabilities of a kind of server are not those that are trained on; `None` where they are.
+/// Why the log-probabilities of a kind of server are not those that are trained on; `None` if they are.
 fn other_logprobs<P: Protocol>(
     sampling: &Sampling,
     extra: &Map<String, Value>,
@@ -283,7 +283,8 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    /// The next request; `None` where this kind of server has no such thing. `model`: of which model.
+    /// The next request; `None` if this kind of server does not have it. `model` names the model that
+    /// it is for.
     fn call_of(&self, control: &Control<'_>, model: Option<&str>) -> Option<Call> {
         let request_id = format!("{}-{}", self.settings.nonce, self.next_number + 1);
         self.protocol.control(control, model, &request_id)
@@ -398,7 +399,7 @@ impl<P: Protocol> Server for HttpServer<P> {
                     let id = pending.request.id;
                     self.by_id.remove(&id);
                     if let Some(event) = self.finish_sample(*pending, exchange, now) {
-                        // It goes on before its answer that it does is read.
+                        // The server resumes before we read its answer.
                         let is_unproven = self.publishing.as_ref().is_some_and(|publishing| {
                             matches!(publishing.stage, Stage::Resume | Stage::Probe)
                         });
@@ -415,7 +416,7 @@ impl<P: Protocol> Server for HttpServer<P> {
                     self.is_asleep |= slept.is_ok();
                     self.ready.push(ServerEvent::Slept(slept));
                 }
-                // A number that is not known was given up.
+                // An unknown number belongs to an aborted sample.
                 Some(Errand::Unheard) | None => {}
             }
         }

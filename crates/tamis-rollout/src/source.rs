@@ -1,4 +1,4 @@
-//! Prompts ready to be generated from, and where they come from.
+//! Prompts ready to be generated from, and their sources.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub struct PreparedPrompt {
     pub images: Arc<[String]>,
     /// The text behind `token_ids`, with one token for each image.
     pub text: Arc<str>,
-    /// Content of the assistant message that the completion continues; empty where the conversation does not
-    /// end in one. It is prepended to the completion for scoring.
+    /// Content of the assistant message that the completion continues; empty if the conversation does
+    /// not end in one. It is prepended to the completion for scoring.
     pub continued: Arc<str>,
 }
 
@@ -29,7 +29,7 @@ pub struct DrawnPrompt {
     pub epoch: u64,
     /// The prompt.
     pub prompt: PreparedPrompt,
-    /// Probability with which it was selected; 1 where every prompt is.
+    /// Probability with which it was selected; 1 without selection.
     pub inclusion: f64,
 }
 

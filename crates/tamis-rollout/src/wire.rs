@@ -69,11 +69,11 @@ impl Call {
 pub struct HttpAnswer {
     /// Status code.
     pub status: u16,
-    /// Media type; empty where it named none.
+    /// Media type; empty if there is none.
     pub content_type: String,
     /// The body, whole.
     pub body: Vec<u8>,
-    /// When it wants to be asked again, where it said so as a number of seconds (`Retry-After`).
+    /// When it wants the next request, if it answered with a number of seconds (`Retry-After`).
     pub retry_after: Option<Duration>,
 }
 
@@ -84,7 +84,7 @@ impl HttpAnswer {
         read_json(&self.body)
     }
 
-    /// Nothing where the status says success; the fault that the answer is otherwise.
+    /// `Ok` if the status is a success; otherwise the fault of the answer.
     pub fn success(&self) -> Result<(), Fault> {
         if (200..300).contains(&self.status) {
             Ok(())

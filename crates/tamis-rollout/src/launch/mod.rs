@@ -1,8 +1,8 @@
-//! Inference servers as child processes: started, waited for until they answer, started again where they end,
-//! ended with the value.
+//! Inference servers as child processes: started, waited for until they answer, restarted if they end,
+//! and ended when the value is dropped.
 //!
-//! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a
-//! file, whose last lines a message shows. Where this process is killed, a guard ends the group.
+//! Each has its own process group, which is killed with it, because an engine has workers. Its output
+//! goes to a file; messages show the last lines. If this process is killed, a guard kills the group.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ mod running;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest time for a server's answer to a health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// When it is first said that servers are waited for; then whenever that time has doubled.
+/// Time until the first message that servers are still missing; after that, each time this doubles.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest time for processes to end once they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub const HEALTHY: Duration = Duration::from_secs(3600);
 const LAST_BYTES: u64 = 4096;
 const LAST_LINES: usize = 20;
 
-/// Where a process answers.
+/// The address of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A port of 127.0.0.1, on which it answers `GET /health`.
@@ -68,7 +68,7 @@ pub struct ServerProcess {
     pub shown: String,
     /// What it is, for messages: `server`.
     pub what: &'static str,
-    /// Where it answers.
+    /// Its address.
     pub place: Place,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
@@ -112,7 +112,7 @@ pub enum LaunchError {
     Refused {
         /// The reason.
         message: String,
-        /// The fix, where it is known.
+        /// The fix, if it is known.
         hint: Option<String>,
     },
     /// The process did not answer in time.
@@ -143,7 +143,7 @@ pub fn pause_after(restarts: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << restarts.min(16)).min(LONGEST_PAUSE)
 }
 
-/// Hears what a person should know of servers.
+/// Receives messages about servers for the user.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How long servers may take, and how often they are started again.
@@ -160,12 +160,12 @@ pub struct LaunchLimits {
 }
 
 impl LaunchLimits {
-    /// Of servers that are started again where they end.
+    /// For servers that are restarted if they end.
     pub fn of_servers(startup: Duration, silence: Option<Duration>) -> Self {
         Self { startup, silence, restarts: 8, healthy: HEALTHY }
     }
 
-    /// Of a process that somebody else looks after.
+    /// For a process that is supervised by another.
     pub fn once(startup: Duration) -> Self {
         Self { startup, silence: None, restarts: 0, healthy: HEALTHY }
     }
@@ -173,7 +173,7 @@ impl LaunchLimits {
 
 /// Processes that were started for a run, by this process or a launcher. Dropped, they are ended.
 pub trait Launched: Send + Sync {
-    /// Where they answer now. One that was started again may answer elsewhere than before.
+    /// Their current addresses. A restart may change one.
     fn addresses(&self) -> Vec<String>;
 
     /// Has the one at this place of [`Self::addresses`] ended and started again, as one that ended by itself.
@@ -202,7 +202,7 @@ pub trait Launched: Send + Sync {
 /// What became of a process that ended and is not started again.
 type Ended = Arc<Mutex<Option<String>>>;
 
-/// Servers of this process, all of which have answered once. Dropped, they are ended.
+/// Servers of this process, all of which have answered once. Dropping it ends them.
 pub struct LaunchedServers {
     addresses: Vec<String>,
     is_over: Arc<AtomicBool>,
@@ -213,11 +213,12 @@ pub struct LaunchedServers {
 }
 
 impl LaunchedServers {
-    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up. Those
-    /// that end later, or that a signal ends before, are started again.
+    /// Starts servers and waits until each answers `GET /health`; `None` if the wait was abandoned.
+    /// Servers that end later, or that a signal ends before, are restarted.
     ///
     /// # Errors
-    /// Where one cannot be started, ends by itself, or does not answer in time. None of them is left then.
+    /// If one cannot be started, ends by itself, or does not answer in time. All of them are then
+    /// ended.
     pub fn start(
         processes: Vec<ServerProcess>,
         limits: LaunchLimits,
@@ -278,7 +279,7 @@ impl Drop for LaunchedServers {
 struct Servers(Vec<Running>);
 
 impl Servers {
-    /// The number of restarts that it took until they did; `None` where the wait is given up.
+    /// The number of restarts until all answered; `None` if the wait was abandoned.
     fn wait_until_they_answer(
         &mut self,
         limits: LaunchLimits,
@@ -419,7 +420,7 @@ impl Drop for Servers {
     }
 }
 
-/// The end of a file of output; empty where there is none.
+/// The end of a file of output; empty if there is no file.
 pub fn last_lines(log: &Path) -> String {
     let (bytes, _) = tamis_file::read_end(log, LAST_BYTES).unwrap_or_default();
     tamis_process::last_lines(&String::from_utf8_lossy(&bytes), LAST_LINES, |line| !line.starts_with("$ "))

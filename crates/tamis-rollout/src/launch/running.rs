@@ -45,7 +45,7 @@ impl Running {
         let open = || tamis_file::open_with(&process.log, OpenOptions::new().create(true).append(true));
         let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
-        // What it was started with is printed where its output is.
+        // The command is printed at the head of its output.
         let _ = writeln!(log, "$ {}", process.shown);
         let mut command = tamis_process::command(&process.words);
         // Numbers of GPUs are those of `nvidia-smi`, here and in the plan: CUDA by itself begins with the

@@ -2,7 +2,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// A program of the shell that answers on its port, once it has said something.
+/// A shell program that answers on its port after it has printed something.
 fn server(folder: &Path, script: &str) -> ServerProcess {
     let port = free_ports(1).expect("a port")[0];
     std::fs::write(folder.join("health"), "").expect("a file");
@@ -144,7 +144,7 @@ fn workers_of_a_server_that_ended_end_with_it() {
     }
 }
 
-/// A server that writes down the number of each of its processes, and what is said of it.
+/// A server that records the number of each of its processes, and the messages about it.
 struct Watched {
     servers: LaunchedServers,
     folder: tempfile::TempDir,
@@ -181,7 +181,7 @@ impl Watched {
         soon("the next start", || self.pids().len() == number && answers(&self.place, HEALTH_TIMEOUT));
     }
 
-    /// Ends it; what was said until then.
+    /// Ends it; returns the messages until then.
     fn end(self) -> String {
         drop(self.servers);
         self.heard.lock().expect("lock").join("\n")
@@ -218,7 +218,7 @@ fn a_server_that_cannot_be_started_again_at_once_is_tried_again() {
     watched.await_start(2);
 }
 
-/// One that is stopped is there, takes connections, and says nothing.
+/// A stopped process exists, accepts connections, and sends nothing.
 #[test]
 fn a_server_that_hangs_is_ended_and_started_again() {
     let watched = Watched::start(LaunchLimits { silence: Some(Duration::from_secs(2)), ..limits(60) });
@@ -242,7 +242,7 @@ fn a_server_that_is_of_no_use_is_ended_and_started_again() {
     assert!(heard.contains("restart 2 of at most 8"), "{heard}");
 }
 
-/// As where the system wants its memory back while models are loaded.
+/// As when the system is out of memory while models are loaded.
 #[test]
 fn a_server_that_is_killed_before_it_answers_is_started_again() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -253,7 +253,7 @@ fn a_server_that_is_killed_before_it_answers_is_started_again() {
     drop(LaunchedServers::start(vec![process], limits(60), &never(), say).expect("up").expect("waited for"));
     let heard = heard.lock().expect("lock").join("\n");
     assert!(heard.contains("(signal: 9 (SIGKILL)) before it answered, and is started again"), "{heard}");
-    // One that is looked after by somebody else is not.
+    // A process that another supervises is not restarted.
     std::fs::remove_file(first).expect("gone");
     let limits = LaunchLimits::once(Duration::from_secs(60));
     let error = LaunchedServers::start(vec![server(folder.path(), &script)], limits, &never(), listen().0);

@@ -8,12 +8,13 @@ use crate::api::field::joined_text;
 use crate::api::field::{Fields, Refused};
 use crate::api::field::{is_empty, is_false, is_never, is_one, is_zero, read_stops};
 
-/// What a program asks.
-/// Messages have one form, so that those of two calls can be compared: `{"role", "content"}` with the content
-/// as one text (empty where an assistant's message has none), `"tool_calls"` where there are some, each
-/// `{"id", "type": "function", "function": {"name", "arguments"}}` with the arguments as JSON text,
-/// `"tool_call_id"`, `"name"` and reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if they are
-/// given. The role `developer` is `system`.
+/// A call of a program.
+///
+/// Messages have one form, so that two calls can be compared: `{"role", "content"}` with the content as
+/// one text (empty if an assistant's message has none), `"tool_calls"` if there are any, each `{"id",
+/// "type": "function", "function": {"name", "arguments"}}` with the arguments as JSON text,
+/// `"tool_call_id"`, `"name"` and reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if
+/// they are given. The role `developer` becomes `system`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatCall {
     /// Number of calls of its episode that were handed on before.
@@ -76,7 +77,7 @@ const REFUSED: [Refused; 28] = [
     ("continue_final_message", is_false, "the answer is a message of its own"),
 ];
 
-/// Fields that say how to sample: a run samples all of a group's members alike, by its own settings.
+/// Sampling fields: a run samples all members of a group alike, by its own settings.
 const SAMPLING: [&str; 6] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
 
 impl ChatCall {
@@ -108,14 +109,14 @@ impl ChatCall {
         })
     }
 
-    /// The messages that this call has after those of an earlier one and its answer; `None` where its
-    /// conversation does not go on from there, or its tools are others.
+    /// The messages of this call after those of an earlier one and its answer; `None` if its
+    /// conversation does not continue that one, or its tools differ.
     ///
-    /// Tool calls are the same where their ids, names and arguments as JSON values are.
+    /// Tool calls are equal if their ids, names and arguments (as JSON values) are.
     pub fn after(&self, earlier: &Self, answer: &ChatAnswer) -> Option<&[Value]> {
         let (answered, new) =
             self.messages.strip_prefix(earlier.messages.as_slice())?.split_first().filter(|_| {
-                // Tools stand in front of the conversation.
+                // Tools are rendered before the conversation.
                 self.tools == earlier.tools
             })?;
         let is_same = for_template(answered) == for_template(&answer.message());

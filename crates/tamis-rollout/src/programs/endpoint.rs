@@ -21,7 +21,7 @@ use crate::api::json::{Document, JsonForm};
 use crate::api::seconds;
 use crate::body::BodyLimits;
 
-/// Tells OpenAI's clients whether to make a call again.
+/// Header that decides whether OpenAI's clients retry a call.
 const SHOULD_RETRY: &str = "x-should-retry";
 
 enum Reply {
@@ -118,7 +118,7 @@ async fn chat(
 ) -> Result<Result<Reply, ApiError>, Refusal> {
     let limits = BodyLimits { most: ledger.settings.max_body_bytes, patience };
     let form = JsonForm {
-        // Who writes a call by hand may not say that it is JSON, and what else would it be.
+        // A hand-written call may omit the content type; its body can only be JSON.
         takes_any_form: true,
         too_large: |most| {
             let message = format!("the call is longer than {most} bytes, the most that is read");

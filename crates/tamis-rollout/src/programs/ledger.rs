@@ -1,4 +1,4 @@
-//! Which episodes are open, what they may ask, which calls wait, and what is to be told.
+//! Open episodes, the calls they may still make, waiting calls, and events for the owner.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -19,7 +19,7 @@ use crate::body::BodyRoom;
 /// Ended episodes whose URLs are remembered.
 const MOST_ENDED: usize = 1 << 16;
 
-/// Fields of refused calls that are told of, at most.
+/// Most fields of refused calls that are reported.
 const MOST_TOLD: usize = 32;
 
 /// Episodes all of whose calls were refused after which it is sure that those of all others are.
@@ -33,7 +33,7 @@ struct Episode {
     /// Of those, the ones that wait.
     num_waiting: usize,
     refused: RefusedCalls,
-    /// What the last of those was told.
+    /// Message of the last refusal.
     last_refusal: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Calls {
     pub(super) num_calls: usize,
     /// Calls that were refused, those that were handed on before included.
     pub(super) num_refused: u64,
-    /// What the last of those was told.
+    /// Message of the last refusal.
     pub(super) last_refusal: Option<String>,
 }
 
@@ -63,17 +63,17 @@ struct Open {
     calls: BTreeMap<CallNumber, WaitingCall>,
     events: Vec<ProgramEvent>,
     refused: RefusedCalls,
-    /// What a person should hear.
+    /// Warnings for the user.
     warnings: Vec<String>,
-    /// Whether a number without a name was told of.
+    /// Whether a number without a name was reported.
     has_unnamed: bool,
-    /// Fields of sampling that were told of.
+    /// Sampling fields that were reported.
     sampling: BTreeSet<&'static str>,
-    /// Fields and routes of refused calls that were told of.
+    /// Fields and routes of refused calls that were reported.
     refused_fields: BTreeSet<String>,
     /// Episodes that ended without a call that was handed on, and whose own calls were refused.
     num_in_vain: usize,
-    /// What the last of those was told.
+    /// Message of the last of those.
     last_in_vain: String,
 }
 
@@ -164,7 +164,7 @@ impl Ledger {
         std::mem::take(&mut self.lock().refused)
     }
 
-    /// Notes a number that no metric can be named after: a person hears of the first.
+    /// Records a number that cannot become a metric; only the first is reported to the user.
     pub(super) fn note_unnamed(&self, name: &str) {
         let mut open = self.lock();
         if !std::mem::replace(&mut open.has_unnamed, true) {
@@ -176,8 +176,8 @@ impl Ledger {
         std::mem::take(&mut self.lock().warnings)
     }
 
-    /// The episode whose URL has this token, where the key is its own; refusals are counted for the one that
-    /// is to blame, as far as that is known.
+    /// The episode whose URL has this token, if the key is its own. A refusal is counted for the
+    /// episode to blame, if that is known.
     pub(super) fn admit(&self, token: &str, key: &str) -> Result<EpisodeNumber, Refusal> {
         let mut open = self.lock();
         let (asked, caller) = (open.tokens.get(token).copied(), open.tokens.get(key).copied());
@@ -200,7 +200,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a refusal of a call of an episode. A person hears of the first of each field.
+    /// Counts a refused call of an episode. The first of each field is reported to the user.
     pub(super) fn refuse(&self, episode: EpisodeNumber, refusal: &Refusal) {
         let mut open = self.lock();
         if let Refusal::Request(error) = refusal
@@ -257,7 +257,7 @@ impl Ledger {
         Err(refusal)
     }
 
-    /// Answers a call; no where nobody waits.
+    /// Answers a call; false if nobody waits.
     pub(super) fn answer(&self, call: CallNumber, answer: Answered) -> bool {
         let taken = {
             let mut open = self.lock();
@@ -303,7 +303,7 @@ impl Ledger {
         (self.bell)();
     }
 
-    /// Closes an episode of which nobody wants to hear any more.
+    /// Closes an episode that nobody wants events of any more.
     pub(super) fn forget(&self, episode: EpisodeNumber) -> RefusedCalls {
         let mut open = self.lock();
         let closed = open.close(episode);
@@ -311,7 +311,7 @@ impl Ledger {
         closed.map_or_else(RefusedCalls::default, |(closed, _)| closed.refused)
     }
 
-    /// Closes all episodes; nothing is told.
+    /// Closes all episodes without events.
     pub(super) fn close_all(&self) {
         let mut open = self.lock();
         let episodes: Vec<EpisodeNumber> = open.episodes.keys().copied().collect();

@@ -1,5 +1,5 @@
-//! Agents as programs: any program that speaks OpenAI's API plays an episode, and the policy answers its
-//! calls.
+//! Agents as programs: any program that speaks OpenAI's API plays an episode, and the policy answers
+//! its calls.
 //!
 //! ```text
 //! owner ── begin(task) ──> ProgramHost ── starts ──> program
@@ -7,57 +7,65 @@
 //!       ── answer ───────>              ── the completion ──>
 //!       <── Ended ────────              <── last line of its output, exit status ──
 //! ```
-//! The host is an HTTP server on 127.0.0.1 and a supervisor of processes, each a thread of its own. It knows
-//! neither tokens nor templates nor where answers come from: it tells its owner what happened
-//! ([`ProgramHost::take_events`]), and is told what to answer ([`ProgramHost::answer`]), at any time and in
-//! any order.
+//!
+//! The host is an HTTP server on 127.0.0.1 and a supervisor of processes, each in its own thread. It
+//! knows neither tokens nor templates nor the source of the answers. The owner takes its events
+//! ([`ProgramHost::take_events`]) and answers calls ([`ProgramHost::answer`]), at any time and in any
+//! order.
 //!
 //! # What a program gets
 //!
-//! A process and a process group of its own, for one episode, in a clean environment but for these variables:
+//! A process and a process group of its own, for one episode, in a clean environment with these
+//! variables:
 //!
 //! | variable | what it is |
 //! |---|---|
-//! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`, the episode's alone |
+//! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`, only for this episode |
 //! | `OPENAI_API_KEY` | the same token: the key of the episode's calls, as clients send it (`Authorization: Bearer`) |
 //! | `TAMIS_MODEL` | the name of the policy; calls may name any model |
 //! | `TAMIS_TASK` | the path of a file with the task, one line of JSON |
-//! The same line is on its standard input, which then ends. Variables of tamis's own environment are passed
-//! on unless they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`, `OPENAI_*`
-//! and the like); what the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
+//!
+//! The same line is on its standard input, which then ends. Variables of tamis's own environment are
+//! passed on unless they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`,
+//! `OPENAI_*` and the like). Variables that the settings name are always set. Calls to 127.0.0.1 bypass
+//! proxies.
+//!
 //! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools and
-//! log-probabilities, in one piece or as a stream. `POST responses` is the same for texts and tools in the
-//! form of their newer interface. `GET models` names the policy. Several calls may be under way at once. A
-//! body is read as JSON whatever its content type says.
+//! log-probabilities, in one piece or as a stream. `POST responses` is the same for texts and tools in
+//! the form of their newer interface. `GET models` names the policy. Several calls may be under way at
+//! once. A body is read as JSON regardless of its content type.
 //!
 //! # What it answers
-//! It exits with 0, and the end of its standard output says what came of it:
-//! `{"reward": 1.0, "success": true, "info": {"steps": 3}}`, all of it optional, on a line of its own, of
-//! which the last counts; or a number as the very last line. Where there is neither, a reward function has to
-//! score the episode. An exit with another code, a signal, more than the time of an episode, a flood of
-//! output, and an end without a single call are failures, with the last lines of its standard error. Whatever
-//! is left of its process group is killed once it has ended, and on Linux what has left the group (`setsid`),
-//! which is known by `TAMIS_TASK` among the variables that it was started with.
+//!
+//! It exits with 0, and the end of its standard output holds the outcome: `{"reward": 1.0, "success":
+//! true, "info": {"steps": 3}}`, all of it optional, on a line of its own (the last such line counts);
+//! or a number as the very last line. Without either, a reward function has to score the episode.
+//!
+//! These are failures, reported with the last lines of its standard error: another exit code, a signal,
+//! more than the time of an episode, a flood of output, and an end without a single call. When the
+//! program has ended, the rest of its process group is killed. On Linux processes that have left the
+//! group (`setsid`) are killed too; they are recognised by `TAMIS_TASK` in their environment.
 //!
 //! # What is refused
 //!
 //! Refusals have OpenAI's form `{"error": {message, type, param, code}}`, are counted by their reason
-//! ([`RefusedCalls`]) and say to clients not to try again (`x-should-retry`), but for the one that passes:
+//! ([`RefusedCalls`]) and ask clients not to retry (`x-should-retry`), except if the reason passes:
 //!
 //! | status | call |
 //! |---|---|
-//! | 400, 404, 405 | cannot be read or asks for what is not done: several samples, images, other routes |
-//! | 401 | of no URL that was ever given out, or without the key of the URL's episode |
+//! | 400, 404, 405 | cannot be read or asks for what is not supported: several samples, images, other routes |
+//! | 401 | of an unknown URL, or without the key of the URL's episode |
 //! | 403 | more than an episode may make |
 //! | 410 | after the end of its episode |
 //! | 413 | longer than a call may be |
-//! | 429 | while as many calls of the episode as may be at once are under way: passes |
-//! | 503 | while other long calls take all the room that there is for them: passes |
-//! Where tamis itself is killed, process groups end a second later, and the folder of all episodes is
-//! removed: each has a guard that is there before it. A process that leaves its group and has a clean
-//! environment is not found by the end of its episode, nor is one that left it where tamis is killed; its
-//! calls are refused. A client that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]):
-//! OpenAI's does so after ten minutes, and then makes the call again.
+//! | 429 | too many calls of the episode are under way: passes |
+//! | 503 | other long calls take all the room that there is for them: passes |
+//!
+//! If tamis itself is killed, process groups end a second later, and the folder of all episodes is
+//! removed: each has a guard that starts before it. Two kinds of process are not found: at the end of
+//! its episode, one that left its group and has a clean environment; and after tamis is killed, any
+//! that left its group. Their calls are refused. A client that stops waiting for an answer is reported
+//! ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and then makes the call again.
 
 mod call;
 mod endpoint;
@@ -90,8 +98,8 @@ use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};
 use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 
-/// Longest time that a client may take to send a call, to read some of an answer, or to say nothing between
-/// two.
+/// Longest time that a client may take to send a call, to read part of an answer, or to stay idle
+/// between two calls.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 const MOST_CONNECTIONS: usize = 8192;
@@ -198,7 +206,7 @@ pub enum ProgramEvent {
         /// The call; it cannot be answered.
         call: CallNumber,
     },
-    /// A program ended, and nothing more is told of its episode.
+    /// A program ended; its episode has no more events.
     Ended {
         /// The episode.
         episode: EpisodeNumber,
@@ -264,8 +272,8 @@ impl ProgramHost {
         self.address
     }
 
-    /// Starts the program of an episode with its task, or has it wait where as many run as may at once.
-    /// Whatever goes wrong is the episode's end.
+    /// Starts the program of an episode with its task, or queues it if as many run as may at once. Any
+    /// error ends the episode.
     pub fn begin(&self, task: &Value) -> EpisodeNumber {
         let (episode, token) = self.ledger.open();
         self.order(Order::Begin { episode, token, task: task.to_string() });
@@ -277,14 +285,14 @@ impl ProgramHost {
         self.ledger.take_events()
     }
 
-    /// Answers a call; no where nobody waits for it any more.
+    /// Answers a call; false if nobody waits for it any more.
     pub fn answer(&self, call: CallNumber, answer: Result<ChatAnswer, ChatError>) -> bool {
         self.ledger.answer(call, answer)
     }
 
-    /// Kills the program of an episode with its process group, and refuses its calls from now on. Nothing
-    /// more is told of it, what waits to be taken included; its refused calls are returned. An episode that
-    /// has ended is left alone.
+    /// Kills the program of an episode with its process group, and refuses its calls from now on. The
+    /// episode has no more events, and waiting ones are dropped; its refused calls are returned. An
+    /// episode that has ended is not changed.
     pub fn end(&self, episode: EpisodeNumber) -> RefusedCalls {
         let refused = self.ledger.forget(episode);
         self.order(Order::End(episode));
@@ -297,7 +305,7 @@ impl ProgramHost {
         self.ledger.take_refused()
     }
 
-    /// What a person should hear since this was asked last.
+    /// Warnings for the user since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.ledger.take_warnings()
     }

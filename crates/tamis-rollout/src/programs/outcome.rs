@@ -1,4 +1,4 @@
-//! What a program says came of its episode.
+//! A program's own report on its episode.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +9,9 @@ use tamis_env::environment::names::is_number_name;
 /// What came of an episode, by its program.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProgramOutcome {
-    /// Reward; `None` where the program gave none.
+    /// Reward; `None` if the program gave none.
     pub reward: Option<f64>,
-    /// Success, where the program said it.
+    /// Success, if the program reported it.
     pub success: Option<bool>,
     /// Other numbers; yes is 1 and no is 0.
     pub info: BTreeMap<String, f64>,
@@ -20,7 +20,7 @@ pub struct ProgramOutcome {
 /// Why nothing came of an episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramFailure {
-    /// In words, with the last lines of its program's standard error where it was started.
+    /// A message, with the last lines of its program's standard error if it was started.
     pub reason: String,
     /// Whether its program took too long.
     pub is_late: bool,
@@ -40,11 +40,12 @@ impl From<String> for ProgramFailure {
 
 const KEYS: [&str; 3] = ["reward", "success", "info"];
 
-/// Reads the end of a program's output: the last line that is an object with one of the keys, or a number as
-/// the very last line. `unnamed` hears of numbers that no metric can be named after, which are left out.
+/// Reads the end of a program's output: the last line that is an object with one of the keys, or a
+/// number as the very last line. `unnamed` receives numbers that cannot become a metric, which are left
+/// out.
 ///
 /// # Errors
-/// In words, where a line is meant as an outcome and is none.
+/// A message, if a line looks like an outcome and is not one.
 pub(super) fn read(output: &str, unnamed: &mut dyn FnMut(&str)) -> Result<ProgramOutcome, String> {
     let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
     let Some(last) = lines.next_back() else { return Ok(ProgramOutcome::default()) };
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn without_such_a_line_nothing_is_known() {
-        // A number counts as the very last line alone: others are its own business.
+        // A number counts only as the very last line; others are ignored.
         for output in ["", "\n \n", "done", "0.5\ndone", "{\"answer\": 1}", "[1.0]", "true", "{broken"] {
             assert_eq!(read(output), Ok(ProgramOutcome::default()), "{output:?}");
         }

@@ -1,4 +1,4 @@
-//! The process of one episode: started with its task, looked after, killed with its group.
+//! The process of one episode: started with its task, supervised, killed with its group.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -44,7 +44,8 @@ pub(super) struct Process {
     is_over: bool,
 }
 
-/// A folder of an episode, removed with the value; where tamis is killed, the host's goes with all of them.
+/// A folder of an episode, removed with the value. If tamis is killed, the guard removes the host's
+/// folder, which contains all of them.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -25,7 +25,8 @@ pub struct RefusedCalls {
     pub invalid: u64,
     /// For whose conversation or answer there was no room.
     pub too_long: u64,
-    /// That cannot be answered for another reason: their conversation cannot be rendered, say.
+    /// That cannot be answered for another reason, for instance if their conversation cannot be
+    /// rendered.
     pub unanswerable: u64,
 }
 

@@ -53,7 +53,7 @@ pub struct ChatLogprob {
 /// The policy's answer to a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatAnswer {
-    /// What it says; tool calls have been taken out of it.
+    /// Its text without the tool calls.
     pub text: String,
     /// Tools that it calls.
     pub tool_calls: Vec<ChatToolCall>,
@@ -80,7 +80,7 @@ impl ChatAnswer {
         }
     }
 
-    /// The message that stands in later calls for this answer, in the form of [`ChatCall::messages`].
+    /// The message that represents this answer in later calls, in the form of [`ChatCall::messages`].
     ///
     /// [`ChatCall::messages`]: super::ChatCall::messages
     pub fn message(&self) -> Value {

@@ -44,7 +44,7 @@ fn is_text(text: &Value) -> bool {
         && text.as_object().is_some_and(|text| text.keys().all(|key| key == "format" || key == "verbosity"))
 }
 
-/// Nothing is asked for: clients send their encrypted reasoning or an effort without being told to.
+/// No value that matters: clients send encrypted reasoning or an effort by default.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Array(values) => values.iter().all(|value| value == "reasoning.encrypted_content"),
@@ -84,7 +84,7 @@ pub(super) fn chat_body(body: &Value) -> Result<Value, ApiError> {
     Ok(Value::Object(chat))
 }
 
-/// An item of the conversation. What the policy said in one answer is one message.
+/// An item of the conversation. All items of one answer of the policy become one message.
 fn read_item(name: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let text = |field: &str| {
         let name = format!("{name}.{field}");
@@ -130,7 +130,7 @@ fn read_item(name: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), 
     Ok(())
 }
 
-/// The text of a message, whose parts say who wrote them.
+/// The text of a message, whose parts name their author.
 fn read_content(name: &str, content: &Value) -> Result<String, ApiError> {
     let wrong = || {
         let expected = "a text, or parts of the types input_text and output_text";

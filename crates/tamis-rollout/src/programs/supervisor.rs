@@ -1,4 +1,4 @@
-//! The thread that starts programs, looks after them and ends them.
+//! The thread that starts, supervises and ends programs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl Supervisor {
         Self { settings, ledger, address, waiting, running, killed }
     }
 
-    /// Until it is told to stop, or nobody is left to do so.
+    /// Runs until it is asked to stop, or no sender is left.
     pub(super) fn run(mut self, orders: &Receiver<Order>) {
         loop {
             let is_idle = self.running.is_empty() && self.killed.is_empty();
@@ -94,7 +94,7 @@ impl Supervisor {
             .collect();
         for (episode, end) in ended {
             if let Some(process) = self.running.remove(&episode) {
-                // Where the episode is not open any more, nobody wants to know.
+                // If the episode is no longer open, the exit is ignored.
                 if let Some(calls) = self.ledger.calls(episode) {
                     let outcome = read_end(&self.ledger, &process, end, &calls);
                     self.ledger.close(episode, outcome);

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// Ends of the names of secrets, alone or after an underscore.
+/// Ends of the names of secrets, as the whole name or after an underscore.
 const SECRETS: [&str; 9] = [
     "API_KEY",
     "TOKEN",

@@ -87,7 +87,7 @@ impl Owner {
         }
     }
 
-    /// Waits for the bell; no where it stays silent.
+    /// Waits for the bell; false if it stays silent.
     fn is_rung(&self) -> bool {
         let guard = self.rung.0.lock().expect("lock");
         let (mut guard, waited) = self.rung.1.wait_timeout_while(guard, LONG, |rung| !*rung).expect("lock");
@@ -274,7 +274,7 @@ print(0)
     let expected = RefusedCalls { invalid: 6, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
     assert_eq!((outcome, refused), (Ok(reward(0.0)), expected));
     assert_eq!(owner.host.take_refused(), expected);
-    // A person hears of each field once.
+    // Each field is reported once.
     let warnings = owner.host.take_warnings();
     let count = |word: &str| warnings.iter().filter(|told| told.contains(word)).count();
     for word in
@@ -453,7 +453,7 @@ print(ask("second"))
     let episode = owner.begin(&json!({"file": file}));
     let (_, first, _) = owner.asked();
     std::fs::write(&file, "").unwrap();
-    // Which of the two connections is heard of first is open.
+    // The order of the two connections is open.
     let mut events = [owner.next(), owner.next()];
     events.sort_by_key(|event| matches!(event, ProgramEvent::Asked { .. }));
     assert_eq!(events[0], ProgramEvent::Abandoned { episode, call: first });
@@ -535,8 +535,8 @@ fn openais_python_client_plays_an_episode() {
     };
     let outcome = outcome.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((outcome.reward, outcome.success), (Some(1.0), Some(true)));
-    // In one piece, as a stream, and by the asynchronous client: what it sends back is known as what it was
-    // told.
+    // In one piece, as a stream, and by the asynchronous client: what it sends back is recognised as
+    // the answer that it got.
     assert_eq!((num_streamed, num_continued), (3, 4));
     // Each refusal was taken for good: none was tried again.
     let expected =

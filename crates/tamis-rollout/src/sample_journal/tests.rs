@@ -114,7 +114,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
     let looks = std::cell::Cell::new(0);
     let place = format!("streaming {is_streaming}, seed {seed}, killed after {kill_after}");
     for process in 0..2 {
-        // What the process before was told since the checkpoint.
+        // What the earlier process had received since the checkpoint.
         let had: BTreeSet<(u64, PolicyVersion)> = disk.all()[saved.journal..]
             .iter()
             .map(|(_, asked, _)| (asked.key.bits(0), asked.version))
@@ -148,7 +148,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             for record in collected.trained.iter().chain(&collected.others) {
                 assert_eq!(fates.insert(record.group.id.0, record.fate.name()), None, "{place}");
             }
-            // What is trained on is what was journalled, whatever process was told it.
+            // Exactly what was journalled is trained on, whichever process received it.
             let journalled = disk.all();
             for record in &collected.trained {
                 for member in &record.group.trajectories {

@@ -1,4 +1,4 @@
-//! Whether one server lives, and what it says of itself, question by question.
+//! Whether one server is alive, and what it reports about itself, request by request.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,7 +13,7 @@ enum Look {
     Health,
     Program,
     Models,
-    /// A publication that came to no end has left it paused, or one goes on.
+    /// An unfinished publication has left it paused, or one is in progress.
     IsPaused,
     /// A run that ended while its policy learned has left it asleep. To vLLM what is paused sleeps, too.
     IsSleeping,
@@ -29,7 +29,7 @@ pub(super) struct Checking {
     report: ServerReport,
     /// When it was found paused first.
     paused_since: Option<Instant>,
-    /// When the next question is asked, where that is not at once.
+    /// When the next request is sent, if not at once.
     pub(super) again_at: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl<P: Protocol> HttpServer<P> {
     pub(super) fn read_check(&mut self, exchange: Exchange, now: Instant) {
         let Some(checking) = &mut self.checking else { return };
         let Some(look) = checking.left.pop_front() else { return };
-        // It lives, and says that it is asked too often.
+        // It is alive, and limits the rate of requests.
         let is_limited = self.is_known && exchange.as_ref().is_ok_and(|answer| answer.status == 429);
         let outcome = exchange.and_then(|answer| self.protocol.read_control(&control_of(look), &answer));
         let fault = match outcome {
@@ -169,8 +169,8 @@ impl<P: Protocol> HttpServer<P> {
             }
             Ok(ControlReply::Done | ControlReply::Scores(_) | ControlReply::Workers(_)) => None,
             Err(_) if is_limited => None,
-            // Routes that a server may lack: it says neither what its weights are called nor how busy it is,
-            // and is never paused.
+            // A server may lack these routes: it then reports neither the label of its weights nor its
+            // load, and is never paused.
             Err(fault)
                 if matches!(
                     look,

@@ -10,11 +10,11 @@ use tamis_core::fault::Fault;
 /// Name of the file that carries a probe, beside the weights that it is of.
 pub const FILE: &str = "probe.json";
 
-/// A text and what the published weights say of it.
+/// A text and its log-probabilities under the published weights.
 ///
-/// The probe finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the
-/// old head of a model with tied embeddings). It cannot find what is smaller than the server's own rounding:
-/// `tolerance` has to leave room for that.
+/// The probe finds a server that did not load the weights at all, or only in part (vLLM's CPU build
+/// keeps the old head of a model with tied embeddings). It cannot find differences below the server's
+/// own rounding: `tolerance` has to leave room for that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// The text's tokens \[T\], at least two.
@@ -30,7 +30,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Reads the probe of a folder of weights; `None` where there is none.
+    /// Reads the probe of a folder of weights; `None` if the folder has none.
     pub fn read(folder: &Path) -> Result<Option<Self>, Fault> {
         let path = folder.join(FILE);
         let no_probe = |reason: String| fault!("{} is no probe: {reason}", path.display());
@@ -53,8 +53,8 @@ impl Probe {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN where one
-    /// of them is.
+    /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN if
+    /// one of them is.
     ///
     /// ```
     /// use tamis_rollout::server::Probe;
@@ -66,8 +66,8 @@ impl Probe {
         sum / self.logprobs.len() as f64
     }
 
-    /// Mean absolute distance of the expected log-probabilities from their mean, in nats: it grows with the
-    /// logits, as rounding does. 0 where there is one alone, or where they are all the same.
+    /// Mean absolute distance of the expected log-probabilities from their mean, in nats: it grows with
+    /// the logits, as rounding does. 0 if there is only one, or if they are all equal.
     ///
     /// ```
     /// use tamis_rollout::server::Probe;

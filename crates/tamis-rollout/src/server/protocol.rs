@@ -20,7 +20,7 @@ pub enum Control<'a> {
     Models,
     /// Whether it is paused.
     IsPaused,
-    /// Of which distribution its log-probabilities are.
+    /// The distribution of its log-probabilities.
     LogprobsMode,
     /// The label of its weights.
     Label,
@@ -36,7 +36,7 @@ pub enum Control<'a> {
     UnloadAdapter(&'a str),
     /// How many processes hold its weights.
     CountWorkers,
-    /// Be ready for weights that come as this says.
+    /// Prepare for weights that come as described here.
     BeginTransfer(&'a str),
     /// New weights begin to come.
     BeginUpdate,
@@ -56,7 +56,7 @@ pub enum Control<'a> {
     SetLabel(&'a str),
     /// Generate again.
     Resume,
-    /// Say the log-probabilities of these tokens.
+    /// Return the log-probabilities of these tokens.
     Score(&'a [u32]),
 }
 
@@ -73,7 +73,7 @@ pub enum ControlReply {
     IsPaused(bool),
     /// Whether it sleeps.
     IsSleeping(bool),
-    /// Of which distribution.
+    /// The distribution of its log-probabilities.
     Mode(LogprobsOf),
     /// The label of the weights.
     Label(String),
@@ -93,20 +93,20 @@ pub trait Protocol: Default + Send {
     /// Whether answers are text only, without ids and log-probabilities.
     const IS_TEXT_ONLY: bool = false;
 
-    /// Hint where the routes that change weights are refused.
+    /// Hint if the routes that change weights are refused.
     const NO_CONTROL: &'static str = "";
 
-    /// Hint where the routes that load adapters are refused; `None` where this kind of server takes none.
+    /// Hint if the routes that load adapters are refused; `None` if this kind of server takes none.
     const NO_ADAPTERS: Option<&'static str> = None;
 
-    /// Hint where handles of weights in the memory of the GPU are refused; `None` where this kind of server
+    /// Hint if handles of weights in the memory of the GPU are refused; `None` if this kind of server
     /// takes none.
     const NO_HANDLES: Option<&'static str> = None;
 
-    /// Hint where weights over a communicator are refused; `None` where this kind of server takes none.
+    /// Hint if weights over a communicator are refused; `None` if this kind of server takes none.
     const NO_TRANSFER: Option<&'static str> = None;
 
-    /// Hint where it does not go to sleep.
+    /// Hint if it does not go to sleep.
     const NO_SLEEP: &'static str = "";
 
     /// Refuses settings that it cannot carry out as meant.
@@ -115,7 +115,7 @@ pub trait Protocol: Default + Send {
     /// The request of one sample.
     fn sample(&self, ask: &Ask<'_>) -> Call;
 
-    /// Why it cannot be given prompts with images; `None` where it can.
+    /// Why it cannot be given prompts with images; `None` if it can.
     fn refuses_images(&self) -> Option<&'static str> {
         Some("prompts with images are sampled by vLLM alone (rollout.backend: vllm)")
     }
@@ -126,31 +126,30 @@ pub trait Protocol: Default + Send {
     /// Reads an answer to [`Self::sample`].
     fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault>;
 
-    /// Gives requests up; empty where only closing the connection does.
+    /// Requests that abort samples; empty if only closing the connection does.
     fn abort(&self, request_ids: &[String]) -> Vec<Call>;
 
-    /// Whether answers say which tokens which weights sampled. Where they do not, nothing is in flight while
-    /// weights change.
+    /// Whether answers report which weights sampled which tokens. If they do not, nothing is in flight
+    /// while weights change.
     fn reports_spans(&self) -> bool;
 
-    /// The request of something else; `None` where this kind of server has no such thing, or does it along
-    /// with another.
+    /// The request for another operation; `None` if this kind of server does not have it, or does it
+    /// along with another.
     fn control(&self, control: &Control<'_>, model: Option<&str>, request_id: &str) -> Option<Call>;
 
     /// Reads an answer to [`Self::control`].
     fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault>;
 
-    /// Of which distribution its log-probabilities are, where that is known without asking.
+    /// The distribution of its log-probabilities, if that is known without asking.
     fn known_mode(&self) -> Option<LogprobsOf>;
 
-    /// The NCCL that this server comes with, where that is known; an error is why it takes no weights over a
-    /// communicator.
+    /// The NCCL that this server comes with, if that is known; an error is why it takes no weights over
+    /// a communicator.
     fn nccl(&self) -> Result<Option<&'static str>, String> {
         Ok(None)
     }
 
-    /// Mean difference of log-probabilities, in nats, that its rounding may make at most, where that is
-    /// known.
+    /// Largest mean difference of log-probabilities, in nats, due to its rounding, if that is known.
     fn rounding(&self) -> Option<f64> {
         None
     }
@@ -162,7 +161,7 @@ pub struct Vllm {
     interface: Interface,
     /// `tamis serve`, which takes our keys and reports log-probabilities as ours.
     is_tamis: bool,
-    /// The release, once it has said it.
+    /// The release, once it has reported it.
     release: Option<String>,
 }
 
@@ -205,7 +204,7 @@ impl Protocol for Vllm {
     }
 
     fn sample(&self, ask: &Ask<'_>) -> Call {
-        // A key says all that a seed could.
+        // A key contains all that a seed could.
         let (seed, key) = if self.is_tamis { (None, ask.key) } else { (ask.seed, None) };
         vllm::sample(self.interface, &Ask { seed, key, ..*ask })
     }
@@ -277,7 +276,7 @@ impl Protocol for Vllm {
             Control::Models => vllm::read_models(answer).map(ControlReply::Models),
             Control::CountWorkers => vllm::read_world_size(answer).map(ControlReply::Workers),
             Control::IsPaused => vllm::read_is_paused(answer).map(ControlReply::IsPaused),
-            // 403 where the server was started without --enable-scale-out, 404 where it is older than the
+            // 403 if the server was started without --enable-scale-out, 404 if it is older than the
             // route.
             Control::LogprobsMode
                 if self.interface == Interface::Generate && matches!(answer.status, 403..=405) =>
@@ -431,7 +430,7 @@ impl Protocol for OpenAi {
     }
 
     fn control(&self, control: &Control<'_>, _: Option<&str>, _: &str) -> Option<Call> {
-        // Many have no other route that says whether they live.
+        // For many servers this is the only route that shows whether they are alive.
         matches!(control, Control::Models).then(vllm::models)
     }
 

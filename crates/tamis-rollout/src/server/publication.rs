@@ -38,7 +38,7 @@ pub(super) enum Stage {
     ResetCache,
     SetLabel,
     Resume,
-    /// Of which distribution its log-probabilities are, where no check could ask: it held nothing.
+    /// The distribution of its log-probabilities, if no check could ask because it held no weights.
     Mode,
     Probe,
 }
@@ -71,15 +71,15 @@ impl Stage {
     }
 }
 
-/// Name of the file that says where in the memory of a GPU published weights are: the object that vLLM calls
-/// `update_info`.
+/// Name of the file with the locations of published weights in the memory of a GPU: the object that
+/// vLLM calls `update_info`.
 pub const HANDLES: &str = "handles.json";
 
 #[derive(Debug, Clone)]
 pub(super) enum Loaded {
     /// The whole weights of the folder.
     Whole,
-    /// The folder's adapter, under a name as a model: that of no other, also where a version is loaded twice.
+    /// The folder's adapter, under a unique model name, even if a version is loaded twice.
     Adapter(String),
     /// Weights in the memory of the GPU, by the text of [`HANDLES`].
     Handles(String),
@@ -93,11 +93,11 @@ pub(super) enum Loaded {
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) snapshot: Snapshot,
-    /// Where it is described.
+    /// The folder that describes it.
     pub(super) folder: PathBuf,
-    /// As the server is told.
+    /// The text that the server gets.
     pub(super) update_info: String,
-    /// How many workers it has, and what they are to be told: of a communicator that is made anew.
+    /// Number of its workers, and the text that they get: for a communicator that is made anew.
     pub(super) workers: Option<u64>,
     pub(super) init_info: Option<String>,
     pub(super) has_communicator: bool,
@@ -130,7 +130,8 @@ pub(super) struct Publishing {
     pub(super) tries: u32,
     pub(super) ask_again_at: Option<Instant>,
     pub(super) awaited: Awaited,
-    /// Why the communicator was given up while the server had not answered yet, and until when it may.
+    /// Why the communicator was abandoned while the server had not answered yet, and its time limit for
+    /// that.
     pub(super) failed: Option<Fault>,
     pub(super) stuck_at: Option<Instant>,
 }
@@ -167,12 +168,12 @@ impl Publishing {
             )
     }
 
-    /// Whether the server's workers stand in NCCL until the learner has done its part.
+    /// Whether the server's workers wait in NCCL until the learner has done its part.
     pub(super) fn waits_for_learner(&self) -> bool {
         self.is_transferring() && matches!(self.stage, Stage::BeginTransfer | Stage::Load)
     }
 
-    /// What the learner is asked for at this stage; `None` where that is nothing.
+    /// The request to the learner at this stage, if there is one.
     pub(super) fn ask(&self) -> Option<Ask<'_>> {
         match (&self.loaded, self.stage) {
             (Loaded::Sent(sent), Stage::Join) => sent.workers.map(Ask::Join),
@@ -182,7 +183,7 @@ impl Publishing {
         }
     }
 
-    /// What the server is asked for at this stage; `None` where that is nothing.
+    /// The request to the server at this stage, if there is one.
     pub(super) fn control(&self) -> Option<Control<'_>> {
         Some(match self.stage {
             Stage::Emptying | Stage::Write | Stage::Join => return None,
@@ -235,8 +236,8 @@ pub(super) fn version_of(nonce: &str, label: &str) -> Option<PolicyVersion> {
     label.strip_prefix(nonce)?.strip_prefix("-v")?.parse().ok().map(PolicyVersion)
 }
 
-/// Looks whether a folder has what a server loads: a bad one kills vLLM at its next sample. `config`: name of
-/// the file that says what it holds.
+/// Checks that a folder has what a server loads: a bad one kills vLLM at its next sample. `config` is
+/// the name of the file that describes its content.
 fn check_folder(folder: &Path, config: &str) -> Result<(), String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let names: BTreeSet<String> =
@@ -251,8 +252,7 @@ fn check_folder(folder: &Path, config: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a server of a kind is to load from where weights are published, looked at first, and the folder that
-/// it is in.
+/// What a server of this kind loads from the published weights, after a check, and its folder.
 pub(super) fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Path, Loaded), String> {
     let takes = |hint: Option<&str>, what: &str| match hint {
         Some(_) => Ok(()),

@@ -1,11 +1,14 @@
-//! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
-//! resumed, and shown to be held. One that sleeps wakes for it. An adapter is a model of its own beside those
-//! that are there: nothing has to stop for it.
-//! Weights that come over a communicator ([`super::sending`]) need the learner's part beside the server's.
-//! Where either fails, the communicator is given up. A server that answers is given the same weights by a
-//! folder; one that does not has workers that wait in NCCL for ever, and is started again where that can be.
-//! A server in which an update broke off is told to end it before it is given anything else: vLLM goes on
-//! with layers of which it has parts, and what is loaded then is wrong.
+//! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied,
+//! labelled; resumed, and proven to be held. A sleeping server wakes for it. An adapter is a model of
+//! its own beside the others: nothing has to stop for it.
+//!
+//! Weights that come over a communicator ([`super::sending`]) need the learner's part beside the
+//! server's. If either fails, the communicator is abandoned. A server that answers gets the same
+//! weights by a folder. The workers of one that does not answer wait in NCCL for ever, so it is
+//! restarted if that is possible.
+//!
+//! A server in which an update broke off must end that update before anything else: otherwise vLLM
+//! continues with partly loaded layers, and what is loaded then is wrong.
 
 use std::path::Path;
 use std::time::Instant;
@@ -37,8 +40,8 @@ const ROUNDING_VARIES: f64 = 8.0;
 /// vLLM at 32 bits (studies/vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
-/// Whether the server has no such route, in the words of the web framework of vLLM and SGLang. What a route
-/// does not find it tells in others.
+/// Whether the server has no such route, by the message of the web framework of vLLM and SGLang. A
+/// route that exists reports a missing thing differently.
 fn is_no_route(fault: &Fault) -> bool {
     fault.detail == "HTTP 404: Not Found"
 }
@@ -48,7 +51,7 @@ fn is_said(fault: &Fault) -> bool {
     matches!(fault.class, FaultClass::Refused | FaultClass::ServerError)
 }
 
-/// Whether a fault says that the server itself is gone.
+/// Whether a fault means that the server itself is gone.
 fn is_gone(fault: &Fault) -> bool {
     matches!(fault.class, FaultClass::Connect | FaultClass::Reset | FaultClass::HalfBody)
 }
@@ -134,8 +137,8 @@ impl<P: Protocol> HttpServer<P> {
         (self.settings.folder_there(&written), Loaded::Written(snapshot, written))
     }
 
-    /// Asks for the stage that the publication stands at, and for the next where the server has no such
-    /// stage.
+    /// Sends the request of the publication's current stage; skips the stage if the server does not
+    /// have it.
     pub(super) fn publish_stage(&mut self) {
         while let Some(publishing) = &self.publishing {
             if publishing.stage == Stage::Emptying && !self.by_id.is_empty() {
@@ -209,7 +212,7 @@ impl<P: Protocol> HttpServer<P> {
         let Some(publishing) = &mut self.publishing else { return };
         publishing.awaited.server = None;
         if let Some(failed) = publishing.failed.take() {
-            // Whatever it says, it is free again.
+            // Whatever it answers, it is free again.
             publishing.stuck_at = None;
             match exchange {
                 Err(fault) if is_gone(&fault) => self.fail_publication(&fault),
@@ -241,7 +244,7 @@ impl<P: Protocol> HttpServer<P> {
                     .flatten()
                     .fold(probe.tolerance, f64::min);
                 if difference <= tolerance {
-                    // Where all are the same nothing is learned, and the next weights count as the first.
+                    // If all are equal nothing is learned, and the next weights count as the first.
                     self.rounding = self.rounding.or((spread > 0.0).then(|| difference / spread));
                     return None;
                 }
@@ -313,7 +316,7 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    /// Takes in what the learner says to its part of a stage.
+    /// Takes in the learner's answer to its part of a stage.
     pub(super) fn hear_learner(&mut self, exchange: Exchange, now: Instant) {
         let (Some(publishing), Some(sender)) = (&mut self.publishing, &mut self.sender) else { return };
         publishing.awaited.learner = false;

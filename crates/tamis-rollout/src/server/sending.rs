@@ -1,13 +1,14 @@
-//! The learner's side of weights that a server takes over a communicator (NCCL): what is asked of the learner
-//! while the server is asked for the other half.
+//! The learner's side of weights that a server takes over a communicator (NCCL): the requests to the
+//! learner while the server is asked for the other half.
 //!
 //! ```text
 //! learner                       server
 //! join        unique id ----->  init_weight_transfer_engine      each with all of its workers, at once
 //! send     ----- NCCL ------->  update_weights
 //! ```
-//! Each server has a communicator of its own, so that one which hangs costs the others nothing. It is kept
-//! for the next version, and given up where anything goes wrong; the server is then given a folder, which the
+//!
+//! Each server has its own communicator, so that one which hangs costs the others nothing. It is kept
+//! for the next version, and abandoned after any error; the server then gets a folder, which the
 //! learner writes of the same weights.
 
 use std::path::Path;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 use crate::http::{Exchange, Transport};
 use crate::wire::{Call, Fault, FaultClass, HttpAnswer};
 
-/// Name of the file that says what a learner holds for servers to be sent.
+/// Name of the file that describes what a learner holds for servers.
 pub const TRANSFER: &str = "transfer.json";
 
 /// Name of the folder, beside that file, with the same weights for a server that they could not be sent to.
@@ -30,16 +31,16 @@ pub(super) const WRITTEN: &str = "weights";
 /// started again.
 const MOST_FAILURES: u32 = 3;
 
-/// Number of times that a server's workers may stand in NCCL, after which it is given folders for the rest of
-/// the run, and is not started again for that. Where they never met the learner, once is enough: they will
-/// not the next time, and each time costs the whole time-out and a start of the server.
+/// Number of times that a server's workers may hang in NCCL. After that it gets folders for the rest of
+/// the run, and is not restarted for that. If they never reached the learner, once is enough: the next
+/// attempt would fail too, and each one costs the whole time-out and a start of the server.
 const MOST_HANGS: u32 = 3;
 
 /// What has to be done with a server that is of no use any more and that the run cannot start again.
 pub(super) const START_AGAIN: &str = "start it again";
 
-/// Time that either side has beyond its own limit to say that it was too slow, and for a server to answer
-/// once its communicator is gone.
+/// Time that either side has beyond its own limit to report that it was too slow, and for a server to
+/// answer once its communicator is gone.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Ends a server and starts it again.
@@ -54,7 +55,7 @@ pub struct Past(Arc<Mutex<Left>>);
 struct Left {
     /// Number of times that it was of no use any more.
     num_hangs: u32,
-    /// Why it is given folders, until that is said.
+    /// Why it gets folders, until that is reported.
     reason: Option<String>,
     /// An update of its weights began, and has not ended: the server may have parts of it.
     is_updating: bool,
@@ -114,7 +115,7 @@ pub(super) enum Ask<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Joined {
     communicator: String,
-    /// What the server's workers are told.
+    /// The text that the server's workers get.
     init_info: Value,
 }
 
@@ -140,13 +141,13 @@ pub struct Sender {
     next: u64,
     /// Versions in a row that could not be sent.
     failures: u32,
-    /// Whether it was said that this server takes none.
+    /// Whether it was reported that this server takes none.
     said: bool,
 }
 
 impl Sender {
-    /// The learner at the other end of a transport, in the state that `incarnation` names. `restart`: where
-    /// the server can be started again; `past`: what its place has seen.
+    /// The learner at the other end of a transport, in the state that `incarnation` names. `restart`:
+    /// if the server can be restarted; `past`: the history of its place.
     pub fn new(
         transport: Box<dyn Transport>,
         incarnation: String,
@@ -207,25 +208,25 @@ impl Sender {
         Some(exchange.map_err(|fault| of_learner(&fault)))
     }
 
-    /// Reads the answer to [`Ask::Join`]: what the server is told.
+    /// Reads the answer to [`Ask::Join`]: the text for the server.
     pub(super) fn read_joined(&mut self, answer: &HttpAnswer) -> Result<String, Fault> {
         let Joined { communicator, init_info } = answer.json().map_err(|fault| of_learner(&fault))?;
         self.communicator = Some(communicator);
         Ok(init_info.to_string())
     }
 
-    /// Nothing where the answer is a success.
+    /// `Ok` if the answer is a success.
     pub(super) fn read_done(answer: &HttpAnswer) -> Result<(), Fault> {
         answer.success().map_err(|fault| of_learner(&fault))
     }
 
-    /// Gives up the communicator, and what is asked of the learner.
+    /// Abandons the communicator and the request to the learner.
     pub(super) fn give_up(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.transport.cancel(asked);
         }
         if let Some(communicator) = self.communicator.take() {
-            // Where nobody hears it, the learner's own time is over soon.
+            // If this does not arrive, the learner's own time-out ends soon.
             self.post("abort", &json!({"communicator": communicator}), self.times.grace);
         }
     }
@@ -274,12 +275,12 @@ impl Sender {
         (self.failures, self.said) = (0, false);
     }
 
-    /// Whether this is the first time that it is said.
+    /// Whether this is the first report.
     pub(super) fn says(&mut self) -> bool {
         !std::mem::replace(&mut self.said, true)
     }
 
-    /// Has the server started again where that can be; what is done, in words.
+    /// Has the server restarted if that is possible; returns what is done, in words.
     pub(super) fn restart_server(&self) -> &'static str {
         match &self.restart {
             Some(restart) if self.past.with(|left| left.num_hangs <= MOST_HANGS) => {

@@ -25,7 +25,7 @@ pub struct ServerSettings {
     pub vocabulary: usize,
     /// Tokens that end a completion.
     pub end_token_ids: Vec<u32>,
-    /// Token that stands for images in prompts; `None` where the model sees none.
+    /// Token that represents images in prompts; `None` for a model without images.
     pub image_token_id: Option<u32>,
     /// Parameters of the server, by name.
     pub extra: Map<String, Value>,
@@ -39,8 +39,7 @@ pub struct ServerSettings {
     /// Longest time for which a server that is found paused may stay so before it is resumed: another process
     /// may be giving it weights.
     pub pause_grace: Duration,
-    /// How deep it sleeps where it is put to sleep: 1, weights in main memory; 2, weights gone; 0: it never
-    /// sleeps.
+    /// How deep it sleeps: 1, weights in main memory; 2, weights gone; 0: it never sleeps.
     pub sleep_level: u8,
     /// Begins request ids and labels of weights; differs between runs and between starts of a run.
     pub nonce: String,
@@ -48,8 +47,7 @@ pub struct ServerSettings {
     pub seeds: bool,
     /// Action when the server's log-probabilities are of another distribution.
     pub other_logprobs: OtherLogprobs,
-    /// A folder here with what it is called there, where that is another path: published weights are below
-    /// it.
+    /// A folder here and its path on the server, if that differs: published weights are below it.
     pub seen_as: Option<(PathBuf, String)>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Fault, FaultClass};
 
-/// Why a server says that a completion ended.
+/// The reason that a server reports for the end of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
     /// An end token or a stop string.
@@ -42,23 +42,23 @@ pub struct LabelSpan {
 /// One completion as a server answered it; nothing in it has been checked yet.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WireCompletion {
-    /// Id of the request that it answers, in the server's spelling; `None` where it does not say.
+    /// Id of the request that it answers, in the server's spelling; `None` if there is none.
     pub request_id: Option<String>,
-    /// Completion tokens; `None` where the server gives text only.
+    /// Completion tokens; `None` if the server returns only text.
     pub token_ids: Option<Vec<i64>>,
-    /// Log-probability of each; `None` where none were asked for, or a number that JSON lacks.
+    /// Log-probability of each; `None` if none were asked for, or for a number that JSON lacks.
     pub logprobs: Option<Vec<Option<f64>>>,
-    /// Text, where the server decodes.
+    /// Text, if the server decodes.
     pub text: Option<String>,
-    /// Why it ended; `None` where it has not.
+    /// Why it ended; `None` if it has not.
     pub finish: Option<Finish>,
-    /// Versions of the weights that sampled the tokens; `None` where the server does not say.
+    /// Versions of the weights that sampled the tokens; `None` if the server does not report them.
     pub spans: Option<Vec<LabelSpan>>,
     /// Completion tokens by the server's own count.
     pub num_counted: Option<u64>,
-    /// Mean entropy over the tokens, in nats; `tamis serve` says it.
+    /// Mean entropy over the tokens, in nats; `tamis serve` reports it.
     pub entropy: Option<f64>,
-    /// The prompt as the model read it, where that was asked for.
+    /// The prompt as the model read it, if that was asked for.
     pub prompt_token_ids: Option<Vec<i64>>,
 }
 
@@ -80,13 +80,13 @@ pub struct Expected<'a> {
 pub struct Checked {
     /// Completion tokens \[T\], at least one unless it was aborted.
     pub token_ids: Vec<u32>,
-    /// Log-probability of each \[T\]; empty where none were asked for.
+    /// Log-probability of each \[T\]; empty if none were asked for.
     pub logprobs: Vec<f32>,
     /// `Stop`, `Length` or `Abort`.
     pub finish: Finish,
-    /// Spans without gap from 0 to T; `None` where the server does not say.
+    /// Spans without gap from 0 to T; `None` if the server does not report them.
     pub spans: Option<Vec<LabelSpan>>,
-    /// Mean entropy over the tokens, in nats; `None` where the server does not say.
+    /// Mean entropy over the tokens, in nats; `None` if the server does not report it.
     pub entropy: Option<f64>,
 }
 
@@ -98,7 +98,7 @@ const LOGPROB_ROUNDING: f64 = 1e-6;
 const IMPOSSIBLE: f64 = -9999.0;
 
 impl WireCompletion {
-    /// Completion tokens that were spent on it, as far as it says.
+    /// Completion tokens that it cost, as far as it reports them.
     pub fn num_tokens(&self) -> u64 {
         let listed = self.token_ids.as_ref().map_or(0, Vec::len) as u64;
         self.num_counted.map_or(listed, |counted| counted.max(listed))

@@ -41,7 +41,7 @@ pub enum FaultClass {
     TokenCount,
     /// A token id outside the vocabulary.
     TokenOutOfVocabulary,
-    /// A log-probability that is missing, not finite or above 0, or that says that the sampled token was
+    /// A log-probability that is missing, not finite, above 0, or would make the sampled token
     /// impossible.
     LogprobOutOfRange,
     /// More tokens than were asked for.
@@ -111,7 +111,7 @@ impl FaultClass {
         }
     }
 
-    /// Whether it says at once that the server, not one answer of it, cannot be relied on now.
+    /// Whether it shows that the server, and not only one of its answers, cannot be relied on now.
     pub fn is_of_server(self) -> bool {
         matches!(
             self,
@@ -134,9 +134,9 @@ pub struct Fault {
     pub class: FaultClass,
     /// Details for the user.
     pub detail: String,
-    /// Completion tokens that were spent on it, as far as the answer says.
+    /// Completion tokens that it cost, as far as the answer reports them.
     pub num_tokens: u64,
-    /// When the server wants to be asked again, where it said so (`Retry-After`).
+    /// When the server wants the next request, if it answered that (`Retry-After`).
     pub retry_after: Option<Duration>,
 }
 

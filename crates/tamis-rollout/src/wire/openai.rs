@@ -67,7 +67,7 @@ pub fn sample(ask: &Ask<'_>) -> Call {
 pub struct TextCompletion {
     /// The text, stop strings left out.
     pub text: String,
-    /// Why it ended; `None` where a stream broke off before its end.
+    /// Why it ended; `None` if a stream broke off before its end.
     pub finish: Option<Finish>,
     /// Completion tokens by the server's own count.
     pub num_counted: Option<u64>,
@@ -84,7 +84,7 @@ struct Usage {
     completion_tokens: Option<u64>,
 }
 
-/// Completions say `text`, chats `message`, parts of a chat `delta`.
+/// Completions have `text`, chats `message`, parts of a chat `delta`.
 #[derive(Deserialize)]
 struct Choice {
     #[serde(default)]

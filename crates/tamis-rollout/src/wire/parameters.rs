@@ -44,7 +44,7 @@ pub(super) fn not_supported(server: &str, what: &str, reason: &str) -> Parameter
     fault!("{server} cannot do {what}: {reason}")
 }
 
-/// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`,
+/// The distribution of a server's log-probabilities. Ours are of `softmax(logits / temperature)`,
 /// before penalty and truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogprobsOf {
@@ -70,9 +70,9 @@ impl LogprobsOf {
         }
     }
 
-    /// The setting for which this server's log-probabilities are not ours; `None` where they are.
+    /// The setting for which this server's log-probabilities are not ours; `None` if they are.
     ///
-    /// `alters` is a server parameter that changes the distribution, where there is one.
+    /// `alters` is a server parameter that changes the distribution, if there is one.
     pub fn differs(self, sampling: &Sampling, alters: Option<&str>) -> Option<String> {
         let is_greedy = sampling.temperature <= 0.0;
         let has_temperature = !is_greedy && (sampling.temperature - 1.0).abs() > 0.0;
@@ -158,8 +158,8 @@ const OURS: [(&str, &str); 29] = [
     ("model", "rollout.server_model"),
 ];
 
-/// Refuses parameters that say what a setting of ours says; `free` are those that it does not say to this
-/// server, which may take them as parameters all the same. A completion has one form at most.
+/// Refuses parameters that duplicate a setting of ours. `free` are names that our settings do not set at
+/// this server, so that they are allowed. A completion has at most one form.
 pub(super) fn refuse_ours(
     sampling: &Sampling,
     extra: &Map<String, Value>,

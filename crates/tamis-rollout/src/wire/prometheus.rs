@@ -1,6 +1,6 @@
 //! Prometheus text, as servers write it under `/metrics`.
 
-/// The sum of a metric over its labels; `None` where it is not there.
+/// The sum of a metric over its labels; `None` if the text does not have it.
 ///
 /// ```
 /// use tamis_rollout::wire::prometheus::sum;

@@ -1,4 +1,4 @@
-//! SGLang's HTTP interface, written from the source of 0.5.23; it has met only fakes and recordings.
+//! SGLang's HTTP interface, written from the source of 0.5.23; tested only with fakes and recordings.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::parameters::{ParameterError, extend, not_supported, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion};
 use crate::generator::{InFlight, Sampling};
 
-/// Parameters that stand beside `sampling_params`, not in it.
+/// Parameters beside `sampling_params`, not in it.
 const BESIDE: [&str; 4] = ["lora_path", "priority", "custom_logit_processor", "session_params"];
 
 /// Refuses what SGLang would not do, or not as meant.
@@ -42,7 +42,7 @@ pub fn sample(ask: &Ask<'_>) -> Call {
         parameters.insert("regex".to_owned(), json!(regex));
     }
     if let Some(seed) = ask.seed {
-        // Heard only by a server with --enable-deterministic-inference; a signed 32-bit number over there.
+        // Used only by a server with --enable-deterministic-inference, as a signed 32-bit number.
         parameters.insert("sampling_seed".to_owned(), json!(seed >> 33));
     }
     extend(&mut parameters, ask.extra, |name| !BESIDE.contains(&name));
@@ -113,13 +113,13 @@ pub fn abort(request_id: &str) -> Call {
     Call::post("/abort_request", &json!({"rid": request_id}))
 }
 
-/// Stops generation: requests that run go back into the queue, or are given up.
+/// Stops generation: running requests return to the queue, or are aborted.
 pub fn pause(in_flight: InFlight) -> Call {
     let mode = if in_flight == InFlight::Abort { "abort" } else { "retract" };
     Call::post("/pause_generation", &json!({"mode": mode}))
 }
 
-/// Goes on after [`pause`]. An empty body is refused over there.
+/// Resumes after [`pause`]. SGLang refuses an empty body.
 pub fn resume() -> Call {
     Call::post("/continue_generation", &json!({}))
 }
@@ -130,7 +130,7 @@ pub fn reload(folder: &str, label: &str) -> Call {
     Call::post("/update_weights_from_disk", &body)
 }
 
-/// Reads the answer to [`reload`], which may be 200 and say that it did not happen.
+/// Reads the answer to [`reload`], which may be 200 and still report a failure.
 pub fn read_reload(answer: &HttpAnswer) -> Result<(), Fault> {
     #[derive(Deserialize)]
     struct Reloaded {

@@ -1,8 +1,8 @@
 //! vLLM's HTTP interface: token ids in and out, and the routes that change its weights.
 //!
-//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does otherwise is from its
-//! source and has met only fakes: while it is paused with `abort` or `wait` it turns new requests away (503
-//! `engine_paused`) where 0.32 queues them.
+//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does differently is
+//! from its source and was tested only with fakes: while it is paused with `abort` or `wait` it turns
+//! new requests away (503 `engine_paused`), and 0.32 queues them.
 
 use std::collections::HashMap;
 
@@ -19,11 +19,11 @@ pub enum Interface {
     /// `/inference/v1/generate`: tokens in and out, with the versions of the weights. Needs
     /// `--enable-scale-out`.
     Generate,
-    /// `/v1/completions` with token ids: says nothing of weights.
+    /// `/v1/completions` with token ids: does not report weights.
     Completions,
 }
 
-/// Parameters of the generate route that stand beside `sampling_params`, not in it.
+/// Parameters of the generate route beside `sampling_params`, not in it.
 const BESIDE: [&str; 5] = ["cache_salt", "priority", "kv_transfer_params", "features", "lora_name"];
 
 /// Lowest temperature that vLLM takes as it is; it raises lower ones to this, silently.
@@ -100,7 +100,7 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
     }
 }
 
-/// Address of a file, by which a server opens it where `--allowed-local-media-path` lets it.
+/// Address of a file. A server opens it if `--allowed-local-media-path` permits.
 fn file_url(path: &str) -> String {
     let mut url = "file://".to_owned();
     for byte in path.bytes() {
@@ -231,12 +231,13 @@ pub fn abort(interface: Interface, server_ids: &[String]) -> Call {
     }
 }
 
-/// Stops generation. `keep` (what runs goes on after [`resume`]), `wait` (it ends first) or `abort`.
+/// Stops generation. `keep` (running requests continue after [`resume`]), `wait` (they end first) or
+/// `abort`.
 pub fn pause(in_flight: InFlight) -> Call {
     Call::post_empty(&format!("/pause?mode={in_flight}"))
 }
 
-/// Goes on after [`pause`].
+/// Resumes after [`pause`].
 pub fn resume() -> Call {
     Call::post_empty("/resume")
 }
@@ -266,7 +267,8 @@ pub fn reset_prefix_cache() -> Call {
     Call::post_empty("/reset_prefix_cache?reset_running_requests=true")
 }
 
-/// Reads the answer to [`reset_prefix_cache`]: whether it happened. A busy server says 200 and `false`.
+/// Reads the answer to [`reset_prefix_cache`]: whether it happened. A busy server answers 200 and
+/// `false`.
 pub fn read_reset(answer: &HttpAnswer) -> Result<bool, Fault> {
     #[derive(Deserialize)]
     struct Reset {
@@ -318,7 +320,7 @@ pub fn read_program(answer: &HttpAnswer) -> Result<(bool, Option<String>), Fault
 pub struct ServedModel {
     /// Id of the model in requests.
     pub id: String,
-    /// Longest prompt and completion together, in tokens; `None` where it does not say.
+    /// Longest prompt and completion together, in tokens; `None` if it is not reported.
     pub max_model_len: Option<usize>,
 }
 
@@ -383,8 +385,8 @@ pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_
     }
 }
 
-/// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, of which nothing can be
-/// said \[T - 1\].
+/// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, which has none \[T
+/// - 1\].
 pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
     #[derive(Deserialize)]
     struct Scored {
@@ -420,8 +422,8 @@ pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, F
     token_ids.iter().zip(listed).enumerate().skip(1).map(one).collect()
 }
 
-/// Asks for one token where only one is allowed: its log-probability is exactly 0 where a server reports what
-/// the token was drawn from.
+/// Requests one token with only one allowed: its log-probability is exactly 0 if a server reports the
+/// distribution that the token was drawn from.
 pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, token_id: u32) -> Call {
     let extra = json!({"allowed_token_ids": [token_id]});
     let sampling = Sampling::plain(1);
@@ -443,10 +445,10 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     sample(interface, &ask)
 }
 
-/// What a server is told that takes weights in the memory of its GPU, one handle a tensor.
+/// Text for a server that takes weights in the memory of its GPU, one handle a tensor.
 pub const OF_HANDLES: &str = r#"{"packed":false}"#;
 
-/// Makes it ready for weights that come as this text of an object says.
+/// Prepares it for weights that come as this text of an object describes.
 pub fn begin_transfer(init_info: &str) -> Call {
     let body = format!("{{\"init_info\":{init_info}}}").into_bytes();
     Call { body, ..Call::post("/init_weight_transfer_engine", &Value::Null) }
@@ -475,7 +477,7 @@ const NCCL_OF: [((u32, u32), &str); 2] = [((0, 33), "2.30.7"), (FIRST_WITH_UNIQU
 /// Last release whose NCCL is known.
 const LAST_KNOWN: (u32, u32) = (0, 33);
 
-/// The NCCL that a release comes with, where that is known; an error is why it takes no weights over NCCL.
+/// The NCCL that a release comes with, if that is known; an error is why it takes no weights over NCCL.
 pub fn nccl_of(version: Option<&str>) -> Result<Option<&'static str>, String> {
     let release = version.and_then(|version| {
         let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
@@ -493,19 +495,19 @@ pub fn nccl_of(version: Option<&str>) -> Result<Option<&'static str>, String> {
     }
 }
 
-/// Says that new weights come: layers are loaded anew from then on.
+/// Announces new weights: layers are loaded anew from then on.
 pub fn begin_update() -> Call {
     Call::post_empty("/start_weight_update")
 }
 
-/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and, where they come as
+/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and, if they come as
 /// handles, `ipc_handles_pickled`. Over a communicator it answers when all have come.
 pub fn take_weights(update_info: &str) -> Call {
     let body = format!("{{\"update_info\":{update_info}}}").into_bytes();
     Call { body, ..Call::post("/update_weights", &Value::Null) }
 }
 
-/// Says that all have come.
+/// Announces that all have come.
 pub fn end_update() -> Call {
     Call::post("/finish_weight_update", &json!({}))
 }

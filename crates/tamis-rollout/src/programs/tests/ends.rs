@@ -188,7 +188,7 @@ fn an_episode_that_its_owner_ends_is_killed_and_not_heard_of_again() {
     assert!(!files[1].exists());
     owner.host.end(episodes[2]);
     assert_eq!(owner.host.take_events(), []);
-    // What waits to be told is not told any more.
+    // Waiting events are dropped.
     let episode = owner.begin(&json!({"file": files[1]}));
     assert!(owner.is_rung());
     owner.host.end(episode);
