@@ -146,7 +146,7 @@ impl PromptSource for Numbers {
     fn next_epoch(&mut self) {}
 }
 
-/// 1 where the first token says so.
+/// 1 if the first token is the right one.
 struct FirstToken;
 
 impl RewardFunction for FirstToken {

@@ -43,7 +43,7 @@ fn settings(url: &str) -> JudgeSetup {
     }
 }
 
-/// A server with one model, which answers the last message of a chat as it is told to.
+/// A server with one model, whose answer to the last message of a chat is this function's.
 fn server(answer: impl Fn(&Request, &str) -> Reply + Send + Sync + 'static) -> TestServer {
     let handler: Handler = Arc::new(move |request: Request| {
         let reply = if request.path == "/v1/models" {

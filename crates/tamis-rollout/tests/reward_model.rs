@@ -142,7 +142,7 @@ fn conversations_go_one_by_one_through_the_servers_template() {
             "use_activation": false,
         })
     );
-    // What the prompt began of the answer stands in the completion already.
+    // The completion already contains the part of the answer that the prompt began.
     let begun = prompt(PromptContent::Messages(vec![message("user", "2+2?"), message("assistant", "it")]));
     heard.lock().unwrap().clear();
     scored(&model, &begun, &["it is 4"]);

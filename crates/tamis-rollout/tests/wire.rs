@@ -184,7 +184,7 @@ fn each_fault_of_an_answer_has_its_name() {
     let (tokens, content) = (&choice["token_ids"], &choice["logprobs"]["content"]);
     let all_but_last = |list: &Value| list.as_array().unwrap().split_last().unwrap().1.to_vec();
     let (first, second) = ("/choices/0/logprobs/content/1/logprob", "/choices/0/logprobs/content/1/token_id");
-    // Places, what stands there instead, and the fault.
+    // Places, the value there instead, and the fault.
     let cases = [
         ("another request", vec![("/request_id", json!("generate-tokens-x"))], WrongRequest),
         ("a token too few", vec![("/choices/0/token_ids", json!(all_but_last(tokens)))], TokenCount),
@@ -257,7 +257,7 @@ fn surprise_1_ids_get_prefixes() {
     let sent = |name: &str| capture(name).request["request_ids"][0].as_str().unwrap().to_owned();
     assert_eq!(vllm::server_id(Interface::Generate, "ab1").1, sent("abort_dev_prefixed"));
     assert_eq!(vllm::server_id(Interface::Completions, "cc").1, sent("abort_dev_cmpl"));
-    // An id that nobody knows is acknowledged all the same: the answer says nothing.
+    // An unknown id is acknowledged all the same, so the answer proves nothing.
     let unknown: Value = capture("abort_unknown").answer.json().unwrap();
     assert_eq!(unknown["aborted"], 1);
     // Duplicate ids are taken, so ours must be unique; an answer under an id is checked to be that of the
@@ -268,7 +268,7 @@ fn surprise_1_ids_get_prefixes() {
 #[test]
 fn surprise_2_what_a_server_takes_in_silence() {
     assert_eq!(capture("generate_unknown_field").answer.status, 200);
-    // So a parameter that says what our settings say never reaches it.
+    // So a parameter that duplicates one of our settings never reaches it.
     let extra = parameters(json!({"max_tokens": 7}));
     let refused = vllm::check(&sampling(), &extra).expect_err("ours");
     assert_eq!(
@@ -325,7 +325,7 @@ fn surprise_5_versions_are_labels_that_must_be_set() {
     let spans = checked.expect("a good answer").spans.expect("versions");
     let spans: Vec<_> = spans.iter().map(|span| (span.label.as_str(), span.start, span.end)).collect();
     assert_eq!(spans, [("default", 0, 115), ("v-mid", 115, 480)]);
-    // A reload alone leaves the label.
+    // A reload does not change the label.
     assert_eq!(vllm::read_label(&capture("weight_info_after_reload").answer).as_deref(), Ok("default"));
     let set = vllm::set_label("v-mid");
     assert_eq!(set.path, "/update_weight_version");
@@ -364,7 +364,7 @@ fn surprise_8_a_folder_that_is_none_is_an_error_of_the_server() {
 
 #[test]
 fn surprise_10_the_distribution_that_log_probabilities_are_of() {
-    // Only one token allowed: certain, where the distribution is the one that it was drawn from.
+    // With only one token allowed it is certain, if the distribution is the one that it was drawn from.
     let forced = capture("completions_eos_forced").answer;
     assert_eq!(vllm::read_mode(&forced), Ok(LogprobsOf::Drawn));
     let of = |logprob: f64| {
@@ -495,7 +495,8 @@ fn a_form_in_the_words_of_each_server() {
     assert!(
         openai::check(&bound, &none).expect_err("refused").to_string().starts_with("openai cannot do regex")
     );
-    // By a server's own parameter only where it is another form, and there is no expression beside it.
+    // A server's own parameter is allowed only for another form, and only without an expression beside
+    // it.
     let json = parameters(json!({"structured_outputs": {"json": {}}}));
     assert!(vllm::check(&sampling(), &json).is_ok());
     for (sampling, extra) in [

@@ -1,17 +1,19 @@
 //! The append-only, checksummed journal.
 //!
-//! Everything that is not a function of the random keys (answers of external rewards and servers, time-outs)
-//! is written here before it is used, so that a replay after a crash reads it instead of asking again. The
-//! file is the 8 bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of
-//! these four bytes and the payload (`u32`, little endian), payload. Opening reads the records in order up to
-//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. If whole
-//! records follow, no crash did it: the file is damaged, and refused with the byte. The reader says from
-//! where on it needs the records (a checkpoint's position): what stands before is neither read nor checked,
-//! and a file that ends before is an error.
+//! Everything that is not a function of the random keys (answers of external rewards and servers,
+//! time-outs) is written here before it is used. A replay after a crash reads it instead of asking
+//! again.
+//!
+//! The file is the 8 bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian),
+//! CRC-32 of these four bytes and the payload (`u32`, little endian), payload. Opening reads the
+//! records in order up to the first incomplete one, and cuts the file there: that is the tail which a
+//! crash tore. If whole records follow it, no crash did it: the file is damaged, and refused with the
+//! byte. The reader names the position from which it needs the records (a checkpoint's position).
+//! Earlier bytes are neither read nor checked, and a file that ends before the position is an error.
 //!
 //! Records that no checkpoint needs any more are removed from the front of a file that has grown large
-//! ([`Journal::shorten`]); positions stay what they are. Such a file begins with `TAMISJ2\n` and the position
-//! of its first record (`u64`, little endian).
+//! ([`Journal::shorten`]); positions do not change. Such a file begins with `TAMISJ2\n` and the
+//! position of its first record (`u64`, little endian).
 
 use std::path::{Path, PathBuf};
 
@@ -78,7 +80,7 @@ pub enum JournalError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the record begins in the file.
+        /// Position of the record in the file.
         at: u64,
     },
     /// A whole record that is not what this build writes.
@@ -86,7 +88,7 @@ pub enum JournalError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Where the record begins in the file.
+        /// Position of the record in the file.
         at: u64,
         /// The underlying error.
         source: serde_json::Error,
@@ -102,7 +104,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let fixed = match self {
             Self::Disk(error) => error.hint()?,
@@ -153,7 +155,7 @@ struct Head {
 }
 
 impl Head {
-    /// Header of a file with these first bytes; `None` where it is no journal.
+    /// Header of a file with these first bytes; `None` if it is not a journal.
     fn of(bytes: &[u8]) -> Option<Self> {
         if let Some((magic, rest)) = bytes.split_first_chunk::<8>()
             && magic == SHORTENED
@@ -179,13 +181,13 @@ impl Head {
 }
 
 impl Journal {
-    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `from` is the position of
-    /// the first record that is needed (0: all of them); no byte before it is read but the file's first
-    /// eight.
+    /// Opens a journal, creating it if it does not exist, and cuts a torn tail. `from` is the position
+    /// of the first record that is needed (0: all of them); before it only the file's first eight bytes
+    /// are read.
     ///
     /// # Errors
-    /// The disk; a file that is no journal; one that ends before `from`; a damaged record that whole ones
-    /// follow.
+    /// The disk; a file that is not a journal; one that ends before `from`; a damaged record with whole
+    /// ones after it.
     pub fn open(
         disk: &Disk,
         path: &Path,
@@ -254,9 +256,9 @@ impl Journal {
         Ok((journal, entries))
     }
 
-    /// Removes what stands before a position, where that is most of a large file: nobody will ask for it
-    /// again. The file is written anew, whole or not at all; it takes as long as what it keeps, and is done
-    /// only when at least as much goes. Where it cannot be written it stays as it is.
+    /// Removes everything before a position, if that is most of a large file: nobody needs it again.
+    /// The file is rewritten, whole or not at all. The time depends on what it keeps, so this is done
+    /// only if at least as much is removed. If the file cannot be written it stays as it is.
     pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
         self.shorten_from(position, LEAST_REMOVED)
     }
@@ -285,13 +287,13 @@ impl Journal {
         Ok(written?)
     }
 
-    /// Removes what stands from a position on, which no checkpoint counts on.
+    /// Removes everything from a position on, which no checkpoint needs.
     pub fn cut(&mut self, position: u64) -> Result<(), JournalError> {
         Ok(self.file.cut(self.head.offset(position))?)
     }
 
-    /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before,
-    /// or has a torn tail that the next opening cuts.
+    /// Appends a record, and flushes it if the policy asks for it. After a failure the journal is as
+    /// before, or has a torn tail that the next opening cuts.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalError> {
         let Ok(length) = u32::try_from(payload.len()) else {
             return Err(JournalError::TooLong { path: self.file.path().to_owned(), length: payload.len() });
@@ -342,8 +344,7 @@ fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
     found
 }
 
-/// The bytes of the record that stands at the beginning, by its length, and its checksum; `None` where they
-/// end before it.
+/// The bytes of the first record, by its length, and its checksum; `None` if they end before it.
 fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (&[l0, l1, l2, l3, c0, c1, c2, c3], _) = bytes.split_first_chunk::<FRAME>()?;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -372,8 +373,7 @@ mod tests {
     use super::*;
     use crate::durable::DiskFault;
 
-    /// Positions stay what they are, whatever is removed before them, also where that is done by one process
-    /// after the other.
+    /// Positions do not change, whatever is removed before them, even by several processes in turn.
     #[test]
     fn what_no_checkpoint_needs_is_removed() {
         let folder = tempfile::tempdir().expect("folder");
@@ -406,7 +406,7 @@ mod tests {
         journal.shorten_from(positions[37], 1_000_000).expect("left");
         journal.shorten_from(positions[36], 0).expect("left");
         assert_eq!(std::fs::metadata(&path).expect("file").len(), before);
-        // Who needs what is gone hears of it; who needs nothing in particular gets what is there.
+        // A reader that needs removed records gets an error; one without a position gets what is there.
         assert!(
             matches!(open(positions[30]), Err(JournalError::Removed { first, .. }) if first == positions[36])
         );
@@ -515,7 +515,7 @@ mod tests {
                     "byte {place}: {error}"
                 );
                 assert_eq!(std::fs::read(&path).expect("read"), damaged);
-                // Cut there as the hint says, the rest is done again.
+                // If the file is cut as the hint suggests, the rest is done again.
                 std::fs::OpenOptions::new()
                     .write(true)
                     .open(&path)

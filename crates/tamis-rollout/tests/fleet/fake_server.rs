@@ -31,7 +31,7 @@ pub(crate) struct Habits {
     pub(crate) faulty: u64,
     /// Refuses for good.
     pub(crate) refuses: u64,
-    /// Says everything twice.
+    /// Repeats every event.
     pub(crate) repeats: u64,
     /// Dies at a sample; comes back after a while, with the weights that it was started with.
     pub(crate) dies: u64,
@@ -48,7 +48,7 @@ pub(crate) const GOOD: Habits =
 pub(crate) struct Seen {
     /// Most samples at one time, by server.
     pub(crate) most: HashMap<String, usize>,
-    /// Faults that were told for samples.
+    /// Faults that were reported for samples.
     pub(crate) faults: BTreeMap<FaultClass, u64>,
     /// Groups by server.
     pub(crate) groups: HashMap<u64, BTreeSet<String>>,
@@ -71,7 +71,7 @@ pub(crate) struct FakeServer {
     pub(crate) lives_until: Option<Duration>,
     /// Samples that it has room for; it turns others away.
     pub(crate) room: usize,
-    /// For how long it wants to be left alone then.
+    /// The pause that it asks for then.
     pub(crate) retry_after: Option<Duration>,
     /// Whether it refuses to load weights.
     pub(crate) refuses_weights: bool,

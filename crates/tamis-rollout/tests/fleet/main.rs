@@ -197,7 +197,7 @@ fn whatever_happens_each_request_comes_to_one_end() {
         assert_eq!(fleet.load().in_flight, 0);
         let seen = seen.lock().unwrap();
         assert!(seen.most.values().all(|&most| most <= 16), "seed {seed}: {:?}", seen.most);
-        // Servers that were lost with samples in flight add to what they told themselves.
+        // Servers that were lost with samples in flight add to the faults that they reported.
         let counted = &fleet.fault_counts().samples;
         for (class, num) in &seen.faults {
             assert!(counted[class] >= *num, "seed {seed}: {class:?}");
@@ -267,7 +267,7 @@ fn a_group_stays_on_one_server_and_groups_spread() {
     assert!(seen.most.values().all(|&most| most == 32), "{:?}", seen.most);
 }
 
-/// One that waited when it was given up leaves nothing behind that would send its namesake twice.
+/// A sample that waited when it was aborted leaves nothing behind that would send its id twice.
 #[test]
 fn an_id_is_free_again_once_it_was_given_up() {
     let settings = FleetSettings { max_in_flight: Some(1), ..FleetSettings::default() };
@@ -342,7 +342,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
         })
         .collect();
     assert_eq!(waits, [0, 60, 120]);
-    // An interruption is heard while it waits.
+    // An interruption is noticed while it waits.
     interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
     let settings = FleetSettings::default();
     let World { mut fleet, interrupted, .. } = connect(1, &[dying], settings).expect("answers at first");
@@ -499,7 +499,8 @@ fn a_folder_that_no_server_can_load_ends_the_wait() {
     }
 }
 
-/// One of several was started without the routes that change weights: the run goes on with the others.
+/// One of several was started without the routes that change weights: the run continues with the
+/// others.
 #[test]
 fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
     let refusing = |place: usize, server: &mut FakeServer| {
@@ -527,7 +528,7 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
 #[test]
 fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
     let spoiling = (Habits { spoils: 1000, ..GOOD }, None);
-    // Both what takes it out and what keeps requests away from where they failed is enough by itself.
+    // Either measure is enough: to take the server out, or to retry elsewhere.
     for most_bad_answers in [8, u32::MAX] {
         let settings =
             FleetSettings { max_in_flight: Some(16), most_bad_answers, ..FleetSettings::default() };

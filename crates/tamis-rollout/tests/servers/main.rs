@@ -107,7 +107,7 @@ fn connect_with<P: Protocol + Default + 'static>(
     Ok((fleet, messages))
 }
 
-/// A server like vLLM and a fleet of it alone.
+/// A server like vLLM and a fleet of only it.
 fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm, Fleet) {
     let vllm = FakeVllm::start(behaviour);
     let (fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), change).expect("answers");

@@ -88,7 +88,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
     assert!(asked >= num);
 }
 
-/// A service that says when it wants to be asked again.
+/// A service that reports when it wants the next request.
 #[test]
 fn a_service_with_a_limit_of_requests_is_asked_when_it_wants() {
     let asked = Arc::new(Mutex::new((0_u32, 0_u32, None::<Instant>)));
@@ -189,7 +189,8 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         let mut validation = request_with(0, 2, wrong);
         validation.id.purpose = SamplePurpose::Validation;
         assert!(only_sample(&mut fleet, validation).logprobs.is_empty());
-        // No sample fails for what none was asked of; where no other server is, the fleet is of no use.
+        // The error is the request's, and no sample fails for it; without another server the fleet is
+        // of no use.
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
         let lost = lost(&mut fleet);
         assert!(lost.contains("these are not those that are trained on"), "{lost}");
@@ -362,7 +363,7 @@ fn a_server_makes_of_an_image_what_is_learned_from() {
         assert_eq!(state.prompts.last(), Some(&serde_json::json!([2, 4, 3])), "one token for the image");
         assert_eq!(state.content_parts[0]["url"], "file:///data/a.png");
     }
-    // One that does not say what it made of the image.
+    // A server that does not report the tokens of the image.
     let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.image_token_id = Some(4));
     let reason = refused(&mut fleet, request_with_image(0));
     assert!(reason.contains("does not say which tokens it made"), "{reason}");

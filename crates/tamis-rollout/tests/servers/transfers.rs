@@ -1,4 +1,4 @@
-//! Weights that a learner sends to servers over communicators, and what happens where that fails.
+//! Weights that a learner sends to servers over communicators, and what happens if that fails.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use super::*;
 /// Longest time of a transfer, and what either side has beyond it.
 const TIMES: SendTimes = SendTimes { timeout: Duration::from_millis(600), grace: Duration::from_millis(400) };
 
-/// What a learner says to the calls of a transfer.
+/// A learner's answer to the calls of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sends {
     Well,
@@ -25,8 +25,8 @@ enum Sends {
 struct FakeLearner {
     server: TestServer,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Number of communicators that were given up. Nobody waits for the answer to that, so it may be heard
-    /// after what was asked behind it.
+    /// Number of abandoned communicators. Nobody waits for that answer, so it may arrive after that of
+    /// a later request.
     aborts: Arc<AtomicUsize>,
     sends: Arc<Mutex<Sends>>,
 }
@@ -83,7 +83,7 @@ impl FakeLearner {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    /// Waits until so many communicators were given up since the start.
+    /// Waits until so many communicators were abandoned since the start.
     fn await_aborts(&self, count: usize) {
         let began = Instant::now();
         while self.aborts.load(Ordering::SeqCst) < count {
@@ -254,7 +254,7 @@ fn a_communicator_is_made_once_and_sends_every_version() {
 fn what_cannot_be_sent_goes_by_a_folder_and_the_next_version_by_a_new_communicator() {
     let mut sent = Sent::begin("0.33.0", false);
     sent.publish("first", 1);
-    // The server says that it failed, while the learner waits for it.
+    // The server reports that it failed, while the learner waits for it.
     sent.learner.plays(Sends::Never);
     sent.plays(Play::Works, Play::Fails("out of memory"));
     sent.learner.take_asked();
@@ -271,7 +271,7 @@ fn what_cannot_be_sent_goes_by_a_folder_and_the_next_version_by_a_new_communicat
     let said = sent.take_said();
     assert!(said.contains("is given the weights by a folder: HTTP 500: out of memory"), "{said}");
 
-    // The learner says so, and the server answers once the communicator is gone.
+    // The learner reports it, and the server answers once the communicator is gone.
     sent.learner.plays(Sends::Badly);
     sent.plays(Play::Works, Play::Works);
     sent.publish("third", 3);

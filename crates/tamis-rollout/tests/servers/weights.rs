@@ -93,7 +93,7 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
             &[(2, 0.002), (6, 0.045), (6, 0.049)],
             "0.048000 allowed; rounding alone made 0.006000 with its first weights",
         ),
-        // One alone has no spread to learn from.
+        // A single value has no spread to learn from.
         (
             &[(1, 0.04), (2, 0.002), (2, 0.017)],
             "0.016000 allowed; rounding alone made 0.002000 with its first weights",
@@ -119,7 +119,7 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
     }
 }
 
-/// Another process at the same address may round otherwise: at other precision, say.
+/// Another process at the same address may round differently, for instance at another precision.
 #[test]
 fn rounding_is_that_of_the_process_that_runs() {
     let behaviour = Behaviour { keeps_weights: true, ..Behaviour::default() };
@@ -292,8 +292,8 @@ fn a_server_that_is_paused_for_a_moment_is_not_resumed() {
     assert!(!calls.iter().any(|call| call == "/resume" || call.starts_with("/wake_up")));
 }
 
-/// A run that is killed in the middle of a publication leaves its servers paused: the next one has them go
-/// on.
+/// A run that is killed in the middle of a publication leaves its servers paused: the next run resumes
+/// them.
 #[test]
 fn a_server_that_was_left_paused_goes_on() {
     for release in [Release::V032, Release::V033] {
@@ -310,8 +310,8 @@ fn a_server_that_was_left_paused_goes_on() {
     }
 }
 
-/// A publication that fails leaves it paused: it goes on at the next look, without waiting for somebody else
-/// to have it do so.
+/// A publication that fails leaves the server paused: it resumes at the next check, without outside
+/// help.
 #[test]
 fn a_server_that_failed_to_load_goes_on_and_is_given_the_weights_again() {
     for release in [Release::V032, Release::V033] {

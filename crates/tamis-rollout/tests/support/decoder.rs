@@ -89,7 +89,7 @@ impl Decoder {
         let _ = answered.await;
     }
 
-    /// Goes on for as long as the server lives.
+    /// Runs for as long as the server lives.
     async fn drive(&self) {
         loop {
             let next = self.state.lock().unwrap().advance(&self.pace, Instant::now());
@@ -136,7 +136,7 @@ impl State {
         self.running.len() > before
     }
 
-    /// Decodes up to now; how long until the next sample ends, `None` where nothing runs.
+    /// Decodes up to now. Returns the time until the next sample ends; `None` if nothing runs.
     fn advance(&mut self, pace: &Pace, now: Instant) -> Option<Duration> {
         loop {
             let next = self.running.peek().map(|Reverse(next)| *next);

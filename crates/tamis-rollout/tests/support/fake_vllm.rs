@@ -1,5 +1,5 @@
-//! A server that behaves like vLLM as far as a client can tell, over a model that is a formula: every token
-//! of weights w is known.
+//! A server that behaves like vLLM as far as a client can see, over a model that is a formula: every
+//! token under weights w is known.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ pub(crate) struct Behaviour {
     pub(crate) takes_handles: bool,
     /// Was started with `--weight-transfer-config '{"backend": "nccl"}'`.
     pub(crate) takes_transfers: Option<Arc<Mutex<Plays>>>,
-    /// What it says that it is.
+    /// The version that it reports.
     pub(crate) version: &'static str,
     /// Was started with `--enable-sleep-mode`.
     pub(crate) sleeps: bool,
@@ -103,7 +103,7 @@ pub(crate) struct Behaviour {
     pub(crate) failing_reloads: usize,
     /// Delay between the resume and its confirmation.
     pub(crate) resume_delay: Duration,
-    /// It makes so many tokens of this one, that of images, and says so.
+    /// It turns an image into so many of this token, and reports that.
     pub(crate) tokens_of_image: Option<(u32, usize)>,
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct State {
     /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
-    /// What its workers were told of a communicator.
+    /// Its workers' parameters of a communicator.
     pub(crate) init_info: Value,
     /// An update failed that had begun: what is loaded next is wrong, unless that is ended first.
     pub(crate) has_parts: bool,
@@ -195,7 +195,7 @@ pub(crate) fn logprob(weights: &str, place: usize) -> f64 {
     -0.125 * ((sum + 3 * place) % 17 + 1) as f64
 }
 
-/// Log-probabilities of the probe text recorded in a folder of real weights; `None` where it has no text.
+/// Log-probabilities of the probe text recorded in a folder of real weights; `None` if it has no text.
 fn known(folder: &str) -> Option<Vec<f64>> {
     let probe = std::fs::read(format!("{folder}/{}", tamis_rollout::server::PROBE_FILE)).ok()?;
     let probe: Value = serde_json::from_slice(&probe).ok()?;
@@ -321,7 +321,7 @@ async fn answer(
             Reply::json(200, &json!({"status": "sleeping"}))
         }
         "/sleep" => error(500, "InternalServerError", "Sleep mode is not enabled"),
-        // As vLLM has it, also of what is paused alone.
+        // As in vLLM, also true of a server that is only paused.
         "/is_sleeping" => {
             let state = state.lock().unwrap();
             Reply::json(200, &json!({"is_sleeping": !state.asleep.is_empty() || state.paused.is_some()}))
@@ -487,7 +487,7 @@ async fn sample(
         (adapter.unwrap_or_else(|| state.weights.clone()), state.label.clone())
     };
     let most = if is_aborted { most.min(2) } else { most };
-    // Ends by the end token where the seed is odd, half-way.
+    // With an odd seed, ends half-way by the end token.
     let length = if seed % 2 == 1 { (most / 2).max(1) } else { most };
     let answer = answer.map(|answer| answer.token_ids);
     let length = answer.as_ref().map_or(length, |answer| answer.len().min(most));

@@ -1,4 +1,4 @@
-//! Between a client and a server: spoils some of the samples, each in one way, and says how many of each.
+//! Between a client and a server: spoils some of the samples, each in one way, and counts each way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

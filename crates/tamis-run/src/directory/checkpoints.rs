@@ -56,7 +56,7 @@ impl PendingCheckpoint {
 /// Number of checkpoints to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// The newest; at least one stays whatever this says.
+    /// Number of newest checkpoints to keep, at least one.
     pub last: usize,
     /// Those with the highest score, beside the newest.
     pub best: usize,
@@ -131,8 +131,8 @@ impl RunDirectory {
     }
 }
 
-/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, otherwise
-/// the old one goes.
+/// Repairs a crash inside a replacement: if the new checkpoint is missing the old one is restored,
+/// otherwise the old one is removed.
 pub(super) fn finish_exchanges(disk: &Disk, folder: &Path) -> Result<(), RunDirectoryError> {
     for name in names(folder)? {
         let Some(original) = name.strip_suffix(REPLACED) else { continue };

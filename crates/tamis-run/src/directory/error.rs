@@ -48,7 +48,7 @@ pub enum RunDirectoryError {
     Held {
         /// The run directory.
         path: PathBuf,
-        /// The process, where its number could be read.
+        /// The process, if its number could be read.
         process: Option<u32>,
     },
     /// There is no run at this path.
@@ -82,7 +82,7 @@ pub(super) fn holder(process: Option<u32>) -> String {
 }
 
 impl RunDirectoryError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let fixed = match self {
             Self::Disk(error) => error.hint()?,

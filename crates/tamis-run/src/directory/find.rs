@@ -1,11 +1,11 @@
-//! Runs as a person names them: not at all, by the name alone, misspelt.
+//! Finds the run that a user names: without a path, by only its name, or misspelt.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::{CHECKPOINTS, CONFIG, RUN_LOG};
 
-/// The folder of runs if no `run.dir` is said.
+/// The folder of runs without `run.dir`.
 const RUNS: &str = "runs";
 
 /// Whether a folder is a run's.
@@ -30,8 +30,8 @@ pub fn newest() -> Option<PathBuf> {
     newest_in(RUNS).or_else(|| newest_in("."))
 }
 
-/// The run that is probably meant by a path that is none: a name misspelt, a path that leads into a run, or
-/// the name of one alone.
+/// The run that a wrong path probably means: a misspelt name, a path that leads into a run, or only a
+/// name.
 pub(super) fn meant(path: &Path) -> Option<PathBuf> {
     let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
     let is_named = |folder: &&Path| !folder.as_os_str().is_empty() && is_run(folder);

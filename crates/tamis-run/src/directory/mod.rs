@@ -3,15 +3,15 @@
 //! ```text
 //! <dir>/<name>/
 //!   config.yaml              the resolved configuration, with each value's origin
-//!   run.log                  everything that was said, each line with its time
+//!   run.log                  every message, each line with its time
 //!   run.superseded.log       lines of run.log after the checkpoint from which the run was resumed
 //!   metrics.jsonl            one object per step
 //!   tensorboard/             event files
-//!   loggers/                 of loggers in a process of their own: its output, and what the run is called there
-//!   wandb/                   of Weights & Biases, where figures are not sent at once
+//!   loggers/                 of loggers in a process of their own: its output, and the run's name there
+//!   wandb/                   of Weights & Biases, if figures are not sent at once
 //!   rollouts/step_<n>.parquet
-//!   validation/step_<n>.jsonl  samples of the validation after step n, where `validate.save_samples` asks for them
-//!   evaluations/step_<n>.json  what `tamis eval` found for that checkpoint; `step_<n>-2.json` the second time, and so on
+//!   validation/step_<n>.jsonl  samples of the validation after step n, with `validate.save_samples`
+//!   evaluations/step_<n>.json  result of `tamis eval` for that checkpoint; `step_<n>-2.json` the second time, and so on
 //!   report.html              the page that `tamis report` makes
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
 //!     checksums.json         of its files, written last
@@ -19,14 +19,14 @@
 //!   journal.bin              answers from outside, replayed on resume
 //!   samples.bin              samples of servers, replayed on resume
 //!   episodes.bin             trajectories that were played in environments elsewhere, replayed on resume
-//!   order.bin                what came when, where that decides what is trained on (streaming), followed on resume
+//!   order.bin                the order of events, if it decides what is trained on (streaming), followed on resume
 //!   published/version_N/     weights that servers read, the last two
 //!   run.lock                 held while a process works here
 //! ```
 //!
-//! A new run never enters a folder that is there: it takes the next free of `name`, `name-2`, `name-3`, ... A
-//! resumed run opens its folder, is cut back to a checkpoint ([`RunDirectory::cut_back`]) and goes on from
-//! there.
+//! A new run never enters an existing folder: it takes the next free of `name`, `name-2`, `name-3`, ...
+//! A resumed run opens its folder, is cut back to a checkpoint ([`RunDirectory::cut_back`]) and
+//! continues from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -62,17 +62,17 @@ pub fn is_name(name: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
 }
 
-/// The name of a run's folder: its own, or with a number where that is taken.
+/// The name of a run's folder: its own, or with a number if that is taken.
 fn number_name(name: &str, number: u64) -> String {
     if number == 1 { name.to_owned() } else { format!("{name}-{number}") }
 }
 
-/// The name of the folder that a new run takes in `parent`: the first that is not there of `name`, `name-2`,
+/// The name of the folder that a new run takes in `parent`: the first free one of `name`, `name-2`,
 /// `name-3`, ...
 ///
 /// # Errors
-/// [`RunDirectoryError::Name`] for what is no name, [`RunDirectoryError::NameTaken`] where the first that is
-/// free is too long.
+/// [`RunDirectoryError::Name`] if it is not a valid name, [`RunDirectoryError::NameTaken`] if the first
+/// free one is too long.
 pub fn free_name(parent: &Path, name: &str) -> Result<String, RunDirectoryError> {
     name_from(parent, name, 1).map(|(name, _)| name)
 }
@@ -119,7 +119,7 @@ impl LogPositions {
 
 /// Name of the log of metrics in the run directory.
 pub const METRICS: &str = "metrics.jsonl";
-/// Name of the log of everything said.
+/// Name of the log of all messages.
 pub const RUN_LOG: &str = "run.log";
 /// Name of the log of what a resume cut from [`RUN_LOG`].
 pub const SUPERSEDED: &str = "run.superseded.log";
@@ -164,8 +164,8 @@ pub struct CutBack {
 }
 
 impl RunDirectory {
-    /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of
-    /// `name-2`, `name-3`, ... that is free. What is there is never entered, an empty folder neither.
+    /// Makes a new run directory in `parent` (which is made too if missing): `name`, or the first free
+    /// one of `name-2`, `name-3`, ... An existing folder is never entered, not even an empty one.
     pub fn create(disk: &Disk, parent: &Path, name: &str) -> Result<Self, RunDirectoryError> {
         let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
         if !is_name(name) {
@@ -196,11 +196,11 @@ impl RunDirectory {
         Ok(run)
     }
 
-    /// Opens the directory of a run to resume it, and clears away what a crash left unfinished.
+    /// Opens the directory of a run to resume it, and removes what a crash left unfinished.
     ///
     /// # Errors
-    /// [`RunDirectoryError::NotARun`] where there is no `config.yaml`, [`RunDirectoryError::Held`] where
-    /// another process works.
+    /// [`RunDirectoryError::NotARun`] if there is no `config.yaml`, [`RunDirectoryError::Held`] if
+    /// another process works in it.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, RunDirectoryError> {
         let no_run = |reason| Err(RunDirectoryError::NotARun { path: path.to_owned(), reason });
         if !path.exists() {
@@ -325,7 +325,7 @@ impl RunDirectory {
         had_checkpoint(&self.path)
     }
 
-    /// The last step in `metrics.jsonl`, where one can be read.
+    /// The last step in `metrics.jsonl`, if one can be read.
     pub fn last_logged_step(&self) -> Option<u64> {
         let text = tamis_file::read_text(&self.metrics(), u64::MAX).ok()?;
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
@@ -352,12 +352,12 @@ impl RunDirectory {
         self.path.join("journal.bin")
     }
 
-    /// Whether the directory is still where this process took hold of it. Asked before a step and before a
-    /// checkpoint, so that a directory that somebody removed is reported as that, and no part of it is made
-    /// again.
+    /// Checks that the directory is still the one that this process opened. It is called before a step
+    /// and before a checkpoint, so that a removed directory is reported as removed, and no part of it
+    /// is made again.
     ///
     /// # Errors
-    /// [`RunDirectoryError::Gone`] where it was removed, moved, or replaced by another.
+    /// [`RunDirectoryError::Gone`] if it was removed, moved, or replaced by another.
     pub fn check_present(&self) -> Result<(), RunDirectoryError> {
         let gone = || RunDirectoryError::Gone { path: self.path.clone() };
         let found = std::fs::metadata(self.path.join(LOCK)).map_err(|_| gone())?;
@@ -374,21 +374,22 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Cuts every log back to where it was at the checkpoint of `step`, so that what the resumed run appends
-    /// continues it as if it had never been interrupted:
+    /// Cuts every log back to its state at the checkpoint of `step`, so that the resumed run continues
+    /// it as if it had never been interrupted:
     ///
-    /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded
-    ///   is emptied, an event file removed); what is cut from `run.log` goes to `run.superseded.log`;
+    /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not
+    ///   recorded is emptied, an event file removed); what is cut from `run.log` goes to
+    ///   `run.superseded.log`;
     /// - the last row of `metrics.jsonl` as it was;
     /// - rollout files and validation samples of later steps are removed.
     ///
-    /// Nothing that is computed needs a log: one that is gone or shorter than it was is gone on with as it
-    /// is, and named in [`CutBack::warnings`]. Cutting twice is the same as once, so a crash in between does
-    /// no harm.
+    /// No computation needs a log: one that is missing or shorter than recorded is continued as it is,
+    /// and named in [`CutBack::warnings`]. A second cut changes nothing, so a crash in between does no
+    /// harm.
     ///
     /// # Errors
-    /// [`RunDirectoryError::ForeignLog`] where a recorded position names something else than a log of the
-    /// run; nothing was touched then.
+    /// [`RunDirectoryError::ForeignLog`] if a recorded position names something else than a log of the
+    /// run; nothing is changed then.
     pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<CutBack, RunDirectoryError> {
         let tensorboard = format!("{TENSORBOARD}/");
         let is_event_file = |name: &str| {
@@ -487,8 +488,8 @@ impl RunDirectory {
     }
 }
 
-/// Bytes of `metrics.jsonl` that come before the last row of a checkpoint: as recorded, or where the file is
-/// not what it was, as many whole rows of earlier steps as there are.
+/// Bytes of `metrics.jsonl` before the last row of a checkpoint: as recorded, or if the file differs,
+/// as many whole rows of earlier steps as there are.
 fn rows_before(file: &[u8], recorded: u64, last_row: Option<&str>) -> u64 {
     #[derive(Deserialize)]
     struct Row {
@@ -521,17 +522,17 @@ pub fn had_checkpoint(run: &Path) -> bool {
     run.join(CHECKPOINTED).exists()
 }
 
-/// The newest complete checkpoint below a run directory that this process need not hold; `None` where there
-/// is none yet.
+/// The newest complete checkpoint below a run directory, which this process need not hold; `None` if
+/// there is none yet.
 pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError> {
     let folder = run.join(CHECKPOINTS);
     let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
     Ok(steps.map(|step| folder.join(format!("step_{step}"))))
 }
 
-/// Keeps what an evaluation found in the run that its checkpoint belongs to, as `evaluations/step_<n>.json`
-/// or, where that is taken, `step_<n>-2.json` and so on; the file's path. `None` if the checkpoint
-/// is of no run.
+/// Writes the result of an evaluation to the run of its checkpoint, as `evaluations/step_<n>.json` or,
+/// if that exists, `step_<n>-2.json` and so on. Returns the file's path, or `None` if the checkpoint
+/// belongs to no run.
 pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<Option<PathBuf>, DiskError> {
     let run = checkpoint.parent().and_then(Path::parent).filter(|run| run.join(CONFIG).is_file());
     let (Some(run), Some(step)) = (run, step_of_checkpoint(checkpoint)) else { return Ok(None) };
@@ -558,8 +559,8 @@ pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<O
     Ok(None)
 }
 
-/// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is
-/// none, or this is no checkpoint of a run.
+/// The newest complete checkpoint of an earlier step beside the given one; `None` if there is none, or
+/// this is not a checkpoint of a run.
 pub fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
     let step = step_of_checkpoint(checkpoint)?;
     let folder = checkpoint.parent()?;
@@ -581,7 +582,7 @@ pub fn step_of(name: &str) -> Option<u64> {
     (digits == format!("{step}")).then_some(step)
 }
 
-/// Names in a folder, sorted; none where it is not there. Names that are not Unicode are not ours.
+/// Names in a folder, sorted; none if it does not exist. Names that are not Unicode are not ours.
 fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
     if !folder.exists() {
         return Ok(BTreeSet::new());

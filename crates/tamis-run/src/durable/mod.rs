@@ -88,7 +88,7 @@ impl DiskError {
         matches!(self.cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
-    /// The fix, where the cause suggests one.
+    /// The fix, if the cause suggests one.
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
@@ -134,7 +134,8 @@ impl Disk {
         Self::with_fault(usize::MAX, DiskFault::Killed)
     }
 
-    /// For tests: how many operations a handle made by [`Disk::with_fault`] has met; 0 for a real one.
+    /// For tests: number of operations that a handle made by [`Disk::with_fault`] has counted; 0 for a
+    /// real one.
     pub fn num_operations(&self) -> usize {
         self.faults.as_ref().map_or(0, |faults| faults.count())
     }
@@ -222,8 +223,7 @@ impl Disk {
     }
 
     fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
-        // Where faults are on order, they also say what a loss of power takes; a real flush would only slow
-        // the tests.
+        // Injected faults also simulate the loss of power; a real flush would only slow the tests.
         self.perform(DiskOperation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
     }
 
@@ -296,7 +296,7 @@ impl Disk {
         self.sync_file(path, &file)
     }
 
-    /// Opens a file for appending, created (and its folder flushed) where it is not there.
+    /// Opens a file for appending. If it does not exist, creates it and flushes its folder.
     pub fn append_to(&self, path: &Path) -> Result<AppendFile, DiskError> {
         let open = || tamis_file::open_with(path, OpenOptions::new().append(true).create(true));
         let file = if path.exists() {
@@ -319,7 +319,7 @@ impl Disk {
         length.map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))
     }
 
-    /// Reads at most `most` bytes of a file from position `from` on; none where it ends before.
+    /// Reads at most `most` bytes of a file from position `from` on; none if it ends before.
     pub fn read_part(&self, path: &Path, from: u64, most: u64) -> Result<Vec<u8>, DiskError> {
         let read = || {
             let mut file = tamis_file::open(path)?;
@@ -347,8 +347,8 @@ pub struct AppendFile {
 }
 
 impl AppendFile {
-    /// Appends bytes in one write. Where that fails half-way, what was written of them is taken back, as far
-    /// as the disk lets us, so that a log never holds half a line.
+    /// Appends bytes in one write. If that fails half-way, the written part is removed as far as the
+    /// disk permits, so that a log never holds half a line.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
         if let Err(cause) = outcome {

@@ -17,7 +17,7 @@ pub struct StepView {
     pub reward: Option<f64>,
     /// Sample deviation of the rewards.
     pub reward_std: Option<f64>,
-    /// Mean reward of all generated trajectories, where others than those were trained on.
+    /// Mean reward of all generated trajectories, if these differ from the trained ones.
     pub generated_reward: Option<f64>,
     /// Share of correct trajectories, by `acc`, among all generated.
     pub accuracy: Option<f64>,
@@ -43,8 +43,8 @@ pub struct StepView {
     pub time: Option<Duration>,
     /// Generation, with the completion tokens of all that was generated.
     pub generation: Option<Pace>,
-    /// Log-probabilities at the start of the step, where the learner computes them in a pass of its own, with
-    /// the prompt and completion tokens of the trained trajectories.
+    /// Log-probabilities at the start of the step, if the learner computes them in a separate pass,
+    /// with the prompt and completion tokens of the trained trajectories.
     pub old_logprobs: Option<Pace>,
     /// Updates of the policy, with the same tokens.
     pub update: Option<Pace>,

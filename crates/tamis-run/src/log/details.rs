@@ -22,7 +22,7 @@ pub struct SampleText {
     pub completion: String,
     /// Its reward; `None`: unscored.
     pub reward: Option<f64>,
-    /// The counted place where it ended: `trained`, the reason why it was dropped, ...
+    /// Its counted outcome: `trained`, the reason why it was dropped, ...
     pub verdict: String,
 }
 
@@ -54,8 +54,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of the finite ones among these values; `None` where there is none. Values that are all equal fill one
-    /// bucket of width 1 around them.
+    /// Histogram of the finite values among these; `None` if there are none. Values that are all equal
+    /// fill one bucket of width 1 around them.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         let min = values.iter().copied().reduce(f64::min)?;

@@ -34,13 +34,13 @@ struct LastRow {
 }
 
 impl JsonlLogger {
-    /// Opens the file for appending, creating it where it is not there.
+    /// Opens the file for appending, creating it if it does not exist.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, DiskError> {
         Ok(Self { file: disk.append_to(path)?, last: None })
     }
 
-    /// Goes on after the last row of a file that was cut back to a checkpoint, which may still be added to. A
-    /// row that is not the end of the file, or not a row, is left alone.
+    /// Continues after the last row of a file that was cut back to a checkpoint; that row may still get
+    /// values. A row that is not the end of the file, or not a row, is not changed.
     #[must_use]
     pub fn continue_after(mut self, row: Option<&str>) -> Self {
         self.last = row.and_then(|row| {

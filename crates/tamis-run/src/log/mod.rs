@@ -38,13 +38,13 @@ pub struct LoggerError {
 }
 
 impl LoggerError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         self.cause.hint()
     }
 }
 
-/// The end of a run, as loggers and `run.log` are told.
+/// The end of a run, for loggers and `run.log`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnding {
     /// All that was planned is done.
@@ -104,7 +104,7 @@ pub trait Logger: Send {
         Ok(())
     }
 
-    /// Tells it of the end of the run, without waiting; nothing is logged after it.
+    /// Announces the end of the run, without waiting; nothing is logged after it.
     fn begin_close(&mut self, _ending: RunEnding) {}
 
     /// Waits, as long as it may, for what is not delivered yet.

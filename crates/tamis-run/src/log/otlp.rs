@@ -1,9 +1,10 @@
 //! Each step and its stages as spans of OpenTelemetry: OTLP over HTTP, in JSON.
-//! A step is one trace: the span `step` with the stages below it; the spans of a stage are together as long
-//! as its `timing_s/{stage}`. Stages that run side by side in many places (`reward`) are sums, no stretches
-//! of time, and have no span. The format is OTLP's `ExportTraceServiceRequest`: ids in hexadecimal, times in
-//! nanoseconds since 1970 as texts. Requests are sent in a build with the feature `otlp` alone, which brings
-//! the client of HTTP.
+//!
+//! A step is one trace: the span `step` with the stages below it; the spans of a stage together last as
+//! long as its `timing_s/{stage}`. Stages that run side by side in many places (`reward`) are sums and
+//! not intervals, and have no span. The format is OTLP's `ExportTraceServiceRequest`: ids in
+//! hexadecimal, times in nanoseconds since 1970 as texts. Requests are sent only in a build with the
+//! feature `otlp`, which includes the HTTP client.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,7 +38,7 @@ pub struct OtlpLogger {
     run_id: u64,
     deliveries: Arc<Deliveries>,
     outbox: Outbox<String>,
-    /// The end of its patience, once it is told of the end of the run.
+    /// Time limit, set at the end of the run.
     limit: Option<Instant>,
     is_closed: bool,
 }

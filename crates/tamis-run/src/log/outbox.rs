@@ -1,8 +1,9 @@
-//! A queue between the run and a place that may be slow, or gone: the run puts a record in and goes on at
-//! once.
-//! A thread takes records out and delivers them. The queue holds a bounded number of records and bytes; where
-//! it is full, or the place is gone, records are lost. The first trouble is told once, by the logger's name,
-//! and at the end how many of the records did not arrive.
+//! A queue between the run and a destination that may be slow or gone: the run puts a record in and
+//! continues at once.
+//!
+//! A thread takes records out and delivers them. The queue holds a bounded number of records and bytes;
+//! if it is full, or the destination is gone, records are lost. The first fault is reported once, with
+//! the logger's name, and at the end the number of records that did not arrive.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -43,7 +44,7 @@ pub(super) struct Undelivered {
     pub(super) is_final: bool,
 }
 
-/// What became of a logger's records, and whether its trouble was told.
+/// Counts of a logger's records, and whether its fault was reported.
 #[derive(Debug)]
 pub(super) struct Deliveries {
     logger: &'static str,
@@ -70,7 +71,7 @@ impl Deliveries {
         })
     }
 
-    /// Tells the first trouble of the logger; later ones are not news.
+    /// Reports the first fault of the logger; later ones are dropped.
     pub(super) fn warn(&self, reason: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             self.voice.warn(&format!(
@@ -80,7 +81,7 @@ impl Deliveries {
         }
     }
 
-    /// Tells what became of the logger at its end, whatever was told before.
+    /// Reports the logger's state at its end, even if a fault was reported before.
     pub(super) fn tell_end(&self, what: &str) {
         self.voice.warn(&format!("the logger `{}` {what}", self.logger));
     }
@@ -105,7 +106,7 @@ impl Deliveries {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Tells how many records did not arrive, where there are such.
+    /// Reports how many records did not arrive, if any.
     pub(super) fn tell_lost(&self) {
         let given = self.num_given.load(Ordering::Relaxed);
         let lost = given.saturating_sub(self.num_arrived.load(Ordering::Relaxed));
@@ -128,8 +129,8 @@ pub(super) struct Outbox<R: Parcel> {
 }
 
 impl<R: Parcel> Outbox<R> {
-    /// Begins to deliver by a function that notes what arrives. Without a thread, of which there may be none
-    /// left, everything is lost.
+    /// Begins to deliver by a function that records what arrives. If no thread can be started,
+    /// everything is lost.
     pub(super) fn start(
         capacity: Capacity,
         deliveries: Arc<Deliveries>,
@@ -172,8 +173,8 @@ impl<R: Parcel> Outbox<R> {
         }
     }
 
-    /// Puts in what is no record of the run and counts nowhere, and takes no more: where there is no room it
-    /// is left out.
+    /// Puts in a last message that is not counted as a record, and takes no more. It is dropped if
+    /// there is no room.
     pub(super) fn end_with(&mut self, last: Option<R>) {
         if let (Some(queue), Some(last)) = (self.queue.take(), last) {
             let size = last.num_bytes();
@@ -187,7 +188,7 @@ impl<R: Parcel> Outbox<R> {
         if self.deliveries.wait(limit.saturating_duration_since(Instant::now()))
             && let Some(worker) = self.worker.take()
         {
-            // A thread that panicked has said so itself.
+            // A thread that panicked has reported it itself.
             let _ = worker.join();
         }
     }
@@ -209,7 +210,7 @@ fn deliver_all<R: Parcel>(
             }
         }
     }
-    // What the closure holds (a pipe to a process) is let go before the end is told.
+    // The closure's resources (a pipe to a process) are released before the end is reported.
     drop(deliver);
     deliveries.finish();
 }
@@ -285,7 +286,7 @@ mod tests {
         while deliveries.bytes_waiting.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
-        // One that is larger than the queue goes alone.
+        // A record that is larger than the queue is sent by itself.
         outbox.send(5000);
         outbox.end_with(None);
         outbox.wait(soon());

@@ -1,9 +1,8 @@
 //! Output of a run at work: a progress bar and lines above it on a terminal, plain lines elsewhere.
 //!
-//! All that is said goes through [`Console`], a handle that is cheap to clone: so lines never mix with the
-//! bar, and `run.log` gets a copy of each. Results go to stdout and are not its business; progress goes to
-//! stderr. Control characters in what is said (a completion may hold any) are shown as escapes, never passed
-//! on.
+//! All messages pass through [`Console`], a handle that is cheap to clone. So lines never mix with the
+//! bar, and `run.log` gets a copy of each. Progress goes to stderr; results go to stdout, elsewhere.
+//! Control characters in messages (a completion may hold any) are shown as escapes, never passed on.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -22,10 +21,10 @@ const WIDE: u16 = 72;
 /// Below so many columns there is room for nothing but words.
 const NARROW: u16 = 32;
 
-/// How much of what is said a terminal shows. `run.log`, and stderr that is no terminal, get all of it.
+/// How many messages a terminal shows. `run.log`, and stderr that is not a terminal, get all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verbosity {
-    /// Warnings alone, without a bar; so too if stderr is no terminal.
+    /// Only warnings, without a bar, even if stderr is not a terminal.
     Quiet,
     /// A line a step.
     #[default]
@@ -82,8 +81,8 @@ impl std::fmt::Debug for Screen {
 }
 
 impl Console {
-    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines otherwise. `total`
-    /// training steps where their number is known, `done` of them before (a resumed run).
+    /// On stderr: a bar on a terminal that can move its cursor, plain lines otherwise. `total` is the
+    /// number of training steps, if known; `done` the number before this session (in a resumed run).
     pub fn on_stderr(verbosity: Verbosity, total: Option<u64>, done: u64) -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let console = if std::io::stderr().is_terminal() && !dumb && verbosity != Verbosity::Quiet {
@@ -106,11 +105,11 @@ impl Console {
         Self::new(Screen::Plain(writer), total, done)
     }
 
-    /// A bar on a terminal of so many columns. What is said in words comes before the gauge and the clock
-    /// where there is not room for all.
+    /// A bar on a terminal of so many columns. If there is not room for all, text has priority over the
+    /// gauge and the clock.
     pub fn with_target(target: ProgressDrawTarget, columns: u16, total: Option<u64>, done: u64) -> Self {
         let bar = ProgressBar::with_draw_target(total, target);
-        // The colour is left out by the library where NO_COLOR is set.
+        // The library omits the colour if NO_COLOR is set.
         let template = match (total, columns) {
             (_, ..NARROW) => "{wide_msg}",
             (Some(_), WIDE..) => "{bar:20.cyan} {wide_msg}  {elapsed}",
@@ -145,42 +144,42 @@ impl Console {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on everything said is copied to this log.
+    /// Copies all later messages to this log.
     pub fn copy_to(&self, run_log: RunLog) {
         self.inner().run_log = Some(run_log);
     }
 
-    /// Number of training steps, where it is known.
+    /// Number of training steps, if it is known.
     pub fn total_steps(&self) -> Option<u64> {
         self.inner().total
     }
 
-    /// Says something.
+    /// Prints a message.
     pub fn say(&self, text: &str) {
         self.inner().speak(LineKind::Info, Weight::Usual, text, text);
     }
 
-    /// Says what a terminal shows only if all is to be shown.
+    /// Prints a message that a terminal shows only in verbose mode.
     pub fn detail(&self, text: &str) {
         self.inner().speak(LineKind::Info, Weight::Detail, text, text);
     }
 
-    /// Says what was measured: a terminal shows it in bold.
+    /// Prints a measurement: a terminal shows it in bold.
     pub fn measured(&self, text: &str) {
         self.inner().speak(LineKind::Info, Weight::Measured, text, text);
     }
 
-    /// Says the line of a step; a terminal shows the short form of it unless all is to be shown.
+    /// Prints the line of a step; a terminal shows its short form unless it is verbose.
     pub fn say_step(&self, text: &str, short: &str) {
         self.inner().speak(LineKind::Info, Weight::Usual, text, short);
     }
 
-    /// Says what a person should look at, marked `warning:`.
+    /// Prints a warning, marked `warning:`.
     pub fn warn(&self, text: &str) {
         self.inner().speak(LineKind::Warning, Weight::Usual, text, text);
     }
 
-    /// Writes to the run log alone (an error that the command line prints itself, say).
+    /// Writes only to the run log (for instance an error that the command line prints itself).
     pub fn note(&self, level: LineKind, text: &str) {
         self.inner().log(level, &visible(text));
     }
@@ -213,8 +212,8 @@ impl Console {
         inner.done == inner.first
     }
 
-    /// Time left, estimated from the steps of this session: none before the first, or where the number of
-    /// steps is not known.
+    /// Time left, estimated from the steps of this session; `None` before the first, or if the number
+    /// of steps is not known.
     pub fn time_left(&self) -> Option<Duration> {
         self.inner().time_left()
     }
@@ -332,8 +331,8 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// The text with lines of at most so many characters, cut at spaces; what a line goes on with is set in by 2.
-/// A word that is longer stays whole, as do the columns of a table, which two spaces part.
+/// The text with lines of at most so many characters, cut at spaces; continuation lines are indented by
+/// 2. A longer word stays whole, as do the columns of a table, which two spaces separate.
 fn wrap(text: &str, columns: usize) -> String {
     let mut lines = Vec::new();
     for line in text.split('\n') {

@@ -36,7 +36,8 @@ pub struct PrometheusLogger {
 }
 
 impl PrometheusLogger {
-    /// Listens at an address (`HOST:PORT`). One that is taken is told, and the run goes on without.
+    /// Listens at an address (`HOST:PORT`). If it is taken, that is reported, and the run continues
+    /// without.
     pub fn start(address: &str, run: &str, voice: &Console) -> Self {
         let families = Arc::new(Mutex::new(Families::new(run)));
         let server = match Server::start(address, &families) {
@@ -55,7 +56,7 @@ impl PrometheusLogger {
         Self { families, server }
     }
 
-    /// The address that it listens at; `None` where it does not.
+    /// The address that it listens at, if it does.
     pub fn address(&self) -> Option<SocketAddr> {
         self.server.as_ref().map(|server| server.address)
     }
@@ -372,7 +373,7 @@ mod tests {
         insta::assert_snapshot!(screen.text().replace(&address, "ADDRESS"), @"warning: the logger `prometheus` cannot listen at ADDRESS, and the run goes on without it: Address already in use (os error 98) (its `address` takes another port, and port 0 a free one)");
     }
 
-    /// A client that says nothing, or little by little, holds up nobody for long.
+    /// A silent or slow client does not delay others for long.
     #[test]
     fn a_client_that_does_not_end_its_request_is_left() {
         let (_, console) = voice();

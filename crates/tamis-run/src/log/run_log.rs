@@ -1,4 +1,4 @@
-//! `run.log`: everything the run said, each line with its time (UTC) and its kind.
+//! `run.log`: every message of the run, each line with its time (UTC) and its kind.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -35,7 +35,7 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Opens the log, creating it where it is not there.
+    /// Opens the log, creating it if it does not exist.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, DiskError> {
         Ok(Self { file: disk.append_to(path)? })
     }

@@ -11,9 +11,10 @@
 //! | `{"said": "..."}` | something for the user |
 //! | `{"arrived": 1}` | so many further records arrived |
 //! | `{"failed": "..."}` | the reason why one did not |
-//! Figures are as in `metrics.jsonl`: NaN is null, infinities are texts. The end of the standard input
-//! without `close` is a run that was killed. The process ends by itself after either; one that does not is
-//! killed `finish_timeout` after the end of the run, with all that it has started.
+//!
+//! Figures are as in `metrics.jsonl`: NaN is null, infinities are texts. If the standard input ends
+//! without `close`, the run was killed. The process ends by itself after either; otherwise it is
+//! killed, with all that it has started, `finish_timeout` after the end of the run.
 
 use std::io::Write;
 use std::process::{ChildStdin, ChildStdout, Command};
@@ -59,7 +60,7 @@ pub struct SideProcessSettings {
 #[derive(Debug)]
 enum Record {
     Figures(String),
-    /// The end of the run: where it does not arrive, the end of the input says it.
+    /// The end of the run. If it does not arrive, the end of the input has the same effect.
     Close(String),
 }
 
@@ -79,7 +80,7 @@ pub struct SideProcessLogger {
     /// `None` if there is none, or none any more.
     process: Option<LineChild>,
     is_closing: Arc<AtomicBool>,
-    /// The end of its patience, once it is told of the end of the run.
+    /// Time limit, set at the end of the run.
     limit: Option<Instant>,
     is_closed: bool,
 }
@@ -141,7 +142,7 @@ impl SideProcessLogger {
     }
 }
 
-/// Writes lines to the process's input, where there is one.
+/// Writes lines to the process's input, if it has one.
 fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Record) -> Result<(), Undelivered> + Send {
     move |record| {
         let (Record::Figures(text) | Record::Close(text)) = &record;
@@ -158,7 +159,8 @@ fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Record) -> Result<(),
     }
 }
 
-/// Reads what the process says until its output ends, and reports that end if nobody closes it.
+/// Reads the process's lines until its output ends, and reports that end unless the logger is being
+/// closed.
 fn listen(output: ChildStdout, deliveries: &Deliveries, is_closing: &AtomicBool, process: &ChildHandle) {
     let mut lines = Lines::new(output, LONGEST_LINE);
     while let Some(Line::Ended(line) | Line::Unended(line)) = lines.next_line() {
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Takes every line, and says so of records; copies go to descriptor 4.
+    /// Takes every line, and confirms records; copies go to descriptor 4.
     const TAKE: &str = r#"while read -r line; do printf '%s\n' "$line" >&4; case $line in *close*) ;; *) echo '{"arrived": 1}'; esac; done"#;
 
     #[test]

@@ -34,7 +34,7 @@ pub struct TensorBoardLogger {
 }
 
 impl TensorBoardLogger {
-    /// Begins a new event file in `folder` (made where it is not there) for steps from `first_step` on.
+    /// Begins a new event file in `folder` (created if missing) for steps from `first_step` on.
     pub fn open(disk: &Disk, folder: &Path, first_step: u64) -> Result<Self, DiskError> {
         disk.create_folder(folder)?;
         let files = event_files(folder)?;
@@ -44,8 +44,8 @@ impl TensorBoardLogger {
                 std::fs::metadata(file).map_err(|cause| DiskError::new(DiskOperation::Read, file, cause))?;
             earlier.push((file.file_name().unwrap_or_default().to_owned(), metadata.len()));
         }
-        // Readers take the files in the order of their names: the second in it must grow, whatever the clock
-        // says.
+        // Readers take the files in the order of their names: the second in the name must grow,
+        // whatever the clock shows.
         let newest = files.iter().filter_map(|file| second_in(file)).max();
         let second = newest.map_or(seconds() as u64, |newest| (seconds() as u64).max(newest + 1));
         let name = OsString::from(format!("events.out.{MARK}.{second:010}.tamis.{}", std::process::id()));

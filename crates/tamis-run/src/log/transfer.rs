@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tamis_core::printable::lines;
 
-/// Longest silence where there is no bar.
+/// Longest silence without a bar.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The display of one download after another.
@@ -17,7 +17,7 @@ pub struct Transfer {
 }
 
 struct Inner {
-    /// Where bars are drawn; `None`: lines alone.
+    /// Target of the bars; `None`: only lines.
     target: Option<fn() -> ProgressDrawTarget>,
     out: Box<dyn Write + Send>,
     silence: Duration,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Transfer {
-    /// On stderr: bars where that is a terminal that can move its cursor.
+    /// On stderr: bars on a terminal that can move its cursor.
     pub fn on_stderr() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let has_bar = std::io::stderr().is_terminal() && !dumb;
@@ -54,7 +54,7 @@ impl Transfer {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A download begins, of so many bytes where that is known.
+    /// A download begins; `bytes` is its size, if known.
     pub fn begin(&self, name: &str, bytes: Option<u64>) {
         let mut inner = self.inner();
         (inner.name, inner.bytes, inner.said) = (name.to_owned(), bytes, Instant::now());
@@ -83,7 +83,7 @@ impl Transfer {
             let is_first = bar.position() == 0;
             bar.set_position(bytes);
             if is_first {
-                // What an earlier attempt left says nothing of the speed.
+                // Bytes of an earlier attempt do not count towards the speed.
                 bar.reset_eta();
             }
         } else if inner.said.elapsed() >= inner.silence {
@@ -101,12 +101,12 @@ impl Transfer {
         }
     }
 
-    /// Says something.
+    /// Prints a message.
     pub fn say(&self, text: &str) {
         self.inner().say(text);
     }
 
-    /// Says what a person should look at, marked `warning:`.
+    /// Prints a warning, marked `warning:`.
     pub fn warn(&self, text: &str) {
         self.inner().say(&format!("warning: {text}"));
     }
@@ -158,7 +158,7 @@ downloading org/model\u{1b}[31m (3.00 MiB)
 warning: slow
 downloading org/data
 "#);
-        // The bar says how far it is.
+        // The bar shows the progress.
         assert_eq!(told(Some(ProgressDrawTarget::hidden), Duration::ZERO), told(None, SILENCE));
     }
 }

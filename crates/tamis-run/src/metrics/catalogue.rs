@@ -1,8 +1,8 @@
 //! The catalogue of metrics: each is defined here once, and `docs/metrics.md` is generated from it.
 //!
-//! A name is a pattern: `{...}` stands for any text that is not empty (a score's name, a data source, a
-//! number of samples). A metric that is set under a name which no pattern matches fails the test that sets
-//! it.
+//! A name is a pattern: `{...}` matches any text that is not empty (a score's name, a data source, a
+//! number of samples). If a metric is set under a name that no pattern matches, the test that sets it
+//! fails.
 
 use std::fmt::Write as _;
 
@@ -85,8 +85,8 @@ pub fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     definitions().filter_map(|definition| Some((definition.pattern, definition.alias_of?)))
 }
 
-/// The variable parts of a name that fits a pattern, as (name in braces, text); `None` where it does not fit.
-/// Where there are several ways, the first parts are the shortest.
+/// The variable parts of a name that fits a pattern, as (name in braces, text); `None` if it does not
+/// fit. If there are several ways, the first parts are the shortest.
 ///
 /// ```
 /// use tamis_run::metrics::catalogue::parts;

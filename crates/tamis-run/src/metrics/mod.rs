@@ -26,7 +26,7 @@ impl Metrics {
     /// Sets a metric; a name set before keeps its place and takes the new value.
     ///
     /// # Panics
-    /// In builds with debug assertions, where the catalogue does not define the name: a test that emits it
+    /// In builds with debug assertions, if the catalogue does not define the name: a test that emits it
     /// fails. In a release build such a metric is kept.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         let name = name.into();
@@ -43,7 +43,7 @@ impl Metrics {
         }
     }
 
-    /// Sets a metric where there is a value.
+    /// Sets a metric if there is a value.
     pub fn set_some(&mut self, name: impl Into<String>, value: Option<f64>) {
         if let Some(value) = value {
             self.set(name, value);

@@ -16,10 +16,10 @@ pub struct NumberSummary {
 }
 
 impl NumberSummary {
-    /// Of all numbers that are not NaN; `None` where there is none.
+    /// Summary of all numbers that are not NaN; `None` if there are none.
     ///
-    /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which is 0
-    /// for all that a reward is likely to be; [`has_one_value`] is the test for uniformity.
+    /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which
+    /// is 0 for all likely rewards; [`has_one_value`] is the test for uniformity.
     ///
     /// ```
     /// use tamis_run::metrics::summary::NumberSummary;
@@ -44,8 +44,8 @@ impl NumberSummary {
         })
     }
 
-    /// Standard error of the mean, of numbers that were drawn independently; `None` below two, and if all are
-    /// alike: that they do not differ here does not say by how much others would.
+    /// Standard error of the mean, of numbers that were drawn independently. `None` below two numbers,
+    /// and if all are equal: then this sample does not show how much others would differ.
     pub fn standard_error(&self) -> Option<f64> {
         self.std.filter(|_| self.min < self.max).map(|std| std / (self.count as f64).sqrt())
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::metrics::Metrics;
 
-/// Times of the stages of one step, summed where a stage ran more than once.
+/// Times of the stages of one step, summed if a stage ran more than once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timings {
     stages: Vec<(&'static str, Duration)>,
@@ -50,7 +50,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Tokens per second; `None` where no time passed.
+    /// Tokens per second; `None` if no time passed.
     pub fn rate(&self) -> Option<f64> {
         let seconds = self.time.as_secs_f64();
         (seconds > 0.0).then(|| self.tokens as f64 / seconds)
@@ -105,14 +105,13 @@ impl Timings {
         self.stages.iter().find(|(name, _)| *name == stage).map(|(_, time)| *time)
     }
 
-    /// A stage with the tokens that it dealt with; `None` where it did not run.
+    /// A stage with the number of its tokens; `None` if it did not run.
     pub fn pace(&self, stage: &str, tokens: usize) -> Option<Pace> {
         self.get(stage).map(|time| Pace { time, tokens })
     }
 
-    /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per token of all that was
-    /// generated, other stages per token of the trained batch; where there are no tokens or no time, a
-    /// quotient is left out.
+    /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per generated token,
+    /// other stages are per token of the trained batch. Without tokens or time, a quotient is left out.
     ///
     /// # Differs from
     /// verl divides the generation of dropped groups by the tokens of the kept ones.

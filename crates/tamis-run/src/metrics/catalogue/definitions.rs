@@ -597,7 +597,7 @@ const fn filter_groups(pattern: &'static str, unit: &'static str, meaning: &'sta
     metric(MetricSource::FilterGroups, pattern, unit, meaning)
 }
 
-/// A metric of tamis alone.
+/// A metric that only tamis has.
 const fn tamis(pattern: &'static str, unit: &'static str, meaning: &'static str) -> Definition {
     metric(MetricSource::Tamis, pattern, unit, meaning)
 }
