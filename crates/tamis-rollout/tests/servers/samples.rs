@@ -189,8 +189,7 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         let mut validation = request_with(0, 2, wrong);
         validation.id.purpose = SamplePurpose::Validation;
         assert!(only_sample(&mut fleet, validation).logprobs.is_empty());
-        // The error is the request's, and no sample fails for it; without another server the fleet is
-        // of no use.
+        // The server is taken out and no sample fails. Without another server the fleet is of no use.
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
         let lost = lost(&mut fleet);
         assert!(lost.contains("these are not those that are trained on"), "{lost}");
