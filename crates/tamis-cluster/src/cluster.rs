@@ -1,5 +1,6 @@
-//! The launcher of a run (`python -m tamis.cluster`): a child that starts learner and servers on this machine
-//! or on Ray, watches them, and ends them when its input ends, however this process does.
+//! The launcher of a run (`python -m tamis.cluster`): a child process that starts the learner and the
+//! servers, on this machine or on Ray, and watches them. The launcher ends them when its input closes, so
+//! they end however this process does.
 //!
 //! Commands and events are lines of JSON; `python/tamis/cluster/__main__.py` lists them.
 
@@ -28,8 +29,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(120);
 /// Most restarts of servers, of all together.
 pub(crate) const MOST_RESTARTS: u32 = 8;
 
-/// The launcher of a run, started when something is first asked of it, and again where it is gone. It
-/// outlives a learner that is lost.
+/// The launcher of a run. It starts on first use, and is replaced if it has died. It outlives a lost learner.
 #[derive(Default, Clone)]
 pub struct Cluster {
     current: Arc<Mutex<Option<Arc<LauncherProcess>>>>,
@@ -37,7 +37,7 @@ pub struct Cluster {
     pub(crate) times: Times,
 }
 
-/// Longest times of a launcher that lives, after which it is ended and another one started.
+/// Limits for a launcher that is alive but late. At a limit it is killed and replaced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     /// For an answer, beyond what is waited for may itself take.
@@ -52,7 +52,7 @@ impl Default for Times {
     }
 }
 
-/// What is asked of a launcher: a role, how many of it, and its settings (`Request` in
+/// A request to a launcher: a role, its number of groups, and its settings (`Request` in
 /// `python/tamis/cluster/request.py`).
 struct Up {
     role: &'static str,
@@ -61,7 +61,7 @@ struct Up {
     startup_timeout: Duration,
     /// The key that they ask for.
     key: Option<String>,
-    /// Whether another launcher is started for them where theirs is lost.
+    /// Whether a lost launcher is replaced and asked for them again.
     returns: bool,
 }
 
@@ -74,7 +74,7 @@ impl Cluster {
     /// The machines of the cluster, for what a run is planned on.
     ///
     /// # Errors
-    /// Where the launcher cannot be started, ends, or does not tell in time.
+    /// The launcher cannot be started, ends, or does not answer in time.
     pub fn look(
         &self,
         config: &Config,
@@ -180,7 +180,8 @@ impl Cluster {
             return Ok(Arc::clone(launcher));
         }
         let arguments = ["--launcher", start.kind.as_str(), "--address", &start.address];
-        // A cluster that was there comes back, and one that never was is a mistake to be told of.
+        // A cluster that was there may come back, so it is waited for. One that never was is reported at
+        // once.
         let was_there =
             |launcher: &Arc<LauncherProcess>| launcher.connected_at().is_some() || !launcher.wait.is_zero();
         let wait = if current.as_ref().is_some_and(was_there) { start.wait } else { Duration::ZERO };
@@ -189,7 +190,7 @@ impl Cluster {
         Ok(launcher)
     }
 
-    /// Ends a launcher that does not end a role in time, with all that it started.
+    /// Kills a launcher that does not end a role in time, and all that it started.
     pub(crate) fn give_up(&self, launcher: &LauncherProcess, role: &str) {
         launcher.kill(&match launcher.connected_at() {
             Some(_) => format!("it did not end the {role} within {} s", self.times.end.as_secs()),
@@ -292,7 +293,7 @@ impl Launcher for Cluster {
                 }
                 Ok(machines) => Machines::Known(machines),
                 Err(Halt::Interrupted) => return Err(Halt::Interrupted),
-                // Whatever is wrong shows when something is started; a plan ends no run.
+                // A plan never ends a run: an error shows when something is started.
                 Err(Halt::Failed(error)) => {
                     Machines::Unknown(format!("the machines of the cluster: {error}"))
                 }
@@ -302,7 +303,7 @@ impl Launcher for Cluster {
     }
 }
 
-/// The interpreter of what a launcher starts: on other nodes the default one is that of Ray's workers.
+/// The interpreter for what a launcher starts. On other nodes the default is the one of Ray's workers.
 fn python(config: &Config) -> String {
     let python = &config.learner.python;
     if config.cluster.launcher == LauncherKind::Ray && python == default_interpreter() {

@@ -1,4 +1,4 @@
-//! The child process of a launcher, and what it has said.
+//! The child process of a launcher, and the state that its events describe.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -21,7 +21,7 @@ use crate::plan::machines::Machine;
 
 /// Longest time for all that it started to end when it does.
 const LONGEST_END: Duration = Duration::from_secs(40);
-/// Longest time for the process to be gone once it said its last word, and once it is killed.
+/// Longest time for the process to exit after its last event, and after it is killed.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
 /// Most of a line that is no event that a message shows, in characters.
 const MOST_SHOWN: usize = 200;
@@ -50,7 +50,7 @@ enum Event {
         index: usize,
         generation: u64,
     },
-    /// Of what was asked for; without a role of the launcher itself.
+    /// About a request. Without a role it is about the launcher itself.
     Log {
         role: Option<String>,
         index: Option<usize>,
@@ -60,7 +60,7 @@ enum Event {
     Machines {
         machines: Vec<Machine>,
     },
-    /// The same.
+    /// As [`Self::Log`].
     Error {
         role: Option<String>,
         index: Option<usize>,
@@ -111,7 +111,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The end of what had come up.
+    /// Describes the end of something that was up.
     fn describe(self) -> String {
         match self {
             Self::Died(death) => death.describe(),
@@ -143,7 +143,7 @@ impl Failure {
     }
 }
 
-/// What became of a role that was asked for.
+/// State of a requested role.
 pub(crate) enum Fate {
     Open,
     Up(Vec<String>),
@@ -155,13 +155,14 @@ pub(crate) enum Fate {
 struct Group {
     url: Option<String>,
     failure: Option<Failure>,
-    /// What became of one that was up and is not started again.
+    /// Why it ended, if it was up and is not started again.
     ended: Option<String>,
     is_down: bool,
 }
 
 impl Group {
-    /// Takes in that it is not started again. Whether somebody waits for it, and so finds out.
+    /// Records that it is not started again. Returns whether a caller still waits for it to come up, and so
+    /// gets the error.
     fn end(&mut self, failure: Failure) -> bool {
         if self.url.is_some() {
             self.ended.get_or_insert_with(|| failure.describe());
@@ -172,7 +173,7 @@ impl Group {
     }
 }
 
-/// What was last asked for of a role.
+/// The latest request for a role.
 struct RoleState {
     generation: u64,
     groups: Vec<Group>,
@@ -189,7 +190,7 @@ struct State {
     /// When it had what it starts things on.
     connected_at: Option<Instant>,
     killed: Option<String>,
-    /// Those that it has found.
+    /// The cluster's machines, once found.
     machines: Option<Vec<Machine>>,
     /// Why the launcher can start nothing.
     refusal: Option<Failure>,
@@ -197,13 +198,13 @@ struct State {
 }
 
 impl State {
-    /// What an event is about; `None` where something else was asked for meanwhile.
+    /// The group that an event is about; `None` if the role has been requested again since.
     fn group(&mut self, role: &str, index: usize, generation: u64) -> Option<(&mut Group, Say)> {
         let role = self.roles.get_mut(role).filter(|role| role.generation == generation)?;
         Some((role.groups.get_mut(index)?, role.say.clone()))
     }
 
-    /// Takes an event in. Returns what a person is told, and by whom.
+    /// Applies an event. Returns a message for the user, if there is one, and the function that prints it.
     fn take(&mut self, event: Event) -> Option<(Say, String)> {
         match event {
             Event::Connected => {
@@ -220,7 +221,7 @@ impl State {
                 if death.is_last && group.end(Failure::Died(Box::new(death))) {
                     return None;
                 }
-                // Of a gang the learner tells, which is lost with it.
+                // A lost rank ends the whole learner, which reports it.
                 (!is_rank).then_some((say, message))
             }
             Event::Again { role, index, generation, pause, number, most } => {
@@ -246,7 +247,7 @@ impl State {
                 let (_, say) = self.group(&role, index?, generation?)?;
                 Some((say, message))
             }
-            // Whoever asked for something waits for it.
+            // The first caller prints it: whoever sent a request is waiting.
             Event::Log { role: None, message, .. } => {
                 Some((self.roles.values().next()?.say.clone(), message))
             }
@@ -334,18 +335,17 @@ impl LauncherProcess {
         lock(&self.state)
     }
 
-    /// Ends it at once, for it does not what it is to; another one is started then.
+    /// Kills it, because it does not do what it should. The next request starts another one.
     pub(crate) fn kill(&self, why: &str) {
         kill(&self.child.handle, &self.state, why.to_owned());
     }
 
-    /// Gives it a command. One that is gone is found by [`Self::is_over`].
+    /// Sends it a command. If the process is gone, [`Self::is_over`] finds out.
     pub(crate) fn send(&self, command: &Value) {
         self.child.send(format!("{command}\n").into_bytes());
     }
 
-    /// Makes room for what is said of a role that is asked for next; its number, which the request has to
-    /// name.
+    /// Prepares for the events of a new request. Returns its number, which the request has to carry.
     pub(crate) fn expect(&self, role: &str, count: usize, say: &Say) -> u64 {
         let groups = (0..count).map(|_| Group::default()).collect();
         let mut state = self.state();
@@ -356,7 +356,7 @@ impl LauncherProcess {
         generation
     }
 
-    /// Asks for the end of a role, unless something else was asked for meanwhile.
+    /// Asks for the end of a role, unless it has been requested again since.
     pub(crate) fn take_down(&self, role: &str, generation: u64) {
         let mut state = self.state();
         if let Some(role) = state.roles.get_mut(role).filter(|role| role.generation == generation) {
@@ -366,7 +366,7 @@ impl LauncherProcess {
         self.send(&json!({"command": "down", "role": role, "generation": generation}));
     }
 
-    /// When it had what it starts things on; `None` before.
+    /// When it reached its cluster; `None` before.
     pub(crate) fn connected_at(&self) -> Option<Instant> {
         self.state().connected_at
     }
@@ -380,7 +380,7 @@ impl LauncherProcess {
         self.state().is_over
     }
 
-    /// Whether it ended by a signal that was none of ours.
+    /// Whether it ended by a signal that this process did not send.
     pub(crate) fn is_lost(&self) -> bool {
         let state = self.state();
         let is_ours = state.killed.is_some() || !state.is_over;
@@ -388,7 +388,7 @@ impl LauncherProcess {
         !is_ours && matches!(self.end(), Failure::Over { by_signal: true, .. })
     }
 
-    /// Whether nothing is left of a role, or something else was asked for meanwhile.
+    /// Whether nothing of a role is left, or it has been requested again since.
     pub(crate) fn is_down(&self, role: &str, generation: u64) -> bool {
         let state = self.state();
         let role = state.roles.get(role).filter(|role| role.generation == generation);
@@ -410,7 +410,7 @@ impl LauncherProcess {
         if is_over { Fate::Failed(self.end()) } else { Fate::Open }
     }
 
-    /// The machines that it has found; `None` while it looks.
+    /// The machines that it has found; `None` until it has.
     pub(crate) fn machines(&self) -> Option<Result<Vec<Machine>, Failure>> {
         let mut state = self.state();
         if let Some(machines) = state.machines.take() {
@@ -424,22 +424,22 @@ impl LauncherProcess {
         }
     }
 
-    /// What became of one of a role that was up and is not started again.
+    /// Why a group of a role that was up has ended for good, if one has.
     pub(crate) fn given_up(&self, role: &str) -> Option<String> {
         self.state().roles.get(role)?.groups.iter().find_map(|one| one.ended.clone())
     }
 
-    /// The same, or what became of the launcher.
+    /// As [`Self::given_up`], or why the launcher ended.
     pub(crate) fn ended(&self, role: &str) -> Option<String> {
         self.given_up(role).or_else(|| self.is_over().then(|| self.describe_end()))
     }
 
-    /// What became of the process, which is over.
+    /// Why the process ended. Only for one that is over.
     pub(crate) fn describe_end(&self) -> String {
         self.end().describe()
     }
 
-    /// Its exit status, once it has said its last word.
+    /// Its exit status. Waits a short while for it, then kills.
     fn status(&self) -> io::Result<Option<ExitStatus>> {
         let child = &self.child.handle;
         match child.wait_within(LONGEST_FAREWELL) {
@@ -475,7 +475,7 @@ fn listen(output: ChildStdout, child: &ChildHandle, state: &Mutex<State>) {
     let mut lines = Lines::new(output, LONGEST_LINE);
     while let Some(Line::Ended(line) | Line::Unended(line) | Line::TooLong(line)) = lines.next_line() {
         let Ok(event) = serde_json::from_slice(line) else {
-            // It is of another build, or out of its mind: whoever waits for an event would do so in vain.
+            // It is another build, or broken. Without this, callers would wait for an event in vain.
             let said: String = String::from_utf8_lossy(line).chars().take(MOST_SHOWN).collect();
             kill(child, state, format!("it said `{said}`, which is no event of this build"));
             return;
@@ -492,7 +492,7 @@ fn listen(output: ChildStdout, child: &ChildHandle, state: &Mutex<State>) {
 mod tests {
     use super::*;
 
-    /// What is known of a learner that was asked for twice.
+    /// A learner that was requested twice.
     fn state() -> State {
         let say: Say = Arc::new(|_: &str| {});
         let groups = vec![Group::default()];

@@ -1,4 +1,5 @@
-//! What a launcher started, wherever it answers: servers whose launcher is lost are asked of another one.
+//! The learner or servers that a launcher started, as a handle with their addresses. If the launcher of
+//! servers is lost, another one starts them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ pub(crate) struct StartLauncher {
 }
 
 impl StartLauncher {
-    /// Of a configuration; its log is in a folder.
+    /// Settings of a configuration's launcher, which writes its log into this folder.
     pub(crate) fn new(config: &Config, logs: &Path) -> Self {
         let program = std::env::current_exe().ok();
         let cluster = &config.cluster;
@@ -49,7 +50,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Asks a launcher for it; the number by which news of it are told from news of its predecessors.
+    /// Sends the request to a launcher. Returns its number, which tells its events from those of earlier
+    /// requests.
     pub(crate) fn send_to(&self, launcher: &LauncherProcess) -> u64 {
         let generation = launcher.expect(self.name, self.count, &self.say);
         let mut command = self.command.clone();
@@ -58,8 +60,8 @@ impl Asked {
         generation
     }
 
-    /// The addresses where all have come up, or why they have not; `None` while that is open. A launcher that
-    /// says nothing for so much longer than it all may take is ended.
+    /// The addresses once all are up, or the error; `None` while that is open. A launcher that exceeds
+    /// `startup_timeout` by more than `patience` is killed.
     pub(crate) fn outcome(
         &self,
         launcher: &LauncherProcess,
@@ -81,7 +83,7 @@ pub(crate) fn is_late(
     timeout: Duration,
     patience: Duration,
 ) -> Option<LaunchError> {
-    // What it takes to reach the cluster is no part of what the rest takes.
+    // The time to reach the cluster is not part of the start-up time.
     let (began, timeout) = match launcher.connected_at() {
         Some(at) => (at.max(since), timeout),
         None => (since, timeout.max(launcher.wait)),
@@ -98,10 +100,10 @@ pub(crate) struct Standing {
     pub(crate) launcher: Arc<LauncherProcess>,
     /// Which request of it they are.
     pub(crate) generation: u64,
-    /// Where they answered last.
+    /// Their latest addresses.
     pub(crate) addresses: Vec<String>,
     pub(crate) state: State,
-    /// How many launchers were started in place of one that was lost, since they were last up for long.
+    /// Launchers started as replacements since they were last up for long.
     pub(crate) restarts: u32,
 }
 
@@ -113,7 +115,7 @@ pub(crate) enum State {
     Again {
         at: Instant,
     },
-    /// It has been asked of another launcher.
+    /// Another launcher has been asked for them.
     Asked {
         since: Instant,
     },
@@ -123,13 +125,13 @@ pub(crate) enum State {
     },
 }
 
-/// A gang, or servers of one kind, that a launcher started. Dropped, they are ended.
+/// A gang, or servers of one kind, that a launcher started. They end when this is dropped.
 pub(crate) struct Role {
     pub(crate) cluster: Cluster,
     pub(crate) start: StartLauncher,
     pub(crate) asked: Asked,
     pub(crate) key: Option<String>,
-    /// Whether another launcher is started for them where theirs is lost.
+    /// Whether a lost launcher is replaced and asked for them again.
     pub(crate) returns: bool,
     pub(crate) standing: Mutex<Standing>,
 }
@@ -139,7 +141,7 @@ impl Role {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether they are up again, or why they are given up; `None` while that is open.
+    /// `Ok` if they are up, an error if they are not started again, `None` while that is open.
     pub(crate) fn fate(&self) -> Option<Result<(), String>> {
         match &self.look().state {
             State::Up { .. } => Some(Ok(())),
@@ -148,7 +150,7 @@ impl Role {
         }
     }
 
-    /// What is known by now. Does what is due, without waiting for it.
+    /// Updates the state: does what is due, without waiting.
     fn look(&self) -> MutexGuard<'_, Standing> {
         let mut standing = self.standing();
         match standing.state {
@@ -161,7 +163,7 @@ impl Role {
                     standing.addresses = addresses;
                 }
             }
-            // What is left of the last try is news of that one alone while it lasts.
+            // Before the next try, the remains of the last one must be gone.
             State::Again { at } if at <= Instant::now() => {
                 // One that does not end them is of no use for the next try.
                 if !standing.launcher.is_down(self.asked.name, standing.generation) {
@@ -186,7 +188,7 @@ impl Role {
                         standing.state = State::Up { since: Instant::now() };
                     }
                     Some(Err(error)) => {
-                        // What came up of them is in the way of the next try.
+                        // Those that did come up would be in the way of the next try.
                         standing.launcher.take_down(self.asked.name, standing.generation);
                         self.lose(&mut standing, error.to_string());
                     }
@@ -198,7 +200,7 @@ impl Role {
         standing
     }
 
-    /// Has another launcher started after a pause, or gives up.
+    /// Schedules another launcher after a pause, or gives up after [`MOST_RESTARTS`].
     pub(crate) fn lose(&self, standing: &mut Standing, reason: String) {
         if matches!(standing.state, State::Up { since } if since.elapsed() >= HEALTHY) {
             standing.restarts = 0;
@@ -222,7 +224,7 @@ impl Role {
 }
 
 impl Launched for Role {
-    /// Where they answer now. This is what notices that their launcher is gone, and has another one start
+    /// Their present addresses. This call is also what notices a lost launcher and has another one start
     /// them.
     fn addresses(&self) -> Vec<String> {
         self.look().addresses.clone()

@@ -135,7 +135,7 @@ fn a_gang_that_is_lost_is_told_and_another_begins_beside_servers_that_stay() {
     let again = setting.gang(1);
     assert_eq!((again.ended(), server.ended()), (None, None));
     assert_eq!(setting.pids("server", 1).len(), 1);
-    // One that dies is told, and started again at its address.
+    // A server that dies is reported, and restarted at its address.
     assert!(kill("-KILL", &setting.pids("server", 1)[0]));
     setting.pids("server", 2);
     let heard = setting.heard();
@@ -208,7 +208,7 @@ fn a_launcher_that_is_stopped_is_replaced_in_time() {
     let gang = setting.gang(1);
     let second = setting.launcher();
     assert_ne!(first, second);
-    // It is found where something is asked for, too.
+    // A request finds that it hangs, too.
     assert!(kill("-STOP", &second));
     let argv = json!(["sleep", "1000"]);
     let error = setting.up("server", json!({"device": "cpu", "argv": argv}), 1).err().expect("late");
@@ -219,7 +219,7 @@ fn a_launcher_that_is_stopped_is_replaced_in_time() {
     assert_eq!(ended, said);
     let third = setting.gang(1);
     assert_eq!(third.ended(), None);
-    // What is left of its predecessor does not end it.
+    // Dropping its predecessor does not end it.
     drop(gang);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(third.ended(), None);
@@ -230,7 +230,7 @@ fn a_launcher_that_is_stopped_is_replaced_in_time() {
 fn a_launcher_that_says_what_is_no_event_is_ended_and_replaced() {
     let mut setting = Setting::new();
     let first = setting.folder.path().join("first");
-    // It goes on with its input open, and every later one is a real one.
+    // The first one hangs with its input open. Every later one is real.
     setting.interpret_by(&format!(
         "#!/bin/sh\nif mkdir {0}; then echo hello; exec sleep 1000; fi\nexec python3 \"$@\"\n",
         first.display()
@@ -274,7 +274,7 @@ fn a_server_that_is_given_up_is_told_and_another_takes_its_place() {
     let ended = server.ended().expect("told");
     assert!(ended.starts_with("server 1 on ") && ended.contains("(signal: 9 (SIGKILL))"), "{ended}");
     let other = setting.server(0);
-    // What is left of the first does not end the second.
+    // Dropping the first does not end the second.
     drop(server);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(other.ended(), None);
@@ -300,8 +300,7 @@ fn servers_whose_launcher_is_killed_are_started_again_by_another() {
     assert!(!kill("-0", &setting.pids("server", 2)[1]));
 }
 
-/// The run that begins or resumes is the one that was asked for, also where its launcher is killed on the
-/// way.
+/// The first request is served even if its launcher is killed on the way.
 #[test]
 fn a_launcher_that_is_killed_before_its_servers_answer_is_replaced() {
     let setting = Setting::new();
@@ -328,7 +327,7 @@ fn servers_that_no_launcher_can_start_again_are_given_up() {
     server.standing().restarts = MOST_RESTARTS - 1;
     assert!(kill("-KILL", &setting.launcher()));
     soon("the news", || server.is_returning());
-    // The next one does not come to anything.
+    // The next one fails to start.
     std::fs::remove_file(setting.folder.path().join("pids")).expect("removed");
     std::fs::create_dir(setting.folder.path().join("pids")).expect("made");
     server.standing().state = State::Again { at: Instant::now() };

@@ -92,7 +92,7 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     (Topic::new("this machine", found), Machine { gpus: gpus.unwrap_or_default(), ..here })
 }
 
-/// What the native engine computes with.
+/// The SIMD level of the native engine.
 fn engine() -> String {
     let level = match SimdLevel::detect() {
         SimdLevel::Portable => "without AVX2, at which it is slow",
@@ -108,7 +108,7 @@ fn driver() -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// Bytes that are free on the disk of a folder, or of the nearest one above it that is there.
+/// Bytes that are free on the disk of a folder, or of its nearest parent that exists.
 pub(super) fn free_disk(folder: &Path) -> Option<u64> {
     let folder = std::path::absolute(folder).ok()?;
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
@@ -135,7 +135,7 @@ fn open_files() -> Option<Finding> {
     })
 }
 
-/// What other machines would be told of this one's address.
+/// Whether other machines can reach this one by its host name.
 fn name() -> Option<Finding> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim();

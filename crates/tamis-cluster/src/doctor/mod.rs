@@ -1,8 +1,8 @@
-//! `tamis doctor`: what is there (machine, GPUs, Python environments, servers, Ray, disks), what can run with
-//! it, and what a configuration would be missing.
+//! `tamis doctor` reports what is here (machine, GPUs, Python environments, servers, Ray, disks), what can
+//! run with it, and what a configuration still lacks.
 //!
-//! `machine`, `python` and `network` look; `ways` says which ways of running have all that they need, `needs`
-//! what one configuration lacks. Nothing is changed, loaded or left running.
+//! `machine`, `python` and `network` inspect. `ways` lists what each way of running lacks, and `needs` what
+//! one configuration lacks. Nothing is changed, loaded or left running.
 
 mod machine;
 mod needs;
@@ -41,7 +41,7 @@ pub struct Finding {
     pub state: State,
     /// A sentence.
     pub text: String,
-    /// The fix, where there is one.
+    /// The fix, if there is one.
     pub hint: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub struct Way {
     pub name: &'static str,
     /// The keys that ask for it.
     pub keys: &'static str,
-    /// What it lacks; empty where it can run.
+    /// What it lacks; empty if it can run.
     pub missing: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Report {
     pub sections: Vec<Topic>,
     /// What could run.
     pub ways: Vec<Way>,
-    /// What a configuration needs, where one was given.
+    /// What a configuration needs, if one was given.
     pub needs: Option<Topic>,
 }
 
@@ -100,7 +100,7 @@ impl Report {
     /// Looks at this machine, and at what a configuration names.
     ///
     /// # Errors
-    /// [`Halt::Interrupted`] alone: what cannot be found out is a finding.
+    /// Only [`Halt::Interrupted`]: what cannot be determined is a finding.
     pub fn make(
         config: Option<&Config>,
         hub: Arc<dyn Locate>,

@@ -23,13 +23,13 @@ use crate::plan::{Misfit, Plan, RunModels};
 /// What was found before.
 pub(super) struct There {
     pub(super) here: Machine,
-    /// What `learner.python` is, where it answers.
+    /// `learner.python`, if it runs.
     pub(super) python: Option<Interpreter>,
     /// How it is called.
     pub(super) named: String,
-    /// The interpreter of the program `vllm` on `PATH`, where there is one that answers.
+    /// The interpreter of the program `vllm` on `PATH`, if it runs.
     pub(super) vllm: Option<Interpreter>,
-    /// Where names of models are looked up.
+    /// Looks up models and data sets by name.
     pub(super) hub: Arc<dyn Locate>,
 }
 
@@ -116,7 +116,7 @@ fn packages(config: &Config, there: &There, found: &mut Vec<Finding>) {
 /// The packages of loggers in a process of their own.
 fn loggers(config: &Config, found: &mut Vec<Finding>) {
     for logger in &config.run.loggers {
-        // What it can be installed as: any of them, the smallest first.
+        // The packages that provide it; any one will do. The smallest comes first.
         let (settings, packages): (_, &[&str]) = match logger {
             LoggerKind::Wandb(settings) => (&settings.python, &["wandb"]),
             LoggerKind::Mlflow(settings) => (&settings.python, &["mlflow-skinny", "mlflow"]),
@@ -149,7 +149,7 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether it is an MLflow of the small package, and no place for its figures is named.
+/// Whether this is MLflow's skinny package and no tracking server is configured.
 fn is_without_store(logger: &LoggerKind, python: &Interpreter) -> bool {
     matches!(logger, LoggerKind::Mlflow(settings) if is_place_open(settings))
         && !python.packages.contains_key("mlflow")
@@ -225,7 +225,7 @@ fn look_at_cluster(config: &Config, interrupt: &Interrupt) -> Result<Machines, F
     }
 }
 
-/// Why a cluster tells nothing, with the launcher's own hint where it has one: Ray itself may be missing.
+/// Why a cluster cannot be reached. If the launcher gave a hint, it is kept: Ray itself may be missing.
 pub(super) fn no_cluster(halt: &Halt<LaunchError>) -> Finding {
     let hint = match halt {
         Halt::Failed(LaunchError::Refused { hint: Some(hint), .. }) => hint.as_str(),
@@ -241,13 +241,14 @@ fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
         Some(lora) => sizes.adapter(lora.rank as u64, lora.targets.as_deref()),
         None => n,
     };
-    // Weights in the type that is saved, f32 weights where that is less, and two moments.
+    // Weights as they are saved, f32 copies of the learned weights if the saved type is smaller, and two
+    // moments.
     let weights = match config.model.save_dtype {
         tamis_model::SaveDtype::F32 => 4 * n,
         _ => 2 * n + 4 * learned,
     };
     let each = weights + 8 * learned;
-    // The one that is being written stands beside those that stay.
+    // A new checkpoint is written before an old one is deleted.
     let kept = config.checkpoint.keep_last.unwrap_or(1) as u64 + 1;
     let mut room = |what: String, folder: &Path, needed: u64| {
         let Some(free) = super::machine::free_disk(folder) else { return };

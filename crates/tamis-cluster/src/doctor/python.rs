@@ -22,9 +22,9 @@ pub struct Interpreter {
     pub executable: String,
     /// Its version.
     pub version: String,
-    /// Versions of the packages that are asked for and there.
+    /// Versions of those packages that it has, of the ones asked about.
     pub packages: BTreeMap<String, String>,
-    /// Its PyTorch, where it has one.
+    /// Its PyTorch, if it has one.
     pub torch: Option<Torch>,
 }
 
@@ -45,9 +45,9 @@ impl Interpreter {
     /// Asks an interpreter.
     ///
     /// # Errors
-    /// Where it cannot be run, or takes too long.
+    /// The interpreter cannot be run, or takes too long.
     pub fn ask(python: &str) -> Result<Self, ProgramError> {
-        // What stands in the working folder is no package of its.
+        // Packages in the working folder do not count.
         let mut command = Command::new(python);
         command.args(["-c", PROBE]).env("PYTHONSAFEPATH", "1");
         let text = ask(&mut command, LONGEST)?;
@@ -100,7 +100,7 @@ impl Interpreter {
     }
 }
 
-/// Where a program of this name is on `PATH`, or the path that it is.
+/// The path of a program: looked up on `PATH`, unless it is a path already.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {

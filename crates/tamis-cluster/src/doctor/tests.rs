@@ -1,4 +1,4 @@
-//! What can run where, told from what was found.
+//! Which ways of running are possible, given the findings.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn a_report_reads_well() {
     assert!(Report { needs: Some(lacking), ..report }.lacks());
 }
 
-/// A Python without Ray is told apart from a cluster that is not there.
+/// A missing Ray package and a missing cluster get different hints.
 #[test]
 fn what_a_launcher_advises_is_the_hint() {
     let (message, hint) =

@@ -8,23 +8,23 @@ use tamis_config::ByteSize;
 
 use tamis_process::{ProgramError, ask};
 
-/// Longest time for `nvidia-smi`, which initialises a driver that is not loaded.
+/// Longest time for `nvidia-smi`: it may have to load the driver first.
 const DRIVER: Duration = Duration::from_secs(20);
 
-/// Least memory of a GPU, bytes: with fewer the unit was forgotten.
+/// Least memory of a GPU, bytes. A smaller number lacks its unit.
 const LEAST: u64 = 1 << 20;
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// As `nvidia-smi` numbers it, and `CUDA_VISIBLE_DEVICES` with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which all
-    /// that a run starts has.
+    /// Its number in `nvidia-smi`, and in `CUDA_VISIBLE_DEVICES` with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which
+    /// tamis sets for all processes of a run.
     pub id: String,
     /// The driver's name of its kind.
     pub name: String,
     /// Its memory, bytes.
     pub memory: u64,
-    /// Memory that other processes have, bytes.
+    /// Memory in use by other processes, bytes.
     #[serde(default)]
     pub used: u64,
 }
@@ -36,20 +36,20 @@ pub struct Machine {
     pub name: String,
     /// Its GPUs that may be used.
     pub gpus: Vec<Gpu>,
-    /// Memory that is free, bytes; `None` where it is unknown.
+    /// Memory that is free, bytes; `None` if unknown.
     pub memory: Option<u64>,
-    /// Number of processor cores; `None` where it is unknown.
+    /// Number of processor cores; `None` if unknown.
     pub cores: Option<u64>,
 }
 
-/// Machines, and where they are known from.
+/// Machines, and how they are known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Machines {
-    /// They were looked at.
+    /// Inspected.
     Known(Vec<Machine>),
-    /// A user named them: there are no others.
+    /// Named by the user: there are no others.
     Named(Vec<Machine>),
-    /// Nobody has looked at them, and why.
+    /// Not inspected, with the reason.
     Unknown(String),
 }
 
@@ -71,8 +71,7 @@ impl Machine {
 }
 
 impl Machines {
-    /// This machine and its GPUs. Where something hints at GPUs and the driver does not tell of them, nothing
-    /// is known.
+    /// This machine and its GPUs. `Unknown` if there are signs of GPUs but `nvidia-smi` reports none.
     pub fn here(device: &str) -> Self {
         let is_missing = |error: &ProgramError| matches!(error, ProgramError::Start { .. });
         let is_named = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some_and(|names| !names.is_empty());
@@ -85,7 +84,7 @@ impl Machines {
         }
     }
 
-    /// From a text `[MACHINESx]GPUSxMEMORY`: `8x80GiB` is one machine with eight GPUs.
+    /// Parses `[MACHINESx]GPUSxMEMORY`: `8x80GiB` is one machine with eight GPUs.
     ///
     /// # Errors
     /// A sentence about what is wrong.
@@ -114,7 +113,7 @@ impl Machines {
         Ok(Self::Named((1..=machines).map(machine).collect()))
     }
 
-    /// The first of them alone.
+    /// Only the first of them.
     #[must_use]
     pub fn first_alone(self) -> Self {
         let first = |machines: Vec<Machine>| machines.into_iter().take(1).collect();
@@ -125,7 +124,7 @@ impl Machines {
         }
     }
 
-    /// The machines, as far as they are known.
+    /// The machines; none if unknown.
     pub fn known(&self) -> &[Machine] {
         match self {
             Self::Known(machines) | Self::Named(machines) => machines,
@@ -137,7 +136,7 @@ impl Machines {
 /// The GPUs that processes started here see, in their order: all, or those of `CUDA_VISIBLE_DEVICES`.
 ///
 /// # Errors
-/// Where `nvidia-smi` does not tell.
+/// `nvidia-smi` cannot be run, or does not list GPUs.
 pub fn find_gpus() -> Result<Vec<Gpu>, ProgramError> {
     let all = list_gpus()?;
     let Ok(visible) = std::env::var("CUDA_VISIBLE_DEVICES") else {
@@ -147,7 +146,7 @@ pub fn find_gpus() -> Result<Vec<Gpu>, ProgramError> {
         .ok_or_else(|| untold(&format!("it knows no GPU of CUDA_VISIBLE_DEVICES={visible}")))
 }
 
-/// What the driver tells that helps nobody.
+/// The error for output of the driver that is of no use.
 fn untold(said: &str) -> ProgramError {
     ProgramError::Failed {
         program: "nvidia-smi".to_owned(),
@@ -156,8 +155,8 @@ fn untold(said: &str) -> ProgramError {
     }
 }
 
-/// Those that `CUDA_VISIBLE_DEVICES` names, up to the first that is not there, as CUDA reads it. `None` where
-/// it names some and none is found, such as parts of a GPU (MIG).
+/// The GPUs that `CUDA_VISIBLE_DEVICES` names, up to the first that does not exist, as CUDA reads it. `None`
+/// if it names some and none is found, for example parts of a GPU (MIG).
 fn choose(all: &[(String, Gpu)], visible: &str) -> Option<Vec<Gpu>> {
     let mut chosen = Vec::new();
     if visible.trim().is_empty() || visible.trim() == "-1" {
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(uuid, "GPU-bbbb2222");
         assert_eq!((second.id.as_str(), second.memory, second.used), ("1", 81_559 << 20, 30_000 << 20));
         assert_eq!(second.name, "NVIDIA H100 80GB HBM3");
-        // A GPU whose memory the driver does not tell (`[N/A]`) cannot be planned for.
+        // A GPU that reports no memory (`[N/A]`) cannot be planned for.
         assert!(read_gpus("0, GPU-cc, [N/A], [N/A], GB10\nnothing\n").is_empty());
         let chosen = |visible| {
             let gpus = choose(&read_gpus(TWO), visible)?;
@@ -228,7 +227,7 @@ mod tests {
         let known = machines.known();
         assert_eq!((known.len(), known[0].gpus.len(), known[1].gpus[7].memory), (2, 8, 80 << 30));
         assert_eq!(Machines::parse("4x24GB").expect("machines").known()[0].gpus[0].memory, 24_000_000_000);
-        // Of 80 bytes nobody has a GPU: the unit is missing.
+        // Nobody has a GPU of 80 bytes: the unit is missing.
         for wrong in ["80GiB", "8x80", "0x80GiB", "1x2x3x4GiB", "8 GPUs", "", "ax80GiB"] {
             let said = Machines::parse(wrong).expect_err(wrong);
             assert!(said.contains("[MACHINESx]GPUSxMEMORY"), "{said}");

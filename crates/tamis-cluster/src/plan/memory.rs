@@ -1,5 +1,4 @@
-//! Memory of parameters: how many there are, times the bytes that are kept for each, over those that share
-//! them.
+//! Memory of parameters: their number, times the bytes kept for each, divided by the ranks that share them.
 //!
 //! | kept for each parameter | bytes |
 //! |---|---|
@@ -8,14 +7,14 @@
 //! | gradients | 4 |
 //! | AdamW's two moments | 8 |
 //!
-//! Activations, logits, layers that are gathered, CUDA and a server's cache come on top, and are not counted.
+//! Activations, logits, gathered layers, CUDA and a server's cache come on top. They are not counted.
 
 use serde::Serialize;
 use tamis_config::{BackendKind, Config};
 
 use super::model_sizes::ModelSizes;
 
-/// Part of a GPU's memory that vLLM takes without `--gpu-memory-utilization`, and about what SGLang chooses
+/// Part of a GPU's memory that vLLM takes without `--gpu-memory-utilization`; SGLang chooses about the same
 /// (`--mem-fraction-static`).
 const SHARE: f64 = 0.9;
 
@@ -30,7 +29,7 @@ pub struct Kept {
     pub adapter: Option<u64>,
     /// The reference waits in main memory.
     pub offloads_reference: bool,
-    /// The first rank sends weights over NCCL, of which it keeps a copy in main memory.
+    /// The first rank sends weights over NCCL. It keeps a copy of them in main memory.
     pub sends_weights: bool,
 }
 
@@ -46,14 +45,14 @@ pub struct MemoryPart {
 /// What one rank keeps of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
-    /// By part; none of them is empty.
+    /// By part, without empty ones.
     pub parts: Vec<MemoryPart>,
     /// Main memory of all machines together, beside the GPUs.
     pub host: u64,
 }
 
 impl RankMemory {
-    /// Of a policy, and of a reference with weights of its own and a critic if there are.
+    /// Memory of a policy, and of a critic and a separate reference if there are any.
     pub fn new(
         policy: &ModelSizes,
         reference: Option<&ModelSizes>,
@@ -96,9 +95,9 @@ impl RankMemory {
 pub struct ServerMemory {
     /// The part of the GPU that it takes, cache and all.
     pub share: f64,
-    /// Its part of the weights, bytes; `None` if they are quantized in a way that is not known.
+    /// Its part of the weights, bytes; `None` if they are quantized in an unknown way.
     pub weights: Option<u64>,
-    /// Most tokens of a sequence that it takes, if `rollout.launch.args` says so.
+    /// Most tokens of a sequence that it accepts, if `rollout.launch.args` sets it.
     pub max_length: Option<u64>,
 }
 
@@ -119,8 +118,8 @@ impl Options {
 }
 
 impl ServerMemory {
-    /// Of the servers that a configuration starts; `published`: bytes of a weight as the learner publishes
-    /// it, if that is known.
+    /// Memory of the servers that a configuration starts. `published`: bytes of a weight as the learner
+    /// publishes it, if known.
     pub fn new(config: &Config, sizes: &ModelSizes, published: Option<u64>) -> Self {
         let launch = config.rollout.launch.as_ref();
         let words = launch.map_or(&[][..], |launch| &launch.args);
@@ -149,8 +148,8 @@ impl ServerMemory {
     }
 }
 
-/// The value of an option, as a word of its own or behind `=`, at the last place where it stands, which is
-/// what engines go by; empty if it has none. vLLM takes `_` for `-`.
+/// The value of an option, either the next word or after `=`. The last occurrence counts, as for the engines.
+/// Empty if the option has no value. vLLM accepts `_` for `-`.
 fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     words.iter().enumerate().rev().find_map(|(place, word)| {
         let (option, value) = word.split_once('=').map_or((word.as_str(), None), |(o, v)| (o, Some(v)));

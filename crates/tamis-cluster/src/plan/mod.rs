@@ -1,13 +1,13 @@
-//! The plan of a run before anything is loaded: which machines it has, what runs on them, and the bytes that
-//! each GPU (or each machine, if PyTorch is on a CPU) keeps of parameters.
+//! Plans a run before anything is loaded: the machines, what runs on each, and the bytes of parameters that
+//! each GPU keeps (or each machine, if PyTorch is on a CPU).
 //!
 //! ```text
 //! configuration ─┐
 //! model_sizes ───┼─> Plan ─> `lines` for a person, problems that refuse a run, doubts that warn of it
 //! machines ──────┘    memory
 //! ```
-//! What a micro-batch takes on top is not estimated. The native engine's memory is `assemble::memory` of the
-//! kernel.
+//! The memory of a micro-batch comes on top and is not estimated. `assemble::memory` of the kernel covers the
+//! native engine.
 
 mod lines;
 pub mod machines;
@@ -30,27 +30,27 @@ use machines::{Gpu, Machine, Machines};
 use memory::{Kept, MemoryPart, Options, RankMemory, ServerMemory};
 use model_sizes::ModelSizes;
 
-/// A GPU with less is one that PyTorch may leave alone: a display's, where its build is one for CPUs.
+/// PyTorch may not use a smaller GPU at all: it may drive a display, and PyTorch may be a build for CPUs.
 const LEAST_TO_TRAIN_ON: u64 = 16 << 30;
 
-/// Memory in use by others on a GPU below which nothing is said of it.
+/// Less memory in use by other processes than this is not reported.
 const UNNOTICED: u64 = 1 << 29;
 
-/// Sizes of the models of a run, as far as their files say them.
+/// Sizes of a run's models, if their files are here.
 #[derive(Debug, Clone, Default)]
 pub struct RunModels {
     /// The policy.
     pub policy: Option<ModelSizes>,
-    /// The reference, where it is another model than the policy as it begins.
+    /// The reference, if it is another model than the initial policy.
     pub reference: Option<ModelSizes>,
-    /// The critic, where it is another model than the policy's layers.
+    /// The critic, if it has other layers than the policy.
     pub critic: Option<ModelSizes>,
 }
 
-/// Something that cannot be, and its fix.
+/// Something impossible, and its fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Misfit {
-    /// The keys that it is about, the likeliest first.
+    /// The keys that it is about, the likeliest cause first.
     pub keys: Vec<String>,
     /// A sentence with the numbers.
     pub message: String,
@@ -73,62 +73,62 @@ pub enum Device {
 pub struct LearnerPlan {
     /// Machines.
     pub machines: usize,
-    /// Ranks on each; `None` where that depends on GPUs that nobody has looked at.
+    /// Ranks on each; `None` if that depends on GPUs that are not known.
     pub ranks_per_machine: Option<usize>,
     /// What they compute on.
     pub device: Device,
-    /// Its GPUs on each machine, where it is known which.
+    /// Its GPUs on each machine, if their ids are known.
     pub gpus: Option<Vec<String>>,
     /// Tokens of the largest micro-batch of a rank; a wave has one for each rank.
     pub tokens: u64,
-    /// What each rank keeps of parameters; `None` if the model's sizes or the number of ranks are not known.
+    /// Memory of parameters on each rank; `None` if the model's sizes or the number of ranks are not known.
     pub memory: Option<RankMemory>,
-    /// Memory of each of its GPUs, or of each machine without; `None` where it is not known.
+    /// Memory of each of its GPUs, or of each machine without GPUs; `None` if unknown.
     pub capacity: Option<u64>,
 }
 
 /// The servers that a run starts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServersPlan {
-    /// Their engine, or the key that has their command.
+    /// Their engine, or the key that holds their command.
     pub engine: &'static str,
     /// Number of them.
     pub replicas: usize,
     /// GPUs of each.
     pub tensor_parallel: usize,
-    /// All of their GPUs, where it is known which.
+    /// All of their GPUs, if their ids are known.
     pub gpus: Option<Vec<String>>,
     /// They are on the learner's GPUs.
     pub shares: bool,
-    /// Memory on each GPU; `None` where the model's sizes are not known, or the command is the user's own.
+    /// Memory on each GPU; `None` if the model's sizes are not known, or the user wrote the command.
     pub memory: Option<ServerMemory>,
     /// Whether none of the machines has a GPU.
     pub on_cpu: bool,
-    /// Memory of each of their GPUs; `None` where it is not known.
+    /// Memory of each of their GPUs; `None` if unknown.
     pub capacity: Option<u64>,
 }
 
-/// Who runs where, and the memory that it takes.
+/// Which process runs on which machine, and its memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The machines.
     pub machines: Machines,
     /// The learner in PyTorch that the run starts.
     pub learner: Option<LearnerPlan>,
-    /// Where the learner runs already (`learner.url`).
+    /// Address of a learner that runs already (`learner.url`).
     pub learner_url: Option<String>,
     /// The servers that the run starts.
     pub servers: Option<ServersPlan>,
-    /// What cannot be.
+    /// What is impossible.
     pub misfits: Vec<Misfit>,
-    /// What may not be, in sentences with their hints.
+    /// What may be impossible, in sentences with their hints.
     pub doubts: Vec<Misfit>,
 }
 
 impl RunModels {
-    /// The models that a configuration names, by the files that are here; the policy from a checkpoint where
-    /// the run goes on from one. `native` is a policy of random weights; `folder_of` gives the folder of a
-    /// model that is named.
+    /// Reads the sizes of the models that a configuration names, from the files that are here. If the run
+    /// resumes, the policy is the one of the checkpoint. `native` is a policy of random weights. `folder_of`
+    /// gives the folder of a named model.
     pub fn read(
         config: &Config,
         checkpoint: Option<&Path>,
@@ -146,7 +146,7 @@ impl RunModels {
 }
 
 impl Plan {
-    /// Whether there is anything to plan: a run of the native engine alone is one process.
+    /// Whether there is anything to plan. A run on the native engine without servers is one process.
     pub fn is_needed(config: &Config) -> bool {
         config.learns_elsewhere() || config.launches_servers()
     }
@@ -183,7 +183,7 @@ impl Plan {
         plan
     }
 
-    /// As a run prints it.
+    /// The plan in the form that a run prints.
     pub fn for_run(&self) -> RunPlan {
         let joined = |part: fn(&Misfit) -> &str| self.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
         let refusal = (!self.misfits.is_empty())
@@ -196,8 +196,8 @@ impl Plan {
         config.cluster.launcher == LauncherKind::Ray
     }
 
-    /// Whether servers are put onto the learner's GPUs: asked for, or because without a launcher both begin
-    /// with the first one.
+    /// Whether servers use the learner's GPUs: they do if the configuration asks for it, or without a
+    /// launcher, because then both begin with the first GPU.
     fn shares_gpus(config: &Config) -> bool {
         config.cluster.colocate || config.cluster.launcher == LauncherKind::None
     }
@@ -235,12 +235,12 @@ impl Plan {
             Device::Cpu => known.iter().filter_map(|machine| machine.memory).max(),
         };
         let memory = models.policy.as_ref().zip(ranks).map(|(policy, ranks)| {
-            // An adapter's is the policy without it, unless another is named.
+            // With an adapter the reference is the policy without it, unless another model is named.
             let has_reference = config.objective.kl.place != KlPlace::None
                 && (learner.lora.is_none() || config.model.reference.is_some());
             let reference = models.reference.as_ref().or(Some(policy)).filter(|_| has_reference);
             let critic = config.has_critic().then(|| match &models.critic {
-                // A language model gets a value head in place of its own.
+                // A language model gets a value head instead of its output head.
                 Some(critic) => critic.as_critic(),
                 None => policy.as_critic(),
             });
@@ -268,7 +268,7 @@ impl Plan {
             [here] if !Self::is_on_ray(config) => Some(here),
             _ => None,
         };
-        // Without a launcher servers have the first GPUs, whoever else is there.
+        // Without a launcher, servers take the first GPUs even if the learner is on them.
         let before = match &self.learner {
             Some(learner) if !Self::shares_gpus(config) && learner.device == Device::Gpu => {
                 learner.ranks_per_machine
@@ -284,7 +284,7 @@ impl Plan {
             (Some(ours), Some(theirs)) => shares && ours.iter().any(|id| theirs.contains(id)),
             _ => shares,
         };
-        // Of a command of the user's own nothing is known.
+        // Nothing is known about a command that the user wrote.
         let is_own = launch.is_some_and(|launch| !launch.command.is_empty());
         let sizes = models.policy.as_ref().filter(|_| !is_own);
         let memory = sizes.map(|sizes| ServerMemory::new(config, sizes, self.published_bytes(config)));
@@ -304,16 +304,16 @@ impl Plan {
         }
     }
 
-    /// Bytes of a weight as PyTorch publishes it, in the number format that it computes in; `None` where the
-    /// model says what servers hold.
+    /// Bytes of a weight as PyTorch publishes it, in the number format of its computation; `None` if servers
+    /// use the format of the model's files.
     fn published_bytes(&self, config: &Config) -> Option<u64> {
         let learner = self.learner.as_ref()?;
         Some(if computes_in_bf16(config, learner.device) { 2 } else { 4 })
     }
 
-    /// Looks whether there are as many GPUs as are asked for, together on machines as the launcher needs
-    /// them. On machines that somebody named it refuses what finds no room; otherwise it doubts it: what
-    /// starts processes refuses it, or waits, for a cluster may grow.
+    /// Checks that there are enough GPUs, and enough together on single machines for the launcher. A lack is
+    /// an error on machines that the user named. Otherwise it is a doubt: the cluster may grow, and whatever
+    /// starts the processes then refuses or waits.
     fn check_counts(&mut self, config: &Config) {
         if matches!(self.machines, Machines::Unknown(_)) {
             return;
@@ -323,7 +323,7 @@ impl Plan {
             matches!(self.machines, Machines::Named(_)) && config.cluster.launcher != LauncherKind::None;
         let total: usize = machines.iter().map(Machine::num_gpus).sum();
         let is_own = config.rollout.launch.as_ref().is_some_and(|launch| !launch.command.is_empty());
-        // A command of one's own may need none, as may servers where no machine has any.
+        // A command that the user wrote may need no GPU. Neither do servers on machines without any.
         let servers = self.servers.as_ref().filter(|_| !is_own);
         let (num_servers, of_server) =
             servers.map_or((0, 1), |plan| (plan.replicas, plan.tensor_parallel.max(1)));
@@ -397,8 +397,8 @@ impl Plan {
         if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
     }
 
-    /// Refuses a learner that keeps more of parameters than there is room for. If it may compute on something
-    /// else than what was looked at it is no more than a doubt.
+    /// Refuses a learner whose parameters do not fit. This is only a doubt if the learner may run on another
+    /// device than the one inspected.
     fn check_learner(&mut self, config: &Config) {
         let Some(plan) = &self.learner else { return };
         let (Some(memory), Some(capacity)) = (&plan.memory, plan.capacity) else { return };
@@ -455,7 +455,7 @@ impl Plan {
         }
     }
 
-    /// Doubts servers whose weights or cache may find no room: what an engine takes is known by about.
+    /// Doubts servers whose weights or cache may not fit. An engine's memory is known only approximately.
     fn check_servers(&mut self, config: &Config) {
         let Some(plan) = &self.servers else { return };
         let Some(memory) = &plan.memory else { return };
@@ -489,7 +489,7 @@ impl Plan {
         }
         let learner = self.learner.as_ref().filter(|_| plan.shares);
         let Some(resident) = learner.and_then(|learner| learner.memory.as_ref()) else { return };
-        // What the learner holds while servers sample: weights and moments, of a critic, too.
+        // What the learner holds while servers sample: weights and moments, also those of a critic.
         let held = |part: &MemoryPart| match part.name {
             "gradients" => 0,
             "critic" => part.bytes / 4 * 3,
@@ -552,16 +552,16 @@ fn ids<'a>(gpus: impl Iterator<Item = &'a Gpu>) -> Vec<String> {
     gpus.map(|gpu| gpu.id.clone()).collect()
 }
 
-/// The memory of the smallest of so many GPUs, the largest that there are; of all where there are fewer.
+/// Memory of the smallest GPU among the `count` largest. If there are fewer GPUs, the smallest of all.
 fn fewest_of_best(machines: &[Machine], count: usize) -> Option<u64> {
     let mut all: Vec<u64> = machines.iter().flat_map(|machine| &machine.gpus).map(|gpu| gpu.memory).collect();
     all.sort_unstable_by(|left, right| right.cmp(left));
     all.get(count.clamp(1, all.len().max(1)) - 1).copied()
 }
 
-/// Ranks of each machine where nobody says how many: all GPUs that no server needs, as many on each machine
-/// that has some (`decide` in `python/tamis/cluster/on_ray.py`). `None` where so many machines are not known:
-/// a launcher waits for them.
+/// Ranks of each machine if the configuration leaves them open: all GPUs that no server needs, the same
+/// number on each machine that has GPUs (`decide` in `python/tamis/cluster/on_ray.py`). `None` if fewer
+/// machines are known: a launcher waits for the others.
 fn share_out(machines: &[Machine], num_machines: usize, servers: usize) -> Option<usize> {
     let mut counts: Vec<usize> = machines.iter().map(Machine::num_gpus).filter(|&count| count > 0).collect();
     counts.sort_unstable_by(|left, right| right.cmp(left));
@@ -570,9 +570,9 @@ fn share_out(machines: &[Machine], num_machines: usize, servers: usize) -> Optio
     Some(fewest.min(total.saturating_sub(servers) / num_machines).max(1))
 }
 
-/// Servers that find room, each with its GPUs on one machine: on those of a learner with so many ranks on
-/// each of so many machines where they share them, otherwise beside it. `None` where the learner itself finds
-/// none.
+/// Number of servers that fit, each with its GPUs on one machine. The learner has `ranks` GPUs on each of
+/// `num_machines` machines; servers are on the same GPUs if they share, otherwise on the remaining ones.
+/// `None` if the learner itself does not fit.
 fn num_servers_that_fit(
     machines: &[Machine],
     (num_machines, ranks): (usize, usize),
@@ -580,7 +580,7 @@ fn num_servers_that_fit(
     shares: bool,
 ) -> Option<usize> {
     let counts = machines.iter().map(Machine::num_gpus);
-    // Servers for which a machine has no room where it has ranks, of each that is large enough for those.
+    // For each machine that is large enough for the ranks: how many servers these displace.
     let mut lost: Vec<usize> = (counts.clone().filter(|&count| count >= ranks))
         .map(|count| count / of_server - (count - ranks) / of_server)
         .collect();
@@ -590,8 +590,8 @@ fn num_servers_that_fit(
     Some(if shares { num_machines * (ranks / of_server) } else { all - lost })
 }
 
-/// Tokens of the largest micro-batch of one of these ranks: what the configuration allows, unless its part of
-/// a mini-batch has fewer; a longer trajectory passes alone.
+/// Tokens of the largest micro-batch of a rank: the configured limit, or less if its part of a mini-batch has
+/// fewer. A longer trajectory is a micro-batch by itself.
 fn micro_batch_tokens(config: &Config, ranks: u64) -> u64 {
     let (prompt, response) = (config.data.max_prompt_length as u64, config.max_completion_length() as u64);
     let group = prompt + config.rollout.n as u64 * response;

@@ -1,4 +1,5 @@
-//! Sizes of a model from its files, without its weights: `config.json` and the headers of its tensors.
+//! Sizes of a model from its files (`config.json` and the headers of its tensors), without reading the
+//! weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -10,12 +11,12 @@ use tamis_model::{Architecture, TransformerConfig};
 /// Longest header of a file of tensors that is read.
 const LONGEST_HEADER: u64 = 256 << 20;
 
-/// Sizes of a decoder that its memory follows from, of whatever architecture it is.
+/// The sizes that determine a decoder's memory, for any architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSizes {
-    /// All parameters, an output head that is the embedding counted once.
+    /// All parameters. An output head that is the embedding counts once.
     pub num_parameters: u64,
-    /// Bytes of a weight as servers hold it if nobody says so.
+    /// Bytes of a weight as servers hold it by default.
     pub served_bytes: u64,
     /// Parameters in no layer: embedding, last norm, output head.
     pub outside: u64,
@@ -23,18 +24,18 @@ pub struct ModelSizes {
     pub hidden: u64,
     /// Number of tokens that have a logit; 0 if it is not known.
     pub vocab: u64,
-    /// Products of a weight and a vector: what an adapter may go onto.
+    /// Linear layers: the weights that an adapter can be attached to.
     pub linears: Vec<Linear>,
 }
 
-/// Weights of one name, rows and columns, in all layers together.
+/// Weights of one name, in all layers together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Linear {
     /// Last part of its name: `q_proj`.
     pub name: String,
-    /// Length of what comes out.
+    /// Length of the output.
     pub rows: u64,
-    /// Length of what goes in.
+    /// Length of the input.
     pub columns: u64,
     /// Number of them.
     pub count: u64,
@@ -48,7 +49,7 @@ struct Decoder {
     kv_heads: u64,
     head_dim: u64,
     vocab: u64,
-    /// Experts of each layer, and the width of one; of a dense layer one.
+    /// Experts of each layer and their width; a dense layer has one.
     experts: (u64, u64),
     is_mixture: bool,
     is_tied: bool,
@@ -97,8 +98,8 @@ impl Decoder {
 }
 
 impl ModelSizes {
-    /// Of a folder in Hugging Face layout: parameters from the headers of its tensors, or by its
-    /// configuration if there are none. `None` if neither says how many.
+    /// Reads a folder in Hugging Face layout: parameters from the headers of its tensors, or computed from
+    /// its configuration if there are none. `None` if neither is enough.
     pub fn read(folder: &Path) -> Option<Self> {
         let text = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG).ok()?;
         let config: Value = serde_json::from_str(&text).ok()?;
@@ -108,8 +109,8 @@ impl ModelSizes {
         }
     }
 
-    /// Of a model by its `config.json`, as decoders of the Llama family and mixtures of it are built. `None`
-    /// if it does not say all that these need.
+    /// Computes the sizes from a `config.json`, for decoders of the Llama family and mixtures of experts.
+    /// `None` if it lacks something that these need.
     pub fn of_config(config: &Value) -> Option<Self> {
         let text = text_of(config);
         let number = |key: &str| text.get(key).and_then(Value::as_u64).filter(|&n| n > 0);
@@ -139,7 +140,7 @@ impl ModelSizes {
         Some(decoder.sizes())
     }
 
-    /// Of a model that begins with random weights, or any other of the native engine's.
+    /// Sizes of a model with random weights, or of any other model of the native engine.
     pub fn of_native(model: &TransformerConfig) -> Self {
         let decoder = Decoder {
             num_layers: model.num_layers as u64,
@@ -187,7 +188,8 @@ impl ModelSizes {
         }
     }
 
-    /// Parameters of an adapter of this rank, on the weights whose names end so; on all of them for `None`.
+    /// Parameters of an adapter of this rank, on the weights whose names end in `targets`; on all of them for
+    /// `None`.
     pub fn adapter(&self, rank: u64, targets: Option<&[String]>) -> u64 {
         let has_one = |linear: &&Linear| {
             targets.is_none_or(|targets| targets.iter().any(|target| linear.name.ends_with(target.as_str())))
@@ -196,10 +198,10 @@ impl ModelSizes {
         self.linears.iter().filter(has_one).map(of).sum()
     }
 
-    /// The sizes of a critic with the layers of this model: a value head in place of an output head.
+    /// Sizes of a critic with this model's layers: a value head replaces the output head.
     #[must_use]
     pub fn as_critic(&self) -> Self {
-        // The embedding stays, and an output head of its own does not.
+        // The embedding stays. A separate output head goes.
         let outside = self.outside.min((self.vocab + 1) * self.hidden) + self.hidden;
         if self.hidden == 0 {
             return self.clone();
@@ -225,7 +227,7 @@ fn is_of_layer(name: &str) -> bool {
     name.split('.').any(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Names and sizes of all tensors of a folder; `None` where they cannot be read, or there are none.
+/// Names and sizes of all tensors of a folder; `None` if they cannot be read, or there are none.
 fn read_headers(folder: &Path) -> Option<BTreeMap<String, Vec<u64>>> {
     let single = folder.join("model.safetensors");
     let files: BTreeSet<_> = if single.is_file() {
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!(ModelSizes::read(folder.path()).expect("sizes").num_parameters, read.num_parameters);
     }
 
-    /// transformers saves such a model with both matrices; `config.json` alone would count one.
+    /// transformers saves such a model with both matrices, although its `config.json` implies one.
     #[test]
     fn a_head_of_its_own_counts_whatever_the_configuration_says() {
         let mut model = TransformerConfig::new(Architecture::Llama, 40, 16, 24, 3, 4, 64);

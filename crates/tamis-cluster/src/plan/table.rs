@@ -1,4 +1,4 @@
-//! The table of what fits where: what is kept of models that people train, over ranks.
+//! The table of what fits: memory of popular models by number of ranks.
 
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ fn models() -> Vec<(&'static str, ModelSizes)> {
     dense.chain(mixture).collect()
 }
 
-/// GiB of what each rank keeps.
+/// GiB that each rank keeps.
 fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
     // An adapter on all linear layers.
     let adapter = has_adapter.then(|| sizes.adapter(RANK, None));

@@ -84,16 +84,16 @@ fn more_gpus_than_there_are_is_refused_or_told() {
     the learner is to have 6 GPUs, and the servers 4 more; there are 8 of machine 1, with room for 2 of 4 servers
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
     ");
-    // Of machines that were looked at what starts processes refuses it, or waits for them.
+    // On inspected machines this is only a doubt: the launcher refuses it, or waits for GPUs.
     let looked = plan_seen(&["learner.gpus_per_node=6"], "8x80GiB");
     assert_eq!((looked.misfits.len(), messages(&looked.doubts)), (0, messages(&plan.misfits)));
-    // Of a command of the user's own nobody knows whether it takes any.
+    // Whether a command that the user wrote takes GPUs is not known.
     let own = ["learner.gpus_per_node=6", "rollout.launch.command=[serve, '{host}', '{port}', '{model}']"];
     let plan = self::plan(&own, "8x80GiB");
     assert!(plan.doubts.is_empty() && plan.misfits.is_empty(), "{}", messages(&plan.doubts));
 }
 
-/// The ranks of a node and the GPUs of a server are on one machine, however many there are in all.
+/// The ranks of a node, and the GPUs of a server, have to be on one machine. The total is not enough.
 #[test]
 fn gpus_are_counted_machine_by_machine() {
     let ray = |overrides: &[&str], machines| {
@@ -119,7 +119,7 @@ fn gpus_are_counted_machine_by_machine() {
     ] {
         assert_eq!(ray(overrides, machines), "");
     }
-    // A server alone, whose learner runs already.
+    // Only servers: the learner runs already.
     let served = ["learner.url=unix:/l", "rollout.launch={replicas: 1, tensor_parallel: 16}"];
     let machines = Machines::parse("8x80GiB").expect("machines");
     let alone = Plan::new(&config(&[&GPUS[..3], &served].concat()), &seven(), machines);
@@ -129,7 +129,7 @@ fn gpus_are_counted_machine_by_machine() {
     ");
 }
 
-/// Ranks that nobody counted are at least one on each machine, for which a launcher on Ray waits.
+/// If the number of ranks is left open, each machine needs at least one GPU; a launcher on Ray waits for it.
 #[test]
 fn ranks_that_are_left_open_need_a_gpu_on_each_machine() {
     let overrides = ["cluster.launcher=ray", "learner.nodes=3", "rollout.launch.replicas=1"];
@@ -246,7 +246,7 @@ fn a_learner_on_another_gpu_shares_none() {
     assert!(plan.doubts.is_empty() && plan.misfits.is_empty(), "{}", messages(&plan.doubts));
 }
 
-/// A small GPU is a display's: where `learner.device` is `auto` PyTorch may be a build for CPUs.
+/// A small GPU may drive a display. With `learner.device: auto`, PyTorch may be a build for CPUs.
 #[test]
 fn a_gpu_that_may_not_be_meant_refuses_nothing() {
     let small = ["rollout.launch.replicas=1"];
