@@ -17,8 +17,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Given `d` = derivative by the output, leaves the derivatives by gate and up in `gate` and `up`, and
-    /// the output in `d`.
+    /// Expects the derivative by the output in `d`. Leaves the derivatives by gate and up in `gate` and `up`,
+    /// and the output in `d`.
     fn gate_backward<F>(gate: &mut [f32], up: &mut [f32], d: &mut [f32]) {
         for ((gate, up), d) in gate.iter_mut().zip(up.iter_mut()).zip(d.iter_mut()) {
             let sigmoid = 1.0 / (1.0 + exp::<F>(-*gate));

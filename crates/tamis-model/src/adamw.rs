@@ -42,9 +42,9 @@ impl Default for AdamWConfig {
 pub struct OptimizerStep {
     /// Norm of all gradients before clipping.
     pub grad_norm: f64,
-    /// Factor of the gradients: below 1 where clipped.
+    /// Factor of the gradients: below 1 if they were clipped.
     pub clip_scale: f64,
-    /// The norm was not finite: nothing was changed.
+    /// Whether the update was skipped because the norm was not finite; nothing changed.
     pub skipped: bool,
 }
 
@@ -102,9 +102,9 @@ impl AdamW {
         self.step
     }
 
-    /// One update: gradients scaled to `max_norm` where their global norm is larger (`norm * scale` with
-    /// `scale = max_norm / (norm + 1e-6)`, as PyTorch's `clip_grad_norm_`); `None` does not clip. Gradients
-    /// that are not all finite skip the update. The gradients are left as they are.
+    /// One update. Gradients whose global norm is above `max_norm` are scaled down to it: `norm * scale` with
+    /// `scale = max_norm / (norm + 1e-6)`, as PyTorch's `clip_grad_norm_`. `None` does not clip. If a
+    /// gradient is not finite, the update is skipped. The gradients themselves are not changed.
     pub fn step(
         &mut self,
         threads: &Threads,
@@ -158,7 +158,7 @@ impl AdamW {
         self.config
     }
 
-    /// Name of the first tensor of which a moment holds a number that is not finite.
+    /// Name of the first tensor with a moment that is not finite.
     pub fn non_finite(&self) -> Option<&str> {
         let is_broken = |tensor: &&Tensor| {
             [&self.first, &self.second].iter().any(|moments| !largest(tensor.of(moments)).is_finite())

@@ -1,12 +1,12 @@
 //! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows and tiles of
 //! positions.
 //!
-//! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of
-//! values is one chain over positions. None of that depends on how keys are stored, so a row computed against
-//! a cache in pieces (generation) has the bits of the same row computed in a block (training), and a row that
-//! follows a shared prompt those of the same row in a sequence alone.
-//! A block passes over its tiles twice: to know a row's maximum (backward: the sum that the derivatives by
-//! its scores need), then to use it. Its scores stay in memory between, linear in the positions.
+//! A row's scores are single chains over the head, its softmax sums sixteen lanes by position, and its mix of
+//! values is one chain over positions. None of that depends on how keys are stored. So a row computed
+//! piecewise against a cache (generation) has the same bits as in a block (training), and a row after a
+//! shared prompt has the same bits as in a sequence of its own. A block passes over its tiles twice: first to
+//! find each row's maximum (backward: the sum that the derivatives by its scores need), then to use it. Its
+//! scores stay in memory in between, linear in the positions.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ use crate::simd::{Arithmetic, PANEL, SimdLevel, multiversion};
 /// Query rows per block.
 const BLOCK: usize = 24;
 
-/// Query rows per block that sees [`FAR`] positions or more: keys and values, which no cache near the core
-/// holds then, are read half as often.
+/// Query rows per block that sees [`FAR`] positions or more. So many keys and values are in no cache near the
+/// core, and larger blocks read them half as often.
 const FAR_BLOCK: usize = 48;
 
-/// See [`FAR_BLOCK`]. Among fewer positions the rows of a block see too different a number of them.
+/// See [`FAR_BLOCK`]. With fewer positions, the rows of a large block would differ too much in what they see.
 const FAR: usize = 1024;
 
-/// Positions of a tile: what a block makes of them stays in the second-level cache until it is used.
+/// Positions of a tile. A block's results for one tile fit into the second-level cache until they are used.
 const TILE: usize = 512;
 
 /// Most rows of a block whose first row sees so many positions.
@@ -59,7 +59,7 @@ pub(crate) struct Span<'a> {
     pub len: usize,
 }
 
-/// Raises each lane to the greatest of the first `visible` scores at its positions; `scores` are whole
+/// Raises each lane to the greatest of the first `visible` scores at its positions. `scores` are whole
 /// chunks.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
@@ -71,7 +71,7 @@ fn raise<F: Arithmetic>(best: &mut Lanes, scores: &[f32], visible: usize) {
     };
     let (chunks, _) = scores.as_chunks::<LANES>();
     let (whole, rest) = chunks.split_at(visible / LANES);
-    // Two at a time: one maximum alone would wait for itself.
+    // Two at a time, to keep two chains of maxima in flight.
     let (pairs, last) = whole.as_chunks::<2>();
     let mut other = *best;
     for [even, odd] in pairs {
@@ -88,7 +88,7 @@ fn raise<F: Arithmetic>(best: &mut Lanes, scores: &[f32], visible: usize) {
 }
 
 /// Softmax numerators of the first `visible` scores in place, `e^((s - max) * scale)`, added to the lanes of
-/// their positions. `scores` are whole chunks; zero in what is left of the chunk that holds the last of them.
+/// their positions. `scores` are whole chunks; the rest of the last used chunk becomes zero.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
 fn exponentiate<F: Arithmetic>(scores: &mut [f32], visible: usize, max: f32, scale: f32, sums: &mut Lanes) {
@@ -104,15 +104,15 @@ fn exponentiate<F: Arithmetic>(scores: &mut [f32], visible: usize, max: f32, sca
     if !visible.is_multiple_of(LANES) {
         rest[0] = F::first(&rest[0], visible % LANES, f32::NEG_INFINITY);
         add(&mut rest[0]);
-        // Also where a maximum of no number makes none of the others one.
+        // Also if `max` is NaN, which would make NaN of the others.
         rest[0] = F::first(&rest[0], visible % LANES, 0.0);
     }
 }
 
 multiversion! {
     /// Softmax numerators of rows in place: `e^((s - max) * scale)` for the first `visible` scores of each,
-    /// zero from there to `end` and to the end of its chunk. Rows are whole chunks, `width` apart; `sums`
-    /// receives the sum of each.
+    /// zero from there to `end` and to the end of its chunk. Rows are whole chunks, `width` apart. `sums`
+    /// receives each row's sum.
     fn softmax<F>(scores: &mut [f32], width: usize, visible: &[usize], end: usize, scale: f32, sums: &mut Vec<f32>) {
         for (row, &visible) in scores.chunks_exact_mut(width).zip(visible) {
             let mut best = [f32::NEG_INFINITY; LANES];
@@ -147,8 +147,8 @@ multiversion! {
     }
 }
 
-/// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart; up to 15 columns beyond
-/// the span are junk.
+/// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart. Up to 15 columns beyond
+/// the span hold junk.
 pub(crate) fn score(
     level: SimdLevel,
     head: Head,
@@ -195,14 +195,14 @@ pub(crate) fn mix(
 /// Consecutive positions of several key and value heads.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadsSpan<'a> {
-    /// Of the first head, and those of the others behind it.
+    /// The first head's; the other heads follow.
     pub first: Span<'a>,
     /// Values between a head and the next.
     pub apart: usize,
 }
 
-/// [`score`] of one query for each of several heads: queries and scores of a head `strides` after those of
-/// the one before.
+/// [`score`] of one query for each of several heads. `strides` are the distances from one head's queries and
+/// scores to the next head's.
 pub(crate) fn score_heads(
     level: SimdLevel,
     head: Head,
@@ -225,8 +225,8 @@ pub(crate) fn score_heads(
 }
 
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
-/// [`mix`] of one row for each of several heads: weights and outputs of a head `strides` after those of the
-/// one before.
+/// [`mix`] of one row for each of several heads. `strides` are the distances from one head's weights and
+/// outputs to the next head's.
 pub(crate) fn mix_heads(
     level: SimdLevel,
     head: Head,
@@ -249,8 +249,8 @@ pub(crate) fn mix_heads(
     );
 }
 
-/// One key and value head of the rows of a group, with the query heads that share it: a prompt (possibly of
-/// no rows), then the rows of each member, which see the prompt and their own.
+/// One key and value head of a group's rows, with the query heads that share it. The rows are a prompt
+/// (possibly empty), then each member's rows, which see the prompt and their own.
 pub(crate) struct AttentionGroup<'a> {
     /// Rows of the prompt.
     pub prompt: usize,
@@ -274,7 +274,7 @@ struct Stretch {
     panels: usize,
 }
 
-/// Rows of a stretch within a block of queries: `from..to`, the first of them at `at` in the block.
+/// Rows of a stretch within a block of queries: `from..to`, the first at `at` in the block.
 #[derive(Clone, Copy)]
 struct Piece {
     stretch: Stretch,
@@ -329,7 +329,7 @@ impl Plan {
                 plan.width = plan.width.max((prefix + rows.next_multiple_of(PANEL)).next_multiple_of(PANEL));
             }
         }
-        // An odd number of cache lines: rows a power of two apart would all fall into the same few sets of
+        // An odd number of cache lines. Rows a power of two apart would all compete for the same few sets of
         // the cache.
         plan.width = ((plan.width / PANEL) | 1) * PANEL;
         for stretch in &plan.stretches {
@@ -390,14 +390,14 @@ impl Block {
 }
 
 impl Piece {
-    /// The part of a tile that lies in the piece's own stretch, from the stretch's first row on.
+    /// The part of a tile that lies in the piece's own stretch, counted from the stretch's first row.
     fn of_own(&self, tile: &Range<usize>) -> Option<Range<usize>> {
         let prefix = self.stretch.prefix;
         let part = tile.start.saturating_sub(prefix)..tile.end.saturating_sub(prefix).min(self.to);
         (!part.is_empty()).then_some(part)
     }
 
-    /// How many positions of a tile row `i` sees, and how many the last row does.
+    /// How many positions of a tile row `i` sees, and how many the last row sees.
     fn seen(&self, i: usize, tile: &Range<usize>) -> (usize, usize) {
         (
             self.visible(i).clamp(tile.start, tile.end) - tile.start,
@@ -407,7 +407,7 @@ impl Piece {
 }
 
 /// Products of a block's queries with the positions of a tile that they see (packed in panels), into rows
-/// `width` apart; of their own stretches those of the panels that begin in the tile.
+/// `width` apart. Of the pieces' own stretches, these are the panels that begin in the tile.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn score_tile(
     level: SimdLevel,
@@ -441,8 +441,8 @@ fn score_tile(
     }
 }
 
-/// Adds to each row of a block its weights' mix of those rows of `source` in a tile that it sees; the first
-/// tile sets it.
+/// Adds the mix of `source` to each row of a block, over those rows of the tile that it sees. The first tile
+/// sets it.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn mix_tile(
     level: SimdLevel,
@@ -470,7 +470,7 @@ fn mix_tile(
     }
 }
 
-/// Adds to those rows of `out` in a tile that a block sees the block's rows, each by its weights.
+/// Adds the block's rows, each times its weights, to those rows of `out` in a tile that the block sees.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 fn spread_tile(
     level: SimdLevel,
@@ -596,8 +596,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// From the scores of a part of a row probabilities, zero from `visible` on, and to the lanes of their
-    /// positions `p * dp` where `dp = dO·V`. Scores and `dp` are whole chunks.
+    /// Turns the scores of a part of a row into probabilities, zero from `visible` on. Adds `p * dp` to the
+    /// lanes of their positions, with `dp = dO·V`. Scores and `dp` are whole chunks.
     fn probabilities<F>(scores: &mut [f32], dp: &[f32], visible: usize, scale: f32, lse: f32, sums: &mut Lanes) {
         let mut add = |s: &mut Lanes, d: &Lanes| {
             for i in 0..LANES {
@@ -621,10 +621,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// From probabilities and `dp` of a part of a row the derivative by its scores `p * (dp - delta) * scale`
-    /// into `dp`, zero from `visible` on; `delta = sum(p dp)` over the whole row. That sum is taken over the
-    /// same products that it is subtracted from, so the derivatives of a row sum to zero as closely as f32
-    /// allows.
+    /// Computes the derivative by the scores of a part of a row, `p * (dp - delta) * scale`, into `dp`, zero
+    /// from `visible` on; `delta = sum(p dp)` over the whole row. That sum is over the same products that it
+    /// is subtracted from, so the derivatives of a row sum to zero as closely as f32 allows.
     fn differentiate<F>(p: &[f32], dp: &mut [f32], visible: usize, scale: f32, delta: f32) {
         for (&p, d) in p[..visible].iter().zip(&mut dp[..visible]) {
             *d = p * (*d - delta) * scale;
@@ -641,8 +640,8 @@ pub(crate) struct Back<'a> {
     pub lse: &'a [f32],
 }
 
-/// Derivatives by q, k and v; `dk` and `dv` are zero on entry. Those of the prompt gather over the members in
-/// order.
+/// Derivatives by q, k and v. `dk` and `dv` are zero on entry. The prompt's derivatives are summed over the
+/// members in order.
 pub(crate) fn backward(
     level: SimdLevel,
     head: Head,

@@ -28,9 +28,9 @@ impl std::fmt::Display for OutputHead {
     }
 }
 
-/// The frequency scaling of Llama 3.1: wavelengths beyond
-/// `original_max_position_embeddings / low_freq_factor` are stretched by `factor`, those below
-/// `.. / high_freq_factor` are kept, those between are interpolated.
+/// The frequency scaling of Llama 3.1. Wavelengths beyond `original_max_position_embeddings /
+/// low_freq_factor` are stretched by `factor`, those below `.. / high_freq_factor` are kept, and those
+/// between are interpolated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
     /// Stretch of long wavelengths.
@@ -163,12 +163,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Refuses special tokens that the model has no row for: an end that is never sampled, an embedding that
-    /// is not there.
+    /// Refuses special tokens that the model has no row for: an end token could never be sampled, and others
+    /// have no embedding.
     fn check_tokens(&self, file: &'static str, vocab_size: usize) -> Result<(), ConfigError> {
         for key in ["eos_token_id", "pad_token_id", "bos_token_id"] {
             let ids = match self.get(key) {
-                // -1 is how older files say that there is none.
+                // Older files write -1 for none.
                 Some(value) if key != "eos_token_id" && value.as_i64().is_some_and(|id| id < 0) => None,
                 _ => self.ids(key)?,
             };
@@ -220,8 +220,8 @@ impl TransformerConfig {
         }
     }
 
-    /// Reads `config.json` of a language model's folder, and the end tokens of `generation_config.json` where
-    /// it has them.
+    /// Reads `config.json` of a language model's folder, and the end tokens of `generation_config.json` if it
+    /// has any.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let config = Self::load_any(folder)?;
         match config.head {
@@ -233,7 +233,7 @@ impl TransformerConfig {
         }
     }
 
-    /// As [`Self::load`], whatever head the model has.
+    /// As [`Self::load`], with any head.
     pub fn load_any(folder: &Path) -> Result<Self, ConfigError> {
         let read = |name: &str| -> Result<(PathBuf, String), Fault> {
             let path = folder.join(name);
@@ -258,7 +258,7 @@ impl TransformerConfig {
         Ok(config)
     }
 
-    /// From the content of a `config.json`.
+    /// Reads the content of a `config.json`.
     pub fn from_json(value: &Value) -> Result<Self, ConfigError> {
         let source = value.as_object().ok_or_else(|| fault!("expected a JSON object"))?;
         let reader = Reader(source);
@@ -369,7 +369,8 @@ impl TransformerConfig {
         Ok(())
     }
 
-    /// The content of a `config.json` that `transformers` loads; `dtype` is that of the weights beside it.
+    /// The content of a `config.json` that `transformers` loads. `dtype` is the type of the weights beside
+    /// it.
     pub fn to_json(&self, dtype: &str) -> Value {
         let mut json = self.source.clone();
         for old in ["rope_scaling", "torch_dtype"] {
@@ -423,13 +424,13 @@ impl TransformerConfig {
         if self.head == OutputHead::Value {
             set("id2label", json!({"0": "LABEL_0"}));
             set("label2id", json!({"LABEL_0": 0}));
-            // `transformers` drops activations here in training unless told otherwise.
+            // By default `transformers` applies dropout here in training.
             set("classifier_dropout", json!(0.0));
         }
         Value::Object(json)
     }
 
-    /// The content of a `generation_config.json`, where there are end tokens to say.
+    /// The content of a `generation_config.json`; `None` without end tokens.
     pub fn generation_json(&self) -> Option<Value> {
         (!self.eos_token_ids.is_empty()).then(|| json!({"eos_token_id": self.eos_token_ids}))
     }
@@ -440,7 +441,7 @@ impl TransformerConfig {
         Self { head: OutputHead::Value, ..self.clone() }
     }
 
-    /// The same layers with a head of its own.
+    /// The same layers with an untied output head.
     pub(crate) fn to_untied(&self) -> Self {
         Self { tie_word_embeddings: false, ..self.clone() }
     }

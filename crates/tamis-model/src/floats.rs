@@ -5,19 +5,19 @@ use std::ops::{Deref, DerefMut};
 /// Values of a cache line.
 const LINE: usize = 16;
 
-/// Values up to which more room is taken than is asked for: 1 MiB.
+/// Up to so many values (1 MiB), growth doubles the memory.
 const DOUBLED: usize = 1 << 18;
 
 /// A 64-byte aligned `[f32]` that grows and shrinks like a `Vec`.
 ///
-/// Zeros come from the system where they are many, which gives a page when it is first written to. An
-/// allocation of that alignment would be filled with zeros at once, and gradients and moments take memory
-/// where nothing is trained: so the values begin at the first line inside an allocation of the common
-/// alignment.
+/// Large vectors get their zeros from the system, which maps a page when it is first written. An allocation
+/// aligned to cache lines would be zeroed at once, so gradients and moments would use memory even when
+/// nothing is trained. Therefore the allocation has the usual alignment, and the values begin at its first
+/// whole cache line.
 #[derive(Default)]
 pub(crate) struct Floats {
     values: Vec<f32>,
-    /// Of `values` those before the first line.
+    /// Number of `values` before the first whole line.
     begin: usize,
     len: usize,
 }
@@ -40,11 +40,11 @@ impl Floats {
         self.values.len().saturating_sub(LINE - 1)
     }
 
-    /// Makes the length `len`, for values that are then all written: those that were there are lost where
-    /// more memory is taken, and stale where it is not.
+    /// Sets the length to `len`. All values must then be written: old ones are lost if memory is reallocated,
+    /// and stale if not.
     ///
-    /// Of large values no more memory is taken than they need, after the old has been given back, so that a
-    /// run holds what it says that it holds.
+    /// Large buffers get exactly the memory that they need, and the old memory is freed first. So a run uses
+    /// no more than the estimate it printed.
     pub(crate) fn resize(&mut self, len: usize) {
         let room = self.room();
         if len > room {
@@ -103,7 +103,7 @@ mod tests {
         let before = resident_kib();
         let mut floats = Floats::zeros(1 << 28);
         floats[1 << 27] = 1.0;
-        // Of a GiB; other tests take some meanwhile.
+        // Of 1 GiB. Other tests allocate some meanwhile.
         assert!(resident_kib() < before + (512 << 10), "{before}");
         assert!(floats[1 << 20] == 0.0 && floats[1 << 27] == 1.0);
     }

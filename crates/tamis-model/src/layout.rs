@@ -61,7 +61,7 @@ impl Tensor {
         })
     }
 
-    /// Puts whole rows in the order of the file into a buffer, from a row on.
+    /// Writes consecutive whole rows, in the order of the file, into a buffer, starting at row `first`.
     pub(crate) fn set_some_rows(&self, buffer: &mut [f32], first: usize, values: &[f32]) {
         let width = self.shape.iter().skip(1).product::<usize>();
         let out = self.of_mut(buffer);
@@ -114,9 +114,9 @@ pub(crate) struct WeightLayout {
     pub embedding: usize,
     pub layers: Vec<Layer>,
     pub norm: usize,
-    /// The embedding where it is tied; the weights of a value head.
+    /// The embedding if the head is tied; the weights of a value head.
     pub head: usize,
-    /// Of a value head.
+    /// Bias of a value head.
     pub head_bias: Option<usize>,
 }
 

@@ -1,11 +1,11 @@
 //! Kernel: the native CPU engine, with the forward pass, the backward pass and generation of Qwen2, Qwen3 and
 //! Llama.
 //!
-//! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`], and [`forward_hold`]
-//! with [`backward`], compute log-probabilities, entropies and gradients of ragged sequences, [`values`],
-//! and [`values_forward_hold`] with [`values_backward`], those of a critic ([`Model::critic`]); [`AdamW`]
-//! updates the weights;
-//! [`BatchGenerator`] samples completions whose log-probabilities are, bit for bit, those of [`score`].
+//! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`] computes
+//! log-probabilities and entropies of ragged sequences, and [`forward_hold`] with [`backward`] also their
+//! gradients. [`values`], and [`values_forward_hold`] with [`values_backward`], do the same for a critic
+//! ([`Model::critic`]). [`AdamW`] updates the weights. [`BatchGenerator`] samples completions; their
+//! log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
 mod adamw;

@@ -51,7 +51,7 @@ pub(crate) fn forward(
 pub(crate) struct Flipped<'a> {
     /// Result of [`flip_all`], by tensor.
     pub all: Option<&'a [Floats]>,
-    /// Takes one weight at a time where nothing was made before.
+    /// Buffer for one flipped weight at a time, if none were prepared.
     pub scratch: &'a mut Floats,
 }
 
@@ -59,8 +59,8 @@ pub(crate) struct Flipped<'a> {
 pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) {
     out.resize_with(model.layout().tensors.len(), Floats::new);
     for (weight, out) in out.iter_mut().enumerate() {
-        // What lies in rows (an embedding that is no head, a value head, norms and biases) is no product's
-        // operand.
+        // Weights stored in rows (an embedding that is no head, a value head, norms and biases) are not
+        // operands of a product.
         if model.layout().tensors[weight].order == TensorOrder::Panels {
             flip(threads, model, weight, out);
         }

@@ -19,15 +19,15 @@ pub struct MemoryPlan {
     pub num_copies: usize,
     /// Tokens of the largest micro-batch, a prompt that several sequences share counted once.
     pub micro_batch_tokens: usize,
-    /// Of them those that logits are computed for: the completions'.
+    /// Those of them with logits: the completions' tokens.
     pub scored_tokens: usize,
-    /// Tokens of the largest group of sequences that share a prompt, which go through the layers together; 0
-    /// where sequences have nothing in common, and all passes are cut in the same places.
+    /// Tokens of the largest group of sequences with the same prompt, which go through the layers together. 0
+    /// if no sequences share a prompt, and then all passes are cut in the same places.
     pub group_tokens: usize,
-    /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's
-    /// values; 0 where there is none.
+    /// Tokens of the largest pass without gradient beside training's, for a reference or a critic's values; 0
+    /// if there is none.
     pub score_tokens: usize,
-    /// Threads, each of which holds buffers of its own where the weights are few.
+    /// Threads. If the weights are few, each has buffers of its own.
     pub num_threads: usize,
     /// Activations are computed again in the backward pass.
     pub recompute: bool,
@@ -40,7 +40,7 @@ pub struct MemoryPlan {
 /// Number and length of the sequences generated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GenerationPlan {
-    /// Sequences that run at once, at most; where the weights are few the generator runs fewer.
+    /// Most sequences that run at once. If the weights are few, the generator runs fewer.
     pub num_sequences: usize,
     /// Sequences with the same prompt, which is cached once for all of them; at least 1.
     pub group_size: usize,
@@ -83,20 +83,20 @@ impl GenerationPlan {
     }
 }
 
-/// Bytes by purpose, where every completion is as long as it may be; an estimate that leaves out buffers that
-/// do not grow with model or batch.
+/// Bytes by purpose if every completion has its full length. The estimate leaves out buffers that do not grow
+/// with model or batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryEstimate {
     /// The weights.
     pub weights: u64,
-    /// Their gradients; several sums side by side where the weights are few.
+    /// Their gradients; several sums side by side if the weights are few.
     pub gradients: u64,
     /// Both moments of AdamW.
     pub moments: u64,
     /// Reference copies.
     pub copies: u64,
-    /// Weights in the order of the backward product: all of them where they are few, otherwise the largest at
-    /// a time.
+    /// Weights in the order of the backward product: all of them if they are few, otherwise the largest at a
+    /// time.
     pub flipped: u64,
     /// Activations and work buffers of a micro-batch, its logits included.
     pub activations: u64,
@@ -121,7 +121,7 @@ impl MemoryEstimate {
             (heads * stride as u64, kv * stride as u64)
         };
         let ((q, kv), (raw_q, raw_kv)) = (width(head.stride), width(head.dim));
-        // As `training::layer::Saved` and `Scratch` hold them, per token.
+        // Per token, as `training::layer::Saved` and `Scratch` hold them.
         let raw = raw_q + raw_kv;
         let (raw_saved, raw_scratch) = if config.qk_norm() { (raw, 0) } else { (0, raw) };
         let saved = raw_saved + raw_q + q + 2 * kv + config.num_heads as u64 + d + 2 * f;
@@ -134,7 +134,7 @@ impl MemoryEstimate {
         let tokens = plan.micro_batch_tokens as u64;
         let scored = plan.scored_tokens.min(plan.micro_batch_tokens) as u64;
         let cut = Cut::of(num_parameters, plan.micro_batch_tokens);
-        // What is computed and not kept is held for the rows that go through the layers together.
+        // What is computed but not kept is held for the rows that go through the layers together.
         let chunks = cut.chunks.max(1) as u64;
         let most_rows = |rows: usize| match plan.group_tokens {
             0 => rows.div_ceil(Cut::of(num_parameters, rows).chunks.max(1)) as u64,
@@ -142,12 +142,11 @@ impl MemoryEstimate {
         };
         let chunk = most_rows(plan.micro_batch_tokens);
         let scored_chunk = scored.min(chunk);
-        // Where the weights are few each thread takes chunks of its own, otherwise all share one.
+        // If the weights are few, each thread has its own chunks; otherwise all threads share one.
         let at_once = if near { plan.num_threads.clamp(1, chunks as usize) as u64 } else { 1 };
         let block =
             |rows: u64| if vocab == 0 { 0 } else { vocab * rows.min(block_rows(vocab as usize) as u64) };
-        // Shorter completions than the longest may have logits that are kept where those of the longest are
-        // not.
+        // Shorter completions may have all their logits kept when those of the longest are not.
         let all = vocab * scored;
         let kept_logits = if plan.trains { all.min(plan.keep_logits_bytes as u64 / 4) } else { 0 };
         let mut kept = 0;
@@ -182,7 +181,7 @@ impl MemoryEstimate {
         let flipped = match (plan.trains && tokens > 0, near) {
             (false, _) => 0,
             (true, true) => weights,
-            // Of a layer and of the head.
+            // Of one layer, and of the head.
             (true, false) => 4 * d * (f.max(raw_q) + vocab),
         };
         Self {
@@ -202,8 +201,8 @@ impl MemoryEstimate {
     pub fn with_critic(self, config: &TransformerConfig, plan: &MemoryPlan) -> Self {
         let plan = MemoryPlan { trains: true, num_copies: 0, generation: GenerationPlan::default(), ..*plan };
         let Self { weights, gradients, moments, flipped, activations, .. } = Self::new(config, &plan);
-        // Where weights are few, policy and critic use the sums of gradients beside the first and the flipped
-        // weights in turn; they are counted twice, as the layouts differ.
+        // If weights are few, policy and critic take turns with the extra gradient sums and the flipped
+        // weights. These count twice, because the layouts differ.
         Self {
             critic: weights + gradients + moments,
             flipped: self.flipped.max(flipped),
@@ -217,8 +216,8 @@ impl MemoryEstimate {
         self.certain() + self.flipped + self.activations + self.generation
     }
 
-    /// Memory taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows
-    /// with the completions, which may all end early.
+    /// Memory that is used in any case: weights, gradients, moments, copies and critic. The rest depends on
+    /// the lengths of the completions, which may all end early.
     pub fn certain(&self) -> u64 {
         self.weights + self.gradients + self.moments + self.copies + self.critic
     }
@@ -247,12 +246,12 @@ impl fmt::Display for MemoryEstimate {
     }
 }
 
-/// Activations that a micro-batch of a large model may take where nothing else is asked for, bytes.
+/// Default bytes of activations of a large model's micro-batch.
 const NEAR_ACTIVATIONS: u64 = 1 << 30;
 
-/// Tokens of a micro-batch where nothing else is asked for: 8192, and of a model whose weights stream from
-/// memory as many as 1 GiB of activations holds, 1536 at least: rows beyond those that go through the layers
-/// together gain no speed. A small model's activations are small.
+/// Default tokens of a micro-batch: 8192. If the weights stream from memory, as many as 1 GiB of activations
+/// holds, but at least 1536; more rows than go through the layers together do not gain speed. A small model's
+/// activations are small.
 pub fn micro_batch_tokens(config: &TransformerConfig, recompute: bool) -> usize {
     const MOST: usize = 8192;
     if stay_near(WeightLayout::new(config).num_parameters()) {
@@ -275,8 +274,8 @@ pub fn micro_batch_tokens(config: &TransformerConfig, recompute: bool) -> usize 
         .unwrap_or(FAR_ROWS)
 }
 
-/// Memory that is free for new use on this machine, bytes; `None` where it is unknown. Within a control
-/// group (a container), what its limit leaves.
+/// Memory on this machine that is free for new use, bytes; `None` if unknown. Within a control group (a
+/// container), what its limit leaves.
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -312,8 +311,7 @@ mod tests {
         // feed-forward. Logits of four sequences and two prompts.
         assert_eq!(estimate.generation, 4 * ((4 * 128 + 2 * 64) * 32 + 20 * (32 + 32 + 64 + 96) + 6 * 32));
         assert_eq!(estimate.total(), estimate.certain() + estimate.generation);
-        // Prompts that may have something in common: eight beginnings of a block, and no more than 2048
-        // positions.
+        // Prompts that may share prefixes: eight prefixes of one block, and no more than 2048 positions.
         let cached = |prompt_tokens: usize| {
             let plan = MemoryPlan { generation: GenerationPlan { prompt_tokens, ..generation }, ..plan };
             let prompts = prompt_tokens.next_multiple_of(64);
@@ -338,12 +336,12 @@ mod tests {
             ..MemoryPlan::default()
         };
         let estimate = MemoryEstimate::new(&config, &plan);
-        // Three inputs of layers and output; of each layer q, k, v and what attention makes of them, its
-        // log-sum, its middle and two of the feed-forward; the head's rows, before and after the norm, and
-        // logits.
+        // Three layer inputs and outputs. For each layer: q, k, v, attention's output, its log-sum, the
+        // middle and two of the feed-forward. The head's rows before and after the norm, and logits.
         let kept = 100 * (3 * 16) + 2 * 100 * (4 * 16 + 1 + 16 + 2 * 32) + 60 * (2 * 16 + 32);
-        // Normed, raw queries, keys and values, heads and activation (32), then stream, derivative of the
-        // normed, by heads, q, k, v and rows, and packed (32); the head's derivative and packed rows.
+        // Normed rows, raw queries, keys and values, heads and activation (32). Then stream, derivatives of
+        // the normed rows, by heads, of q, k, v and rows, and packed rows (32). The head's derivative and
+        // packed rows.
         let held = 100 * (5 * 16 + 32) + 100 * (7 * 16 + 32) + 60 * 2 * 16;
         assert_eq!(estimate.activations, 4 * (kept + held));
         // One chunk of rows is one sum of gradients; the flipped weights are all there.
@@ -359,7 +357,7 @@ mod tests {
         let mut middle = TransformerConfig::new(Architecture::Llama, 49_152, 576, 1536, 30, 9, 8192);
         middle.num_kv_heads = 3;
         assert_eq!(micro_batch_tokens(&middle, false), 1536);
-        // Inputs of layers alone are kept.
+        // Only the inputs of layers are kept.
         assert_eq!(micro_batch_tokens(&middle, true), 8192);
         let mut few = middle.clone();
         few.num_layers = 6;

@@ -22,7 +22,8 @@ pub struct Model {
     state: WeightsState,
 }
 
-/// Names the values of a model's weights: where two models have the same, so are their weights, bit for bit.
+/// Identifies the values of a model's weights. Two models with the same state have the same weights, bit for
+/// bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WeightsState(u64);
 
@@ -46,8 +47,8 @@ impl Model {
         Self::load_weights(folder, TransformerConfig::load(folder))
     }
 
-    /// Loads a critic: one that was saved as such (`...ForTokenClassification` with one label), or the layers
-    /// of a language model under a value head of zeros.
+    /// Loads a critic. It is either one that was saved as such (`...ForTokenClassification` with one label),
+    /// or a language model's layers under a value head of zeros.
     pub fn load_critic(folder: &Path) -> Result<Self, CheckpointError> {
         let loaded = Self::load_weights(folder, TransformerConfig::load_any(folder))?;
         Ok(match loaded.config.head {
@@ -87,8 +88,8 @@ impl Model {
         Ok(Self::new(config, layout, weights))
     }
 
-    /// A critic with these layers: its value head is zero, so that it knows nothing yet and says 0 of
-    /// everything.
+    /// A critic with these layers. Its value head is zero, so it returns 0 for every token until it is
+    /// trained.
     #[must_use]
     pub fn critic(&self) -> Self {
         let config = self.config.critic();
@@ -102,8 +103,9 @@ impl Model {
         Self::new(config, layout, weights)
     }
 
-    /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where
-    /// it has one already. Both give the same log-probabilities until one of them is trained.
+    /// The same model with an untied head, which starts as a copy of the embedding. If the head is untied
+    /// already, this is a plain copy. Both models give the same log-probabilities until one of them is
+    /// trained.
     #[must_use]
     pub fn to_untied(&self) -> Self {
         if !self.config.is_tied() {
@@ -121,7 +123,7 @@ impl Model {
     }
 
     /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero.
-    /// Each tensor's values depend on the key and the tensor's name alone.
+    /// Each tensor's values depend only on the key and the tensor's name.
     pub fn init(config: TransformerConfig, key: Key) -> Result<Self, ConfigError> {
         config.validate()?;
         let layout = WeightLayout::new(&config);
@@ -140,13 +142,13 @@ impl Model {
         Ok(Self::new(config, layout, weights))
     }
 
-    /// Writes `config.json`, `generation_config.json` (where there are end tokens) and `model.safetensors`.
+    /// Writes `config.json`, `generation_config.json` (if there are end tokens) and `model.safetensors`.
     pub fn save(&self, folder: &Path, dtype: SaveDtype) -> Result<(), CheckpointError> {
         self.save_sharded(folder, dtype, u64::MAX)
     }
 
-    /// [`Self::save`] in shards of at most so many bytes each (a larger tensor has a shard of its own) with
-    /// `model.safetensors.index.json`; one file where everything fits.
+    /// [`Self::save`] in shards of at most so many bytes each, with `model.safetensors.index.json`. A larger
+    /// tensor gets a shard of its own. If everything fits into one file, there is no index.
     pub fn save_sharded(
         &self,
         folder: &Path,
@@ -160,8 +162,8 @@ impl Model {
         })
     }
 
-    /// The files of [`Self::save_sharded`] in the order in which they are to be written: `put` is given the
-    /// name of each and what fills it.
+    /// The files of [`Self::save_sharded`] in the order in which they have to be written. `put` gets each
+    /// name and a function that writes the content.
     pub fn save_through<E>(
         &self,
         dtype: SaveDtype,
@@ -245,8 +247,8 @@ impl Model {
             && self.weights.iter().zip(other.weights.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
     }
 
-    /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For
-    /// studies of a model, not for training.
+    /// Adds `change(i)` to element i (row-major) of a tensor; `false` if no tensor has the name. For studies
+    /// of a model, not for training.
     pub fn nudge(&mut self, name: &str, change: impl Fn(usize) -> f32) -> bool {
         let layout = Arc::clone(&self.layout);
         let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == name) else {
@@ -276,8 +278,8 @@ impl Model {
     }
 }
 
-/// The largest magnitude, NaN and infinities above all numbers; 0 of none. Magnitudes are in the order of
-/// their bits.
+/// The largest magnitude; NaN and infinities are above all numbers. 0 for no values. Magnitudes are in the
+/// order of their bits.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }

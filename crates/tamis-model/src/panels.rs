@@ -1,6 +1,6 @@
 //! Panels: the layout in which matrices enter the product, sixteen columns side by side along k.
 //!
-//! A weight `[n][k]` (out, in) is kept as `[n / 16][k][16]`, the last panel padded with zeros: the same
+//! A weight `[n][k]` (out, in) is stored as `[n / 16][k][16]`, the last panel padded with zeros. The same
 //! buffer serves the forward product and takes the gradient, so nothing is repacked after an update. Only the
 //! backward product by the weight's transpose needs another order ([`flip`]).
 
@@ -54,7 +54,7 @@ pub(crate) fn pack_columns(
     packed
 }
 
-/// Slabs `first ..` of `[rows][cols]` packed `width` columns wide: `out` is `[slabs][rows][width]`, as many
+/// Slabs `first ..` of `[rows][cols]`, packed `width` columns wide. `out` is `[slabs][rows][width]`, as many
 /// slabs as fit in it.
 ///
 /// Rows are read once for all slabs, so that a source far larger than the cache is read in whole lines.
@@ -67,7 +67,7 @@ pub(crate) fn pack_slabs(
     rows: usize,
     out: &mut [f32],
 ) {
-    // Known widths copy in registers; a call per few values would cost more than they do.
+    // Known widths are copied in registers. A call for so few values would cost more than the copy.
     match width {
         4 => pack_width::<4>(source, first, cols, stride, rows, out),
         6 => pack_width::<6>(source, first, cols, stride, rows, out),

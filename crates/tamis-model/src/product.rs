@@ -1,13 +1,13 @@
 //! The matrix product `C = A·B` (or `C += A·B`) over packed panels, on one or several threads.
 //!
-//! Each output is one chain of multiply-adds over k in ascending order (see [`crate::simd`]): blocking over k
+//! Each output is one chain of multiply-adds over k in ascending order (see [`crate::simd`]). Blocking over k
 //! stores the chain's value in C between blocks, which is exact. So results are bit-identical for any number
-//! of rows, any cut into tasks and any number of threads, which is what makes generation equal training (and
-//! gradients independent of the thread count) by construction.
+//! of rows, any cut into tasks and any number of threads. That makes generation equal training, and gradients
+//! independent of the thread count, by construction.
 //!
-//! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would
-//! have to be padded onto one path. What these reach of the register tile alone is measured by
-//! [`measure_product`]; `studies/speed.md` has the figures.
+//! Why not a library: a library picks kernels by shape, so a row's bits depend on the rows beside it, and all
+//! rows would have to be padded onto one path. [`measure_product`] measures how close these products come to
+//! the register tile's speed; `studies/speed.md` has the figures.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,8 @@ use crate::panels;
 use crate::simd::{APART, PANEL, SimdLevel, Tile, tile, tile_apart};
 use crate::threads::Threads;
 
-/// Chain length of a pass over a panel, and the register tiles that share the pass: what stays in the caches.
+/// Chain length of a pass over a panel, and the register tiles that share the pass. Together they fit into
+/// the caches.
 struct Blocking {
     /// Chain length, at most.
     chain: usize,
@@ -27,9 +28,9 @@ struct Blocking {
 impl Blocking {
     fn of(level: SimdLevel) -> Self {
         match level {
-            // Panels of 96 KiB and rows of 288 KiB in a second-level cache of 1 MiB or more: a longer chain
-            // spares passes over C, which lies beyond it. (Sapphire Rapids, one core, 3072 x 512 x 1408: 96
-            // Gflop/s with chains of 256, 119 with these.)
+            // Panels of 96 KiB and rows of 288 KiB in a second-level cache of 1 MiB or more. A longer chain
+            // saves passes over C, which does not fit into it. (Sapphire Rapids, one core, 3072 x 512 x 1408:
+            // 96 Gflop/s with chains of 256, 119 with these.)
             SimdLevel::Avx512 => Self { chain: 768, tiles: 8 },
             // A panel of 16 KiB in the first-level cache, rows of 96 KiB in the second.
             SimdLevel::Avx2 | SimdLevel::Portable => Self { chain: 256, tiles: 16 },
@@ -124,7 +125,7 @@ pub(crate) enum ChainStart {
     Output,
 }
 
-/// A and B with their bounds checked, and where C begins; shared by the tasks of one product.
+/// A and B with checked bounds, and the start of C; shared by the tasks of one product.
 #[derive(Clone, Copy)]
 struct Operands {
     level: SimdLevel,
@@ -198,8 +199,9 @@ pub(crate) fn product(
     unsafe { block(&operands, shape, 0..shape.m, 0..shape.n.div_ceil(PANEL), begin) }
 }
 
-/// Products of one row each, as many as A has rows: row i by the matrix that begins `apart` values after that
-/// of row i - 1. Of B whole panels are read and of C whole panels are written: `n` is a multiple of 16.
+/// Products of one row each, as many as A has rows. Row i is multiplied by the matrix that begins `apart`
+/// values after that of row i - 1. Whole panels of B are read and whole panels of C are written: `n` is a
+/// multiple of 16.
 pub(crate) fn product_apart(
     level: SimdLevel,
     shape: ProductShape,
@@ -265,7 +267,8 @@ pub(crate) fn product_parallel(
     let panels = n.div_ceil(PANEL);
     let tile_rows = level.tile_rows();
     let tasks = if m * n * k < 4_000_000 { num_threads } else { 4 * num_threads };
-    // Long and narrow outputs are cut by rows, so that each task reads its own A; short ones by panels.
+    // Long, narrow outputs are cut by rows, so that each task reads its own part of A. Short ones are cut by
+    // panels.
     if m >= tasks * tile_rows {
         let rows = m.div_ceil(tasks).next_multiple_of(tile_rows);
         threads.run(m.div_ceil(rows), |task| {
@@ -307,18 +310,19 @@ unsafe fn block(
             let end_row = rows.end.min(first_row + blocking.tiles * tile_rows);
             let mut panel = panels.start;
             while panel < panels.end {
-                // All tiles of a pass take the same number of panels, decided by the first, the tallest.
+                // All tiles of a pass take the same number of panels. The first tile, which is the tallest,
+                // decides it.
                 let height = (end_row - first_row).min(tile_rows);
                 let whole = full_panels.min(panels.end).saturating_sub(panel);
                 let width = operands.level.tile_panels(height).min(whole.max(1));
                 let mut row = first_row;
-                // The panels of the next pass are fetched while this one computes, one by each call of a
+                // While this pass computes, the panels of the next one are prefetched, one by each call of a
                 // tile.
                 let mut ahead = (panel + width..panels.end.min(panel + 2 * width))
                     .map(|next| (next - panel) * operands.b_panel);
                 while row < end_row {
                     let height = (end_row - row).min(tile_rows);
-                    // SAFETY: inside the checked bounds; `PANEL` columns of C exist where the panel is whole.
+                    // SAFETY: inside the checked bounds; `PANEL` columns of C exist if the panel is whole.
                     unsafe {
                         let at = Tile {
                             k,
@@ -357,9 +361,9 @@ unsafe fn block(
     }
 }
 
-/// A tile over `width` panels, in as many calls as its height needs. `ahead` holds distances in values from
-/// the first of them to panels that are still to be fetched: each call fetches one, so that a pass of few
-/// calls leaves some out.
+/// A tile over `width` panels, in as many calls as its height needs. `ahead` yields distances in values from
+/// the first of them to panels that are still to be prefetched. Each call fetches one, so a pass of few calls
+/// leaves some out.
 unsafe fn pass(
     level: SimdLevel,
     height: usize,
@@ -382,7 +386,7 @@ unsafe fn pass(
     }
 }
 
-/// A tile over the last panel, of which only `columns` columns of C exist.
+/// A tile over the last panel. Only `columns` columns of C exist.
 unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
     let mut buffer = [0.0f32; 12 * PANEL];
     // SAFETY: only existing columns of C are touched; the buffer holds the tallest tile.
@@ -404,15 +408,16 @@ unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
 }
 
 /// Operations per second of the register tile on operands in the first-level cache, all threads together: the
-/// bound of every product on this machine. So many tries as [`measure_product`] makes.
+/// bound of every product on this machine. One figure for each try, as in [`measure_product`].
 pub fn measure_peak(threads: &Threads, num_tries: usize) -> Vec<f64> {
     let rows = threads.level().tile_rows();
     measure_product(threads, (rows, threads.level().tile_panels(rows) * PANEL, 128), 1, num_tries)
 }
 
-/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`, each thread doing its own,
-/// all together, in each of so many tries of at least a hundredth of a second each. With several matrices
-/// `[k][n]` they are multiplied by in turn, and come from beyond the caches where these do not hold them all.
+/// Operations per second of `[m][k]` by `[k][n]` products of a shape `(m, n, k)`. All threads run at once,
+/// each with its own products. Returns one figure for each try; a try takes at least a hundredth of a second.
+/// With several matrices `[k][n]`, each is used in turn; they come from memory if the caches do not hold them
+/// all.
 pub fn measure_product(
     threads: &Threads,
     (m, n, k): (usize, usize, usize),
@@ -423,7 +428,7 @@ pub fn measure_product(
     let num_threads = threads.num_threads();
     let operations = 2 * m * n * k;
     let repeats = (1_500_000_000 / operations.max(1)).max(matrices);
-    // Touched before the first try, so that no page is faulted in while the clock runs.
+    // Touched before the first try, so that no page faults are measured.
     let operands: Vec<_> = (0..num_threads)
         .map(|_| {
             let lengths = [m * k, matrices * panels::len(n, k), m * n];
@@ -475,7 +480,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
-        /// Every level, layout and number of threads gives the scalar chain bit for bit, whatever the shape.
+        /// Every level, layout and number of threads gives the scalar chain bit for bit, for any shape.
         #[test]
         fn outputs_are_single_chains(m in 1usize..40, n in 1usize..100, k in prop_oneof![0usize..40, 250usize..530, 760usize..780], seed in 0u64..1000) {
             let (a, w, c) = (numbers(m * k, seed), numbers(n * k, seed + 1), numbers(m * n, seed + 2));

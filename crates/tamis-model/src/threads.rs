@@ -1,8 +1,8 @@
 //! `Threads`: a pool that lends a closure to a fixed number of threads, with little cost per call.
 //!
-//! A decoding step of a small model has dozens of parallel regions of a few microseconds, so workers spin for
-//! a short while before they sleep. Nothing that is computed depends on which thread runs which task: every
-//! task writes its own part of the output.
+//! A decoding step of a small model has dozens of parallel regions of a few microseconds, so workers spin
+//! briefly before they sleep. No result depends on which thread runs which task: every task writes its own
+//! part of the output.
 #![expect(unsafe_code, reason = "a borrowed closure is lent to the workers for the duration of one call")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -30,9 +30,8 @@ struct Pool {
     busy: Mutex<()>,
 }
 
-/// The closure of the running call. The pointer is only followed by a worker between its reading of a new
-/// `round` and its increment of `done`, and the call does not return before every worker has incremented
-/// `done`.
+/// The closure of the running call. A worker follows the pointer only between reading a new `round` and
+/// incrementing `done`, and the call returns only after every worker has incremented `done`.
 #[derive(Clone, Copy)]
 struct Job {
     task: *const Task,
@@ -238,7 +237,7 @@ impl<'a, T> Parts<'a, T> {
         Self { parts: slice.chunks_mut(length).map(|part| Mutex::new(Some(part))).collect() }
     }
 
-    /// Part `index`; empty where it was taken before.
+    /// Part `index`; empty if it was taken before.
     pub(crate) fn take(&self, index: usize) -> &'a mut [T] {
         self.parts[index].lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }

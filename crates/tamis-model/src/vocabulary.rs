@@ -89,8 +89,9 @@ pub(crate) struct RowBack {
     pub entropy: f32,
 }
 
-/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits` but for what is left to
-/// the caller, the targets' own `coef / temperature`: `-p (coef + ent_coef (log p + H)) / temperature`.
+/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits`, except for the
+/// targets' own `coef / temperature`, which is left to the caller: `-p (coef + ent_coef (log p + H)) /
+/// temperature`.
 pub(crate) fn backward(
     level: SimdLevel,
     logits: &mut [f32],

@@ -7,7 +7,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(|i| key.normal(i) as f32).collect()
 }
 
-/// Members after prompts that end within a panel, at a tile's end and beyond the tiles of a block; and none.
+/// Prompts that end within a panel, at a tile's end and beyond a block's tiles, and no prompt at all.
 const GROUPS: [(usize, &[usize]); 5] = [
     (0, &[1, 50]),
     (37, &[3, 0, 40]),
@@ -16,7 +16,7 @@ const GROUPS: [(usize, &[usize]); 5] = [
     (FAR + 2 * FAR_BLOCK + 5, &[]),
 ];
 
-/// Leaves no number where a pass finds room: none of it may reach a result.
+/// Fills the scratch buffers with NaN: none of it may reach a result.
 fn spoil_scratch() {
     SCRATCH.with_borrow_mut(|Scratch { keys, values, scores, dp, .. }| {
         for buffer in [keys, values, scores, dp] {
@@ -26,7 +26,7 @@ fn spoil_scratch() {
     });
 }
 
-/// Where the rows that a row sees lie: so many of the prompt, so many from there on.
+/// The positions that each row sees: a part of the prompt, and a range of its own.
 fn seen(prompt: usize, members: &[usize]) -> Vec<Range<usize>> {
     let mut seen: Vec<_> = (0..prompt).map(|row| 0..row + 1).collect();
     for &rows in members {

@@ -1,9 +1,9 @@
 //! Checkpoints in Hugging Face layout: `model.safetensors`, or shards with `model.safetensors.index.json`.
 //!
-//! Reading accepts f32, bf16 and f16 and computes in f32. A model whose configuration ties the output head to
-//! the embedding may have a head of its own in its files ([`find_head`]): the files decide. Writing goes
-//! through a temporary file, fsync, rename and fsync of the folder, so that a crash leaves the old file or
-//! the new one, never half of one.
+//! Reading accepts f32, bf16 and f16 and computes in f32. If a configuration ties the output head to the
+//! embedding but the files hold another head ([`find_head`]), the files win. Writing goes through a temporary
+//! file, fsync, rename and fsync of the folder. So a crash leaves the old file or the new one, never half of
+//! one.
 
 mod weight_file;
 mod write;
@@ -55,12 +55,12 @@ pub enum CheckpointError {
         /// The checkpoint's folder.
         folder: PathBuf,
     },
-    /// The folder says where its weights are instead.
+    /// The weights are in another place, which the folder names.
     #[error("{} holds no weights: they are {place}", folder.display())]
     Elsewhere {
         /// The checkpoint's folder.
         folder: PathBuf,
-        /// Where they are, for people.
+        /// That place, in words.
         place: String,
     },
     /// A file is not what safetensors should be: truncated or corrupt.
@@ -72,7 +72,8 @@ pub enum CheckpointError {
         #[source]
         source: safetensors::SafeTensorError,
     },
-    /// The index is not a JSON object with a `weight_map` from tensor names to file names of the same folder.
+    /// The index is not a JSON object with a `weight_map` from tensor names to names of files in the same
+    /// folder.
     #[error("{} has no `weight_map` from tensor names to files of its folder", path.display())]
     Index {
         /// The index.
@@ -83,7 +84,7 @@ pub enum CheckpointError {
     Missing {
         /// Name of the tensor.
         name: String,
-        /// Path of the file where it was looked for.
+        /// Path of the file that should have it.
         path: PathBuf,
     },
     /// A tensor that the architecture does not have.
@@ -137,8 +138,8 @@ pub enum CheckpointError {
 /// Name of the output head in a language model's files.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// Where the weights of a folder are, for people, if a learner keeps them elsewhere (`elsewhere.json`).
-/// `None` of any other folder.
+/// The place of a folder's weights, in words, if a learner keeps them elsewhere (`elsewhere.json`). `None`
+/// for any other folder.
 pub fn weights_elsewhere(folder: &Path) -> Option<String> {
     let path = folder.join("elsewhere.json");
     if !path.is_file() {
@@ -153,7 +154,7 @@ pub fn weights_elsewhere(folder: &Path) -> Option<String> {
 /// The files of a folder's weights.
 enum Files {
     Single(PathBuf),
-    /// By tensor, as the index names them.
+    /// File names by tensor, from the index.
     Sharded {
         index: PathBuf,
         by_tensor: BTreeMap<String, String>,
@@ -182,7 +183,7 @@ impl Files {
         }
     }
 
-    /// The file that should hold a tensor; `None` where none does.
+    /// The file that should hold a tensor; `None` if there is none.
     fn open(&self, folder: &Path, tensor: &str) -> Result<Option<WeightFile>, CheckpointError> {
         let file = match self {
             Self::Single(path) => WeightFile::open(path)?,
@@ -202,7 +203,7 @@ pub(crate) enum TiedHead {
     Embedding,
     /// The files hold the matrix once, under the name of the head.
     UnderItsName,
-    /// Other numbers than the embedding's. As in transformers (5.0 and later) the model is then not tied.
+    /// Not the embedding's numbers. The model is then not tied, as in transformers 5.0 and later.
     Other,
 }
 
@@ -229,9 +230,9 @@ pub(crate) fn find_head(folder: &Path, name: &str) -> Result<TiedHead, Checkpoin
     Ok(if is_same { TiedHead::Embedding } else { TiedHead::Other })
 }
 
-/// What to tell the user of a folder whose `config.json` ties the output head to the embedding while its
-/// files hold another head; `None` for any other folder, and for one that cannot be read. Its architecture
-/// may be one that the engine does not compute.
+/// A warning if a folder's `config.json` ties the output head to the embedding while its files hold another
+/// head. `None` for any other folder, and for an unreadable one. The architecture need not be one that the
+/// engine supports.
 pub fn head_warning(folder: &Path) -> Option<String> {
     let config = folder.join("config.json");
     let text = tamis_file::read_text(&config, tamis_file::MAX_MODEL_CONFIG).ok()?;
@@ -247,8 +248,8 @@ pub fn head_warning(folder: &Path) -> Option<String> {
     })
 }
 
-/// Reads the weights of a folder into a buffer of the layout; without one, only checks names, shapes and
-/// types (so that nothing is allocated by the word of a configuration alone).
+/// Reads a folder's weights into a buffer of the layout. Without a buffer it only checks names, shapes and
+/// types, so that a wrong configuration alone cannot cause a large allocation.
 pub(crate) fn read_weights(
     folder: &Path,
     layout: &WeightLayout,
@@ -294,7 +295,7 @@ fn weight_map(text: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Whether a name may stand in a checkpoint: a tensor of the layout, a head beside a tied embedding, or
+/// Whether a name may occur in a checkpoint: a tensor of the layout, a head beside a tied embedding, or
 /// stored frequencies.
 fn is_known(layout: &WeightLayout, name: &str) -> bool {
     layout.tensors.iter().any(|tensor| tensor.name == name)
@@ -302,8 +303,8 @@ fn is_known(layout: &WeightLayout, name: &str) -> bool {
         || name.ends_with("rotary_emb.inv_freq")
 }
 
-/// Reads the given tensors, all of them and no others, from one file; `prefix` stands before every name.
-/// Without a buffer, checks.
+/// Reads the given tensors, all of them and no others, from one file. Their names have `prefix` in front.
+/// Without a buffer it only checks.
 pub(crate) fn read_file(
     path: &Path,
     layout: &WeightLayout,

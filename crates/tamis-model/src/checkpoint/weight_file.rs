@@ -1,7 +1,7 @@
 //! A safetensors file that is read tensor by tensor, in pieces.
 //!
-//! Nothing is mapped into memory: a file that another process cuts or rewrites meanwhile gives an error,
-//! where a map would end the process.
+//! Files are not memory-mapped. If another process truncates or rewrites one meanwhile, the result is an
+//! error; with a map, this process would be killed.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -25,12 +25,12 @@ pub(super) struct WeightFile {
     path: PathBuf,
     file: RefCell<File>,
     header: Metadata,
-    /// Where the tensors begin.
+    /// Offset of the first tensor.
     begin: u64,
     stamp: Stamp,
 }
 
-/// What changes when somebody writes to a file.
+/// File metadata that changes when the file is written.
 #[derive(PartialEq)]
 struct Stamp {
     length: u64,
@@ -83,12 +83,12 @@ impl WeightFile {
         self.header.info(name)
     }
 
-    /// Reads a tensor in order, some whole rows at a time, until `each` gives false. `each` is given the
-    /// first of the rows and their values.
+    /// Reads a tensor in order, some whole rows at a time, until `each` returns false. `each` gets the index
+    /// of the first row and the values.
     ///
     /// # Errors
-    /// [`CheckpointError::Dtype`] for numbers of another type, and where the file cannot be read or is
-    /// shorter than it was.
+    /// [`CheckpointError::Dtype`] for numbers of another type. Also if the file cannot be read, or is shorter
+    /// than it was.
     pub(super) fn read(
         &self,
         name: &str,
@@ -211,7 +211,8 @@ mod tests {
         assert!(found == values && pieces == 3, "{pieces}");
     }
 
-    /// What another process does to a file that is being read: each is an error, and none ends this process.
+    /// Another process changes a file that is being read. Each change is an error, and none kills this
+    /// process.
     #[test]
     fn a_file_that_is_cut_or_rewritten_while_it_is_read_is_an_error() {
         let folder = tempfile::tempdir().unwrap();

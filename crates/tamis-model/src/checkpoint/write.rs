@@ -60,8 +60,7 @@ pub fn write_file(
 /// Fills a file that someone else makes and keeps safe.
 pub type Fill<'a> = dyn FnMut(&mut dyn Write) -> std::io::Result<()> + 'a;
 
-/// Writes tensors, each named `prefix + name` and taken from its own buffer, as the bytes of one safetensors
-/// file.
+/// Writes tensors, each named `prefix + name` and taken from a separate buffer, as one safetensors file.
 pub(crate) fn write_tensors(
     out: &mut dyn Write,
     tensors: &[(&str, &Tensor, &[f32])],

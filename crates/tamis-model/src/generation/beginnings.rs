@@ -1,11 +1,11 @@
-//! Beginnings that prompts have in common, such as a system prompt or worked examples: computed once, and
-//! copied.
+//! Prompt prefixes that several prompts share, such as a system prompt or worked examples. They are computed
+//! once and copied.
 //!
-//! Keys and values of a position depend on the weights and on the tokens up to it, and on nothing else, so a
-//! copy has the bits that the prompt would compute. What is in common is found by comparing new prompts with
-//! each other and with those that came last; their tokens are remembered, their keys and values are not. So
-//! only what was seen twice takes memory: at most [`MOST`] beginnings, of [`MOST_POSITIONS`] positions
-//! together, those forgotten first that were not used for longest. They come on top of
+//! The keys and values of a position depend only on the weights and on the tokens up to it, so a copy has the
+//! same bits. Shared prefixes are found by comparing new prompts with each other and with recent ones. Only
+//! the tokens of recent prompts are remembered, so a prefix takes memory only once it has been seen twice. At
+//! most [`MOST`] prefixes are kept, with at most [`MOST_POSITIONS`] positions together; the least recently
+//! used is evicted first. They come on top of
 //! [`GeneratorSettings::max_cached_tokens`](super::GeneratorSettings::max_cached_tokens).
 
 use std::cmp::Reverse;
@@ -20,7 +20,7 @@ use crate::floats::Floats;
 use crate::model::{Model, WeightsState};
 use crate::threads::Threads;
 
-/// Fewest tokens of a beginning: fewer are not worth a pass of their own, nor a copy.
+/// Fewest tokens of a prefix. A shorter one is not worth a pass or a copy.
 const LEAST: usize = 16;
 
 /// Beginnings that are kept, at most.
@@ -32,7 +32,7 @@ const MOST_POSITIONS: usize = PREFILL_TOKENS;
 /// Prompts whose tokens are remembered, at most.
 const REMEMBERED: usize = 16;
 
-/// Positions that beginnings take at most where no prompt has more tokens than this.
+/// Most positions that prefixes can take if no prompt has more than `prompt_tokens` tokens.
 pub(crate) fn max_beginning_positions(prompt_tokens: usize) -> usize {
     if prompt_tokens <= LEAST { 0 } else { MOST_POSITIONS.min(MOST * in_blocks(prompt_tokens - 1)) }
 }
@@ -70,20 +70,20 @@ impl Beginnings {
         self.computed.drain(..).for_each(|mut old| old.cache.release(free));
     }
 
-    /// The place of what has most in common with these tokens, and how many: [`LEAST`] or more.
+    /// The index of the prefix that shares most tokens with these, and how many: [`LEAST`] or more.
     fn find_longest(&self, tokens: &[u32]) -> Option<(usize, usize)> {
         let commons = self.computed.iter().map(|beginning| num_common(&beginning.tokens, tokens));
         commons.enumerate().filter(|&(_, len)| len >= LEAST).max_by_key(|&(_, len)| len)
     }
 
-    /// Counts what these tokens begin with as used; how many tokens of it they have, 0 where there is none.
+    /// Marks the longest shared prefix as used. Returns how many tokens it shares, or 0 if there is none.
     fn touch(&mut self, tokens: &[u32]) -> usize {
         let Some((place, len)) = self.find_longest(tokens) else { return 0 };
         self.computed[place..].rotate_left(1);
         len
     }
 
-    /// A copy of as much of these tokens as there is; empty where that is less than [`LEAST`].
+    /// A copy of the longest part of these tokens that is kept; empty if it is shorter than [`LEAST`].
     pub(super) fn begin(&mut self, tokens: &[u32], shape: CacheShape, free: &mut Vec<Floats>) -> Cache {
         match (self.touch(tokens), self.computed.last()) {
             (len, Some(used)) if len > 0 => used.cache.copy(len, shape, free),
@@ -91,12 +91,12 @@ impl Beginnings {
         }
     }
 
-    /// The beginnings that are worth computing for these prompts, which are remembered: each is at least
-    /// [`LEAST`] tokens longer than what is there, and at least two prompts have it, one of them among these.
-    /// Where a prompt has more in common with few and less with many, the length counts by which most tokens
-    /// are spared.
+    /// Returns the prefixes worth computing for these prompts, and remembers the prompts. Each is at least
+    /// [`LEAST`] tokens longer than what is kept, and at least two prompts share it, one of them among these.
+    /// If a prompt shares a long prefix with few prompts and a short one with many, the one that saves more
+    /// tokens is chosen.
     pub(super) fn find_new(&mut self, prompts: &[&[u32]]) -> Vec<Vec<u32>> {
-        // What these begin with is not forgotten for what is new.
+        // New prefixes must not evict those that these prompts use.
         for prompt in prompts {
             self.touch(prompt);
         }
@@ -105,8 +105,8 @@ impl Beginnings {
         found.sort_by_key(|&(spared, _)| Reverse(spared));
         let (mut new, mut positions) = (Vec::<Vec<u32>>::new(), 0);
         for (_, tokens) in found {
-            // A prompt that begins with one of them already is content with it, and what one of them begins
-            // with can be copied from it.
+            // A prompt that starts with a chosen prefix needs no other. A chosen prefix that starts with this
+            // one can be copied from.
             let is_there = |new: &Vec<u32>| tokens.starts_with(new) || new.starts_with(tokens);
             if new.len() == MOST || new.iter().any(is_there) {
                 continue;
@@ -125,7 +125,7 @@ impl Beginnings {
         new
     }
 
-    /// The beginning of a prompt by which most tokens of all that have it are spared, and how many are.
+    /// The prefix of a prompt that saves most tokens over all prompts that share it, and how many it saves.
     fn find_shared<'a>(&self, prompts: &[&'a [u32]], place: usize) -> Option<(usize, &'a [u32])> {
         let prompt = prompts[place];
         let others = prompts.iter().enumerate().filter(|&(other, _)| other != place).map(|(_, other)| *other);
@@ -143,7 +143,7 @@ impl Beginnings {
             .max_by_key(|&(spared, _)| spared)
     }
 
-    /// Keeps a beginning, of which everything is computed, in place of those that it begins with.
+    /// Adds a computed prefix. It replaces those that are prefixes of it.
     pub(super) fn insert(&mut self, tokens: Vec<u32>, cache: Cache, free: &mut Vec<Floats>) {
         for mut old in self.computed.extract_if(.., |old| tokens.starts_with(&old.tokens)) {
             old.cache.release(free);
@@ -159,8 +159,8 @@ impl Beginnings {
 }
 
 impl BatchGenerator {
-    /// Gives prompts a beginning that they have in common with others where it is at least [`LEAST`] tokens
-    /// longer than what is kept of them. New beginnings are looked for where less than that is kept.
+    /// Gives prompts a shared prefix if it is at least [`LEAST`] tokens longer than what is kept of them. New
+    /// prefixes are only looked for among prompts with less than that kept.
     pub(super) fn share_beginnings(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         let Self { groups, beginnings, rotary, free, shape, .. } = self;
         let shape = *shape;
@@ -174,7 +174,7 @@ impl BatchGenerator {
             .filter(|group| group.num_kept() < LEAST)
             .map(|group| &group.request.prompt[..known(group)])
             .collect();
-        // What those of which more is kept begin with is not forgotten for what is new, either.
+        // New prefixes must not evict those that the other prompts use, either.
         for group in groups.iter().filter(|group| group.num_kept() >= LEAST) {
             beginnings.touch(&group.request.prompt[..known(group)]);
         }
@@ -245,21 +245,21 @@ mod tests {
         assert_eq!(new(&asked(2..6, 30).collect::<Vec<_>>()), [vec![1; 30]]);
         assert!(new(&asked(2..6, LEAST - 1).collect::<Vec<_>>()).is_empty(), "too short");
         assert!(new(&[prompt(1, 30, 2)]).is_empty(), "nothing to compare with");
-        // Two system prompts, and one prompt of its own.
+        // Two system prompts, and one prompt that shares nothing.
         let two = [prompt(1, 30, 2), prompt(3, 20, 2), prompt(4, 40, 5), prompt(3, 20, 6), prompt(1, 30, 7)];
         assert_eq!(new(&two), [vec![1; 30], vec![3; 20]]);
-        // One that begins with the other: three with 80 tokens, and three with 30.
+        // Nested prefixes: three prompts share 80 tokens, and three share 30.
         let nested: Vec<_> = (0..6).map(|i| prompt(1, [80, 30][i / 3], 10 + i as u32)).collect();
         assert_eq!(new(&nested), [vec![1; 80]], "all copy from the longer");
-        // Two of ten have 38 tokens in common: 2 x 38 are fewer than 10 x 30.
+        // Two of ten share 38 tokens: 2 x 38 is less than 10 x 30.
         let pair = [vec![1; 30], vec![9; 8]].concat();
         let mut ten: Vec<_> = asked(2..8, 30).chain(asked(10..12, 30)).collect();
         ten.splice(0..0, [[&pair[..], &[5]].concat(), [&pair[..], &[6]].concat()]);
         assert_eq!(new(&ten), [vec![1; 30]]);
-        // Of no more than is kept at once.
+        // No longer than the limit.
         let long: Vec<_> = (0..2).map(|question| prompt(1, 3 * MOST_POSITIONS, question + 2)).collect();
         assert_eq!(new(&long), [vec![1; MOST_POSITIONS]]);
-        // What does not fit beside a longer one leaves room for a shorter one.
+        // If a prefix does not fit beside a longer one, a shorter one may.
         let [long, longer, short] = [(1, 1500), (2, 1400), (3, 100)]
             .map(|(system, len)| (0..2).map(move |question| prompt(system, len, 9 - question)));
         let found = new(&long.chain(longer).chain(short).collect::<Vec<_>>());
@@ -288,12 +288,12 @@ mod tests {
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 30);
         assert_eq!(beginnings.begin(&[1; 29], shape, &mut free).len, 29, "a part of it");
         assert_eq!(beginnings.begin(&[1; LEAST - 1], shape, &mut free).len, 0);
-        // The longer takes the place of the shorter, and serves those that begin with that.
+        // The longer one replaces the shorter one, and also serves its prompts.
         beginnings.insert(vec![1; 50], computed(50, &mut free), &mut free);
         assert_eq!(beginnings.computed.len(), 1);
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
         assert_eq!(beginnings.begin(&prompt(1, 30, 2), shape, &mut free).len, 30);
-        // The one used longest ago is forgotten first, but none that a prompt of the step begins with.
+        // The least recently used is evicted first, but none that a prompt of this step uses.
         for i in 0..MOST as u32 - 1 {
             beginnings.insert(vec![100 + i; 20], computed(20, &mut free), &mut free);
         }
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(beginnings.begin(&[100; 20], shape, &mut free).len, 0);
         assert_eq!(beginnings.begin(&[101; 20], shape, &mut free).len, 20);
         assert_eq!(beginnings.begin(&longer, shape, &mut free).len, 50);
-        // As many as there are positions for.
+        // The limit on positions holds.
         beginnings.insert(
             vec![200; MOST_POSITIONS - 64],
             computed(MOST_POSITIONS - 64, &mut free),

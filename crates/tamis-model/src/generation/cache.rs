@@ -60,7 +60,7 @@ impl Cache {
         self.len = 0;
     }
 
-    /// Gives up what lies behind the first `len` positions.
+    /// Drops everything after the first `len` positions.
     pub(super) fn cut(&mut self, len: usize, free: &mut Vec<Floats>) {
         self.len = self.len.min(len);
         free.extend(self.blocks.drain(self.len.div_ceil(BLOCK)..));
@@ -111,7 +111,7 @@ impl Cache {
         })
     }
 
-    /// As [`Cache::spans`], of this head and those behind it.
+    /// As [`Cache::spans`], for this head and the following ones.
     pub(super) fn heads_spans(
         &self,
         shape: CacheShape,
@@ -173,7 +173,7 @@ impl Prefix {
         self.stretches.iter().flat_map(move |stretch| stretch.spans(shape, layer, kv_head, stretch.len))
     }
 
-    /// As [`Prefix::spans`], of this head and those behind it.
+    /// As [`Prefix::spans`], for this head and the following ones.
     pub(super) fn heads_spans(
         &self,
         shape: CacheShape,

@@ -1,6 +1,7 @@
-//! One forward step of the generator over rows of many sequences: whole prompts, or one new token each.
+//! One forward step of the generator over rows of many sequences: either whole prompts, or one new token
+//! each.
 //!
-//! Every operation is the training pass's own or has its order per row, so that the logits are the same bits.
+//! Every operation is the training pass's own, or keeps its order per row. So the logits have the same bits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -80,7 +81,7 @@ pub(super) struct InferContext<'a> {
     pub model: &'a Model,
     pub rotary: &'a Rotary,
     pub shape: CacheShape,
-    /// Nothing is drawn after these tokens: keys and values are all that is wanted of them.
+    /// Nothing is sampled after these tokens; only their keys and values are needed.
     pub fills_caches: bool,
     /// Looked at between two layers, see [`BatchGenerator::stop_on`](super::BatchGenerator::stop_on).
     pub stop: Option<&'a AtomicBool>,
@@ -97,14 +98,14 @@ impl<'a> InferContext<'a> {
         Self { threads, model, rotary, shape, fills_caches: false, stop }
     }
 
-    /// The same of one that draws nothing.
+    /// The same context, without sampling.
     pub(super) fn filling_caches(self) -> Self {
         Self { fills_caches: true, ..self }
     }
 }
 
-/// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in
-/// the scratch, unless they only [fill caches](InferContext::fills_caches).
+/// Runs the items' new tokens and extends their caches. Leaves the logits after each item's last token in the
+/// scratch, unless it only [fills caches](InferContext::fills_caches).
 pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut InferScratch) {
     let InferContext { threads, model, .. } = context;
     let config = model.config();
@@ -134,7 +135,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
     let mut is_whole = true;
     for (index, tensors) in layout.layers.iter().enumerate() {
         if context.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            // Nobody uses what comes of it, but it has the right shape.
+            // The result is not used, but has the right shape.
             is_whole = false;
             break;
         }
@@ -157,7 +158,7 @@ pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut Inf
             break;
         }
         if index + 1 == layout.layers.len() && positions.len() > items.len() {
-            // Of the last layer's rows only those before a draw are read.
+            // After the last layer, only rows that are sampled from are read.
             keep_last(items, d, scratch);
             units = last_units(items);
             positions =
@@ -267,7 +268,7 @@ fn keep_last(items: &[Item], width: usize, scratch: &mut InferScratch) {
     }
 }
 
-/// One unit per item: its last token alone.
+/// One unit per item: only its last token.
 fn last_units(items: &[Item]) -> Vec<Unit> {
     let unit = |(i, item): (usize, &Item)| Unit {
         row: i,
@@ -390,8 +391,9 @@ fn attend(
     }
 }
 
-/// Heads that a sequence attends with at once. A query alone is a short chain or two, which several heads'
-/// fill the processor's pipes with; where queries share a key there are several, and threads come first.
+/// Heads that a sequence attends with at once. One query per key is too short a chain to fill the processor's
+/// pipelines, so several heads are computed together. If queries share a key there are several chains anyway,
+/// and heads are left to the threads.
 fn heads_at_once(shared: usize, num_parts: usize, num_threads: usize) -> usize {
     if shared == 1 && (num_threads == 1 || num_parts >= 4 * APART * num_threads) { APART } else { 1 }
 }
@@ -425,10 +427,11 @@ fn attend_unit<'a>(
     let (level, head) = (threads.level(), Head::new(model.config().head_dim));
     let mine =
         if unit.joined { &items[unit.item..unit.item + unit.rows] } else { &items[unit.item..=unit.item] };
-    // Those that attend to positions of their own, each alone.
+    // Items that attend separately to positions of their own.
     let apart_items = if unit.joined { mine } else { &[] };
     let prefix_len = mine[0].prefix_len();
-    // Positions that all rows score together: the prefix, and a prompt's own up to the unit's last row.
+    // Positions that all rows score together: the prefix, and in a prompt also its own positions up to the
+    // unit's last row.
     let own = |item: &Item| item.cache.len + if unit.joined { 1 } else { unit.token + unit.rows };
     let together = prefix_len + if unit.joined { 0 } else { own(&mine[0]) };
     let longest = mine.iter().map(|item| prefix_len + own(item)).max().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! Sequences that have ended and may go on: what was computed of a turn is kept for the next one.
-//! A turn's prompt is the turn before, its answer and what was shown after that. It begins behind the tokens
-//! that it has in common with what is kept; keys and values of a position depend on the tokens up to it and
-//! on nothing else, so they are those that it would compute. The last token that was drawn has none yet.
+//! Ended sequences that may continue: the cache of one turn is kept for the next one. The next prompt is the
+//! last prompt, its completion and what was shown after it. It starts after the tokens that it shares with
+//! the kept ones. The keys and values of a position depend only on the tokens up to it, so reusing them gives
+//! the same bits. The last sampled token has none yet.
 //!
-//! A sequence that is kept takes the place of one that runs: both together are no more than have ever run at
-//! once. Where there are more, the oldest are forgotten.
+//! A kept sequence takes the place of a running one: running and kept sequences together are never more than
+//! the most that have run at once. Beyond that, the oldest are evicted.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ impl Kept {
             let Some(last) = prefix.pop() else { break };
             before -= last.len;
             own = Arc::try_unwrap(last).unwrap_or_else(|last| {
-                // The others go on with all of it.
+                // The other samples continue from the whole completion.
                 let len = len.saturating_sub(before).min(last.len);
                 last.copy(len, shape, free)
             });
@@ -96,7 +96,7 @@ impl KeptSequences {
         self.forget_oldest(limit, free);
     }
 
-    /// Keeps a sequence, in place of what is kept by its name.
+    /// Keeps a sequence. It replaces an older one of the same name.
     pub(super) fn insert(&mut self, kept: Kept, free: &mut Vec<Floats>) {
         if let Some(before) = self.remove(kept.name) {
             before.release(free);
@@ -105,8 +105,8 @@ impl KeptSequences {
         self.forget_oldest(self.limit, free);
     }
 
-    /// Takes out what is kept by any of the names; of what has most in common with these tokens the positions
-    /// of that part.
+    /// Takes out everything kept under any of the names. Returns the one that shares most with these tokens,
+    /// cut to the shared part.
     pub(super) fn take(
         &mut self,
         names: &[SequenceName],
@@ -123,7 +123,7 @@ impl KeptSequences {
         best.map(|(len, kept)| kept.begin(len, shape, free)).unwrap_or_default()
     }
 
-    /// Forgets the oldest where they and so many that run are more than have ever run.
+    /// Evicts the oldest so that kept and running sequences are no more than the most that have run at once.
     pub(super) fn make_room(&mut self, num_running: usize, free: &mut Vec<Floats>) {
         self.most_running = self.most_running.max(num_running);
         self.forget_oldest(self.most_running - num_running, free);
@@ -188,12 +188,12 @@ mod tests {
     #[test]
     fn blocks_come_back_once_nothing_reads_them() {
         let shape = CacheShape::new(&TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256));
-        // What has most in common, up to where it has: (tokens, positions before its own, its own, free
-        // blocks).
+        // The sequence that shares most, cut to what is shared: (tokens, positions before its own, its own,
+        // free blocks).
         let own = [vec![9; 100], vec![1; 40]].concat();
         let cases = [
             (own, 100, 40, 3),
-            // In the middle of what was shared, which nothing else reads any more.
+            // Cut in the middle of the shared part, which nothing else reads any more.
             (vec![9; 60], 0, 60, 5),
             (vec![8; 60], 0, 0, 6),
         ];
@@ -207,14 +207,14 @@ mod tests {
             own.release(&mut free);
             assert_eq!(free.len(), 6);
         }
-        // The same while another reads it: copied.
+        // The same while another sequence reads it: copied.
         let mut free = Vec::new();
         let mut kept = group(shape, &mut free);
         let (mut prefix, mut own) = kept.take(&[name(1)], &[9; 60], shape, &mut free);
         assert_eq!((prefix.len(), own.len, kept.len(), free.len()), (0, 60, 1, 1));
         prefix.release(&mut free);
         own.release(&mut free);
-        // As many run as ever have: there is room for none.
+        // The most that ever ran are running: there is no room for kept ones.
         kept.make_room(2, &mut free);
         assert_eq!((kept.len(), free.len()), (0, 6));
     }

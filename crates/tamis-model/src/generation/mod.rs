@@ -1,14 +1,13 @@
-//! The generator: continuous batching over a KV cache, the prompt of a group computed once for all its
-//! samples.
+//! The generator: continuous batching over a KV cache. A group's prompt is computed once for all its samples.
 //!
-//! A step admits waiting samples while there is room, computes the prompts of those whose prompt is new,
-//! draws their first token, and then computes one more token of everything that runs. A sample depends on its
-//! own key, its prompt, its parameters and the weights alone: never on its neighbours, on the order of
-//! arrival or on the number of threads.
+//! A step admits waiting samples while there is room, computes new prompts and samples their first token.
+//! Then it computes one more token for every running sample. A sample depends only on its key, its prompt,
+//! its parameters and the weights. It never depends on its neighbours, on the order of arrival or on the
+//! number of threads.
 //!
-//! A sequence of several turns goes on behind the keys and values that its last turn left, where these are
-//! kept ([`BatchGenerator::submit_turn`]), and a prompt behind those of a beginning that it has in common
-//! with others; what comes of it, and when, is the same without them.
+//! The next turn of a sequence reuses the keys and values of its last turn, if these are kept
+//! ([`BatchGenerator::submit_turn`]). A prompt reuses those of a prefix that it shares with other prompts.
+//! Neither changes any result, or when a sample is admitted.
 
 mod beginnings;
 mod cache;
@@ -51,13 +50,14 @@ pub(crate) const PREFILL_TOKENS: usize = 2048;
 /// Bounds of the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeneratorSettings {
-    /// Samples that run at once, at most (small models run fewer, which is faster); at least 1.
+    /// Most samples that run at once; at least 1. Small models run fewer, which is faster.
     pub max_sequences: usize,
-    /// Positions cached at once, counting each running sample's longest completion and each prompt once; one
-    /// sample runs in any case. Beginnings that prompts have in common are kept beside them, in at most 2048.
+    /// Most positions cached at once. Each running sample counts with its longest possible completion, and
+    /// each prompt counts once. One sample runs in any case. Prefixes that prompts share come on top, at most
+    /// 2048 positions.
     pub max_cached_tokens: usize,
-    /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs
-    /// ([`BatchGenerator::add_sample`]).
+    /// Keeps a prompt's cache separate even if it has only one sample, so that samples can be added as long
+    /// as it runs ([`BatchGenerator::add_sample`]).
     pub shares_prompts: bool,
 }
 
@@ -119,26 +119,26 @@ impl BatchGenerator {
         }
     }
 
-    /// Has steps end soon once the flag is set, between two layers. What they give and hold from then on is
-    /// of no use: look at the flag after each step, and leave the generator where it is set.
+    /// Makes steps end early, between two layers, once the flag is set. Their results and all cached state
+    /// are then invalid. Check the flag after each step, and drop the generator if it is set.
     pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
     }
 
-    /// Bounds the sequences that are kept for a next turn; 0: none are. Those that run and those that are
-    /// kept are in any case no more than have ever run at once, so that memory is bounded by what runs.
+    /// Limits the sequences that are kept for a next turn; 0 keeps none. In any case, running and kept
+    /// sequences together are no more than the most that have run at once, so memory is bounded.
     pub fn keep_at_most(&mut self, num_sequences: usize) {
         self.kept.limit(num_sequences, &mut self.free);
     }
 
-    /// Forgets what is kept for a next turn of the sequences that are meant: of all, when the weights have
+    /// Evicts the kept sequences for which `is_meant` is true. Evict all of them when the weights have
     /// changed.
     pub fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool) {
         self.kept.forget(is_meant, &mut self.free);
     }
 
-    /// Forgets beginnings that prompts have in common, to have their memory: what other weights have computed
-    /// is not used in any case.
+    /// Evicts the shared prefixes to free their memory. Prefixes computed with other weights are never used
+    /// in any case.
     pub fn forget_beginnings(&mut self) {
         self.beginnings.forget(&mut self.free);
     }
@@ -153,11 +153,11 @@ impl BatchGenerator {
         self.queue(request, None)
     }
 
-    /// Queues a request whose samples are turns of longer sequences. It begins behind what its prompt has in
-    /// common with what is kept of them, and what it computes is kept when it ends, unless it is aborted.
+    /// Queues a request whose samples are turns of longer sequences. It reuses the cache of what its prompt
+    /// shares with the kept sequences. Its own cache is kept when it ends, unless it is aborted.
     ///
-    /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
-    /// and few are enough.
+    /// A request that continues its sequences is admitted before those that do not. So kept sequences are
+    /// soon used, and few need to be kept.
     pub fn submit_turn(&mut self, request: GenerationRequest, turn: TurnPlace) -> Result<RequestId, Fault> {
         self.queue(request, Some(turn))
     }
@@ -205,8 +205,8 @@ impl BatchGenerator {
         Ok(id)
     }
 
-    /// Adds a sample to a request whose prompt it can still share, and returns its index; `None` where the
-    /// request has ended, or where its only sample has begun and holds the prompt's keys and values itself.
+    /// Adds a sample to a request whose prompt it can still share, and returns its index. `None` if the
+    /// request has ended, or if its only sample has started and owns the prompt's keys and values.
     pub fn add_sample(&mut self, request: RequestId, key: Key) -> Option<usize> {
         let group = self.groups.get_mut(&request)?;
         if group.is_taken {
@@ -247,12 +247,12 @@ impl BatchGenerator {
         self.num_generated
     }
 
-    /// Tokens of prompts that were not computed, for their keys and values were kept of a turn before.
+    /// Prompt tokens that were reused from an earlier turn instead of computed.
     pub fn num_reused_tokens(&self) -> u64 {
         self.num_reused
     }
 
-    /// Tokens of prompts that were not computed, for they had been for another prompt that begins with them.
+    /// Prompt tokens that were copied from a prefix shared with another prompt instead of computed.
     pub fn num_shared_tokens(&self) -> u64 {
         self.num_shared
     }
@@ -274,8 +274,8 @@ impl BatchGenerator {
         })
     }
 
-    /// Ends a request: its unfinished samples with what they have (nothing, for those not started). Unknown
-    /// ids give nothing.
+    /// Ends a request. Unfinished samples return what they have; those not started return nothing. An unknown
+    /// id returns nothing.
     pub fn abort(&mut self, request: RequestId) -> Vec<Completion> {
         let Some(group) = self.groups.get_mut(&request) else { return Vec::new() };
         let queue = std::mem::take(&mut group.queue);
@@ -288,7 +288,7 @@ impl BatchGenerator {
         aborted
     }
 
-    /// Ends one sample of a request with what it has; `None` where there is none of this index, or it has
+    /// Ends one sample of a request and returns what it has. `None` if there is no such sample, or it has
     /// finished.
     pub fn abort_sample(&mut self, request: RequestId, sample: usize) -> Option<Completion> {
         let group = self.groups.get_mut(&request)?;
@@ -315,9 +315,9 @@ impl BatchGenerator {
         }
     }
 
-    /// Computes everything cached once more with the given weights, so that samples that began under other
-    /// weights go on as if these had computed what they have so far. Their tokens and log-probabilities stay
-    /// as they are; with unchanged weights nothing changes at all. What is kept of sequences is forgotten.
+    /// Recomputes all caches with the given weights, so that samples started under other weights continue as
+    /// if these had computed their tokens. Their tokens and log-probabilities stay as they are. With
+    /// unchanged weights nothing changes at all. Kept sequences are evicted.
     pub fn recompute(&mut self, threads: &Threads, model: &Model) {
         let mut prompts: Vec<RequestId> = Vec::new();
         let mut tokens = 0;
@@ -364,8 +364,8 @@ impl BatchGenerator {
         }
     }
 
-    /// One step with the given weights; returns the samples that finished. Samples that began under other
-    /// weights go on with their cached keys and values.
+    /// One step with the given weights; returns the samples that finished. Samples that started under other
+    /// weights continue with their cached keys and values.
     pub fn step(&mut self, threads: &Threads, model: &Model) -> Vec<Completion> {
         self.admit(threads, model);
         let mut finished = self.collect();
@@ -395,7 +395,7 @@ impl BatchGenerator {
         let room = width.saturating_sub(self.running.len());
         let waiting: usize =
             self.waiting.iter().filter_map(|id| self.groups.get(id)).map(|group| group.queue.len()).sum();
-        // A few samples at a time: a prompt alone is a small product.
+        // A few samples at a time: a single prompt is a small product.
         if !self.running.is_empty() && room < (width / 4).min(waiting) {
             return;
         }
@@ -419,8 +419,8 @@ impl BatchGenerator {
                 break;
             }
             alone = false;
-            // A prompt counts as a whole also where a part of it is kept, so that each begins when it would
-            // without.
+            // A prompt counts in full even if a part of it is kept, so that reuse does not change when it
+            // starts.
             if prompt > 0 {
                 prompts.push(id);
                 tokens += prompt;
@@ -507,7 +507,8 @@ impl BatchGenerator {
             }
         });
         for group in groups {
-            // The prompt of one sample is the beginning of its own cache, which is then read in one stretch.
+            // With one sample, the prompt becomes the start of that sample's cache, which is then read in one
+            // stretch.
             group.is_taken = group.request.keys.len() == 1 && !self.settings.shares_prompts;
             if !group.is_taken {
                 group.prefix.push(std::mem::take(&mut group.cache));
@@ -591,8 +592,8 @@ impl BatchGenerator {
     }
 }
 
-/// Samples that run at once at best. Weights that stay near cost little to read again, while the keys and
-/// values of every running sample are read for each token: two tiles of rows per thread keep both near
+/// Number of samples that is fastest to run at once. Near weights cost little to read again, but the keys and
+/// values of every running sample are read for each token. Two tiles of rows per thread keep both near
 /// (measured with 1 M weights on AVX2: 1.6 times the tokens per second of 64 at once). Weights that stream
 /// from memory want as many rows as there are.
 pub(crate) fn width(level: crate::simd::SimdLevel, num_threads: usize, num_parameters: usize) -> usize {
@@ -609,14 +610,14 @@ fn near(model: &Model) -> bool {
     crate::training::stay_near(model.num_parameters())
 }
 
-/// Number of items that each thread computes alone; one part where all threads share every product.
+/// Number of items that each thread computes by itself; one part if all threads share every product.
 fn cuts(threads: &Threads, model: &Model, weights: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
     let weights: Vec<usize> = weights.collect();
     let (rows, num_threads): (usize, _) = (weights.iter().sum(), threads.num_threads());
     if num_threads == 1 || weights.len() < num_threads || (!near(model) && rows < 32 * num_threads) {
         return vec![weights.len()];
     }
-    // Cut where the running sum passes each thread's share.
+    // Cut when the running sum passes each thread's share.
     let (mut cuts, mut sum, mut count) = (Vec::new(), 0, 0);
     for weight in weights {
         sum += weight;

@@ -6,7 +6,7 @@ use tamis_core::random::Key;
 
 use super::sampling::{Alternatives, SamplingParams};
 
-/// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
+/// Decides after each token whether a completion ends. It is for stop strings: this crate has no tokenizer.
 pub trait StopCheck: Send + Sync {
     /// Whether the completion ends with its last token.
     fn should_stop(&self, generated: &[u32]) -> bool;
@@ -22,8 +22,8 @@ pub trait TokenMask: Send + Sync {
     /// State after one more token.
     fn after(&self, state: u32, token: u32) -> u32;
 
-    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not.
-    /// Where there are none the completion is over; at the start there must be one.
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not. If
+    /// there are none, the completion ends. At the start there must be at least one.
     fn allowed_tokens(&self, state: u32) -> Arc<[u64]>;
 }
 
@@ -59,7 +59,7 @@ pub enum CompletionEnd {
     NotFinite,
 }
 
-/// What is wrong with weights that give logits which are no numbers.
+/// What is wrong with weights that give NaN or infinite logits.
 pub const LOGITS_NOT_FINITE: &str =
     "the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged";
 
@@ -88,7 +88,7 @@ impl Completion {
         self.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>() / self.tokens.len() as f64
     }
 
-    /// The completion of a sample that is given up before it has a token.
+    /// The completion of a sample that is aborted before its first token.
     pub fn without_tokens(request: RequestId, sample: usize) -> Self {
         Self {
             request,

@@ -1,4 +1,5 @@
-//! What is under way: requests with the cache of their prompt, and samples, which grow by a token at a time.
+//! What is in flight: requests with the cache of their prompt, and samples, which grow by one token at a
+//! time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(super) struct RequestGroup {
     pub(super) open: usize,
     /// The place of its samples in sequences of several turns.
     pub(super) turn: Option<TurnPlace>,
-    /// Keys and values that all samples read: those of the prompt, or where a sample has taken it over those
-    /// before its own.
+    /// Keys and values that all samples read: the prompt's. If a sample has taken over the rest of the
+    /// prompt, only those before it.
     pub(super) prefix: Prefix,
     /// The rest of the prompt's, until they are computed.
     pub(super) cache: Cache,
@@ -38,7 +39,7 @@ impl RequestGroup {
         if self.is_begun { self.request.prompt.len() } else { 0 }
     }
 
-    /// Whether it goes on with sequences that have begun.
+    /// Whether it continues earlier sequences.
     pub(super) fn continues(&self) -> bool {
         self.turn.as_ref().is_some_and(|turn| turn.continues)
     }
@@ -48,7 +49,7 @@ impl RequestGroup {
         self.request.params.max_new_tokens.min(config.max_position_embeddings - self.request.prompt.len())
     }
 
-    /// Tokens of the prompt of which keys and values are there.
+    /// Prompt tokens whose keys and values are there.
     pub(super) fn num_kept(&self) -> usize {
         self.prefix.len() + self.cache.len
     }
@@ -58,7 +59,7 @@ impl RequestGroup {
         &self.request.prompt[self.num_kept()..]
     }
 
-    /// What is computed of a sample that has ended, for the next turn of its sequence.
+    /// The cache of an ended sample, to be kept for the next turn of its sequence.
     pub(super) fn keep(&self, running: &mut Running) -> Option<Kept> {
         let name = *self.turn.as_ref()?.sequences.get(running.sample)?;
         let computed = &running.tokens[..running.tokens.len() - 1];
@@ -112,7 +113,7 @@ pub(super) fn extend(
     let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
     let key = keys[running.sample];
     let (token, logprob, entropy) = draw(level, logits, params, history, allowed, key, index, scratch);
-    // Whatever the token is, NaN or infinity among the logits makes its log-probability NaN.
+    // NaN or infinity among the logits makes every token's log-probability NaN.
     if !logprob.is_finite() {
         running.finish = Some(CompletionEnd::NotFinite);
         return;

@@ -30,14 +30,15 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// Take the likeliest token, the lowest id among equals; log-probabilities are then at temperature 1.
     pub greedy: bool,
-    /// Tell each token's rank and this many of the likeliest; `None` tells nothing and costs nothing.
+    /// Return each token's rank and this many of the likeliest tokens. `None` returns neither and costs
+    /// nothing.
     pub num_alternatives: Option<usize>,
 }
 
 /// Alternatives to a token, before penalty and truncation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Alternatives {
-    /// Place of the drawn token among all, the likeliest being 1; equals share the first place of theirs.
+    /// Rank of the drawn token; the likeliest has rank 1, and ties share the best rank.
     pub rank: usize,
     /// The likeliest tokens with their log-probabilities, best first, the lower id among equals first.
     pub likeliest: Vec<(u32, f32)>,
@@ -120,9 +121,9 @@ pub(super) struct SamplingScratch {
     order: Vec<u32>,
 }
 
-/// Draws the token after `history` (prompt, then completion so far) among the `allowed` ones; `index` counts
-/// the completion's tokens. Returns it with its log-probability and the entropy before penalty, mask and
-/// truncation.
+/// Draws the token after `history` (the prompt, then the completion so far) among the `allowed` ones; `index`
+/// counts the completion's tokens. Returns it with its log-probability and the entropy before penalty, mask
+/// and truncation.
 #[expect(clippy::too_many_arguments, reason = "one call, of one token")]
 pub(super) fn draw(
     level: SimdLevel,
@@ -202,7 +203,8 @@ fn penalise(logits: &[f32], penalty: f32, history: [&[u32]; 2], out: &mut Vec<f3
     }
 }
 
-/// Sets the weight of every token outside top-k, then top-p of what is left, then min-p to zero.
+/// Sets the weight of every token to zero that is outside top-k, then outside top-p of the rest, then below
+/// min-p.
 fn truncate(params: &SamplingParams, weights: &mut [f32], order: &mut Vec<u32>) {
     let largest = weights.iter().fold(0.0f32, |max, &w| if w > max { w } else { max });
     let mut threshold = params.min_p * largest;
@@ -234,7 +236,7 @@ fn truncate(params: &SamplingParams, weights: &mut [f32], order: &mut Vec<u32>) 
     }
 }
 
-/// The token at which the running sum of weights, in order of ids, passes `uniform` of the total.
+/// The token at which the running sum of weights, in order of ids, exceeds `uniform` times the total.
 fn inverse_cdf(weights: &[f32], uniform: f64) -> usize {
     const BLOCK: usize = 64;
     let sum = |block: &[f32]| {
@@ -356,7 +358,8 @@ mod tests {
         assert_eq!(token, 1);
     }
 
-    /// Drawn among the allowed tokens in their proportions, however unlikely they are; reported as of all.
+    /// Allowed tokens are drawn in proportion to their probabilities, however small. Reported
+    /// log-probabilities are those of the full distribution.
     #[test]
     fn a_mask_is_a_truncation() {
         let drawn = |logits: &[f32], params: &SamplingParams, allowed: u64, index| {

@@ -82,7 +82,7 @@ pub(super) fn greatest_of_halves(half: __m256) -> f32 {
 }
 
 /// # Safety
-/// As [`super::transpose`]'s, whose bounds are checked.
+/// As [`super::transpose`], which checks the bounds.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn transpose(source: *const f32, stride: usize, out: *mut f32) {
     for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
@@ -150,7 +150,7 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
         }
         let (mut a, mut b) = (tile.a, tile.b);
         let mut left = tile.k;
-        // The common layout in steps of four, so that addresses are constants off a few pointers.
+        // The common layout in steps of four, with constant offsets from few pointers.
         if tile.a_col == 1 && tile.b_row == PANEL {
             while left >= 4 {
                 for k in 0..4 {

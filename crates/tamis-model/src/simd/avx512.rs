@@ -1,6 +1,5 @@
 //! The register tile in AVX-512: up to 12 x 32 outputs in 24 of the 32 registers, or fewer rows by more
-//! panels.
-//! Two panels share each broadcast factor: 14 loads for 24 multiply-adds, where one panel takes 13 for 12,
+//! panels. Two panels share each broadcast factor: 14 loads for 24 multiply-adds (one panel takes 13 for 12),
 //! and A is read from the second-level cache half as often. (Sapphire Rapids, one core: training passes of a
 //! model of 0.8 M weights go from 11,977 to 15,612 tokens a second. On operands in the first-level cache both
 //! tiles reach the peak.)
@@ -76,7 +75,7 @@ const GROUP: usize = 3;
 /// Pointers of the tallest tile.
 const GROUPS: usize = 12 / GROUP;
 
-/// Which lanes of a pair of rows make the first and the second of them, where pairs are so far apart.
+/// The lane indices that exchange halves of a pair of rows, for rows this far apart.
 const EXCHANGES: [(usize, [[i32; PANEL]; 2]); 4] = [exchange(1), exchange(2), exchange(4), exchange(8)];
 
 const fn exchange(apart: usize) -> (usize, [[i32; PANEL]; 2]) {
@@ -93,7 +92,7 @@ const fn exchange(apart: usize) -> (usize, [[i32; PANEL]; 2]) {
 }
 
 /// # Safety
-/// As [`super::transpose`]'s, whose bounds are checked.
+/// As [`super::transpose`], which checks the bounds.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn transpose(source: *const f32, stride: usize, out: *mut f32) {
     // SAFETY: the caller vouches for sixteen rows of sixteen values on both sides.
@@ -176,8 +175,8 @@ pub(super) unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
     }
 }
 
-/// One row each of up to four products: row i of A by the matrix that begins `apart` values after that of row
-/// i - 1.
+/// One row each of up to four products. Row i of A is multiplied by the matrix that begins `apart` values
+/// after that of row i - 1.
 ///
 /// # Safety
 /// As [`super::tile_apart`].
@@ -258,14 +257,14 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
             }
         }
         let mut b = tile.b;
-        // Every third row's pointer, unknown to be the others' neighbour: two rows behind each are an address
-        // with a scaled index, where the compiler would compute all of them anew in each step, on the ports
-        // of the multiply-adds.
+        // One pointer for every third row; the compiler must not know that they are related. The two rows
+        // after each are then reached by scaled indices. Otherwise the compiler would recompute all addresses
+        // in each step, on the ports of the multiply-adds.
         let mut a: [*const f32; GROUPS] = std::array::from_fn(|group| {
             std::hint::black_box(tile.a.wrapping_add(group * GROUP * tile.a_row))
         });
         let mut left = tile.k;
-        // The common layout in steps of four, so that addresses are constants off a few pointers.
+        // The common layout in steps of four, with constant offsets from few pointers.
         if tile.a_col == 1 && tile.b_row == PANEL {
             while left >= 4 {
                 for k in 0..4 {

@@ -74,13 +74,13 @@ impl SimdLevel {
 }
 
 /// Arithmetic at a level; row kernels are written once over it. The compiler turns loops over lanes into the
-/// level's instructions, but takes lanes apart where they are summed up or part of them is left out: for
-/// these there are instructions here.
+/// level's instructions, but does so badly for sums over lanes and for masked lanes. For these there are
+/// methods here.
 ///
-/// The implementations use instructions of their level: [`multiversion!`] alone names them, in code that is
-/// compiled for it.
+/// The implementations use instructions of their level. Only [`multiversion!`] names them, in code that is
+/// compiled for that level.
 pub(crate) trait Arithmetic {
-    /// `a * b + c`, fused where the level has the instruction.
+    /// `a * b + c`, fused if the level has the instruction.
     fn fma(a: f32, b: f32, c: f32) -> f32;
 
     /// Sum of the lanes, as [`lanes::tree`] takes it.
@@ -128,10 +128,10 @@ pub(crate) struct Tile {
     pub b: *const f32,
     pub b_row: usize,
     pub b_panel: usize,
-    /// Distance in values from `b` to a panel that a later tile reads, whose `k` lines are fetched into the
-    /// second-level cache while this one computes; 0 for none. What it takes to read weights beyond the
-    /// caches is hidden so: 64 x 1536 x 576 by 40 matrices in turn, one core of a Sapphire Rapids, 121
-    /// Gflop/s without and 139 with it (AVX2 there: 66 and 72).
+    /// Distance in values from `b` to a panel that a later tile reads; 0 for none. Its `k` lines are
+    /// prefetched into the second-level cache while this tile computes, which hides the time to read weights
+    /// beyond the caches: 64 x 1536 x 576 by 40 matrices in turn, one core of a Sapphire Rapids, 121 Gflop/s
+    /// without and 139 with it (AVX2 there: 66 and 72).
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "the portable tile leaves fetching to the processor")
@@ -194,11 +194,11 @@ pub(crate) fn transpose(level: SimdLevel, source: &[f32], stride: usize, out: &m
 /// Products of one row each that a call of [`tile_apart`] takes, and panels of each.
 pub(crate) const APART: usize = 4;
 
-/// Computes `panels` · 16 outputs of each of `rows` products, row i of A by the matrix that begins `apart`
-/// values after that of row i - 1: single chains as those of [`tile`].
+/// Computes `panels` · 16 outputs of each of `rows` products, as single chains like those of [`tile`]. Row i
+/// of A is multiplied by the matrix that begins `apart` values after that of row i - 1.
 ///
 /// # Safety
-/// As [`tile`], B's addresses for each of the matrices; `rows` and `panels` are 1 to [`APART`].
+/// As [`tile`], with valid addresses of B for each of the matrices; `rows` and `panels` are 1 to [`APART`].
 pub(crate) unsafe fn tile_apart(level: SimdLevel, rows: usize, panels: usize, apart: usize, at: &Tile) {
     // SAFETY: handed on to the caller.
     unsafe {

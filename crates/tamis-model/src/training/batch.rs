@@ -1,9 +1,9 @@
-//! The rows that a pass computes: each context once, then the rest of every sequence that has it.
+//! The rows that a pass computes: each context once, then the rest of every sequence that shares it.
 //!
-//! Consecutive sequences with the same context (`tokens[..start]`), as the members of a rollout group are,
-//! form a group. Its rows are those of the context, computed once, and then each member's own. The last row
-//! of the context gives the distribution of every member's first scored token. The row of a sequence's last
-//! token is left out: nothing follows it.
+//! Consecutive sequences with the same context (`tokens[..start]`), such as the members of a rollout group,
+//! form a group. Its rows are the context's, computed once, and then each member's own. The last row of the
+//! context gives the distribution of every member's first scored token. The row of a sequence's last token is
+//! left out: nothing follows it.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use tamis_core::fault;
 #[derive(Debug, Clone)]
 pub(super) struct PackedGroup {
     pub rows: Range<usize>,
-    /// Number of rows of the shared context; 0 where there is one sequence alone.
+    /// Number of rows of the shared context; 0 for a single sequence.
     pub shared: usize,
     /// Rows of each member beyond the shared ones.
     pub members: Vec<usize>,
@@ -29,7 +29,7 @@ pub(super) struct PackedRow {
     pub position: u32,
 }
 
-/// A scored token and where it lies in the flat order of the batch's sequences.
+/// A scored token and its index in the flat order of the batch's sequences.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub token: u32,
@@ -44,7 +44,7 @@ pub(super) struct PackedBatch {
     pub tokens: Vec<u32>,
     /// Rows that reach the vocabulary, ascending.
     pub scored: Vec<usize>,
-    /// Their targets, and where those of each scored row begin.
+    /// Their targets, and the offset of each scored row's targets.
     pub targets: Vec<Target>,
     pub first_target: Vec<usize>,
     /// Scored tokens of the sequences before the batch.
@@ -52,8 +52,8 @@ pub(super) struct PackedBatch {
 }
 
 impl PackedBatch {
-    /// The sequences' rows, whole groups each, in as many batches of about equal size as `cut` says for their
-    /// number (fewer where groups are large).
+    /// The sequences' rows in batches of about equal size, as many as `cut` gives for the number of rows.
+    /// Groups stay whole, so there may be fewer batches if groups are large.
     pub(super) fn cut(
         config: &TransformerConfig,
         sequences: &[Sequence],
@@ -77,7 +77,7 @@ impl PackedBatch {
         let mut batches: Vec<Self> = Vec::new();
         let (mut rows, mut last) = (0, None);
         for group in groups {
-            // Where the middle of the group lies.
+            // The position of the group's middle.
             let place = (2 * rows + group.num_rows()) * cut.chunks / (2 * total);
             rows += group.num_rows();
             match batches.last_mut() {
@@ -138,7 +138,7 @@ impl PackedBatch {
         let (begin, mut flat) = (self.rows.len(), 0);
         let live = members.iter().filter(|member| member.start < member.tokens.len());
         let Some(Sequence { tokens, start }) = live.clone().next() else { return };
-        // A sequence alone is one stretch of rows.
+        // A single sequence is one stretch of rows.
         let shared = if live.clone().count() > 1 { *start } else { 0 };
         self.extend(&tokens[..shared], 0);
         if shared > 0 {
@@ -157,8 +157,8 @@ impl PackedBatch {
             if len > *start {
                 let first = self.rows.len();
                 self.extend(&member.tokens[shared..len - 1], shared);
-                // The first scored token belongs to the row before it, which is the context's where that is
-                // shared.
+                // The first scored token belongs to the row before it. If the context is shared, that row is
+                // the context's.
                 let unscored = usize::from(shared > 0);
                 for position in start + unscored..len {
                     self.score(first + position - 1 - shared);
@@ -224,8 +224,8 @@ mod tests {
         let sequences: [(&[u32], usize); 5] =
             [(&[1, 2, 3, 4], 2), (&[1, 2, 5], 2), (&[1, 2], 2), (&[1, 2, 3, 6], 2), (&[1, 2, 3, 6], 3)];
         let [batch] = &cut(&sequences, 1)[..] else { panic!("one was asked for") };
-        // Context 1 2, then 3 | nothing | 3; the row of a last token is never there. The fifth has another
-        // context.
+        // Context 1 2, then 3 | nothing | 3. The row of a last token is left out. The fifth sequence has
+        // another context.
         assert_eq!(batch.tokens, [1, 2, 3, 3, 1, 2, 3]);
         let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
         assert_eq!(positions, [0, 1, 2, 2, 0, 1, 2]);

@@ -1,5 +1,5 @@
-//! The head on the last layer: final norm, then a value head, or logits in blocks of rows, log-probabilities
-//! and entropies; and the way back.
+//! The head on the last layer, forward and backward: the final norm, then either a value head, or logits in
+//! blocks of rows with log-probabilities and entropies.
 
 use super::batch::PackedBatch;
 use super::gradients::Gradients;
@@ -25,15 +25,15 @@ const ROWS: usize = 16;
 pub struct PassOptions {
     /// Divides the logits; positive.
     pub temperature: f32,
-    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a
-    /// fraction of the memory. The gradients are the same bits.
+    /// Keep only each layer's input and recompute the rest in the backward pass: a third more work, a
+    /// fraction of the memory. The gradients have the same bits.
     pub recompute: bool,
-    /// Logits are kept for the backward pass up to so many bytes; those of rows beyond are computed again.
+    /// Bytes of logits that are kept for the backward pass; the logits of further rows are recomputed.
     pub keep_logits_bytes: usize,
 }
 
 impl PassOptions {
-    /// Bytes of logits that are kept where nothing else is asked for.
+    /// Default bytes of logits that are kept.
     pub const KEEP_LOGITS_BYTES: usize = 256 << 20;
 }
 
@@ -43,7 +43,7 @@ impl Default for PassOptions {
     }
 }
 
-/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and
+/// Derivatives of the objective by the head's outputs, flat over the scored tokens: by log-probabilities and
 /// entropies, or by values.
 pub(super) struct Upstream {
     pub(super) first: Vec<f32>,
@@ -65,7 +65,7 @@ pub(super) struct KeptRows {
     /// Scored rows `[S][d]`, before and after the final norm.
     rows: Floats,
     normed: Floats,
-    /// `[S][V rounded up]`, where they are kept.
+    /// `[S][V rounded up]`, if they are kept.
     pub(super) logits: Floats,
     statistics: Vec<Statistics>,
 }

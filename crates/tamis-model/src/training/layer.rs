@@ -25,16 +25,16 @@ pub(super) struct LayerContext<'a> {
     pub model: &'a Model,
     pub rotary: &'a Rotary,
     pub batch: &'a PackedBatch,
-    /// Weights in the order of the backward product, where they are kept.
+    /// Weights in the order of the backward product, if they are kept.
     pub flipped: Option<&'a [Floats]>,
-    /// Asked by whoever runs the layers; a layer that is begun is finished.
+    /// Polled before each layer; a layer that has begun is finished.
     pub watch: &'a PassWatch,
 }
 
 /// Results of a layer's forward pass that the backward pass needs.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
-    /// Before norm and rotation `[N][heads * dim]`, kept where heads are normalised.
+    /// Before norm and rotation `[N][heads * dim]`; kept if heads are normalised.
     raw_q: Floats,
     raw_k: Floats,
     /// By group of sequences: `[heads][rows][stride]`.
@@ -57,7 +57,7 @@ pub(super) struct LayerScratch {
     /// Derivative by the residual stream `[N][d]`.
     pub stream: Floats,
     normed: Floats,
-    /// Where [`Saved`] does not keep them.
+    /// Used if [`Saved`] does not keep them.
     raw_q: Floats,
     raw_k: Floats,
     raw_v: Floats,
@@ -162,8 +162,7 @@ pub(super) fn forward(
     scratch.normed.resize(rows * config.hidden_size);
     norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
     let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
-    // The backward pass needs queries and keys as they are before they are normalised; without norms, nobody
-    // does.
+    // Only a norm's backward pass needs queries and keys as they were before it.
     let Saved { raw_q, raw_k, q, k, v, .. } = &mut *saved;
     let LayerScratch { normed, raw_q: lost_q, raw_k: lost_k, raw_v, .. } = &mut *scratch;
     let (raw_q, raw_k) = if tensors.qk_norm.is_some() { (raw_q, raw_k) } else { (lost_q, lost_k) };
@@ -212,7 +211,7 @@ pub(super) fn forward(
     );
 }
 
-/// Normalises (where the family does) and rotates one head from `raw` into `out`.
+/// Normalises one head (if the family does) and rotates it, from `raw` into `out`.
 pub(crate) fn place_head(
     threads: &Threads,
     raw: &[f32],
@@ -340,7 +339,7 @@ fn place(context: &LayerContext, row: usize, head: usize, heads: usize) -> usize
     rows.start * heads + head * rows.len() + row - rows.start
 }
 
-/// From the derivative by the layer's output in `stream` to that by its input, adding to the weights'
+/// Turns the derivative by the layer's output in `stream` into that by its input, and adds to the weights'
 /// gradients.
 pub(super) fn backward(
     context: &LayerContext,
@@ -417,7 +416,7 @@ pub(super) fn backward(
     norm::backward(threads, x, weight, eps, &scratch.dnormed, stream, gradients.of_mut(tensors.input_norm));
 }
 
-/// From the derivative by attention's rows (`drows`) to those by its heads (`dq`, `dk`, `dv`).
+/// Turns the derivative by attention's rows (`drows`) into those by its heads (`dq`, `dk`, `dv`).
 fn attend_backward(context: &LayerContext, saved: &Saved, scratch: &mut LayerScratch) {
     let threads = context.threads;
     let Shape { heads, shared, head, .. } = context.shape();
@@ -452,8 +451,8 @@ fn attend_backward(context: &LayerContext, saved: &Saved, scratch: &mut LayerScr
     });
 }
 
-/// The derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back through
-/// the head norm.
+/// Computes the derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back
+/// through the head norm.
 fn rows_backward(
     context: &LayerContext,
     tensors: &Layer,

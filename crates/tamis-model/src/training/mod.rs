@@ -1,10 +1,10 @@
-//! The training pass: what a model's head says of given tokens (log-probabilities and entropies, or a
-//! critic's values), and the gradient of an objective of it.
+//! The training pass: the outputs of a model's head for given tokens (log-probabilities and entropies, or a
+//! critic's values), and the gradient of an objective of them.
 //!
-//! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its
-//! rows (see [`batch`]): N rows in all. Only rows whose next token is scored reach the vocabulary product.
-//! Weight gradients are one chain over rows per weight and shard (see [`cut::Cut`]), so they are
-//! bit-equal for any number of threads.
+//! Sequences are laid end to end, never padded. Consecutive sequences with the same context share its rows
+//! (see [`batch`]); N counts all rows. Only rows whose next token is scored reach the vocabulary product.
+//! Weight gradients are one chain over rows per weight and shard (see [`cut::Cut`]), so they are bit-equal
+//! for any number of threads.
 
 mod batch;
 mod cut;
@@ -72,7 +72,7 @@ pub fn score(
     Ok(forward_pass(threads, model, workspace, sequences, options, false)?.0)
 }
 
-/// Log-probabilities and entropies of the scored tokens, the same bits as [`score`] gives, and the pass
+/// Log-probabilities and entropies of the scored tokens, with the same bits as [`score`], and the pass
 /// itself, held for [`backward`].
 pub fn forward_hold(
     threads: &Threads,
@@ -86,9 +86,9 @@ pub fn forward_hold(
 
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
 /// `gradients`. `model` is the one of the forward pass, unchanged. Rows that go through the layers together
-/// and whose coefficients are all 0 add nothing and cost nothing.
-/// There is one coefficient for each scored token; any other number is an error. A pass that is given up
-/// leaves `gradients` incomplete.
+/// and have only zero coefficients add nothing and cost nothing. There is one coefficient for each scored
+/// token; any other number is an error. If a pass is stopped ([`SequenceError::GivenUp`]), `gradients` is
+/// incomplete.
 pub fn backward(
     threads: &Threads,
     model: &Model,
@@ -118,7 +118,7 @@ pub fn forward_backward(
     Ok(scores)
 }
 
-/// Values of a critic at each scored token, row i for sequence i: the value is that of the state in which the
+/// Values of a critic at each scored token, row i for sequence i. The value is that of the state in which the
 /// token is chosen, before it is seen. No gradient, and no activations kept.
 pub fn values(
     threads: &Threads,
@@ -144,7 +144,7 @@ pub fn values_forward_hold(
 }
 
 /// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`.
-/// Errors and passes that are given up as of [`backward`].
+/// Errors and stopped passes as in [`backward`].
 pub fn values_backward(
     threads: &Threads,
     model: &Model,
@@ -229,7 +229,7 @@ pub struct HeldPass {
     options: PassOptions,
     cut: Cut,
     batches: Vec<PackedBatch>,
-    /// As many as batches, and perhaps more.
+    /// At least as many as batches.
     chunks: Vec<Chunk>,
     /// Chunks from the first on whose logits are kept.
     keep_logits: usize,
@@ -249,7 +249,7 @@ fn hold<O: HeadOutput>(
     Ok((output, held))
 }
 
-/// Forward; the activations are in the workspace's chunks where they are kept.
+/// Forward. If activations are kept, they are in the workspace's chunks.
 fn forward_pass<O: HeadOutput>(
     threads: &Threads,
     model: &Model,
@@ -414,7 +414,7 @@ fn backward_pass(
     if watch.has_given_up() { Err(SequenceError::GivenUp) } else { Ok(()) }
 }
 
-/// Outputs of the head for a chunk's targets, and the part that the backward pass needs where it is kept.
+/// Outputs of the head for a chunk's targets. What the backward pass needs is kept, if it is wanted.
 fn forward(
     context: &layer::LayerContext,
     options: PassOptions,

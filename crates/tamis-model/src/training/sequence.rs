@@ -3,7 +3,7 @@
 use tamis_core::fault::Fault;
 use thiserror::Error;
 
-/// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
+/// A sequence and the start of its scored part: tokens `start..` are scored, those before are context.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequence<'a> {
     /// Token ids \[T\].
@@ -15,7 +15,7 @@ pub struct Sequence<'a> {
 /// Sequences or coefficients cannot be used.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SequenceError {
-    /// The pass is not wanted any more, see [`Workspace::stop_on`](super::Workspace::stop_on).
+    /// The pass was stopped, see [`Workspace::stop_on`](super::Workspace::stop_on).
     #[error("given up")]
     GivenUp,
     /// Anything else.

@@ -10,7 +10,7 @@ use crate::threads::Parts;
 const ROWS: usize = 64;
 
 multiversion! {
-    /// `w·x + b` for each row; a function of the row alone.
+    /// `w·x + b` for each row, independent of all other rows.
     fn heights<F>(rows: &[f32], w: &[f32], bias: f32, out: &mut [f32]) {
         for (row, out) in rows.chunks_exact(w.len()).zip(out) {
             *out = dot::<F>(row, w) + bias;
@@ -19,8 +19,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Given the derivative by each row's value, sets that by the row and adds to that by the weights, row
-    /// after row.
+    /// Takes the derivative by each row's value. Sets the derivative by the row, and adds to that by the
+    /// weights, row after row.
     fn heights_backward<F>(rows: &[f32], w: &[f32], upstream: &[f32], dx: &mut [f32], dw: &mut [f32]) {
         let width = w.len();
         for ((row, dx), &slope) in rows.chunks_exact(width).zip(dx.chunks_exact_mut(width)).zip(upstream) {
@@ -32,7 +32,7 @@ multiversion! {
     }
 }
 
-/// Values of a chunk's targets: those of the rows before them, in the order of its sequences.
+/// Values of a chunk's targets, in the order of its sequences. A target's value is that of the row before it.
 pub(super) fn forward(context: &LayerContext, normed: &[f32], out: &mut [f32]) {
     let (weight, bias) = head(context);
     let width = weight.len();
@@ -62,7 +62,7 @@ pub(super) fn backward(
     gradients: &mut Gradients,
 ) {
     let (batch, layout) = (context.batch, context.model.layout());
-    // A row that several sequences share has one value, and a derivative from each of them.
+    // A row that several sequences share has one value, and gets a derivative from each of them.
     let of_row = |i: usize| -> f32 {
         batch.targets_of(i).iter().map(|target| upstream[batch.first_flat + target.flat as usize]).sum()
     };

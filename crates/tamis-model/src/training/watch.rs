@@ -1,9 +1,9 @@
-//! An order to give up a training pass, and whether it was followed.
+//! A request to stop a training pass early, and whether the pass has stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a pass is still wanted: asked between two layers and between two blocks of logits.
+/// Whether a pass is still wanted. It is polled between layers and between blocks of logits.
 #[derive(Debug, Default)]
 pub(super) struct PassWatch {
     stop: Option<Arc<AtomicBool>>,
@@ -11,12 +11,12 @@ pub(super) struct PassWatch {
 }
 
 impl PassWatch {
-    /// Gives up soon after the flag is set; `None`: never.
+    /// Stops soon after the flag is set; never for `None`.
     pub(super) fn of(stop: Option<Arc<AtomicBool>>) -> Self {
         Self { stop, given_up: AtomicBool::new(false) }
     }
 
-    /// Whether what is under way is to be left as it is. Once it is, the pass has no result.
+    /// Whether to stop. Once this returns true, the pass has no result.
     pub(super) fn gives_up(&self) -> bool {
         if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
             self.given_up.store(true, Ordering::Relaxed);

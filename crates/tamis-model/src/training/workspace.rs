@@ -19,7 +19,7 @@ use crate::threads::{Parts, Threads};
 pub(super) struct Chunk {
     /// Input of each layer and output of the last, `[layers + 1][N][d]`.
     pub inputs: Vec<Floats>,
-    /// Of each layer; none where they are recomputed.
+    /// For each layer; empty if they are recomputed.
     pub saved: Vec<Saved>,
     pub head: head::KeptRows,
 }
@@ -50,12 +50,12 @@ pub(super) struct ChunkNeed {
     pub logits: usize,
 }
 
-/// The room that chunks may have beyond what the largest pass needed: a part of it by this number, so that
-/// passes that are cut in other places seldom have to give memory back and take it anew.
+/// Chunks may hold 1/16 more than the largest pass needed. So a pass that is cut in other places seldom has
+/// to reallocate.
 pub(crate) const CHUNK_SLACK: usize = 16;
 
-/// The places whose rooms are given back, so that those of the others, and what is then needed, are at most
-/// `limit` together: as few as possible of those that have more than they need.
+/// Chooses the places whose memory is freed, so that the total, including what is then needed, is at most
+/// `limit`. Frees as few places as possible, among those with more than they need.
 fn choose_surplus(rooms: &[(usize, usize)], limit: usize) -> Vec<usize> {
     let mut total: usize = rooms.iter().map(|&(room, need)| room.max(need)).sum();
     let mut places: Vec<usize> = (0..rooms.len()).collect();
@@ -70,9 +70,9 @@ fn choose_surplus(rooms: &[(usize, usize)], limit: usize) -> Vec<usize> {
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Chunk used where nothing is kept for a backward pass.
+    /// Chunk used if nothing is kept for a backward pass.
     pub chunk: Chunk,
-    /// Of the layer at hand, where it is not kept.
+    /// Results of the current layer, if they are not kept.
     pub saved: Saved,
     pub scratch: LayerScratch,
     pub head: head::HeadScratch,
@@ -101,11 +101,11 @@ impl WorkPool {
     }
 }
 
-/// Buffers of the training pass, kept between calls so that memory is not mapped anew.
+/// Buffers of the training pass, kept between calls so that memory is not mapped again.
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(super) chunks: Vec<Chunk>,
-    /// What all chunks of a pass needed at most so far.
+    /// The most that all chunks of a pass together have needed so far.
     largest: ChunkNeed,
     pub(super) pool: WorkPool,
     pub(super) shards: Vec<Gradients>,
@@ -116,9 +116,9 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Has passes with these buffers given up, with
-    /// [`SequenceError::GivenUp`](super::SequenceError::GivenUp), soon after the flag is set; `None`: never.
-    /// A pass that gives up part of its gradients first leaves them incomplete: clear them.
+    /// Makes passes with these buffers stop, with [`SequenceError::GivenUp`](super::SequenceError::GivenUp),
+    /// soon after the flag is set; `None` never stops them. A pass that is stopped may leave its gradients
+    /// incomplete: clear them.
     pub fn stop_on(&mut self, stop: Option<Arc<AtomicBool>>) {
         self.stop = stop;
     }
@@ -127,18 +127,17 @@ impl Workspace {
         PassWatch::of(self.stop.clone())
     }
 
-    /// Bytes taken for activations and for what computes them, as far as they grow with the batch.
+    /// Bytes of all buffers that grow with the batch.
     pub fn bytes(&self) -> usize {
         4 * (self.chunks.iter().map(Chunk::room).sum::<usize>() + self.pool.room())
     }
 
-    /// Makes chunks for a pass that keeps them: as many as it needs, and perhaps more. They hold hardly more
-    /// than those of the largest pass so far ([`CHUNK_SLACK`]), whatever passes were cut into; of logits no
-    /// more.
+    /// Provides at least one chunk for each need. Together they hold hardly more than the largest pass so far
+    /// ([`CHUNK_SLACK`]), however passes are cut. For logits there is no slack.
     pub(super) fn arrange_chunks(&mut self, needs: &[ChunkNeed]) {
         let Self { chunks, largest, .. } = self;
         chunks.resize_with(needs.len().max(chunks.len()), Chunk::default);
-        // The largest to where most is needed.
+        // The largest chunk goes to the largest need.
         let mut places: Vec<usize> = (0..needs.len()).collect();
         places.sort_by_key(|&place| Reverse(needs[place].input));
         chunks.sort_by_key(|chunk| Reverse(chunk.input_room()));
@@ -154,7 +153,8 @@ impl Workspace {
         for place in choose_surplus(&of_inputs, largest.input + largest.input / CHUNK_SLACK) {
             chunks[place] = Chunk::default();
         }
-        // What is too small takes as much as is needed, and not twice what it had.
+        // A chunk that is too small is replaced, so that it grows to what is needed and not to twice its
+        // size.
         for (chunk, _) in chunks.iter_mut().zip(needs).filter(|(chunk, need)| chunk.input_room() < need.input)
         {
             *chunk = Chunk::default();

@@ -1,5 +1,5 @@
-//! Log-probability, entropy and their gradients against verl's and TRL's, which computed in f64; the engine's
-//! are f32.
+//! Log-probability, entropy and their gradients against verl's and TRL's, which were computed in f64. The
+//! engine's are f32.
 
 use serde_json::Value;
 use tamis_core::objective::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
