@@ -1,8 +1,8 @@
 //! Single columns of a Parquet file, of all rows or of some.
 //!
-//! A rollout file is mostly token ids and log-probabilities. What counts trajectories reads a few narrow
-//! columns of every row, what shows completions all of a few rows; neither need decode the rest, which takes
-//! a hundred times as long.
+//! A rollout file is mostly token ids and log-probabilities. A program that counts trajectories reads a few
+//! narrow columns of every row, and one that shows completions reads a few whole rows. Neither needs to
+//! decode the rest, which takes a hundred times as long.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Columns {
 }
 
 /// Values of several rows, end to end: those of row `i` are `values[offsets[i]..offsets[i + 1]]`. A row of a
-/// plain column has one, or none where it is null.
+/// plain column has one value, or none if it is null.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ragged<T> {
     values: Vec<T>,
@@ -57,7 +57,7 @@ impl Columns {
     /// Opens a Parquet file.
     ///
     /// # Errors
-    /// Where there is none, or it is none.
+    /// The file does not exist, or is not a Parquet file.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let file = ParquetFile::open(path)?;
         let num_rows =
@@ -82,8 +82,8 @@ impl Columns {
         schema.get_fields().iter().any(|field| field.name() == name && is_number(field))
     }
 
-    /// A column of numbers or of lists of numbers, in the rows given (in order; `None`: all of them). `None`:
-    /// there is no such column. Truth counts 1.
+    /// Reads a column of numbers or of lists of numbers, in the given rows (in order; `None`: all of them).
+    /// Returns `None` if there is no such column. `true` counts as 1.
     ///
     /// # Errors
     /// A damaged file.
@@ -103,8 +103,8 @@ impl Columns {
         })
     }
 
-    /// As [`Self::numbers`], a column of texts or of lists of them. Bytes that are no UTF-8 are replaced; of
-    /// JSON a text stands without its quotation marks, anything else as it is.
+    /// As [`Self::numbers`], for a column of texts or of lists of texts. Bytes that are not UTF-8 are
+    /// replaced. Of JSON, a text comes without its quotation marks, and anything else unchanged.
     ///
     /// # Errors
     /// A damaged file.
@@ -125,7 +125,7 @@ impl Columns {
         })
     }
 
-    /// The only leaf of a column; `None` of no column, or of one of several parts.
+    /// The only leaf of a column; `None` if there is no such column, or it has several parts.
     fn leaf(&self, name: &str) -> Option<usize> {
         let schema = self.file.reader.metadata().file_metadata().schema_descr();
         let mut leaves = (0..schema.num_columns())
@@ -170,7 +170,7 @@ impl Columns {
     }
 }
 
-/// Rows of a row group that are asked for.
+/// Wanted rows of a row group.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     /// In the whole file; `None`: all.
@@ -200,7 +200,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Rows that are read at a time of columns without lists; of others it is one.
+/// Rows read at a time from columns without lists. From the others it is one.
 const ROWS_AT_A_TIME: usize = 1024;
 
 /// Reads the rows that are wanted; `size` is a value's beside what each counts for.

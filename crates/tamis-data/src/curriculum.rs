@@ -13,8 +13,8 @@ pub struct Curriculum {
     pub column: String,
     /// The largest number first.
     pub descending: bool,
-    /// Parts of as many prompts each, one after the other, in each of which the order is that without a
-    /// curriculum. `None`: by every number, prompts of the same one in that order.
+    /// Number of equal parts, one after the other. Within a part the order is the same as without a
+    /// curriculum. `None`: sorted by every number, and prompts with the same number keep that order.
     pub bands: Option<usize>,
     /// Passes over the data that follow it. `None`: all.
     pub epochs: Option<u64>,
@@ -28,16 +28,16 @@ pub struct CurriculumError {
     pub row: PromptId,
     /// The column.
     pub column: String,
-    /// What is there instead.
+    /// What the column has instead.
     pub found: String,
 }
 
 impl Curriculum {
-    /// The place of each prompt's band, from 0, in the order of the prompts: equal ones keep the order that
-    /// they have without a curriculum.
+    /// The index of each prompt's band, from 0, in the order of the prompts. Prompts of equal rank keep the
+    /// order that they have without a curriculum.
     ///
     /// # Errors
-    /// Where a prompt has no number in the column.
+    /// A prompt has no number in the column.
     pub fn ranks<'p>(
         &self,
         prompts: impl IntoIterator<Item = &'p Prompt>,
@@ -126,7 +126,8 @@ mod tests {
         insta::assert_snapshot!(error("lvl"), @"row 0 has no number in the column `lvl` that the curriculum goes by: it has nothing");
     }
 
-    /// Band by band, each shuffled anew in every epoch; after the curriculum's epochs as without it.
+    /// Band by band, each shuffled again in every epoch. After the curriculum's epochs, the order is the one
+    /// without it.
     #[test]
     fn a_pass_goes_through_the_bands_in_their_order() {
         let rows: Vec<Value> = (0..30).map(|row| json!({"level": (row * 7) % 30})).collect();

@@ -39,10 +39,9 @@ pub struct DataRecord {
     pub place: RowPlace,
     /// Values of the row by column.
     pub values: Map<String, Value>,
-    /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
+    /// Columns (nested ones by their path) with bytes that are not text. In `values` they are base64.
     pub binary: Vec<String>,
-    /// Columns of bytes of which some stand in `values` as text, with all of them as base64: rows of a column
-    /// that another row has no text in.
+    /// All values as base64, for columns of bytes that are text in some rows and not in others.
     pub encoded: Map<String, Value>,
 }
 

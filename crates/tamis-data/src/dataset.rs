@@ -1,6 +1,6 @@
 //! Datasets: rows of files as prompts.
 //!
-//! Three layouts are known without configuration, told apart row by row by which columns are there:
+//! Three layouts are recognised without configuration, row by row, from the columns that are there:
 //!
 //! | | prompt | ground truth | data source |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | TRL | `prompt`, text or messages | `ground_truth`, `solution` or `answer` | |
 //! | plain | `question` or `problem` | `answer` (or `ground_truth`, `solution`) | |
 //!
-//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`];
-//! [`ColumnNames`] names others. Rows of any layout may have [images](crate::image).
+//! The first name that a row has is used, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`];
+//! [`ColumnNames`] sets others. Rows of any layout may have [images](crate::image).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,15 +29,15 @@ use crate::message::MessageFault;
 use crate::prompt::{Message, Prompt, PromptContent, message_parts};
 use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, lookup};
 
-/// Columns looked at for the prompt where none is configured, in this order.
+/// Columns that may hold the prompt if none is configured, in this order.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];
-/// Columns looked at for the ground truth where none is configured, in this order.
+/// Columns that may hold the ground truth if none is configured, in this order.
 pub const GROUND_TRUTH_COLUMNS: [&str; 4] =
     ["reward_model.ground_truth", "ground_truth", "answer", "solution"];
-/// Column of the data source where none is configured.
+/// Column of the data source if none is configured.
 pub const DATA_SOURCE_COLUMN: &str = "data_source";
 
-/// Names of the columns (`data.columns`); `None` means as the module describes. Names may be dotted paths.
+/// Names of the columns (`data.columns`). `None`: as the module describes. Names may be dotted paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColumnNames {
@@ -48,7 +48,7 @@ pub struct ColumnNames {
     pub ground_truth: Option<String>,
     /// Column that names the verifier family.
     pub data_source: Option<String>,
-    /// Column with the images. Rows may be without it, where others have it.
+    /// Column with the images. Some rows may lack it, but not all.
     pub images: Option<String>,
 }
 
@@ -83,8 +83,8 @@ choice! {
 }
 
 choice! {
-    /// Treatment of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
-    /// data source: an image, say.
+    /// What to do with bytes that are not text, such as an image, in columns of a Parquet file other than
+    /// prompt, ground truth and data source.
     pub enum BinaryColumns {
         /// The row is refused (or left out, with `data.bad_rows: skip`).
         Error = "error",
@@ -102,7 +102,7 @@ pub struct ReadOptions {
     pub bad_rows: BadRows,
     /// Columns of bytes.
     pub binary_columns: BinaryColumns,
-    /// Where images are; `None`: columns of images are columns like any other.
+    /// The folders of images. `None`: columns of images are columns like any other.
     pub images: Option<ImagePlaces>,
 }
 
@@ -178,8 +178,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Reads files one after another. A prompt's id is its row number in all of them together, rows skipped
-    /// and all, from 0 (blank lines do not count).
+    /// Reads files one after another. A prompt's id is its row number over all files, from 0. Skipped rows
+    /// count, blank lines do not.
     pub fn read<P: AsRef<Path>>(files: &[P], options: &ReadOptions) -> Result<Self, DatasetError> {
         if files.is_empty() {
             return Err(fault!("no data file is named").into());
@@ -201,9 +201,9 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Reads the first rows of a file, at most `max_rows` of them and for no longer than `max_time`, to see
-    /// what is in it; and says whether those are all that it has. A file without rows is an empty dataset
-    /// here.
+    /// Reads the first rows of a file, at most `max_rows` and for at most `max_time`, to see what it
+    /// contains. Also returns whether those are all its rows. Here a file without rows is an empty dataset,
+    /// not an error.
     pub fn first_rows(
         file: &Path,
         options: &ReadOptions,
@@ -222,7 +222,7 @@ impl Dataset {
         self.prompts.len() + self.skipped.len()
     }
 
-    /// Adds the rows of a file while `goes_on`, and says whether it came to the end.
+    /// Adds the rows of a file while `goes_on`. Returns whether it reached the end.
     fn read_file(
         &mut self,
         file: &Path,
@@ -280,13 +280,12 @@ impl Dataset {
         self.prompts.get(index)
     }
 
-    /// File and row that a prompt was read from, for messages about it; `None` for one that comes from
-    /// elsewhere.
+    /// File and row that a prompt was read from, for messages; `None` for a prompt from elsewhere.
     pub fn place(&self, id: PromptId) -> Option<&RowPlace> {
         self.places.get(&id)
     }
 
-    /// Leaves out prompts (too long ones, say); the others keep their ids.
+    /// Removes prompts, for example too long ones. The others keep their ids.
     pub fn retain(&mut self, keep: impl FnMut(&Prompt) -> bool) {
         self.prompts.retain(keep);
     }
@@ -297,8 +296,8 @@ impl Dataset {
     }
 
     /// A number that changes when a prompt is added, removed, reordered or reworded, or gets another ground
-    /// truth (FNV-1a over ids, contents and ground truths). A resumed run compares it: the position in the
-    /// data means nothing in other data.
+    /// truth (FNV-1a over ids, contents and ground truths). A resumed run compares it, because its position
+    /// in the data means nothing in other data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut feed = |bytes: &[u8]| {
@@ -338,10 +337,10 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The shortest text of a number: a whole number in a column of floats, as pandas makes of integers with a
-/// gap, is `72` and not `72.0`, which nobody answers.
+/// The shortest text of a number. pandas makes floats of integers if a value is missing; then `72.0` becomes
+/// `72`, because nobody answers `72.0`.
 fn number_text(number: &serde_json::Number) -> String {
-    // From here on not every whole number is a double.
+    // Above this, not every whole number is a double.
     const LARGEST: f64 = 9_007_199_254_740_992.0;
     match number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() <= LARGEST) {
         // Negative zero has a sign.
@@ -421,7 +420,7 @@ fn to_prompt(
             .images(found, file)
             .map_err(|(place, fault)| fault!("image {number} of `{name}`: {fault}", number = place + 1))?;
         check_places(&content, column, images.len())?;
-        // Reward functions are told paths, too.
+        // Reward functions get paths, too.
         shown_images = Some(name.to_owned()).filter(|name| had_bytes && !name.contains('.'));
     }
     let image_name = image_column.map(|(_, (name, _))| name);
@@ -453,7 +452,7 @@ fn is_below(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// Refuses images without a place in the prompt. Text becomes a message before it is looked at for one.
+/// Refuses images without a place in the prompt. The places are looked for after text has become a message.
 fn check_places(content: &PromptContent, column: &str, num_images: usize) -> Result<(), PromptFault> {
     let num_places = content.num_placeholders();
     let fits = match content {

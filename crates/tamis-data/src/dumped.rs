@@ -1,5 +1,5 @@
-//! Trajectories of which another trainer kept the texts and the scores, as Parquet with those columns of a
-//! rollout file that can be known of them.
+//! Trajectories of another trainer that kept only texts and scores. They become Parquet with the columns of a
+//! rollout file that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -35,15 +35,15 @@ pub struct DumpedRow {
     pub num_tokens: Option<u64>,
     /// Why the completion ended, if it is known.
     pub finish_reason: Option<String>,
-    /// What became of it: `trained`, `finished` or `failed`.
+    /// What happened to it: `trained`, `finished` or `failed`.
     pub verdict: &'static str,
 }
 
-/// Writes trajectories as Parquet. Without any row that says it there is no column of tokens, and none of
-/// ends.
+/// Writes trajectories as Parquet. The columns for the number of tokens and the finish reason are left out if
+/// no row has a value.
 ///
 /// # Errors
-/// What the output refuses.
+/// The output cannot be written.
 pub fn write_dumped_to(out: impl Write + Send, rows: &[DumpedRow]) -> std::io::Result<()> {
     let column = |name, values| TableColumn { name, values, meaning: "" };
     let mut known = Vec::new();

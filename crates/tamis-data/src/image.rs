@@ -1,8 +1,8 @@
-//! Images of prompts: files that are named by path, and looked into for their size alone.
-//! A row names its images in a column `images` or `image` (see [`IMAGE_COLUMNS`]): one or a list of them,
-//! each a path, an object with `path` (or `image`) or one with `bytes`, as Parquet files of data sets for
-//! verl and of the hub have them. Bytes become files of a folder, each once, called by what is in them. So
-//! models and servers are told paths, and nothing else in a run holds pixels.
+//! Images of prompts. They are files named by path, of which only the size is read. A row names its images in
+//! a column `images` or `image` (see [`IMAGE_COLUMNS`]): one, or a list of them. Each is a path, an object
+//! with `path` (or `image`), or an object with `bytes`, as in Parquet files of data sets for verl and of the
+//! hub. Bytes are written into a folder, each image once, with its content as the name. So models and servers
+//! get paths, and nothing else in a run holds pixels.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -21,10 +21,10 @@ use tamis_core::caught;
 use tamis_core::fault;
 use tamis_core::fault::Fault;
 
-/// Columns looked at for images where none is configured, in this order.
+/// Columns that may hold images if none is configured, in this order.
 pub const IMAGE_COLUMNS: [&str; 2] = ["images", "image"];
 
-/// Stands in the text of a message where an image goes, as verl and EasyR1 write it.
+/// Marks the place of an image in the text of a message, as in verl and EasyR1.
 pub const PLACEHOLDER: &str = "<image>";
 
 /// Most bytes of an image's file.
@@ -51,13 +51,13 @@ impl PromptImage {
     }
 }
 
-/// Where images are.
+/// Folders for images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImagePlaces {
     /// Folder that relative paths start from; `None`: that of the data's file.
     pub folder: Option<PathBuf>,
-    /// Folder that bytes are written into; `None`: their path below the current folder is told, and nothing
-    /// written, for checks.
+    /// Folder that bytes are written into. `None`, for checks: nothing is written, and paths are the ones
+    /// below the working folder that a run would use.
     pub store: Option<PathBuf>,
 }
 
@@ -65,15 +65,14 @@ pub struct ImagePlaces {
 pub(crate) struct ImageColumn<'a> {
     /// The values, bytes that are no text as base64.
     pub(crate) value: &'a Value,
-    /// The same with all bytes as base64, where some are text.
+    /// The same with all bytes as base64, if some of them are text.
     pub(crate) encoded: Option<&'a Value>,
-    /// Whether texts that stand alone, not in an object, are bytes.
+    /// Whether bare texts, outside an object, are bytes.
     pub(crate) is_binary: bool,
 }
 
 impl ImagePlaces {
-    /// The images of a row, whose file is `data`, and whether some came as bytes. An image that is null is
-    /// none.
+    /// The images of a row of the file `data`, and whether some came as bytes. A null image counts as none.
     pub(crate) fn images(
         &self,
         column: ImageColumn<'_>,
@@ -207,7 +206,7 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
     write().map_err(|error: std::io::Error| error.to_string())
 }
 
-/// Width and height of an image's file, of which no more than its header is read.
+/// Width and height of an image file. Only its header is read.
 fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), Fault> {
     let format = || fault!("{shown} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
     let mut reader = std::io::BufReader::new(file);
@@ -219,7 +218,7 @@ fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), Fault> {
     checked_shape(size, shown)
 }
 
-/// What a look at a file's header says; a header that breaks its own rules says nothing.
+/// The result of reading a file's header; `None` if the header is invalid.
 fn probed<S, T, E>(look: impl FnOnce(S) -> Result<T, E>, source: S) -> Option<T> {
     caught::catch(|| look(source).ok()).ok().flatten()
 }
@@ -259,8 +258,7 @@ fn fingerprint(bytes: &[u8]) -> u128 {
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Base64 with padding (RFC 4648); what its last digit has beyond the last byte is left aside, as Python
-/// does.
+/// Base64 with padding (RFC 4648). Surplus bits of the last digit are ignored, as in Python.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),

@@ -46,7 +46,7 @@ impl JsonLines {
         Ok(lines)
     }
 
-    /// The next line that is not blank, with its line break as it is in the file.
+    /// The next line that is not blank, with its own line break.
     pub(crate) fn next_line(&mut self) -> Result<Option<(u64, Vec<u8>)>, RecordError> {
         let mut bytes = Vec::new();
         while !self.done {
@@ -97,7 +97,8 @@ impl Iterator for JsonLines {
 }
 
 fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
-    // Without the line break, so that every error is on the parser's first line and its column is the line's.
+    // Without the line break, every error is on the parser's first line, and its column is the column of the
+    // file's line.
     match serde_json::from_slice(bytes.trim_ascii_end()) {
         Ok(Value::Object(values)) => Ok(values),
         Ok(other) => Err(fault!("expected a JSON object, got {actual}", actual = kind(&other)).into()),
@@ -113,8 +114,8 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
     }
 }
 
-/// A number as Python's `json` writes it at (or, as the parser counts, just before) a column from 1, and
-/// where it begins.
+/// A non-finite number as Python's `json` writes it, at a column counted from 1, and the column where it
+/// begins. The parser may report a column just behind the beginning.
 fn python_number(bytes: &[u8], column: usize) -> Option<(usize, &'static str)> {
     (column.saturating_sub(2)..=column).find_map(|start| {
         let rest = bytes.get(start..)?;

@@ -1,12 +1,12 @@
 //! Kernel: data sets and rollout files, as JSONL and Parquet.
 //!
-//! [`records`] reads either format as rows of JSON values that know their file and row, and copies chosen
-//! rows as they are, [`columns`] single columns of a Parquet file; [`dataset`] turns rows into
-//! [`prompt::Prompt`]s; [`prompt_format`] makes text a user's message where it should be one; [`image`] finds
-//! the images of prompts; [`overlong`] deals with prompts over the token limit; [`sampler`] decides which
-//! prompt comes next, [`curriculum`] by which column; [`rollouts`] writes what was generated, [`dumped`] what
-//! another trainer kept of it, [`samples`] what validation sampled; [`whole_file`] makes a file appear
-//! complete or not at all.
+//! [`records`] reads either format as rows of JSON values with their file and row, and copies chosen rows
+//! unchanged. [`columns`] reads single columns of a Parquet file. [`dataset`] turns rows into
+//! [`prompt::Prompt`]s, and [`prompt_format`] turns text into a user's message if it should be one. [`image`]
+//! finds the images of prompts, and [`overlong`] handles prompts over the token limit. [`sampler`] decides
+//! which prompt comes next, and [`curriculum`] can sort them by a column. [`rollouts`] writes what was
+//! generated, [`dumped`] what another trainer kept of it, and [`samples`] the samples of validation.
+//! [`whole_file`] makes a file appear complete or not at all.
 
 pub mod columns;
 pub mod curriculum;

@@ -41,8 +41,8 @@ impl Message {
         Self { role: role.into(), content: content.into(), given: Map::new() }
     }
 
-    /// A message from its fields. Content in parts may hold images if `has_images`: [`PLACEHOLDER`] stands
-    /// for each in the text. An assistant's message may come without content (one that only calls tools).
+    /// Reads a message from its fields. If `has_images`, content in parts may hold images, and the text has
+    /// [`PLACEHOLDER`] for each. An assistant's message may lack content (if it only calls tools).
     ///
     /// ```
     /// use serde_json::json;
@@ -55,7 +55,7 @@ impl Message {
     /// ```
     ///
     /// # Errors
-    /// What is no message, or holds something that is neither text nor an image.
+    /// The value is not a message, or its content is neither text nor an image.
     pub fn read(value: &Value, has_images: bool) -> Result<Self, MessageFault> {
         let fields = value.as_object().ok_or(MessageFault::Shape)?;
         let role = fields.get("role").and_then(Value::as_str).ok_or(MessageFault::Shape)?;
@@ -75,12 +75,12 @@ impl Message {
         Ok(message)
     }
 
-    /// Whether it is the system's: templates know such a message by two roles.
+    /// Whether it is the system's. Templates use two names for that role.
     pub fn is_system(&self) -> bool {
         matches!(self.role.as_str(), "system" | "developer")
     }
 
-    /// Every field: those that were given, with the role and the text that it has now.
+    /// Every field: those that were given, with the current role and text.
     pub fn to_fields(&self) -> Map<String, Value> {
         let mut fields = self.given.clone();
         fields.insert("role".to_owned(), self.role.as_str().into());

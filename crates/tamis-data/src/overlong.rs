@@ -30,7 +30,7 @@ pub enum Fitted {
     Dropped,
 }
 
-/// A prompt over the limit where none may be.
+/// A prompt over the limit, if none is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the prompt has {length} tokens, over the limit of {limit}; raise data.max_prompt_length to {length}, or \
@@ -44,8 +44,8 @@ pub struct OverlongError {
 }
 
 impl OverlongPrompts {
-    /// Applies the choice to a prompt's token ids: of `limit` tokens [`Self::Middle`] keeps the first half,
-    /// rounded down, and the last of the rest.
+    /// Applies the choice to a prompt's token ids. [`Self::Middle`] keeps `limit` tokens: the first half,
+    /// rounded down, and the rest from the end.
     ///
     /// ```
     /// use tamis_data::overlong::{Fitted, OverlongPrompts};

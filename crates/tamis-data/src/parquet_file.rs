@@ -5,9 +5,10 @@
 //!                                          └───── copy ─────▶ another file
 //! ```
 //!
-//! The Parquet library asserts where a file breaks its own rules; here such a panic becomes an error of the
-//! file. It also believes what headers and runs say, so nothing of a file is decoded before it is known to
-//! fit: a row has the limit of a line of JSON lines, and a file that of what its length can hold.
+//! The Parquet library panics if a file breaks the format's rules; here such a panic becomes an error of the
+//! file. The library also trusts the sizes in headers and runs. So everything is checked against limits
+//! before it is decoded: a row may be as long as a line of JSON lines, and a file as large as its length can
+//! plausibly hold.
 
 mod assembly;
 mod compact;
@@ -46,7 +47,7 @@ const SUPPORTED: &str = if cfg!(feature = "zstd") {
     "it reads uncompressed, snappy, gzip and lz4"
 };
 
-/// Length of what stands behind the metadata: its length and `PAR1`.
+/// Length of the end of a file, after the metadata: the metadata's length and `PAR1`.
 const TAIL: u64 = 8;
 
 pub(crate) struct ParquetFile {
@@ -69,7 +70,7 @@ impl ParquetFile {
         Ok(opened)
     }
 
-    /// What may be decoded of it.
+    /// How much of the file may be decoded.
     pub(crate) fn decoded(&self) -> Arc<Decoded> {
         Arc::new(Decoded::new(self.length))
     }
@@ -120,7 +121,7 @@ impl ParquetFile {
     }
 }
 
-/// Looks at the lengths of lists in the metadata: the library makes room for as many members as they claim.
+/// Checks the lengths of lists in the metadata: the library allocates as many members as they claim.
 fn check_footer(file: &File, length: u64) -> Result<(), ParquetError> {
     let mut tail = [0; 4];
     let Some(end) = length.checked_sub(TAIL) else { return Ok(()) };
@@ -128,7 +129,7 @@ fn check_footer(file: &File, length: u64) -> Result<(), ParquetError> {
     file.seek(SeekFrom::Start(end))?;
     file.read_exact(&mut tail)?;
     let size = u64::from(u32::from_le_bytes(tail));
-    // The library says what is wrong with a length that goes beyond the file.
+    // If the length goes beyond the file, the library reports it.
     let Some(start) = end.checked_sub(size) else { return Ok(()) };
     file.seek(SeekFrom::Start(start))?;
     let mut metadata = Compact::new(file.take(size), size);
@@ -150,7 +151,7 @@ pub(crate) struct ParquetRows {
     file: ParquetFile,
     schema: Arc<Schema>,
     decoded: Arc<Decoded>,
-    /// The row group that is read, and its rows that are left; `None` behind the last.
+    /// The current row group, and how many of its rows are left; `None` after the last.
     group: Option<(Assembly, u64)>,
     next_group: usize,
     read: u64,

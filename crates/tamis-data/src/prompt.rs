@@ -16,13 +16,13 @@ pub use crate::message::Message;
 pub enum PromptContent {
     /// Raw text, tokenized as it is.
     Text(String),
-    /// A conversation, rendered by the chat template. Where it ends in an assistant message, that message is
-    /// continued.
+    /// A conversation, rendered by the chat template. If it ends in an assistant message, the completion
+    /// continues that message.
     Messages(Vec<Message>),
 }
 
 impl PromptContent {
-    /// The question: the text, or the last message of the user (the last message where there is none).
+    /// The question: the text, or the last message of the user (the last message if the user has none).
     ///
     /// ```
     /// use tamis_data::prompt::{Message, PromptContent};
@@ -40,7 +40,7 @@ impl PromptContent {
         }
     }
 
-    /// How often [`PLACEHOLDER`] stands in it.
+    /// How often [`PLACEHOLDER`] occurs in it.
     pub(crate) fn num_placeholders(&self) -> usize {
         let count = |text: &str| text.matches(PLACEHOLDER).count();
         match self {
@@ -50,10 +50,10 @@ impl PromptContent {
     }
 }
 
-/// Messages as a chat template takes them where there are images: the content of each is a list of parts, in
-/// which `{"type": "image"}` stands for an image. Each goes where [`PLACEHOLDER`] stands; where it stands
-/// nowhere, all go before the text of the first message of the user, as in TRL. `None` where the places are
-/// not as many as the images.
+/// Messages as a chat template takes them if there are images: the content of each is a list of parts, with
+/// `{"type": "image"}` for an image. Each image goes to a [`PLACEHOLDER`]. If there are none, all images go
+/// before the text of the user's first message, as in TRL. `None` if the numbers of placeholders and images
+/// differ.
 ///
 /// ```
 /// use tamis_data::prompt::{Message, message_parts};
@@ -104,10 +104,10 @@ pub struct Prompt {
     pub id: PromptId,
     /// Text or messages, never truncated here: rewards see them whole.
     pub content: PromptContent,
-    /// Ground truth that verifiers compare with; text even where the column held a number. `None` where the
-    /// row has none.
+    /// Ground truth that verifiers compare with, as text even if the column holds a number. `None` if the row
+    /// has none.
     pub ground_truth: Option<String>,
-    /// Verifier family of the row (verl's `data_source`); empty where the row has none.
+    /// Verifier family of the row (verl's `data_source`); empty if the row has none.
     pub data_source: String,
     /// Every column of the row as read, for rewards.
     pub columns: Map<String, Value>,
@@ -117,14 +117,13 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The columns that go to the chat template if the prompt is a conversation, those that are null left
-    /// out.
+    /// The columns that go to the chat template if the prompt is a conversation, without null ones.
     pub fn template_columns(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let column = |name| Some((name, self.columns.get(name).filter(|value| !value.is_null())?));
         [TOOLS_COLUMN, TEMPLATE_ARGUMENTS_COLUMN].into_iter().filter_map(column)
     }
 
-    /// Variables of the chat template that the prompt's row sets: its `tools`, and those of
+    /// Variables of the chat template that the prompt's row sets: its `tools`, and the entries of
     /// `chat_template_kwargs`.
     ///
     /// # Errors

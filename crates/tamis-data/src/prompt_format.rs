@@ -1,7 +1,7 @@
 //! Whether the text of a prompt reaches the model as it is or as a user's message of the chat template.
 //!
-//! A model that was tuned on conversations continues bare text like a story, and one that was not has no
-//! template. So the layout of the rows decides ([`PromptFormat::Auto`]), and it can be said outright.
+//! A model tuned on conversations continues bare text like a story, and a base model may have no template. So
+//! by default the layout of the rows decides ([`PromptFormat::Auto`]); a setting can override it.
 
 use tamis_core::choice;
 use thiserror::Error;
@@ -11,8 +11,8 @@ use crate::prompt::{Message, PromptContent};
 choice! {
     /// How prompts reach the model: through its chat template, or as bare text.
     pub enum PromptFormat {
-        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but
-        /// `prompt`) become one user message where the model has a template; text in a column `prompt` stays
+        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column except
+        /// `prompt`) become one user message if the model has a template. Text in a column `prompt` stays
         /// text, as in TRL.
         Auto = "auto",
         /// Everything goes through the template; text becomes one user message. The model must have one.
@@ -22,10 +22,10 @@ choice! {
     }
 }
 
-/// A prompt has not the form that was asked for.
+/// A prompt does not have the required form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FormatFault {
-    /// Messages where only text goes.
+    /// Messages, but only text is allowed.
     #[error("its prompt is a list of messages, and data.prompt_format is `text`")]
     Messages,
     /// Text that is to become a message, and nothing to render it.
@@ -50,8 +50,8 @@ pub struct Formatter {
 }
 
 impl Formatter {
-    /// The content as the model is to get it. `is_question` says that a text is a question of a plain row or
-    /// of a built-in task, not that of a column `prompt`.
+    /// The content as the model gets it. `is_question` means that a text is a question of a plain row or of a
+    /// built-in task, not the text of a column `prompt`.
     ///
     /// ```
     /// use tamis_data::prompt::PromptContent;
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(found.as_ref(), expected.as_ref().copied(), "{format:?} {has_template} {is_question}");
         }
         for has_template in [false, true] {
-            // What a template that is missing does to messages is said where they are rendered.
+            // If the template is missing, rendering the messages reports it.
             assert_eq!(form(Auto, has_template, &chat, false), Ok(chat.clone()));
             assert_eq!(form(Chat, has_template, &chat, false), Ok(chat.clone()));
             assert_eq!(form(Text, has_template, &chat, false), Err(FormatFault::Messages));

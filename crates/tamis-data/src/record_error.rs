@@ -44,7 +44,7 @@ pub enum RecordError {
         #[source]
         source: std::io::Error,
     },
-    /// One row is broken; reading may go on.
+    /// One row is broken; reading can continue.
     #[error("{place}: {fault}")]
     Row {
         /// Location of the row.

@@ -1,10 +1,10 @@
 //! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
 //!
-//! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps
-//! become objects, lists arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where
-//! they are UTF-8 and base64 where not ([`DataRecord::binary`] names these); NaN and infinities, which JSON
-//! has no numbers for, become null. A column or a nested field of the logical type JSON becomes what its text
-//! holds: the `datasets` library writes values so that are not of one type in all rows.
+//! A Parquet file is recognised by its first four bytes; anything else is read as JSON lines. Structs and
+//! maps become objects, lists arrays, dates and decimals text (`2024-02-29`, `12.50`). Binary columns become
+//! text if they are UTF-8 and base64 if not ([`DataRecord::binary`] lists those). NaN and infinities become
+//! null, because JSON has no numbers for them. A column or a nested field of the logical type JSON becomes
+//! what its text holds: the `datasets` library writes values this way if their types differ between rows.
 
 mod copy;
 
@@ -20,7 +20,7 @@ pub use crate::file_format::FileFormat;
 pub use crate::record_error::{RecordError, RowFault};
 pub use copy::copy_rows;
 
-/// The rows of one file, read as they are asked for.
+/// The rows of one file, read on demand.
 ///
 /// After [`RecordError::Row`] the next row follows; after any other error there are no more.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Records {
         }))
     }
 
-    /// Opens a file of which some columns are wanted. Those of a Parquet file that are not are not decoded,
-    /// which for lists of tokens is most of the work; JSON lines have them all the same.
+    /// Opens a file for some of its columns. Other columns of a Parquet file are not decoded, which saves
+    /// most of the work if they are lists of tokens. JSON lines have all columns in any case.
     pub fn open_with(path: &Path, wanted: impl Fn(Column<'_>) -> bool) -> Result<Self, RecordError> {
         Ok(Self(match FileFormat::of(path)? {
             FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
@@ -63,7 +63,7 @@ impl Iterator for Records {
 }
 
 /// A value by column name, or by a dotted path into nested objects (`reward_model.ground_truth`). A column
-/// whose own name has the dots wins; at each level the longest name that exists is taken first.
+/// with dots in its own name comes first; at each level the longest existing name is taken.
 ///
 /// ```
 /// use serde_json::json;

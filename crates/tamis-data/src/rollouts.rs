@@ -32,7 +32,7 @@ pub struct RolloutRow<'run> {
     pub prompt: &'run str,
     /// Ground truth that rewards compared with.
     pub ground_truth: Option<&'run str>,
-    /// The trajectory's advantage, where it was trained on.
+    /// The trajectory's advantage, if it was trained on.
     pub advantage: Option<f64>,
     /// The filter's metric; empty without a filter.
     pub metric: &'run str,
@@ -222,9 +222,9 @@ pub fn fixed_columns() -> Vec<&'static str> {
     columns(true).names()
 }
 
-/// The number of a metric of `filter.metric` in a row that tamis wrote: the `reward` for `seq_reward`, the
-/// policy's tokens for `length`, the score for `scores.NAME`, and for any other metric the number that the
-/// run's filter looked at, if it was that one.
+/// The value of a metric of `filter.metric` in a row that tamis wrote: the `reward` for `seq_reward`, the
+/// policy's tokens for `length`, the score for `scores.NAME`. For any other metric it is the value that the
+/// run's filter used, if it used that metric.
 pub fn find_metric<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
     let is_ours = ["metric", "metric_value", "verdict"].iter().all(|column| row.contains_key(*column));
     let found = match metric {
@@ -243,12 +243,12 @@ pub fn find_metric<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<
     found.map(Cow::Borrowed)
 }
 
-/// Writes a step's trajectories as Parquet. No rows give a file with columns and no rows.
+/// Writes a step's trajectories as Parquet. Without rows the file still has its columns.
 pub fn write_rollouts_to(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> std::io::Result<()> {
     write(out, rows).map_err(io_error)
 }
 
-/// Every column by its name, with those of scores and of what was logged.
+/// Every column with its name, including scores and logged columns.
 pub(crate) fn with_scores<'run>(
     columns: TableColumns<RolloutRow<'run>>,
     rows: &[RolloutRow<'run>],

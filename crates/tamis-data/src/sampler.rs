@@ -8,12 +8,12 @@ use thiserror::Error;
 /// Order of the prompts within an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptOrder {
-    /// A permutation of its own in each epoch, a function of the seed and the epoch alone.
+    /// A new permutation in each epoch. It depends only on the seed and the epoch.
     Shuffled {
         /// `run.seed`.
         seed: u64,
     },
-    /// As given, the same in every epoch.
+    /// The given order, the same in every epoch.
     Sequential,
 }
 
@@ -29,7 +29,7 @@ pub struct DataPosition {
 /// Prompts of one draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrawnRows {
-    /// The prompts in order; fewer than asked for only where the epoch ended.
+    /// The prompts in order. There are fewer than requested only if the epoch ended.
     pub prompts: Vec<PromptId>,
     /// The epoch that they belong to.
     pub epoch: u64,
@@ -43,9 +43,9 @@ pub struct DrawnRows {
     "position {position} of epoch {epoch} is beyond the {num_prompts} prompts of the data: the data has changed since it was saved"
 )]
 pub struct PositionError {
-    /// Epoch asked for.
+    /// Epoch of the position.
     pub epoch: u64,
-    /// Position asked for.
+    /// Index of the position within the epoch.
     pub position: u64,
     /// Prompts that there are.
     pub num_prompts: usize,
@@ -53,19 +53,20 @@ pub struct PositionError {
 
 /// Draws prompts epoch by epoch.
 ///
-/// A draw never crosses an epoch's end by itself: the caller decides between going on, training on what there
-/// is, and stopping.
+/// A draw never crosses the end of an epoch: the caller decides whether to start the next epoch, to train on
+/// a smaller batch, or to stop.
 ///
 /// # Differs from
-/// verl's loader drops the last incomplete batch of every epoch (`drop_last`), so that up to a batch of
-/// prompts, others in each epoch, is never seen in it. Here an epoch holds every prompt exactly once.
+/// verl's loader drops the last incomplete batch of every epoch (`drop_last`). So up to a batch of prompts,
+/// different ones in each epoch, is never seen in it. Here an epoch holds every prompt exactly once.
 #[derive(Debug, Clone)]
 pub struct PromptSampler {
     prompts: Vec<PromptId>,
     order: PromptOrder,
     current: Vec<usize>,
     position: DataPosition,
-    /// Rank of each prompt, the lowest first, and the epochs that go by it; empty: all are equal.
+    /// Rank of each prompt (the lowest comes first), and the number of epochs that use it. Empty: all are
+    /// equal.
     ranks: Vec<usize>,
     ranked_epochs: Option<u64>,
 }
@@ -76,7 +77,8 @@ impl PromptSampler {
         Self::at(prompts, order, DataPosition::default())
     }
 
-    /// At a saved place, with the same prompts and order as then: what follows is what would have followed.
+    /// Starts at a saved position. With the same prompts and order as before, the draws continue as if there
+    /// had been no interruption.
     pub fn resume(
         prompts: Vec<PromptId>,
         order: PromptOrder,
@@ -99,8 +101,9 @@ impl PromptSampler {
         sampler
     }
 
-    /// With a rank of each prompt, in the order of the prompts: in the first `epochs` passes (`None`: in all)
-    /// the lowest come first, and those of the same rank in the order that they have without.
+    /// Sets a rank for each prompt, in the order of the prompts. In the first `epochs` passes (`None`: in
+    /// all) the lowest ranks come first, and prompts of the same rank keep the order that they have without
+    /// ranks.
     #[must_use]
     pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
         (self.ranks, self.ranked_epochs) = (ranks, epochs);
@@ -120,7 +123,7 @@ impl PromptSampler {
         }
     }
 
-    /// The next `num` prompts of this epoch, or as many as it has left.
+    /// The next `num` prompts of this epoch, or as many as are left.
     pub fn draw(&mut self, num: usize) -> DrawnRows {
         let start = self.position.position as usize;
         let rest = self.current.get(start..).unwrap_or_default();
@@ -137,7 +140,7 @@ impl PromptSampler {
         rest.iter().filter_map(|&index| self.prompts.get(index).copied())
     }
 
-    /// Goes to the beginning of the next epoch, whatever is left of this one.
+    /// Moves to the beginning of the next epoch. Prompts left in this one are skipped.
     pub fn next_epoch(&mut self) {
         self.position = DataPosition { epoch: self.position.epoch + 1, position: 0 };
         self.arrange();

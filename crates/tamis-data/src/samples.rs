@@ -71,7 +71,7 @@ pub fn markdown() -> String {
     columns(true).markdown()
 }
 
-/// Names of the columns that every file of samples has; any other column is a score.
+/// Names of the columns that every file of samples has. Any other column is a score.
 pub fn fixed_columns() -> Vec<&'static str> {
     columns(true).names()
 }
@@ -105,7 +105,7 @@ pub fn write_samples_to(
     }
 }
 
-/// Writes a file of samples, whole or not at all, in the format that its name asks for.
+/// Writes a file of samples, whole or not at all, in the format of its file extension.
 pub fn write_samples(path: &Path, rows: &[RolloutRow<'_>]) -> Result<(), Fault> {
     let format = format_of(path)?;
     let write = || {

@@ -54,7 +54,7 @@ pub(crate) struct TableColumn<R> {
     pub(crate) meaning: &'static str,
 }
 
-/// The columns of a kind of table: fixed ones, and one for each score between the two parts.
+/// The columns of one kind of table: fixed ones, with one for each score between them.
 pub(crate) struct TableColumns<R> {
     pub(crate) before: Vec<TableColumn<R>>,
     pub(crate) score: fn(&R, &str) -> Option<f64>,
@@ -111,7 +111,7 @@ impl<R> TableColumns<R> {
     }
 }
 
-/// A number, or none where it is NaN: a table has null there.
+/// A number, or `None` for NaN: the table then has null.
 pub(crate) fn not_nan(number: f64) -> Option<f64> {
     Some(number).filter(|number| !number.is_nan())
 }
@@ -160,7 +160,7 @@ pub(crate) fn io_error(error: ParquetError) -> std::io::Error {
 const TOKENS_PER_ROW_GROUP: usize = 1 << 21;
 pub(crate) const ROWS_PER_ROW_GROUP: usize = 1 << 14;
 
-/// Writes the rows as Parquet, the table under a name; `num_tokens` says how large a row is.
+/// Writes the rows as Parquet, under the table's name. `num_tokens` estimates the size of a row.
 pub(crate) fn write_parquet<R, W: Write + Send>(
     target: W,
     name: &str,

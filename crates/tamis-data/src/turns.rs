@@ -1,4 +1,4 @@
-//! The columns of what was played in turns, in files of rollouts and of samples.
+//! The columns for turns, in files of rollouts and of samples.
 
 use std::borrow::Cow;
 

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A file under a temporary name beside its target, renamed on [`Self::commit`] and removed where dropped
-/// before.
+/// A file with a temporary name beside its target. [`Self::commit`] renames it; if it is dropped before, it
+/// is removed.
 ///
-/// After `commit` the bytes and the name are on disk (fsync of the file, rename, fsync of the folder); a
-/// crash before leaves the old file, or none. The temporary name is fixed, so what a killed process left is
-/// overwritten by the next attempt. Two writers of one target at a time are not supported.
+/// After `commit` the bytes and the name are on disk (fsync of the file, rename, fsync of the folder). A
+/// crash before that leaves the old file, or none. The temporary name is fixed, so the next attempt
+/// overwrites what a killed process left. Two writers of one target at a time are not supported.
 #[derive(Debug)]
 pub struct WholeFile {
     writer: Option<BufWriter<File>>,

@@ -19,7 +19,7 @@ impl Tokenizer {
     /// [`END`] (1). It has no beginning token and no chat template.
     ///
     /// The result is an ordinary `tokenizer.json` (a word-level model over single characters), so
-    /// [`Tokenizer::save`] writes what `transformers` loads. A character outside the alphabet is an error
+    /// `transformers` loads what [`Tokenizer::save`] writes. A character outside the alphabet is an error
     /// that names it.
     ///
     /// ```
@@ -53,15 +53,15 @@ impl Tokenizer {
             "padding": null,
             "added_tokens": [special(0, PAD), special(1, END)],
             "normalizer": null,
-            // A line break is a character like any other; spelled so that both regex engines of the
-            // tokenizers library (Oniguruma in Python) read it alike.
+            // A line break is a character like any other. This spelling means the same in both regex engines
+            // of the tokenizers library (Python uses Oniguruma).
             "pre_tokenizer": {
                 "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false,
             },
             "post_processor": null,
             "decoder": {"type": "Fuse"},
-            // The unknown token is not in the vocabulary, which makes an unknown character an error instead
-            // of a token.
+            // The unknown token is not in the vocabulary, so an unknown character is an error instead of a
+            // token.
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<|unknown|>"},
         });
         let config = json!({

@@ -5,8 +5,8 @@ use tamis_core::fault::Fault;
 
 /// Decodes a growing sequence: text appears as soon as its characters are complete.
 ///
-/// One character may need several tokens (bytes of UTF-8), and what a token adds may depend on its neighbours
-/// (a leading space). So each step decodes a short window and takes the difference, holding back while the
+/// One character may need several tokens (bytes of UTF-8), and a token's text may depend on its neighbours (a
+/// leading space). So each step decodes a short window and takes the difference. It holds back while the
 /// window ends in an incomplete character.
 #[derive(Debug, Clone, Default)]
 pub struct IncrementalDecoder {
@@ -24,7 +24,7 @@ pub struct IncrementalDecoder {
 const INCOMPLETE: char = '\u{fffd}';
 
 impl IncrementalDecoder {
-    /// An empty sequence; special tokens stay out of the text where `skip_special`.
+    /// An empty sequence. `skip_special` leaves special tokens out of the text.
     pub fn new(skip_special: bool) -> Self {
         Self { skip_special, ..Self::default() }
     }
@@ -50,8 +50,8 @@ impl IncrementalDecoder {
         &self.ids
     }
 
-    /// Takes in what was held back (as U+FFFD where it stayed incomplete) and returns it. Call at the end of
-    /// the sequence.
+    /// Releases the text that was held back (U+FFFD if it stayed incomplete) and returns it. Call this at the
+    /// end of the sequence.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<&str, Fault> {
         self.advance(tokenizer, true)
     }
@@ -66,8 +66,7 @@ impl IncrementalDecoder {
             if let Some(new) = decoded.strip_prefix(shown.as_str()) {
                 self.text.push_str(new);
             } else {
-                // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded
-                // again.
+                // The decoder rewrites earlier text (clean-up of spaces), so the whole text is decoded again.
                 self.text = tokenizer.decode(&self.ids, self.skip_special)?;
                 self.num_rewrites += 1;
             }

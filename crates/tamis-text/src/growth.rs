@@ -1,9 +1,9 @@
-//! How much longer a tokenizer's own steps may make a text.
-//! A `tokenizer.json` comes with a model, from anyone. Its normaliser is a chain of steps, and a few that
-//! replace a letter by two make gigabytes of a prompt. Real chains hardly grow a text: [`Growth::of`] says by
-//! how much a chain may, and only one that may grow it beyond [`MAX_GROWTH`] is run step by step before the
-//! library runs it, within that limit. Other parts that may grow a text beyond [`USUAL`] are refused when
-//! they are read.
+//! Limits how much a tokenizer's own steps may lengthen a text. A `tokenizer.json` may come from anyone. Its
+//! normaliser is a chain of steps, and a few steps that replace one letter by two turn a prompt into
+//! gigabytes. Real chains hardly lengthen a text. [`Growth::of`] computes by how much a chain may do so. If
+//! that is more than [`MAX_GROWTH`], the chain is first run step by step within that limit, before the
+//! library runs it. Other parts that may lengthen a text by more than [`USUAL`] are refused when they are
+//! read.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer as _};
 
-/// What pre-tokenizers and decoders of real tokenizers may make of a text at most.
+/// The most by which pre-tokenizers and decoders of real tokenizers lengthen a text.
 const USUAL: usize = 64;
 /// Bytes that a normaliser may make of each byte of a text.
 pub(crate) const MAX_GROWTH: usize = 16;
@@ -49,12 +49,12 @@ pub(crate) fn growth(step: &Value) -> usize {
     }
 }
 
-/// Whether a part of a tokenizer that is no normaliser grows texts as no real one does.
+/// Whether a part of a tokenizer, other than the normaliser, lengthens texts more than any real one.
 pub(crate) fn is_excessive(part: &Value) -> bool {
     growth(part) > USUAL
 }
 
-/// Reads whatever the reader of the tokenizers library takes.
+/// Accepts whatever the tokenizers library accepts.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -62,8 +62,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Bytes of the longest text in the table of a `Precompiled` normaliser: behind a trie, whose length comes
-/// first.
+/// Bytes of the longest text in the table of a `Precompiled` normaliser. The table begins with the length of
+/// a trie and the trie.
 fn longest_replacement(step: &Value) -> usize {
     let table =
         step["precompiled_charsmap"].as_str().and_then(|table| BASE64.decode(table).ok()).unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Of a tokenizer's normaliser; `None` if that cannot grow a text beyond [`MAX_GROWTH`].
+    /// The limits of a tokenizer's normaliser; `None` if it cannot lengthen a text beyond [`MAX_GROWTH`].
     pub(crate) fn of(normalizer: &NormalizerWrapper) -> Option<Self> {
         let mut steps = Vec::new();
         flatten(normalizer, &mut steps);
@@ -93,7 +93,8 @@ impl Growth {
         (whole > MAX_GROWTH).then_some(Self { steps })
     }
 
-    /// Runs the chain on a text, as far as it stays in its limits; the type of the first step that would not.
+    /// Runs the chain on a text within its limits. The error is the type of the first step that would exceed
+    /// them.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         let limit = text.len().saturating_mul(MAX_GROWTH).saturating_add(ROOM);
         let mut current = text.to_owned();
@@ -103,7 +104,7 @@ impl Growth {
                 return Err(kind());
             }
             let mut normalized = NormalizedString::from(current.as_str());
-            // What the library refuses it says itself when it encodes the text.
+            // The library reports its own errors when it encodes the text.
             if step.normalize(&mut normalized).is_err() {
                 return Ok(());
             }
@@ -127,7 +128,7 @@ fn flatten(step: &NormalizerWrapper, into: &mut Vec<NormalizerWrapper>) {
     }
 }
 
-/// The bytes that a step that can grow a text by more than a few times makes of one at most.
+/// Most bytes that a step can make of a text.
 fn most(step: &Value, text: &str) -> usize {
     let content = |name: &str| step[name].as_str().map_or(0, str::len);
     let each = |num_places: usize, added: usize| text.len().saturating_add(num_places.saturating_mul(added));

@@ -1,8 +1,9 @@
-//! Images in a text of tokens: which token stands for them, and how often for an image of a size.
+//! Images in a tokenized text: the token that marks an image, and how many of them an image of a given size
+//! becomes.
 //!
-//! A chat template writes one token for an image; the model reads one for each patch that its vision tower
-//! makes of it. How many those are follows from the image's size and the settings of the model's image
-//! processor. This knows the models of the Qwen2-VL family.
+//! A chat template writes one token for an image. The model reads one token for each patch that its vision
+//! tower makes of the image. Their number follows from the image's size and the settings of the model's image
+//! processor. This module supports the models of the Qwen2-VL family.
 
 use std::path::{Path, PathBuf};
 
@@ -23,15 +24,15 @@ pub struct ImageTokens {
     token_id: u32,
     /// Tokens around those of an image.
     marks: Vec<u32>,
-    /// Pixels of a side of what becomes one token.
+    /// Side, in pixels, of the square that becomes one token.
     factor: u32,
     min_pixels: u64,
     max_pixels: u64,
 }
 
 impl ImageTokens {
-    /// Of a model's folder; `None` where its configuration is of no model in [`MODEL_TYPES`], or is not
-    /// there.
+    /// Reads a model's folder. `None` if its configuration is missing, or is not of a model in
+    /// [`MODEL_TYPES`].
     pub fn read(folder: &Path) -> Result<Option<Self>, Fault> {
         let json = |name: &str| -> Result<Option<(PathBuf, Value)>, Fault> {
             let path = folder.join(name);
@@ -98,15 +99,14 @@ impl ImageTokens {
         Ok(Some(Self { token_id, marks, factor, min_pixels, max_pixels }))
     }
 
-    /// Token that stands for an image: once in what a chat template writes, as often as [`Self::count`] says
-    /// in what the model reads.
+    /// The token of an image. A chat template writes it once; the model reads it [`Self::count`] times.
     pub fn token_id(&self) -> u32 {
         self.token_id
     }
 
-    /// Tokens that an image of this many pixels becomes; sides as transformers' `smart_resize` makes them:
-    /// multiples of a token's side, their product within the processor's bounds, the shape kept as nearly as
-    /// possible. No side may be 0.
+    /// Number of tokens for an image of this many pixels. The image is resized as by transformers'
+    /// `smart_resize`: both sides become multiples of a token's side, the area stays within the processor's
+    /// bounds, and the shape is kept as nearly as possible. No side may be 0.
     pub fn count(&self, width: u32, height: u32) -> usize {
         let (w, h, factor) = (f64::from(width), f64::from(height), f64::from(self.factor));
         let (least, most) = (self.min_pixels as f64, self.max_pixels as f64);
@@ -125,11 +125,12 @@ impl ImageTokens {
         (across * down) as usize
     }
 
-    /// What the model reads in place of what a template wrote: the token of each image as often as that image
-    /// has tokens. Where there are not as many as `lengths`, how many there are.
+    /// Turns the output of a template into the model's input: repeats the token of each image as often as
+    /// that image has tokens. If the number of images is not that of `lengths`, the error is the number
+    /// found.
     pub fn expand(&self, ids: &[u32], lengths: &[usize]) -> Result<Vec<u32>, usize> {
         let num_images = ids.iter().filter(|&&id| id == self.token_id).count();
-        // Two that touch could not be told apart again.
+        // Two adjacent images could not be separated again.
         let touch = ids.windows(2).any(|pair| pair == [self.token_id; 2]);
         if num_images != lengths.len() || touch {
             return Err(num_images);
@@ -146,7 +147,7 @@ impl ImageTokens {
     }
 }
 
-/// What a template wrote, of what the model reads: tokens of one image, which stand together, become one.
+/// The reverse of [`ImageTokens::expand`]: the adjacent tokens of one image become one.
 pub fn contract(ids: &[u32], token_id: u32) -> Vec<u32> {
     let mut short: Vec<u32> = Vec::with_capacity(ids.len());
     for &id in ids {
@@ -182,7 +183,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Of transformers 5.23's `Qwen2VLImageProcessorPil.get_number_of_image_patches`, divided by 4.
+    /// From transformers 5.23's `Qwen2VLImageProcessorPil.get_number_of_image_patches`, divided by 4.
     #[test]
     fn counts_are_those_of_the_processor() {
         let released =

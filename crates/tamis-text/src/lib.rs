@@ -1,9 +1,9 @@
 //! Kernel: tokenizers and chat templates. Text to token ids and back, conversations to text.
 //!
-//! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name;
-//! [`character`] makes the small built-in one; [`template`] renders conversations; [`decode`] and [`stop`]
-//! turn sampled ids into text while they arrive and find where to stop; [`image_tokens`] counts what images
-//! are in tokens; [`peers`] compares a tokenizer with the one that `transformers` builds.
+//! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that other files of its folder declare;
+//! [`character`] makes the small built-in one. [`template`] renders conversations. [`decode`] and [`stop`]
+//! turn sampled ids into text as they arrive, and find where to stop. [`image_tokens`] counts the tokens of
+//! images. [`peers`] compares a tokenizer with the one that `transformers` builds.
 
 pub mod character;
 pub mod decode;

@@ -1,9 +1,9 @@
-//! The tokenizer that `transformers` builds of a folder, if it is another than `tokenizer.json` describes.
-//! For some models `transformers` 5 takes only the vocabulary of `tokenizer.json`: a class of its own, chosen
-//! by `model_type` and `tokenizer_class`, brings normaliser and splitting. For `qwen2` it does so whatever
-//! the folder says. Published models lose nothing by it. A model with other rules of splitting is read
-//! otherwise by every server and program on top of `transformers`, without a word. [`PeerDifference::find`]
-//! builds that tokenizer too and looks for a text that the two split differently.
+//! Finds out whether `transformers` builds another tokenizer from a folder than its `tokenizer.json`
+//! describes. For some models `transformers` 5 takes only the vocabulary of `tokenizer.json`; normaliser and
+//! splitting come from a class, chosen by `model_type` and `tokenizer_class`. For `qwen2` it does so
+//! regardless of `tokenizer_class`. This changes nothing for published models. But a model with other
+//! splitting rules is silently read differently by every server and program on top of `transformers`.
+//! [`PeerDifference::find`] builds that tokenizer too, and looks for a text that the two split differently.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ const QWEN3_5: Rebuilt = Rebuilt {
 };
 const GPT2: Rebuilt = Rebuilt { class: "GPT2Tokenizer", is_normalized: false, pieces: None };
 
-/// The class of a `model_type`, and whether it is taken whatever `tokenizer_class` says (transformers 5.23,
+/// The class of a `model_type`, and whether it is used regardless of `tokenizer_class` (transformers 5.23,
 /// `models/auto/tokenization_auto.py`). `llama` has none: there `tokenizer_class` decides.
 const BY_MODEL: [(&str, Option<&Rebuilt>, bool); 14] = [
     ("llama", None, false),
@@ -80,9 +80,9 @@ pub struct PeerDifference {
 }
 
 impl PeerDifference {
-    /// Looks for a text that a tokenizer splits otherwise than the one that `transformers` builds of the
-    /// model's folder. `None` if there is none, or the model is none that is known to be built otherwise. The
-    /// built-in tokenizer of characters is no other program's to read.
+    /// Looks for a text that this tokenizer and the one that `transformers` builds from the model's folder
+    /// split differently. `None` if there is none, or if the model is not known to be built differently. No
+    /// other program reads the built-in tokenizer of characters.
     pub fn find(folder: &Path, tokenizer: &Tokenizer) -> Option<Self> {
         if tokenizer.is_word_level() {
             return None;
@@ -149,7 +149,7 @@ impl std::fmt::Display for PeerDifference {
     }
 }
 
-/// The class that is built, and whether another `tokenizer_class` would change that; `None` if
+/// The class that is built, and whether another `tokenizer_class` would change that. `None` if
 /// `tokenizer.json` is followed.
 fn class_of(model_type: &str, tokenizer_class: Option<&str>) -> Option<(&'static Rebuilt, bool)> {
     let (_, of_model, is_forced) = BY_MODEL.into_iter().find(|(name, ..)| *name == model_type)?;
@@ -166,7 +166,7 @@ fn class_of(model_type: &str, tokenizer_class: Option<&str>) -> Option<(&'static
 }
 
 impl Rebuilt {
-    /// The `tokenizer.json` of the class over a vocabulary; `None` of a vocabulary that it cannot take.
+    /// The `tokenizer.json` of the class with this vocabulary; `None` if the class cannot use it.
     fn build(&self, model: &Value, add_prefix_space: bool) -> Option<Value> {
         let vocab: Map<String, Value> = match &model["model"]["vocab"] {
             Value::Object(vocab) => vocab.clone(),
@@ -198,7 +198,7 @@ impl Rebuilt {
     }
 }
 
-/// Whether two tokenizers of one vocabulary normalise, split and merge alike by what they say.
+/// Whether two tokenizers with one vocabulary declare the same normaliser, splitting and merges.
 fn has_same_pipeline(left: &Value, right: &Value) -> bool {
     fn plain(part: &Value) -> Value {
         match part {
@@ -225,7 +225,7 @@ fn has_same_pipeline(left: &Value, right: &Value) -> bool {
 mod tests {
     use super::*;
 
-    /// What `AutoTokenizer` of transformers 5.23 made of a folder with a normaliser of its own.
+    /// The results of `AutoTokenizer` of transformers 5.23 for a folder with another normaliser.
     #[test]
     fn the_class_is_the_one_that_transformers_takes() {
         let class =

@@ -14,11 +14,11 @@ use thiserror::Error;
 
 use crate::tokenizer::Tokenizer;
 
-/// Bytes that an expression's automaton may take, in its making and when it is done: the largest that are
-/// useful are some hundred kilobytes.
+/// Most bytes of an expression's automaton, during construction and afterwards. The largest useful ones take
+/// some hundred kilobytes.
 const MAX_AUTOMATON: usize = 16 << 20;
 
-/// Bytes of masks that are kept for an expression; beyond them all are made anew.
+/// Most bytes of masks that are cached for an expression. Beyond that, further masks are computed each time.
 const MAX_MASKS: usize = 64 << 20;
 
 const MAX_EXPRESSIONS: usize = 8;
@@ -45,8 +45,8 @@ pub enum RegexMaskError {
 
 /// A regular expression that a whole text must match, as an automaton over bytes.
 ///
-/// The syntax is that of the crate `regex`: no look-around, no back-references; `.` is any character but a
-/// line break, `\w` and `\d` are those of Unicode.
+/// The syntax is that of the crate `regex`: no look-around and no back-references. `.` is any character
+/// except a line break; `\w` and `\d` are those of Unicode.
 #[derive(Debug)]
 pub struct WholeRegex {
     automaton: dense::DFA<Vec<u32>>,
@@ -54,7 +54,7 @@ pub struct WholeRegex {
 }
 
 impl WholeRegex {
-    /// Reads an expression. An automaton that is too large is refused like an expression that is none.
+    /// Parses an expression. If its automaton is too large, it is refused like an invalid expression.
     pub fn new(pattern: &str) -> Result<Self, RegexMaskError> {
         let automaton = automaton(pattern)?;
         let start = automaton
@@ -74,7 +74,7 @@ impl WholeRegex {
         self.walk(self.start, text.as_bytes()).is_some_and(|state| self.accepts(state))
     }
 
-    /// Whether a text is the beginning of one that matches, or matches.
+    /// Whether a text matches, or is the beginning of a text that matches.
     pub fn may_begin(&self, text: &str) -> bool {
         self.walk(self.start, text.as_bytes()).is_some()
     }
@@ -97,18 +97,18 @@ type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 
 /// The regular expression that a whole completion must match, over the tokens of one tokenizer.
 ///
-/// After any tokens the mask allows those from which a match can still be written with the tokenizer's
-/// tokens; end tokens are allowed where the text so far is a match, and end the completion there also where
-/// they have a text. Special tokens, which are no text, are not. A completion that is cut off at its length
-/// limit is the beginning of a match. (Willard and Louf 2023, arXiv 2307.09702; a mask is made when its state
-/// is first met, and kept; states with the same tokens share it.)
+/// The mask allows a token if a match can still be completed with the tokenizer's tokens after it. End tokens
+/// are allowed if the text so far is a match. They then end the completion, even if they have a text. Special
+/// tokens have no text and are not allowed. A completion that is cut off at its length limit is the beginning
+/// of a match. (Willard and Louf 2023, arXiv 2307.09702; the mask of a state is computed on first use and
+/// cached; states with the same tokens share it.)
 #[derive(Debug)]
 pub struct RegexMask {
     regex: WholeRegex,
     tokens: TokenBytes,
     /// In order.
     end_token_ids: Vec<u32>,
-    /// States from which no match can be written with these tokens, although the expression knows one.
+    /// States from which these tokens cannot complete a match, although bytes could.
     hopeless: BTreeSet<StateID>,
     masks: RwLock<Masks>,
 }
@@ -119,12 +119,12 @@ struct Masks {
     different: BTreeSet<Arc<[u64]>>,
 }
 
-/// After a text that no match begins with: the automaton's dead state.
+/// The state after a text that begins no match: the automaton's dead state.
 const DEAD: StateID = StateID::ZERO;
 
 impl RegexMask {
-    /// For the completions of a tokenizer, which end with one of `end_token_ids`. An expression that
-    /// no completion of its tokens matches is refused.
+    /// For completions of a tokenizer, which end with one of `end_token_ids`. An expression that no sequence
+    /// of its tokens matches is refused.
     pub fn new(pattern: &str, tokenizer: &Tokenizer, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
         Self::over(pattern, tokenizer.token_bytes()?.into(), end_token_ids)
     }
@@ -149,7 +149,8 @@ impl RegexMask {
         self.regex.start.as_u32()
     }
 
-    /// After one more token: of an end token, or one that was not allowed, nothing may follow.
+    /// The state after one more token. After an end token, or a token that was not allowed, nothing may
+    /// follow.
     pub fn after(&self, state: u32, token: u32) -> u32 {
         let bytes = self.tokens.get(token as usize).and_then(Option::as_ref);
         let bytes = bytes.filter(|_| self.end_token_ids.binary_search(&token).is_err());
@@ -157,8 +158,8 @@ impl RegexMask {
         next.unwrap_or(DEAD).as_u32()
     }
 
-    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; none where the completion is
-    /// over.
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each. There are none if the completion
+    /// is over.
     pub fn allowed_tokens(&self, state: u32) -> Arc<[u64]> {
         let state = StateID::new(state as usize).unwrap_or(DEAD);
         let masks = self.masks.read().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +181,7 @@ impl RegexMask {
         mask
     }
 
-    /// After a token's bytes; `None` where no match can be written any more.
+    /// The state after a token's bytes; `None` if no match can be completed from there.
     fn step(&self, state: StateID, bytes: &[u8]) -> Option<StateID> {
         let next = self.regex.walk(state, bytes)?;
         (!bytes.is_empty() && !self.hopeless.contains(&next)).then_some(next)
@@ -203,7 +204,7 @@ impl RegexMask {
     }
 }
 
-/// The tokens that go on with a text: an end token, of those in order, does not, also where it has one.
+/// The tokens that continue a text. End tokens (in order) do not, even those with a text.
 fn texts<'a>(
     tokens: &'a [Option<Box<[u8]>>],
     end_token_ids: &'a [u32],
@@ -213,7 +214,7 @@ fn texts<'a>(
     texts.filter(move |&(token, _)| !is_end(token))
 }
 
-/// States from which no sequence of tokens leads to a match, of all that bytes lead to.
+/// Of all states that bytes lead to, those from which no sequence of tokens leads to a match.
 fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> BTreeSet<StateID> {
     let mut is_token = [false; 256];
     for (_, bytes) in texts(tokens, end_token_ids) {
@@ -221,7 +222,7 @@ fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> B
             is_token[usize::from(byte)] = true;
         }
     }
-    // Where single bytes lead; most tokenizers have a token for each, and then nothing is hopeless.
+    // Follow single bytes. Most tokenizers have a token for each byte, and then nothing is hopeless.
     let mut seen = BTreeSet::from([regex.start]);
     let mut open = vec![regex.start];
     let mut before: BTreeMap<StateID, Vec<StateID>> = BTreeMap::new();
@@ -244,7 +245,7 @@ fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> B
                 good.extend(before.get(&state).into_iter().flatten());
             }
         }
-        // Tokens of several bytes, where single ones were not enough.
+        // Tokens of several bytes, if single ones were not enough.
         let longer = || texts(tokens, end_token_ids).map(|(_, bytes)| bytes).filter(|bytes| bytes.len() > 1);
         let leads_out = |&&state: &&StateID| {
             longer().any(|bytes| regex.walk(state, bytes).is_some_and(|next| !left.contains(&next)))
@@ -263,12 +264,12 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
         .match_kind(MatchKind::All)
         .dfa_size_limit(Some(MAX_AUTOMATON))
         .determinize_size_limit(Some(MAX_AUTOMATON));
-    // By itself, so that a parenthesis that is missing here is not found in what is put around it.
+    // Parsed first without what is put around it, which could close an open parenthesis.
     syntax::parse(pattern).map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })?;
     dense::Builder::new()
         .configure(config)
-        // What the other is made from, which comes first: a repetition of repetitions fills the memory by
-        // itself.
+        // Limits the intermediate automaton, which is built first. Nested repetitions fill the memory already
+        // there.
         .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_AUTOMATON)))
         .build(&format!("(?:{pattern})\\z"))
         .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
@@ -278,7 +279,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes(error).iter().map(|cause| in_one_line(cause)).collect::<Vec<_>>().join(": ")
 }
 
-/// An error that shows the expression with a mark under the place and says behind it what is wrong there.
+/// Turns an error that shows the expression with a mark under the place into one line.
 fn in_one_line(shown: &str) -> String {
     let wrong = shown.lines().rev().find_map(|line| line.strip_prefix("error: "));
     let mark = shown.lines().rev().find(|line| line.trim_start_matches([' ', '^']).is_empty());
@@ -293,7 +294,7 @@ fn in_one_line(shown: &str) -> String {
 /// A mask, with the expression and the end tokens that it is for.
 type Made = (String, Vec<u32>, Arc<RegexMask>);
 
-/// The masks of one tokenizer: an expression that was asked for before is not made anew.
+/// The cached masks of one tokenizer, by expression.
 #[derive(Debug)]
 pub struct RegexMasks {
     tokenizer: Arc<Tokenizer>,
@@ -308,8 +309,8 @@ impl RegexMasks {
         Self { tokenizer, tokens: OnceLock::new(), made: Mutex::default() }
     }
 
-    /// The mask of an expression, for completions that end with one of `end_token_ids`. One is made at a
-    /// time: whoever else asks waits, and has what was made.
+    /// The mask of an expression, for completions that end with one of `end_token_ids`. Only one is computed
+    /// at a time: further callers wait and get the same one.
     pub fn get(&self, pattern: &str, end_token_ids: &[u32]) -> Result<Arc<RegexMask>, RegexMaskError> {
         let is_it = |(of, ends, _): &Made| of == pattern && ends == end_token_ids;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

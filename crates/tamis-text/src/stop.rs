@@ -1,4 +1,4 @@
-//! Stop strings: where a text must end.
+//! Stop strings: finds the end of a text.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -40,11 +40,11 @@ impl StopStrings {
         &self.strings
     }
 
-    /// The stop string that ends first in `text` (the longest of several that end together), as generation
-    /// would have met it had the text arrived character by character.
+    /// The stop string that ends first in `text` (the longest of several that end together). This is the one
+    /// that generation would have found if the text had arrived character by character.
     ///
-    /// Bytes before `searched` are known to hold no complete stop string: a caller whose text grows passes
-    /// the length that it had at the last search, and strings that reach over that border are still found.
+    /// Bytes before `searched` are known to contain no complete stop string. If the text grows, pass its
+    /// length at the last search. Strings that cross that border are still found.
     pub fn find(&self, text: &str, searched: usize) -> Option<StopHit> {
         let mut from = searched.min(text.len()).saturating_sub(self.longest.saturating_sub(1));
         while !text.is_char_boundary(from) {
@@ -61,7 +61,7 @@ impl StopStrings {
             .min_by_key(|hit| (hit.end, hit.start))
     }
 
-    /// Length of the longest end of `text` that may grow into a stop string: text that must not be shown yet.
+    /// Length of the longest end of `text` that may grow into a stop string. That text must not be shown yet.
     pub fn pending_len(&self, text: &str) -> usize {
         self.strings
             .iter()

@@ -3,10 +3,9 @@
 //! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls,
 //! Python's string, list and dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's
 //! `json.dumps` writes, and `{% generation %}` blocks, which are rendered as if their tags were not there.
-//! `python` holds what differs from minijinja.
+//! The module `python` has what differs from minijinja.
 //!
-//! A template comes with a model, from anyone. It can neither fill the memory nor go on for long: `limits`
-//! says how much it may do.
+//! A template may come from anyone. `limits` bounds its memory and its time.
 
 mod date;
 mod filters;
@@ -30,7 +29,7 @@ use thiserror::Error as ThisError;
 
 use program::TemplateProgram;
 
-/// Stands behind the final message's content while it is rendered, to find where that content ends.
+/// Put after the final message's content while it is rendered, to find where that content ends.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// A conversation could not be rendered.
@@ -119,8 +118,8 @@ pub enum TemplateError {
 pub struct RenderedPrompt {
     /// Text that the model sees; encode it without adding special tokens.
     pub text: String,
-    /// The final assistant message's text, where the conversation ends in one: the completion continues it,
-    /// and rewards see it in front of the completion.
+    /// The final assistant message's text, if the conversation ends in one. The completion continues it, and
+    /// rewards see it in front of the completion.
     pub continued: Option<String>,
 }
 
@@ -134,7 +133,7 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Compiles a template. `special_tokens` (`bos_token`, `eos_token`, ...) become variables. `strftime_now`
-    /// tells the time of this call (UTC) until [`Self::with_now`] fixes another.
+    /// returns the time of this call (UTC), unless [`Self::with_now`] sets another.
     pub fn new(source: &str, special_tokens: &BTreeMap<String, String>) -> Result<Self, TemplateError> {
         Self::compile(&[("default".to_owned(), source.to_owned())], special_tokens)
     }
@@ -223,8 +222,8 @@ impl ChatTemplate {
         Self::compile(&sources.into_iter().collect::<Vec<_>>(), special_tokens)
     }
 
-    /// Fixes what `strftime_now` tells, in seconds since 1970 (UTC). A run that must replay exactly sets the
-    /// time at which it began.
+    /// Sets the time that `strftime_now` returns, in seconds since 1970 (UTC). A run that must replay exactly
+    /// sets the time at which it started.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
         self.environment.add_function("strftime_now", move |format: &str| date::strftime(format, seconds));
@@ -233,13 +232,12 @@ impl ChatTemplate {
 
     /// Renders a conversation for generation.
     ///
-    /// The template gets every field of a message that is not null, and a message's reasoning by each of its
-    /// names, as in `transformers` (`messages`).
+    /// The template gets every field of a message that is not null. As in `transformers`, a message's
+    /// reasoning is there under each of its names (`messages`).
     ///
-    /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). Where the last message
-    /// is the assistant's, it is continued: the text ends right after that message's content, without
-    /// generation prompt, as `continue_final_message` of `transformers` does. Else the generation prompt is
-    /// added.
+    /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). If the last message is
+    /// the assistant's, it is continued: the text ends right after that message's content, without generation
+    /// prompt, as with `continue_final_message` of `transformers`. Otherwise the generation prompt is added.
     pub fn prompt<M: Serialize>(
         &self,
         messages: &[M],
@@ -263,7 +261,7 @@ impl ChatTemplate {
         if !text.contains(content.trim()) {
             return Err(TemplateError::ContinueLost);
         }
-        // A template that trims the message has eaten the tag's space: then the message's own trailing space
+        // If the template trimmed the message, the tag's space is gone. Then the message's own trailing space
         // goes too.
         let trimmed = !text.get(end..).is_some_and(|rest| rest.starts_with(CONTINUE_TAG));
         text.truncate(end);
@@ -274,7 +272,7 @@ impl ChatTemplate {
         Ok(RenderedPrompt { text, continued: Some(continued) })
     }
 
-    /// Renders a conversation as it is, with exactly the given variables (`add_generation_prompt` is false
+    /// Renders a conversation unchanged, with exactly the given variables (`add_generation_prompt` is false
     /// unless given).
     pub fn render<M: Serialize>(
         &self,
@@ -284,7 +282,7 @@ impl ChatTemplate {
         self.render_json(&messages::normalize(&to_json(messages)?), arguments)
     }
 
-    /// Renders messages as they are. If the template takes no content in parts, their texts are joined.
+    /// Renders messages unchanged. If the template does not accept content in parts, their texts are joined.
     fn render_json(
         &self,
         messages: &[Value],

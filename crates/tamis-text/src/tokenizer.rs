@@ -1,5 +1,5 @@
-//! A tokenizer folder in Hugging Face layout: `tokenizer.json`, and what its neighbours say about special
-//! tokens and templates.
+//! A tokenizer folder in Hugging Face layout: `tokenizer.json`, and other files with special tokens and chat
+//! templates.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,8 +25,7 @@ const FILES: [&str; 12] = [
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    // Of the image processor: who loads the model needs them beside it, and they are the run's to bring
-    // along.
+    // Of the image processor. Loading the model needs them, so a run has to copy them along.
     PROCESSOR_FILES[0],
     PROCESSOR_FILES[1],
     PROCESSOR_FILES[2],
@@ -43,7 +42,7 @@ fn limit(name: &str) -> u64 {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     is_word_level: bool,
-    /// Looks at texts before the normaliser gets them, if that might make too much of one.
+    /// Checks texts before the normaliser gets them, if it might lengthen one too much.
     growth: Option<Growth>,
     files: BTreeMap<String, Vec<u8>>,
     special_tokens: BTreeMap<String, String>,
@@ -52,12 +51,12 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a folder: `tokenizer.json`, and where present `tokenizer_config.json`, `special_tokens_map.json`
+    /// Reads a folder: `tokenizer.json`, and if present `tokenizer_config.json`, `special_tokens_map.json`
     /// and chat templates.
     ///
     /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, otherwise from
-    /// `special_tokens_map.json`. Truncation and padding that `tokenizer.json` declares are switched off:
-    /// limits are the caller's, as in `transformers`.
+    /// `special_tokens_map.json`. Truncation and padding declared in `tokenizer.json` are switched off: as in
+    /// `transformers`, limits are the caller's.
     pub fn load(folder: &Path) -> Result<Self, Fault> {
         if !folder.is_dir() {
             return Err(fault!(
@@ -165,9 +164,9 @@ impl Tokenizer {
         Ok(Self { inner, is_word_level, growth, files, special_tokens, eos, bos })
     }
 
-    /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a
-    /// beginning token); texts rendered from a chat template carry their special tokens already and are
-    /// encoded with `false`.
+    /// Token ids of a text. With `add_special` the tokenizer's post-processor adds its tokens (often a
+    /// beginning token). Texts rendered from a chat template have their special tokens already; encode them
+    /// with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Fault> {
         let checked = self.growth.as_ref().map_or(Ok(Ok(())), |growth| caught::catch(|| growth.check(text)));
         if let Ok(Err(step)) = checked {
@@ -185,16 +184,16 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become
-    /// U+FFFD; an id outside the vocabulary (padded embedding rows have some) adds nothing.
+    /// Text of token ids. `skip_special` leaves out special tokens. Bytes that are not UTF-8 become U+FFFD.
+    /// An id outside the vocabulary (padded embedding rows have some) adds nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Fault> {
         catch_panics(|| self.inner.decode(ids, skip_special)).map_err(|detail| {
             fault!("failed to decode {num_tokens} tokens: {detail}", num_tokens = ids.len())
         })
     }
 
-    /// Whether a character has no token, so that nothing of it is left in the tokens of a text, or the
-    /// unknown token. White space may well be left out.
+    /// Whether a character has no token, so that the tokens of a text contain nothing of it or the unknown
+    /// token. White space may be left out without being lost.
     pub fn is_lost(&self, character: char) -> bool {
         let Ok(ids) = self.encode(character.encode_utf8(&mut [0; 4]), false) else { return false };
         let unknown = self.special_tokens.get("unk_token").and_then(|token| self.token_id(token));
@@ -203,7 +202,7 @@ impl Tokenizer {
                 || self.decode(&ids, false).is_ok_and(|text| text.trim().is_empty()))
     }
 
-    /// Number of tokens, added ones included. A model's embedding may have more rows, never fewer than
+    /// Number of tokens, including added ones. A model's embedding may have more rows, but never fewer than
     /// [`Self::num_rows`].
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -214,15 +213,15 @@ impl Tokenizer {
         self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
     }
 
-    /// Bytes of the longest token, as the vocabulary spells it: a text of more than so many for each of a
-    /// number of tokens has more tokens.
+    /// Bytes of the longest token, as the vocabulary spells it. So a text has at least its length divided by
+    /// this many tokens.
     pub fn longest_token(&self) -> usize {
         self.inner.get_vocab(true).keys().map(String::len).max().unwrap_or(1)
     }
 
-    /// Whether a text of so many bytes may have so few tokens, as far as can be told without its tokens.
+    /// Whether a text of this many bytes may have so few tokens, judged without tokenizing it.
     pub fn may_fit(&self, num_bytes: usize, num_tokens: usize) -> bool {
-        /// What is no longer is not looked into: each token of it may be one of a few characters.
+        /// Texts with no more bytes for each token are accepted without a look at the vocabulary.
         const USUAL: usize = 16;
         num_bytes <= num_tokens.saturating_mul(USUAL)
             || num_bytes <= num_tokens.saturating_mul(self.longest_token())
@@ -238,9 +237,9 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// Bytes that each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and
-    /// for ids that no token has. Known of tokenizers whose text is the tokens' bytes one after the other:
-    /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters; an error for any other.
+    /// Bytes that each token adds to a decoded text, by id. `None` for special tokens, which add nothing, and
+    /// for ids without a token. Only for tokenizers whose text is the tokens' bytes one after the other:
+    /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters. An error for any other.
     pub fn token_bytes(&self) -> Result<Vec<Option<Box<[u8]>>>, Fault> {
         let model: Value = self
             .files
@@ -288,8 +287,8 @@ impl Tokenizer {
     }
 
     /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` (a number or a list) of
-    /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts if
-    /// there is no `generation_config.json`. Files that are absent add nothing.
+    /// the model in a folder, sorted and without repetition. As in transformers, `config.json` counts only if
+    /// there is no `generation_config.json`. Missing files add nothing.
     pub fn end_token_ids(&self, model: &Path) -> Result<Vec<u32>, Fault> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
         let read = |path: &Path| match tamis_file::read(path, tamis_file::MAX_MODEL_CONFIG) {
@@ -334,8 +333,8 @@ impl Tokenizer {
         self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
 
-    /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it
-    /// wrote. The folder is created where absent; each file is flushed to disk.
+    /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads the same
+    /// tokenizer. Creates the folder if needed; each file is flushed to disk.
     pub fn save(&self, folder: &Path) -> Result<(), Fault> {
         for (name, bytes) in &self.files {
             let path = folder.join(name);
@@ -347,9 +346,10 @@ impl Tokenizer {
 
     /// The chat template that comes with the tokenizer.
     ///
-    /// `chat_template.jinja` wins over `chat_template` of `tokenizer_config.json` (a text, or a list of
-    /// `{name, template}`) and `chat_template.json`. Of named templates (`additional_chat_templates/*.jinja`
-    /// too) `default` is taken, and `tool_use` where a conversation comes with tools.
+    /// `chat_template.jinja` takes precedence over `chat_template` of `tokenizer_config.json` (a text, or a
+    /// list of `{name, template}`) and over `chat_template.json`. Of named templates (also
+    /// `additional_chat_templates/*.jinja`), `default` is used, and `tool_use` if a conversation comes with
+    /// tools.
     pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
         ChatTemplate::from_files(&self.files, &self.special_tokens)
     }
@@ -358,8 +358,7 @@ impl Tokenizer {
         if !self.is_word_level {
             return None;
         }
-        // Added tokens are matched before single characters are, so their characters need not be in the
-        // alphabet.
+        // Added tokens are matched before single characters, so their characters need not be in the alphabet.
         let added = self.inner.get_added_tokens_decoder();
         let mut rest = text;
         let mut position = 0;
@@ -384,9 +383,8 @@ impl Tokenizer {
     }
 }
 
-/// The bytes that a token of a byte-level vocabulary stands for: each is spelled as one character, the
-/// printable ones of Latin-1 as themselves, the 68 others as the characters from U+0100 on (Radford et al.
-/// 2019).
+/// The bytes of a token in a byte-level vocabulary. It spells each byte as one character: the printable ones
+/// of Latin-1 as themselves, the 68 others as the characters from U+0100 on (Radford et al. 2019).
 fn byte_level(token: &str) -> Vec<u8> {
     let is_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let byte = |character: char| {

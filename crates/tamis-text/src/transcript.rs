@@ -1,15 +1,14 @@
-//! The transcript of an episode of many turns: the token ids that the policy saw and wrote, as it saw and
-//! wrote them.
-//! A transcript begins with the prompt's ids. The ids that the policy samples follow, then those of what the
-//! environment or the tools answer, then sampled ones again. What the policy wrote is *never tokenised
-//! again*: the text `"ab"` may have been sampled as `a`, `b` where the tokenizer would write `ab`, and the
-//! gradient belongs to the tokens that were sampled.
+//! The transcript of an episode of many turns: the exact token ids that the policy saw and wrote. A
+//! transcript begins with the prompt's ids. Then come the ids that the policy samples, the ids of the
+//! environment's or the tools' answer, sampled ids again, and so on. The policy's output is *never tokenised
+//! again*: the text `"ab"` may have been sampled as `a`, `b` while the tokenizer would write `ab`, and the
+//! gradient belongs to the sampled tokens.
 //!
-//! So a chat template is never asked for the whole conversation again. [`check_template`] looks once, at the
-//! start of a run, at what the template does with a conversation that goes on, and gives a [`TurnTemplate`]:
-//! its [`TurnTemplate::continuation`] is the text, with its ids, that stands between the last token that the
-//! policy sampled and the first token of its next answer. What the template would have written otherwise
-//! about earlier answers (Qwen3 takes their `<think>` blocks out) is told as [`Difference`]s.
+//! So the chat template never renders the whole conversation again. At the start of a run, [`check_template`]
+//! checks once what the template does with a conversation that continues. It returns a [`TurnTemplate`]. Its
+//! [`TurnTemplate::continuation`] is the text, with its ids, between the last token that the policy sampled
+//! and the first token of its next answer. If the template would render earlier answers differently (Qwen3
+//! removes their `<think>` blocks), this is reported as [`Difference`]s.
 //!
 //! ```
 //! use serde_json::{Map, json};

@@ -4,7 +4,7 @@ use super::*;
 use crate::rollouts::tests::{group, table, trajectory};
 use crate::rollouts::write_rollouts_to;
 
-/// A file of five trajectories with 0 to 4 tokens, the second of which has no reward.
+/// A file of five trajectories with 0 to 4 tokens. The second has no reward.
 fn file() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let member = |number: u32| {

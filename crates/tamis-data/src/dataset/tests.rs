@@ -96,7 +96,7 @@ fn columns_by_name_and_path() {
          (data.columns.ground_truth), but the row has `task`, `kind`");
 }
 
-/// Every field of a message stays as the row has it, and the same file says the same to a resumed run.
+/// Every field of a message is kept as the row has it. The fingerprint of the same file does not change.
 #[test]
 fn messages_keep_their_fields() {
     let row = json!({"prompt": [
@@ -224,7 +224,7 @@ fn gsm8k() {
     assert!(first.ground_truth.as_deref().unwrap().ends_with("#### 72"));
 }
 
-/// A Parquet file of one column of bytes each, without a word on what they mean, as some writers leave text.
+/// A Parquet file with one column of bytes each, not declared as text. Some writers store text this way.
 fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
     bytes_file_with(folder, "bytes.parquet", rows, &[0xff, 0xd8])
 }
@@ -285,8 +285,8 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped_rows().len(), 1);
 }
 
-/// A column beside the prompt is refused with its row, or is base64 in every row: none is text in one and
-/// base64 in another.
+/// Bytes beside the prompt are refused with their row, or are base64 in every row. They are never text in one
+/// row and base64 in another.
 #[test]
 fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let folder = tempfile::tempdir().unwrap();
@@ -385,7 +385,7 @@ fn rows_with_images() {
     assert_eq!(read(&broken, &skipping).unwrap().skipped_rows().len(), 1);
 }
 
-/// Bytes of a Parquet column become a file, and what a reward is told of them is its path.
+/// Bytes of a Parquet column become a file, and a reward function gets its path.
 #[test]
 fn images_in_bytes() {
     let folder = tempfile::tempdir().unwrap();

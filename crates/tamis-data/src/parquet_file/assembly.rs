@@ -1,9 +1,8 @@
-//! Rows out of columns: Parquet keeps each leaf of a row's tree in a column of its own, with levels that say
-//! how far a value is there (definition) and in which list it continues (repetition).
+//! Assembles rows from columns. Parquet stores each leaf of a row's tree in a separate column. Levels show
+//! how far down a value is defined (definition level) and in which list it continues (repetition level).
 //!
-//! A tree of [`Node`]s follows the schema; its leaves are readers that stand at a value of the row. Values
-//! are counted before they become JSON, so that a row ends at its limit whatever its runs and dictionaries
-//! claim.
+//! A tree of [`Node`]s follows the schema; its leaves are readers at the current row. Values are counted
+//! before they become JSON, so a row cannot exceed its limit, whatever its runs and dictionaries claim.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ const ROW_BYTES: u64 = 256;
 #[derive(Debug)]
 enum Node {
     Leaf(usize),
-    /// Null where the leaf's definition level is not above this one.
+    /// Null unless the leaf's definition level is above this one.
     Optional {
         defined: i16,
         leaf: usize,
@@ -71,7 +70,7 @@ struct Column {
 pub(super) struct LeafPlace {
     /// Number of the leaf among all of the file.
     pub(super) number: usize,
-    /// Path in the objects of a row: without the groups that only make a list or a map.
+    /// Path in the objects of a row. Groups that only make a list or a map are left out.
     path: String,
 }
 
@@ -180,8 +179,8 @@ impl Builder {
     }
 }
 
-/// Whether the repeated field of a list is its element, as old writers have it, and not a group around it:
-/// the rules of Parquet's `LogicalTypes.md`.
+/// Whether the repeated field of a list is its element, as old writers store it, and not a group around the
+/// element: the rules of Parquet's `LogicalTypes.md`.
 fn is_element(repeated: &Type) -> bool {
     if repeated.is_primitive() {
         return true;
@@ -269,12 +268,12 @@ impl Assembly {
     }
 }
 
-/// What becomes of bytes of which the file does not say that they are text.
+/// How to treat bytes that the file does not declare as text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bytes {
-    /// Text, where they are.
+    /// Text, if they are UTF-8.
     Text,
-    /// As before, and some were.
+    /// As `Text`, and some were UTF-8.
     WasText,
     Base64,
 }

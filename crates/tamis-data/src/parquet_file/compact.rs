@@ -1,11 +1,12 @@
-//! The compact protocol of Thrift, as far as needed to check a header before the Parquet library believes it.
+//! The compact protocol of Thrift, only as far as needed to check a header before the Parquet library trusts
+//! it.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
 /// Structs within structs, at most; Parquet's own have fewer than ten.
 const MAX_DEPTH: usize = 32;
 
-/// A reader of one Thrift struct, which counts the bytes that it takes.
+/// A reader of one Thrift struct. It counts the bytes that it reads.
 pub(super) struct Compact<R> {
     input: R,
     pub(super) num_read: u64,
@@ -18,7 +19,7 @@ impl<R: Read> Compact<R> {
         Self { input, num_read: 0, length }
     }
 
-    /// Reads a struct to its end and returns the integers and truths among its own fields (`[0, number]`) and
+    /// Reads a struct to its end. Returns the integers and booleans among its own fields (`[0, number]`) and
     /// those of the structs in it (`[number, number in it]`).
     pub(super) fn integers(&mut self) -> Result<Vec<([i16; 2], i64)>> {
         let mut found = Vec::new();
@@ -82,7 +83,7 @@ impl<R: Read> Compact<R> {
         }
     }
 
-    /// Every member of a list takes a byte, so that more of them than bytes are left cannot be there.
+    /// Every member of a list takes at least a byte, so there cannot be more members than bytes left.
     fn check_count(&self, count: u64) -> Result<()> {
         if count > self.length.saturating_sub(self.num_read) {
             return Err(broken("a list has more members than there are bytes"));

@@ -1,4 +1,4 @@
-//! Copies of chosen rows column by column: values and levels go over as they are, so nothing is converted.
+//! Copies chosen rows column by column. Values and levels are copied unchanged, so nothing is converted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::data_record::Copied;
 use crate::record_error::RecordError;
 use crate::whole_file::WholeFile;
 
-/// Rows that are copied at a time of columns without lists; of others it is one.
+/// Rows copied at a time from columns without lists. From the others it is one.
 const ROWS_AT_A_TIME: usize = 256;
 
 /// Copies the rows that `keep(file, row)` names.
@@ -132,7 +132,7 @@ struct Target<'copy, 'writer> {
 }
 
 impl Target<'_, '_> {
-    /// Copies the rows of a row group that are kept; `size` is a value's beside what each counts for.
+    /// Copies the kept rows of a row group. `size` is a value's size beyond the fixed count of each value.
     fn copy<T: DataType>(
         &mut self,
         mut reader: ColumnReaderImpl<T>,
@@ -179,7 +179,7 @@ impl Target<'_, '_> {
                 values.retain(|_| is_chosen.next() == Some(&true));
                 writer.write_batch(&values, None, None)
             } else {
-                // A value stands where the definition level is the highest.
+                // A value is present if its definition level is the highest.
                 let mut has_value = definitions.iter().zip(chosen).filter(|(level, _)| **level == highest);
                 values.retain(|_| has_value.next().is_some_and(|(_, chosen)| *chosen));
                 let mut is_chosen = chosen.iter();

@@ -1,7 +1,7 @@
 //! Pages in Parquet's delta encodings, checked before they are decoded.
 //!
-//! The library makes room for as many lengths as such a page claims, and copies the beginning of each text
-//! from the one before: a text that all others continue is written once and decoded as often as there are
+//! The library allocates as many lengths as such a page claims, and copies the beginning of each text from
+//! the previous one. A text that all others continue is written once and decoded as often as there are
 //! values.
 
 use parquet::basic::Encoding;
@@ -105,7 +105,7 @@ pub(super) fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// So many bits from a bit on, the lowest first; bits behind the end are 0.
+/// The `width` bits from bit `from` on, the lowest first. Bits beyond the end are 0.
 pub(super) fn bits(bytes: &[u8], from: u64, width: u32) -> u64 {
     (0..u64::from(width)).fold(0, |value, bit| {
         let at = from + bit;

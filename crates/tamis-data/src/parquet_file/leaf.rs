@@ -1,4 +1,4 @@
-//! Leaves of a row: columns of single values that stand at one of its levels.
+//! Leaves of a row: columns of single values, each at its current level.
 
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
@@ -10,7 +10,7 @@ use super::pages::general;
 
 /// Rows that are read ahead of columns without lists.
 const ROWS_AHEAD: usize = 256;
-/// Where a leaf stands: the level and the value.
+/// The position of a leaf: its level and its value.
 pub(super) type Place = (usize, usize);
 
 /// A value before it is JSON.
@@ -19,7 +19,7 @@ pub(super) enum Scalar {
     Field(Field),
 }
 
-/// A column that stands at a level of a row.
+/// A column at a level of a row.
 pub(super) trait Leaf {
     fn column(&self) -> ColumnDescPtr;
     fn start_row(&mut self) -> Result<()>;
@@ -112,7 +112,7 @@ impl<T: DataType> Leaf for LeafOf<T> {
     }
 
     fn start_row(&mut self) -> Result<()> {
-        // What the row before did not take.
+        // Skip what the previous row did not take.
         while self.level < self.end {
             self.pass();
         }
@@ -121,7 +121,7 @@ impl<T: DataType> Leaf for LeafOf<T> {
             self.repetitions.clear();
             self.values.clear();
             (self.level, self.value, self.end) = (0, 0, 0);
-            // Of a column with lists one row at a time, for it may be long.
+            // From a column with lists only one row at a time: it may be long.
             let wanted = if self.has_lists() { 1 } else { ROWS_AHEAD };
             while self.num_levels() == 0 {
                 let (num_read, ..) = self.reader.read_records(

@@ -1,7 +1,7 @@
-//! Pages of a Parquet column within bounds.
-//! A page of a few bytes may decode to gigabytes: a run says how often a value comes again, a header how
-//! large something will be. What the library would reserve or decode at once is checked here before: how
-//! large a page gets, how many values its dictionary has, how many values one row has in it.
+//! Pages of a Parquet column, within limits. A page of a few bytes may decode to gigabytes: a run repeats a
+//! value any number of times, and a header claims any size. This module checks what the library would
+//! allocate or decode at once: the size of a page, the number of values in its dictionary, and the number of
+//! values of one row.
 
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
@@ -19,22 +19,22 @@ use tamis_core::figure;
 use super::compact::Compact;
 use super::delta;
 
-/// What a value counts for beside its own bytes.
+/// Size counted for each value, beside its own bytes.
 pub(crate) const VALUE_BYTES: u64 = 8;
-/// What a row counts for beside its values.
+/// Size counted for each row, beside its values.
 const ROW_BYTES: u64 = 256;
-/// Values of one row in one column, at most: as many as a line of JSON lines is long.
+/// Most values of one row in one column: their counted size is that of the longest line of JSON lines.
 const MAX_VALUES: u64 = tamis_file::MAX_LINE / VALUE_BYTES;
-/// Values (or groups of eight) in a run of levels, at most: the library keeps 32 bits of their number.
+/// Most values (or groups of eight) in a run of levels: the library keeps 32 bits of their number.
 const MAX_RUN: u64 = u32::MAX as u64 / 8;
-/// What may be decoded of any file, however small.
+/// Bytes that may be decoded from any file, however small.
 const ALWAYS_DECODED: u64 = 256 << 20;
-/// How often the length of a file its pages may be, and how often its rows: real data that repeats itself
-/// stays below a hundred.
+/// Limits on decoded pages and rows, as multiples of the file's length. Real data that repeats itself stays
+/// below a hundred.
 const PAGES_PER_BYTE: u64 = 64;
 const ROWS_PER_BYTE: u64 = 1024;
 
-/// What is decoded of one file, and how much that may be.
+/// Bytes decoded of one file so far, and their limits.
 #[derive(Debug)]
 pub(crate) struct Decoded {
     file_length: u64,
@@ -114,7 +114,7 @@ pub(crate) fn column_reader(
 struct BoundedPages {
     inner: Box<dyn PageReader>,
     file: File,
-    /// Where the next page's header begins, and where the last page ends.
+    /// Offset of the next page's header, and the end of the last page.
     next: u64,
     end: u64,
     compression: Compression,
@@ -123,12 +123,12 @@ struct BoundedPages {
     decoded: Arc<Decoded>,
 }
 
-/// What the header of a page says of its size.
+/// Sizes from the header of a page.
 struct PageSize {
     begins: u64,
     compressed: u64,
     uncompressed: u64,
-    /// Bytes of its levels, if they stand before what is compressed.
+    /// Bytes of its levels, if they precede the compressed part.
     levels: u64,
     is_compressed: bool,
 }
@@ -140,7 +140,7 @@ impl BoundedPages {
         Ok(BufReader::new(file))
     }
 
-    /// Reads the header of the next page, and moves behind the page; `None`: there is no other.
+    /// Reads the header of the next page, and moves past the page; `None` if there is none.
     fn pass_header(&mut self) -> Result<Option<PageSize>> {
         if self.next >= self.end {
             return Ok(None);
@@ -149,7 +149,7 @@ impl BoundedPages {
         let broken =
             |detail: &dyn std::fmt::Display| general(format!("a page has no valid header: {detail}"));
         let fields = header.integers().map_err(|error| broken(&error))?;
-        // Of a field that stands twice the library takes the last.
+        // If a field occurs twice, the library uses the last.
         let inner =
             |numbers: [i16; 2]| fields.iter().rfind(|(field, _)| *field == numbers).map(|(_, value)| *value);
         let field = |number: i16| inner([0, number]);
@@ -165,7 +165,7 @@ impl BoundedPages {
         if self.next > self.decoded.file_length {
             return Err(broken(&"the file ends before it"));
         }
-        // In the second version of data pages levels stand before what is compressed, and nothing may be.
+        // In version 2 of data pages, the levels precede the compressed part, and compression may be off.
         let levels = [5, 6].map(|number| inner([8, number]).unwrap_or(0));
         let levels = levels.iter().map(|length| u64::try_from(*length).unwrap_or(0)).sum::<u64>();
         let is_compressed = inner([8, 7]) != Some(0);
@@ -275,7 +275,7 @@ impl RowLength {
             let mut count = |value: u64, count: u64| {
                 let count = count.min(left);
                 left -= count;
-                // A run may be empty, and bits behind the last value are none of a row.
+                // A run may be empty, and bits after the last value belong to no row.
                 if count > 0 {
                     self.0 = if value > 0 { self.0 + count } else { 1 };
                 }

@@ -20,7 +20,7 @@ pub(super) fn of_field(field: &Field, column: &ColumnDescPtr) -> Value {
         Field::UInt(value) => Value::from(*value),
         Field::ULong(value) => Value::from(*value),
         Field::Float16(value) => float(f64::from(value.to_f32())),
-        // The number that was written: `0.1`, and not the `0.10000000149011612` that is nearest in 64 bits.
+        // The number that was written: `0.1`, not `0.10000000149011612`, the nearest in 64 bits.
         Field::Float(value) => float(value.to_string().parse().unwrap_or(f64::from(*value))),
         Field::Double(value) => float(*value),
         Field::Decimal(value) => Value::from(decimal(value).unwrap_or_else(|| field.to_string())),
@@ -42,7 +42,7 @@ pub(super) fn of_field(field: &Field, column: &ColumnDescPtr) -> Value {
     }
 }
 
-/// The digits of a decimal of at most 128 bits; the library's own text asserts `precision > scale`.
+/// The digits of a decimal of at most 128 bits. The library's own formatting asserts `precision > scale`.
 fn decimal(value: &Decimal) -> Option<String> {
     let bytes = value.data();
     let scale = usize::try_from(value.scale()).ok()?;

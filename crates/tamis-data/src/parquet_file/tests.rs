@@ -125,7 +125,7 @@ fn times_have_a_zone_where_the_file_gives_one() {
     }
 }
 
-/// Lists as old writers have them: without the group around each member, and without a word on it.
+/// Lists as old writers store them: without a group around each member, and without an annotation.
 #[test]
 fn old_lists() {
     let levels: (&[i16], &[i16]) = (&[1, 1, 0, 1], &[0, 1, 0, 0]);
@@ -158,7 +158,7 @@ fn a_row_has_the_limit_of_a_line() {
     let wide = one_list::<ByteArrayType>(TEXTS, &texts((0..120).map(|_| "x".repeat(600_000))));
     assert!(std::fs::metadata(wide.path()).unwrap().len() < 4 << 20, "the input is small");
     insta::assert_snapshot!(error(wide.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64.0 MiB");
-    // JSON of so many values, though its text is no longer than a row may be.
+    // JSON of many values. The text is no longer than a row may be.
     let values = format!("[{}0]", "0,".repeat(8_000_000));
     let schema = "message m { required binary x (JSON); }";
     let json =
@@ -180,7 +180,7 @@ fn a_file_does_not_unpack_to_more_than_data_does() {
     let message = error(claims.path());
     assert!(message.contains("it claims 1200000 rows in ") && message.contains("no data has"), "{message}");
     assert!(Columns::open(claims.path()).is_err());
-    // As many texts as a small file may have rows, each of 2 kB.
+    // As many rows as a small file may have, each a text of 2 kB.
     let schema = "message m { required binary x (UTF8); }";
     let same = texts((0..200_000).map(|_| "x".repeat(2_000)));
     let same = write::<ByteArrayType>(schema, WriterProperties::builder(), &same, None);
@@ -227,12 +227,12 @@ fn delta_encodings() {
     assert!(error(file.path()).contains("of pages, which no data does"), "{}", error(file.path()));
 }
 
-/// In the second version of data pages levels are not compressed, and a page of nulls has nothing that is.
+/// In version 2 of data pages, levels are not compressed, and a page of nulls has no compressed part.
 #[test]
 fn pages_of_the_second_version() {
     for codec in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(GzipLevel::default())] {
         let properties = WriterProperties::builder().set_compression(codec);
-        // What does not get smaller is not compressed.
+        // Data that does not shrink is not compressed.
         let properties =
             properties.set_writer_version(WriterVersion::PARQUET_2_0).set_dictionary_enabled(false);
         let list = "message m { optional group x (LIST) { repeated group list { optional binary element (UTF8); } } }";
@@ -248,7 +248,7 @@ fn pages_of_the_second_version() {
     }
 }
 
-/// Levels of a page: whatever stands behind the last value, or between two, is no beginning of a row.
+/// Levels after the last value of a page, or between two values, do not begin a row.
 #[test]
 fn empty_runs_begin_no_row() {
     let schema = parquet::schema::parser::parse_message_type("message m { repeated int32 x; }").unwrap();
@@ -259,7 +259,7 @@ fn empty_runs_begin_no_row() {
     assert!(check(&[2, 0, 0xfe, 0xff, 0xff, 7, 1], 1 << 23).is_ok());
     let error = check(&[0, 0, 2, 1], 1).unwrap_err().to_string();
     assert!(error.contains("more than 8388608 values in column `x`"), "{error}");
-    // Eight values in bits of which one counts.
+    // Eight values in bits, of which one counts.
     let mut row = pages::RowLength::default();
     let mut check = |levels: &[u8], num_values| row.add(levels, num_values, &column);
     assert!(check(&[2, 0, 0xfe, 0xff, 0xff, 7, 1], 1 << 23).is_ok());

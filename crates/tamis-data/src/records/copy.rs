@@ -10,12 +10,12 @@ use crate::parquet_file;
 use crate::record_error::RecordError;
 use crate::whole_file::WholeFile;
 
-/// Writes the rows that `keep(file, row)` names into `target`; `file` counts the sources and `row` the rows
-/// of each, both from 0, blank lines not counted, as [`crate::records::Records`] yields them.
+/// Writes the rows for which `keep(file, row)` is true into `target`. `file` is the index of the source and
+/// `row` that of the row in it, both from 0, without blank lines, as [`crate::records::Records`] yields them.
 ///
-/// JSON lines are copied byte for byte (a missing last line break is added); Parquet rows keep their schema,
+/// JSON lines are copied byte for byte (a missing last line break is added). Parquet rows keep their schema,
 /// metadata and exact values. The target appears whole or not at all. All sources must have one format, and
-/// one schema where it is Parquet.
+/// Parquet files one schema.
 pub fn copy_rows(
     sources: &[PathBuf],
     mut keep: impl FnMut(usize, u64) -> bool,

@@ -229,8 +229,8 @@ fn copies_that_cannot_be() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 
-/// Bytes changed, cut out or doubled anywhere: rows or errors, never a panic, never endless. Two halves, so
-/// that they run side by side.
+/// Bytes changed, removed or doubled anywhere give rows or errors, never a panic, and reading ends. In two
+/// halves, so that they run in parallel.
 #[test]
 fn mutated_files_never_panic() {
     mutate_files(5000, [7; 32]);

@@ -66,7 +66,7 @@ pub(crate) fn table(group: &Group) -> Vec<RolloutRow<'_>> {
         .collect()
 }
 
-/// What a file of these rows holds.
+/// The rows of a file that these rows were written to.
 fn written(rows: &[RolloutRow<'_>]) -> Vec<Value> {
     let file = tempfile::Builder::new().suffix(".parquet").tempfile().unwrap();
     write_rollouts_to(file.reopen().unwrap(), rows).unwrap();
@@ -105,7 +105,7 @@ fn rows_come_back_as_they_were() {
     assert_eq!(values(&read[2], &["token_ids", "ground_truth"]), json!([[0], "2"]));
 }
 
-/// In files where a selector passed over prompts, and no others.
+/// Only in files of runs with a selector that passed over prompts.
 #[test]
 fn the_probability_with_which_a_prompt_was_taken_is_written() {
     let group = group();

@@ -1,7 +1,7 @@
 //! `{% generation %}` blocks, with which training templates mark the assistant's tokens.
 
-/// The template with `generation` and `endgeneration` tags replaced by an `if true` of the same whitespace
-/// control and on the same line, so that what is between them is rendered and error lines stay right.
+/// Replaces `generation` and `endgeneration` tags by an `if true` with the same whitespace control, on the
+/// same line. So their content is rendered, and the lines in errors stay right.
 pub(super) fn remove_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -23,7 +23,7 @@ pub(super) fn remove_tags(source: &str) -> String {
     out
 }
 
-/// Whitespace marks, replacement and length of a tag, where it is one of the two.
+/// Whitespace marks, replacement and length of a tag, if it is one of the two.
 fn parse(tag: &str) -> Option<(&str, &'static str, &str, usize)> {
     let inside = tag.strip_prefix("{%")?;
     let end = inside.find("%}")?;

@@ -1,17 +1,18 @@
 //! Limits of a chat template's work on one conversation: steps, text, depth.
 //!
-//! | what | limit | where |
+//! | what | limit | checked by |
 //! |---|---|---|
 //! | instructions | [`MAX_STEPS`] | the engine's fuel |
-//! | a value, written out | [`MAX_VALUE`] | here, before an operator builds it, after anything else gave it |
+//! | a value, written out | [`MAX_VALUE`] | here: before an operator builds it, after anything else returned
+//! it |
 //! | work: everything built, read, compared and searched | [`MAX_WORK`] | here, see [`Price`] |
 //! | lists in lists | [`MAX_DEPTH`] | here |
 //! | loops, blocks and macros within each other | [`MAX_RECURSION`] | the engine |
 //!
-//! A unit of work is what copies a byte: 4 nanoseconds are more than enough for each in an optimised build.
-//! So a rendering takes [`MAX_WORK`] bytes and a few times [`MAX_VALUE`] at most, and about a second (a few
-//! in a build without optimisation), which is also how long a Ctrl-C waits at most where no thread can be
-//! left behind. The rendering that is under way on a thread has its allowance in a cell of that thread.
+//! A unit of work is the work of copying a byte; 4 nanoseconds for each are more than enough in an optimised
+//! build. So a rendering takes at most [`MAX_WORK`] bytes and a few times [`MAX_VALUE`], and about a second
+//! (a few seconds in a build without optimisation). If no thread can be left behind, a Ctrl-C waits at most
+//! that long. The current rendering of a thread has its budget in a thread-local cell.
 
 use std::cell::Cell;
 
@@ -26,19 +27,20 @@ const MAX_STEPS: u64 = 5_000_000;
 const MAX_VALUE: usize = 4 << 20;
 /// Work of one rendering, in bytes copied: 256 MiB.
 const MAX_WORK: usize = 256 << 20;
-/// Levels of loops, blocks and macros (which count as several): a name is looked up through all of them.
+/// Levels of nested loops, blocks and macros (which count as several). A name is looked up through all of
+/// them.
 const MAX_RECURSION: usize = 100;
 /// Levels of lists in lists, or of mappings.
 const MAX_DEPTH: usize = 64;
 
-/// Bytes that an item of a list counts in its text, whatever it is.
+/// Bytes counted for any item of a list in its text.
 const ITEM: usize = 8;
 /// Work of visiting a value: of copying, counting or comparing it without its text.
 const VISIT: usize = 16;
-/// Work of calling a filter, a test or a method, of which `map` and `select` make one for each item.
+/// Work of calling a filter, a test or a method. `map` and `select` make one call for each item.
 const CALL: usize = 64;
 
-/// Names of the filters that stand for operators; no template can write them.
+/// Names of the filters that replace operators. No template can write them.
 pub(super) const ADD: &str = "tamis:add";
 pub(super) const CONCAT: &str = "tamis:concat";
 pub(super) const MULTIPLY: &str = "tamis:multiply";
@@ -110,7 +112,7 @@ pub(super) fn within_depth(depth: usize) -> Result<(), Error> {
 struct Size {
     /// About the bytes that it takes written out.
     text: usize,
-    /// Values in it, itself among them. Texts are shared, so this many words are what a copy of a list takes.
+    /// Number of values in it, including itself. Texts are shared, so a copy of a list takes this many words.
     values: usize,
 }
 
@@ -172,8 +174,8 @@ fn size(value: &Value) -> Result<usize, Error> {
     value.as_str().map_or_else(|| Ok(Size::of(value)?.text), |text| Ok(text.len()))
 }
 
-/// A value that something other than an operator gave: measured, and a sequence that is computed as it is
-/// read is computed now, so that none is piled on another.
+/// Checks a value that did not come from an operator: measures it, and evaluates a lazy sequence now, so that
+/// none is piled on another.
 pub(super) fn built(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => {
@@ -209,7 +211,7 @@ fn charge_look(value: &Value) -> Result<Value, Error> {
     Ok(value.clone())
 }
 
-/// A value of which a part is asked for.
+/// Charges for a value when only a part of it is used.
 fn charge_glance(value: &Value) -> Result<Value, Error> {
     charge(glance_work(value))?;
     Ok(value.clone())
@@ -268,7 +270,7 @@ fn arithmetic(
     Ok(Value::from(real(number(left)?, number(right)?)))
 }
 
-/// What a division leaves, with the sign of the divisor as in Python.
+/// The remainder of a division, with the sign of the divisor as in Python.
 pub(super) fn rest_of_division(left: &Value, right: &Value) -> Result<Value, Error> {
     if !(is_number(left) && is_number(right)) {
         return Err(unsupported_error("%", left, right));
@@ -324,7 +326,7 @@ fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
     if !is_number(times) || !(is_list(repeated) || repeated.as_str().is_some()) {
         return Err(unsupported_error("*", left, right));
     }
-    // As in Python, fewer than none is none.
+    // As in Python, a negative number counts as none.
     let times = if times.kind() == ValueKind::Bool {
         usize::from(times.is_true())
     } else {
@@ -365,7 +367,7 @@ fn largest(arguments: &[Value]) -> usize {
     arguments.iter().map(inside).max().unwrap_or(0)
 }
 
-/// The widths that a format string asks for together: those it spells, and those it takes from its arguments.
+/// The sum of the widths in a format string: those it spells out, and those it takes from its arguments.
 fn format_width(format: &str, arguments: &[Value]) -> usize {
     let mut total = 0_usize;
     for digits in
@@ -385,8 +387,7 @@ pub(super) fn start_of_sum(arguments: &[Value]) -> Value {
     given.filter(|start| !start.is_undefined()).unwrap_or_else(|| Value::from(0))
 }
 
-/// The bytes that a filter or a method may give for a value, where that is more than a few times what it
-/// gets.
+/// Most bytes that a filter or a method may return, if that can be more than a few times its input.
 pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Ok(match name {
@@ -426,7 +427,7 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
 enum Price {
     /// Finds a place in it.
     Glance,
-    /// Visits its items; what they are is not read, or by a filter of its own.
+    /// Visits its items. The items are not read, except by a filter with a price of its own.
     Visit,
     /// Goes through all of it.
     Read,
@@ -450,7 +451,7 @@ impl Price {
     }
 
     fn work(self, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
-        // An argument is read, and one that is text (a path of an attribute, a mark between items) once for
+        // Arguments are read once. A text argument (the path of an attribute, a separator) is read once for
         // each item.
         let (mut given, mut texts) = (CALL, 0_usize);
         for argument in arguments {
@@ -471,7 +472,7 @@ impl Price {
             }
             (Self::Sort, _) => {
                 let once = Size::of(value)?.read_work().saturating_add(visiting);
-                // As often as a sorted half is merged with another, and once more.
+                // Once for each level of merging, and once more.
                 once.saturating_mul(1 + num_items.max(1).ilog2() as usize)
             }
         };
@@ -479,7 +480,7 @@ impl Price {
     }
 }
 
-/// Charges a call of a filter, a test or a method, and asks for what it is about to build.
+/// Charges a call of a filter, a test or a method, and checks the size of what it will build.
 pub(super) fn charge_call(name: &str, value: &Value, arguments: &[Value]) -> Result<(), Error> {
     charge(Price::of(name).work(value, arguments)?)?;
     match cost(name, value, arguments)? {
@@ -488,8 +489,7 @@ pub(super) fn charge_call(name: &str, value: &Value, arguments: &[Value]) -> Res
     }
 }
 
-/// A filter that charges its calls and measures what it gives, wherever it is called from: `map` calls
-/// others.
+/// A filter that charges for its calls and measures its results, also if `map` calls it.
 pub(super) fn add_filter(environment: &mut Environment<'static>, name: &'static str, filter: Value) {
     environment.add_filter(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
         let rest = rest.into_values();

@@ -1,17 +1,17 @@
 //! Messages as templates get them.
 //!
-//! As `transformers` 5.23 does before it renders: a field that is null is left out (templates would print
-//! `None`, and know what to do without it), and a message's reasoning is there by the names that templates
-//! read, `reasoning_content` and `thinking`.
+//! As in `transformers` 5.23, before rendering, a null field is removed (a template would print `None`, but
+//! handles absence), and a message's reasoning gets both names that templates read, `reasoning_content` and
+//! `thinking`.
 //!
-//! Content in parts goes to the template in parts. Many templates know texts only: `transformers` fails on
-//! these or prints the list as Python writes one. Then the texts of the parts are joined, as servers do.
+//! Content in parts goes to the template in parts. Many templates only support text: in `transformers` they
+//! fail, or print the list as Python writes it. Here, as in servers, the texts of the parts are then joined.
 
 use serde_json::{Map, Value};
 
 use super::python;
 
-/// The names that a message's reasoning has in data and answers; the first that is there counts.
+/// The names of a message's reasoning in data and answers. The first one that exists counts.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Messages without fields that are null, and with their reasoning by all names.
@@ -35,7 +35,7 @@ fn normalize_one(message: &Value) -> Value {
     Value::Object(all)
 }
 
-/// The texts of content that comes in parts; `None` of any other, and of parts that are no text.
+/// The joined texts of content in parts; `None` for other content, and if a part is not text.
 fn joined_text(message: &Value) -> Option<String> {
     let parts = message["content"].as_array()?;
     let is_text = |part: &Value| part["type"].as_str().is_none_or(|kind| kind == "text");
@@ -58,7 +58,7 @@ pub(super) fn joined(messages: &[Value]) -> Option<Vec<Value>> {
     Some(messages.iter().zip(texts).map(with_text).collect())
 }
 
-/// Whether a text has the parts of a message in it as Python prints a list.
+/// Whether a rendered text contains a message's parts as Python prints a list.
 pub(super) fn shows_lists(messages: &[Value], text: &str) -> bool {
     let lists = messages.iter().filter(|message| joined_text(message).is_some());
     lists.map(|message| python::from_json(&message["content"]).to_string()).any(|list| text.contains(&list))

@@ -1,11 +1,11 @@
 //! A chat template compiled so that everything it builds is measured.
 //!
-//! The engine bounds steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a
-//! terabyte. So the parsed template is rebuilt before it is compiled: an operator that builds becomes a
-//! filter of [`limits`](super::limits) that measures before it builds, whatever else makes a value (a
-//! literal, a call, a slice) goes through one that measures the result, what is compared, searched or indexed
-//! through one that counts it, and plain text is written as an expression, so that the formatter measures it
-//! too. Filters and tests measure themselves.
+//! The engine limits steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a
+//! terabyte. So the parsed template is rewritten before it is compiled. An operator that builds a value
+//! becomes a filter of [`limits`](super::limits), which measures before it builds. Other sources of values (a
+//! literal, a call, a slice) go through a filter that measures the result. Values that are compared, searched
+//! or indexed go through one that counts them. Plain text is written as an expression, so that the formatter
+//! measures it too. Filters and tests measure themselves.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use super::limits::{ADD, BUILT, CONCAT, CUT, GLANCED_AT, LOOKED_AT, MULTIPLY, REMAINDER, STORED};
 
-/// Tokens between `{{` and `}}` at most: the compiler recurses over the operators of an expression.
+/// Most tokens between `{{` and `}}`: the compiler recurses over the operators of an expression.
 const MAX_TAG_TOKENS: usize = 2000;
 /// Bytes of a name at most: it is compared wherever it is looked up.
 const MAX_NAME: usize = 200;
@@ -34,8 +34,7 @@ pub(super) struct TemplateProgram {
 }
 
 impl TemplateProgram {
-    /// Compiles a template. Its text stays in memory for as long as the process lives: a run has one
-    /// template.
+    /// Compiles a template. Its text stays in memory until the process ends: a run has one template.
     pub(super) fn compile(source: String, syntax: &SyntaxConfig) -> Result<Self, Error> {
         check_tags(&source, syntax)?;
         let source: &'static str = source.leak();
@@ -55,11 +54,11 @@ impl TemplateProgram {
     }
 }
 
-/// Refuses what the parser would build so deep a tree of that walking it overflows the stack.
+/// Refuses templates whose syntax tree would be so deep that walking it overflows the stack.
 fn check_tags(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut num_tokens, mut num_branches) = (0, 0);
     for token in tokenize(source, false, syntax.clone()) {
-        // What is no token is reported by the parser, with its place.
+        // The parser reports invalid tokens, with their place.
         let Ok((token, span)) = token else { return Ok(()) };
         match token {
             Token::VariableStart | Token::BlockStart => num_tokens = 0,
@@ -154,7 +153,7 @@ fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
             ast::Block { name: block.name, required: block.required, body: body(&block.body) },
             block.span(),
         )),
-        // There are no other templates: these fail where they are reached, as they do in `transformers`.
+        // There are no other templates. These statements fail when they are reached, as in `transformers`.
         Stmt::Import(import) => Stmt::Import(Spanned::new(
             ast::Import { expr: expression(&import.expr), name: target(&import.name) },
             import.span(),
@@ -220,12 +219,12 @@ fn mark_built(value: Expr<'_>) -> Expr<'_> {
     apply_filter(value, BUILT, Vec::new())
 }
 
-/// A value that is about to be read through: what takes long to read is counted.
+/// Marks a value that is about to be read completely, so that long reads are counted.
 fn mark_looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
     if is_short(node) { expression(node) } else { apply_filter(expression(node), LOOKED_AT, Vec::new()) }
 }
 
-/// A value of which a part is asked for, or that a function gets.
+/// Marks a value that is only used in part, or is passed to a function.
 fn mark_glanced_at<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
         // `self.name()` is a block, and a loop is no value.
@@ -357,7 +356,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
     }
 }
 
-/// A call keeps its shape, by which the compiler knows a method from a function.
+/// A call keeps its shape: the compiler needs it to distinguish methods from functions.
 fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
     let (expr, argument): (_, fn(&Expr<'s>) -> Expr<'s>) = match &node.expr {
         // `loop.changed` compares; other methods charge for themselves.

@@ -1,5 +1,5 @@
-//! Methods, tests and filters of Python and Jinja2 that templates expect and minijinja lacks or treats
-//! otherwise.
+//! Methods, tests and filters of Python and Jinja2 that templates expect and minijinja lacks or implements
+//! differently.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
@@ -27,14 +27,14 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     });
     minijinja_contrib::add_to_environment(environment);
 
-    // Python can iterate over text, over mappings and over what is undefined, but not over None.
+    // Python iterates over text, mappings and undefined values, but not over None.
     let iterable =
         |value: &Value| !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number);
     environment.add_test("iterable", iterable);
     environment.add_test("sequence", iterable);
 }
 
-/// Length of a value; 0 of one that is undefined.
+/// Length of a value; 0 if it is undefined.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
@@ -55,7 +55,7 @@ pub(super) fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// The default (0) where the value is no number.
+/// The default (0) if the value is not a number.
 pub(super) fn int(
     state: &State,
     value: &Value,
@@ -68,7 +68,7 @@ pub(super) fn int(
         .or_else(|_| Ok(default.unwrap_or_else(|| Value::from(0))))
 }
 
-/// The default (0.0) where the value is no number.
+/// The default (0.0) if the value is not a number.
 pub(super) fn float(
     state: &State,
     value: &Value,
@@ -80,8 +80,8 @@ pub(super) fn float(
         .or_else(|_| Ok(default.unwrap_or_else(|| Value::from(0.0))))
 }
 
-/// Indents all lines but the first (it too where `first`; empty ones too where `blank`) and keeps a final
-/// line break.
+/// Indents all lines except the first (also the first with `first`, and empty ones with `blank`). A final
+/// line break is kept.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn indent(
     text: &str,
@@ -239,7 +239,7 @@ fn call_string_method(text: &str, method: &str, arguments: &[Value]) -> Option<R
     })
 }
 
-/// No template needs to pad a text further; a larger number is taken as this one.
+/// Largest width for padding; no template needs more. Larger numbers count as this one.
 const MAX_WIDTH: usize = 4096;
 
 /// Splits from the right, at a text or at runs of white space.

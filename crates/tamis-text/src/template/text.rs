@@ -1,4 +1,4 @@
-//! Values as text as Python writes them: `str` of a float, alone and in lists, and what is made of that.
+//! Values as text in Python's format: `str` of a float, by itself and in lists, and everything built on it.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, State, Value, filters};
 
 use super::{json, limits};
 
-/// Filters that read their value as a text, whatever it is.
+/// Filters that read any value as a text.
 pub(super) const READ_AS_TEXT: [&str; 16] = [
     "capitalize",
     "center",
@@ -99,7 +99,8 @@ fn write(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// `join`: items that Python writes otherwise as their texts. An attribute is looked up by the engine.
+/// `join`: items that Python would write differently are first turned into their texts. The engine looks up
+/// attributes.
 pub(super) fn join(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let rest = rest.into_values();
     let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
@@ -139,7 +140,7 @@ pub(super) fn sum(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) -
     items.try_iter()?.try_fold(start, |sum, item| limits::add(&sum, &item))
 }
 
-/// A printf-style text with its arguments. What `%s` and `%r` print is written as Python does.
+/// A printf-style text with its arguments. `%s` and `%r` print as Python does.
 pub(super) fn printf(state: &mut State, format: &Value, arguments: Vec<Value>) -> Result<Value, Error> {
     let Some(text) = format.as_str() else {
         return Err(Error::new(ErrorKind::InvalidOperation, "what is formatted must be a text"));
@@ -176,7 +177,7 @@ pub(super) fn printf(state: &mut State, format: &Value, arguments: Vec<Value>) -
         let read = before.len() + 1 + end + length;
         rest = &rest[read..];
         if rest.starts_with('(') && end + length == 0 {
-            // As it is.
+            // Unchanged.
             plain.push_str(rest);
             rest = "";
         }
@@ -201,7 +202,7 @@ pub(super) fn remainder(state: &mut State, left: &Value, right: &Value) -> Resul
     limits::built(&printf(state, left, arguments)?)
 }
 
-/// `str.format`: floats and lists are written as Python does if no field says how.
+/// `str.format`: floats and lists are written as in Python if no format is given.
 pub(super) fn str_format(format: &str, arguments: &[Value]) -> Result<Value, Error> {
     let shown = |argument: &Value| if argument.is_kwargs() { Ok(argument.clone()) } else { shown(argument) };
     let arguments: Vec<Value> = if format.contains([':', '!', '.', '[']) {

@@ -1,9 +1,9 @@
-//! What a chat template does with a conversation that goes on, looked at once.
+//! Checks once what a chat template does with a conversation that continues.
 //!
-//! Probes are conversations of two answers whose messages are words that can be found again. Each is written
-//! twice: as a transcript grows (prompt, answer, continuation, answer, continuation) and as the template
-//! renders the same messages at once. Where the two differ, the words around the place tell whose message
-//! it is.
+//! Probes are conversations with two answers, whose messages are words that can be found again. Each is
+//! written twice: as a transcript grows (prompt, answer, continuation, answer, continuation), and as the
+//! template renders the same messages at once. If the two differ, the nearest words show which message is
+//! affected.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use super::unrendered;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
-/// Characters of the two texts that are shown before and after the place where they part.
+/// Characters shown of each text before and after the first difference.
 const NUM_SHOWN: usize = 40;
 
-/// A kind of conversation that templates may treat in a way of its own.
+/// A kind of conversation that templates may treat specially.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationForm {
     /// Answers of a single word.
@@ -70,16 +70,16 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Finds how a template goes on after an answer, and what it would write otherwise about earlier ones.
-/// `arguments` are the template's variables, as prompts are rendered with; with `tools` among them, results
-/// of tools are looked at too. `end_token_ids` are those that end an answer ([`Tokenizer::end_token_ids`]).
-/// What only concerns the assistant's own earlier text is told in [`TurnTemplate::differences`]: the
-/// transcript keeps what was sampled. The rest is refused.
+/// Finds how a template continues after an answer, and how it would render earlier answers differently.
+/// `arguments` are the template's variables, the same as for prompts; if they have `tools`, tool results are
+/// checked too. `end_token_ids` are those that end an answer ([`Tokenizer::end_token_ids`]). Differences that
+/// only affect the assistant's own earlier text are listed in [`TurnTemplate::differences`]: the transcript
+/// keeps what was sampled. All others are errors.
 ///
 /// # Errors
-/// Where the template refuses a conversation of two answers, does not show the assistant's message, or
-/// rewrites a system's, user's or tool's message once others follow (some templates move the system's text or
-/// the tools to the last user's message).
+/// The template refuses a conversation with two answers, does not show the assistant's message, or rewrites a
+/// system, user or tool message once others follow (some templates move the system's text or the tools to the
+/// last user message).
 pub fn check_template(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
@@ -97,11 +97,11 @@ pub fn check_template(
     };
     checked.end_texts.retain(|text| !text.is_empty());
     let has_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
-    // Some templates know no system's messages.
+    // Some templates do not accept system messages.
     let system = Conversation::new(ConversationForm::Plain, true);
     let with_system = checked.rendered(&system.messages[..2]).is_ok();
     checked.find_turn_end(&Conversation::new(ConversationForm::Plain, with_system))?;
-    // Where the generation prompt opens a `<think>` block, all answers begin in it.
+    // If the generation prompt opens a `<think>` block, all answers begin in it.
     let opened =
         opens_block(&checked.rendered(&Conversation::new(ConversationForm::Plain, false).messages[..1])?);
     let probes = [
@@ -214,7 +214,7 @@ impl TurnTemplate {
         Ok(())
     }
 
-    /// Whether a tool's result is shown where the assistant's message has no call.
+    /// Whether a tool's result is shown although the assistant's message has no call.
     fn shows_results(&self, conversation: &Conversation) -> bool {
         let result = conversation.answers[0] + 1;
         let word = conversation.words[result].as_str();
@@ -223,8 +223,8 @@ impl TurnTemplate {
         shown(result + 1) && shown(conversation.messages.len())
     }
 
-    /// For templates that show a tool's result only behind a call: how a model spells calls is not known
-    /// here, so that the way on is found is all that can be asked.
+    /// For templates that show a tool's result only after a call. How the model spells calls is not known
+    /// here, so this only checks that a continuation is found.
     fn find_result_of_call(&self, mut conversation: Conversation) -> Result<(), Fault> {
         let answer = conversation.answers[0];
         let call = json!({"name": "tool", "arguments": {}});
@@ -246,13 +246,13 @@ impl TurnTemplate {
     fn compare(&self, conversation: &Conversation, num_answers: usize) -> Result<Vec<Difference>, Fault> {
         let Conversation { messages, words, answers, .. } = conversation;
         let mut transcript = self.rendered(&messages[..answers[0]])?;
-        // Where what was observed after an answer begins.
+        // For each answer, where the text after it begins.
         let mut observed = vec![0; messages.len()];
         let mut end = answers[0];
         for (turn, &answer) in answers.iter().enumerate().take(num_answers) {
             end = answers.get(turn + 1).copied().unwrap_or(messages.len());
             let content = messages[answer]["content"].as_str().unwrap_or_default();
-            // Where the generation prompt opens the block, the policy does not.
+            // If the generation prompt opens the block, the policy does not write its beginning.
             let opened = opens_block(&transcript);
             let sampled = content.strip_prefix("<think>\n").filter(|_| opened).unwrap_or(content);
             transcript.push_str(sampled);
@@ -269,7 +269,8 @@ impl TurnTemplate {
         for (index, word) in words[..end].iter().enumerate() {
             let find = |text: &str, from: usize| text[from..].find(word.as_str()).map(|at| from + at);
             let (Some(our_place), their_place) = (find(&transcript, ours), find(&rendered, theirs)) else {
-                // Nor was it shown when it was new: some templates have no place for the system's.
+                // It was not shown when it was new, either. Some templates have no place for the system's
+                // text.
                 if messages[index]["role"] != "system" {
                     return Err(conversation.vanished(index));
                 }
@@ -291,7 +292,7 @@ impl TurnTemplate {
                 let Some(answer) = answer else {
                     return Err(conversation.rewrites(index, shown.0, shown.1));
                 };
-                // The message before the answer, and the one after it, must stand as they are.
+                // The messages before and after the answer must not change.
                 if let Some(before) = previous.filter(|&previous| !conversation.is_answer(previous))
                     && !their_gap.starts_with(&self.message_end(conversation, before)?)
                 {
@@ -312,7 +313,7 @@ impl TurnTemplate {
         Ok(differences)
     }
 
-    /// What the template writes after a message's text for that message, generation prompt not included.
+    /// What the template writes after a message's text to end that message, without the generation prompt.
     fn message_end(&self, conversation: &Conversation, index: usize) -> Result<String, Fault> {
         let messages = &conversation.messages[..=index];
         let after = |text: String| {

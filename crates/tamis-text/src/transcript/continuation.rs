@@ -1,8 +1,8 @@
-//! What stands between two answers, and how it is found.
+//! The text between two answers, and how it is found.
 //!
-//! The conversation is rendered with a word in the place of the assistant's last message that stands nowhere
-//! else in it. What follows the word is the end of that message as the template writes it, the new
-//! messages, and the generation prompt.
+//! The conversation is rendered with a unique word in place of the assistant's last message. The text after
+//! that word is the end of the message as the template writes it, the new messages, and the generation
+//! prompt.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,16 @@ use crate::tokenizer::Tokenizer;
 /// Words that are tried before the template itself is found to repeat them.
 const NUM_TRIES: usize = 4;
 
-/// What a policy is given between two answers.
+/// The text that a policy gets between two answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continuation {
     /// Token ids of `text`.
     pub token_ids: Vec<u32>,
-    /// From the end of what was sampled to the beginning of the next answer.
+    /// From the end of the sampled tokens to the beginning of the next answer.
     pub text: String,
 }
 
-/// A chat template that can go on where a policy stopped; made by [`check_template`](super::check_template).
+/// A chat template that can continue after sampled tokens; made by [`check_template`](super::check_template).
 #[derive(Debug, Clone)]
 pub struct TurnTemplate {
     pub(super) template: ChatTemplate,
@@ -42,39 +42,38 @@ pub struct TurnTemplate {
 }
 
 impl TurnTemplate {
-    /// What the template would write otherwise about earlier answers than the transcript has it. A run
-    /// tells them once; the transcript keeps what was sampled.
+    /// How the template would render earlier answers differently from the transcript. A run reports this
+    /// once; the transcript keeps what was sampled.
     pub fn differences(&self) -> &[super::Difference] {
         &self.differences
     }
 
-    /// How the template ends an assistant's message, white space after it included; empty where that could
-    /// not be told from what follows.
+    /// How the template ends an assistant's message, with the white space after it. Empty if it could not be
+    /// separated from what follows.
     pub fn turn_end(&self) -> &str {
         &self.turn_end
     }
 
-    /// The same with other variables of the template.
+    /// The same template with other variables.
     #[must_use]
     pub fn with_arguments(&self, arguments: Map<String, Value>) -> Self {
         Self { arguments, ..self.clone() }
     }
 
-    /// What the policy is given after its last answer.
-    /// `messages` are those so far; the last is the assistant's, of which only its tool calls are looked at.
-    /// `new` are the messages that follow it (a user's observation, results of tools). `sampled` are the ids
-    /// of the last answer: where they end in an end token, or spell the end of the turn otherwise, the
-    /// continuation begins behind it. Else (the answer ended by length or at a stop string) the end of the
-    /// turn is part of the continuation. An end token other than the template's takes the place of the
-    /// template's.
+    /// The policy's input after its last answer. `messages` are the messages so far. The last one must be the
+    /// assistant's, and only its tool calls are read. `new` are the messages that follow (a user's
+    /// observation, tool results). `sampled` are the ids of the last answer. If they end in an end token, or
+    /// otherwise spell the end of the turn, the continuation begins after it. If not (the answer ended by
+    /// length or at a stop string), the end of the turn is part of the continuation. Another end token
+    /// replaces the template's.
     ///
     /// Texts of messages are tokenised as in prompts: a special token that is spelled out in one becomes that
     /// token.
     ///
     /// # Errors
-    /// Where the messages do not end in the assistant's, where nothing is new or an assistant's message is,
-    /// where the template refuses the conversation or does not show the assistant's message exactly once, and
-    /// where the tokenizer has no token for a character.
+    /// The last message is not the assistant's; `new` is empty or has an assistant's message; the template
+    /// refuses the conversation, or does not show the assistant's message exactly once; the tokenizer has no
+    /// token for a character.
     pub fn continuation<M: Serialize>(
         &self,
         tokenizer: &Tokenizer,
@@ -117,14 +116,14 @@ impl TurnTemplate {
         Ok(Tail { text, end })
     }
 
-    /// The same where the policy called tools, for templates that look in the assistant's message for the
-    /// call that a result belongs to: the end of the turn, and what the new messages add behind it. `None`
-    /// where the two cannot be told apart.
+    /// As [`Self::tail`] after tool calls, for templates that look for a result's call in the assistant's
+    /// message. Finds the end of the turn, and what the new messages add after it. `None` if the two cannot
+    /// be separated.
     fn tail_of_calls(&self, before: &[Value], calls: &Value, new: &[Value]) -> Option<Tail> {
         let ended = self.after_placeholder(before, Some(calls), &[], false).ok()?;
         let continued = self.after_placeholder(before, Some(calls), new, true).ok()?;
         let added = continued.strip_prefix(&ended)?;
-        // Some models end a call with a token of its own.
+        // Some models end a call with a special token.
         let own = || {
             let shown = ended.trim_end();
             let end =
@@ -177,7 +176,8 @@ impl TurnTemplate {
     /// Length of the part of a tail that was sampled already.
     fn sampled_end(&self, tokenizer: &Tokenizer, tail: &Tail, sampled: &[u32]) -> Result<usize, Fault> {
         if let Some(&last) = sampled.last().filter(|id| self.end_token_ids.contains(id)) {
-            // Some models end an answer with the token that begins what follows, another for a tool's result.
+            // Some models end an answer with the token that begins the next message, and use another one
+            // before a tool's result.
             let begins = || {
                 let token = tokenizer.token(last).filter(|token| tail.text.starts_with(token.as_str()))?;
                 Some(token.len()).filter(|_| !self.between.is_empty())
@@ -192,14 +192,14 @@ impl TurnTemplate {
     }
 }
 
-/// What follows the content of an assistant's message.
+/// The text after the content of an assistant's message.
 pub(super) struct Tail {
     pub(super) text: String,
-    /// How far the template's own text goes before any text of a message can stand.
+    /// Length of the template's own text, before the text of any message can begin.
     pub(super) end: usize,
 }
 
-/// Where the first end token in a text ends.
+/// The position after the first end token in a text.
 pub(super) fn first_end(text: &str, end_texts: &[String]) -> Option<usize> {
     let places = end_texts.iter().filter_map(|end| Some((text.find(end.as_str())?, end.len())));
     places.min().map(|(start, length)| start + length)

@@ -10,7 +10,7 @@ use super::*;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
-/// A template in the form of released models; `tests/chat_templates/README.md` tells where each is from.
+/// A template in the form of released models. `tests/chat_templates/README.md` lists their sources.
 struct Model {
     source: &'static str,
     begin: &'static str,
@@ -116,8 +116,8 @@ impl Model {
         shown.join("\n")
     }
 
-    /// Plays an episode: each round is what the policy samples, its message, and the messages that follow.
-    /// The tokens of the whole, and its messages.
+    /// Plays an episode. Each round is the policy's sample, its message, and the messages that follow.
+    /// Returns the tokens of the whole and its messages.
     fn episode(
         &self,
         arguments: &Map<String, Value>,
@@ -205,8 +205,8 @@ fn read_with_tools_as_a_whole(model: &Model, two_calls: bool) {
     assert_eq!(decode(&transcript), whole);
 }
 
-/// Llama's own templates, where the user has put them: what they write after an answer is what those in their
-/// form do.
+/// Llama's own templates, if the user has put them there. After an answer they write the same as templates of
+/// their form here.
 #[test]
 fn released_templates_that_lie_beside() {
     let Some(folder) = tamis_golden::data("chat_templates") else { return };
@@ -228,8 +228,8 @@ fn released_templates_that_lie_beside() {
     }
 }
 
-/// What a template of this form does with what the model brings itself: a day, tools of its own, and tools in
-/// the system's message.
+/// Values that a template of this form gets from the model's side: a date, tools, and tools in the system's
+/// message.
 #[test]
 fn arguments_of_a_template_with_tools() {
     let render = |more: Value, messages: &[Value]| {
@@ -256,13 +256,13 @@ fn arguments_of_a_template_with_tools() {
         render(json!({}), &[user("Where?"), two, user("Go on.")]),
         Err(TemplateError::Raised { .. })
     ));
-    // Tools have no place where the user says nothing.
+    // Tools have no place without a user message.
     let system = json!({"role": "system", "content": "Be brief."});
     let alone = render(json!({}), &[system]);
     assert!(matches!(alone, Err(TemplateError::Raised { .. })), "{alone:?}");
 }
 
-/// SmolLM2's template writes a tool's result as a message of its role and has no place for calls.
+/// SmolLM2's template writes a tool's result as a message of that role, and has no place for calls.
 #[test]
 fn tool_messages_of_a_template_that_knows_no_tools() {
     for (model, role) in [(&SMOLLM2, "tool"), (&HEADERS, "tool")] {
@@ -326,7 +326,7 @@ fn an_answer_without_an_end_gets_one() {
     // Spelled in ordinary tokens, it ends nothing.
     assert_eq!(end(&odd_ids("Up<|im_end|>")), whole);
     assert_eq!(end(&ids("Up<|im_end|>")), whole["<|im_end|>".len()..]);
-    // Another end token stands for the template's.
+    // Another end token replaces the template's.
     assert_eq!(end(&ids("Up<|endoftext|>")), whole["<|im_end|>".len()..]);
     // One in the middle is not the last.
     assert_eq!(end(&ids("<|im_end|>Up")), whole);
@@ -350,7 +350,7 @@ fn ends_that_are_ordinary_text() {
     // The end token is no part of this template: both stay.
     assert_eq!(end(&ids("Up<|endoftext|>")), "[end]\n[user]x[end]\n[assistant]");
     assert_eq!(model.check(&Map::new()).unwrap().turn_end(), "[end]\n");
-    // An end that is written only where something follows.
+    // An end that is only written if something follows.
     let model = written(
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if not loop.last or add_generation_prompt %}<|endoftext|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
     );
@@ -415,7 +415,7 @@ fn templates_that_are_refused() {
     assert!(refusal(single).source().is_some_and(|source| source.to_string().contains("one question only")));
 }
 
-/// Gemma's templates refuse a system's message, and say `model` for the assistant.
+/// Gemma's templates refuse a system message, and write `model` for the assistant.
 #[test]
 fn templates_without_system_messages() {
     let model = written(
@@ -436,7 +436,7 @@ message 2 (assistant) of a conversation with answers that begin with a <think> b
 "#);
 }
 
-/// A result is refused without its call, whose name it takes; a call ends in a token of its own.
+/// A result is refused without its call, from which it takes the name. A call ends in a special token.
 #[test]
 fn results_that_take_the_name_of_their_call() {
     let source = "{% for m in messages %}{% if m.role == 'tool' %}{% if not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}{% endif %}[{{ messages[loop.index0 - 1].tool_calls[0].function.name }}]{{ m.content }}[end]{% elif m.tool_calls %}[assistant]{{ m.content }} {{ m.tool_calls[0].function.name }}()<|eom_id|>{% else %}[{{ m.role }}]{{ m.content }}<|eot_id|>{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
@@ -456,7 +456,7 @@ fn results_that_take_the_name_of_their_call() {
     insta::assert_snapshot!(model.check(&tools()).unwrap_err(), @"the way from an answer to a tool's result cannot be found in the chat template");
 }
 
-/// GLM's models end an answer with the token of whoever speaks next.
+/// GLM's models end an answer with the token of the next speaker.
 #[test]
 fn ends_that_are_the_beginning_of_the_next_message() {
     let source = "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{% elif m.role == 'user' %}<|im_end|>{% else %}[{{ m.role }}]{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
@@ -486,7 +486,7 @@ fn errors_of_continuations() {
     assert!(error.source().is_some_and(|source| source.to_string().starts_with("character ")));
 }
 
-/// Texts with special tokens and with the words that stand for answers, among anything else.
+/// Random texts, with special tokens and with words that mark answers.
 fn content() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),
@@ -508,7 +508,7 @@ fn content() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever is said, a continuation is the text of its tokens, and holds what was observed.
+    /// For any content, a continuation is the text of its tokens, and contains the observation.
     #[test]
     fn any_content_is_in_the_continuation(
         texts in prop::collection::vec((content(), content(), 0..4u8), 1..4),
@@ -529,7 +529,7 @@ proptest! {
         model.episode(&Map::new(), &prompt, &rounds);
     }
 
-    /// Where the template neither trims nor rewrites, the transcript's text is the template's.
+    /// If the template neither trims nor rewrites, the transcript's text is the template's.
     #[test]
     fn any_content_reads_as_the_template_renders_it(
         texts in prop::collection::vec((content(), content()), 1..4),

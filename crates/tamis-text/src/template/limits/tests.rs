@@ -4,7 +4,7 @@ use super::super::tests::{special, template};
 use super::super::{ChatTemplate, TemplateError};
 use super::work_done;
 
-/// Templates that would fill the memory or never end: each is given up soon, with what it did too much of.
+/// Templates that would fill the memory or never end. Each stops soon, with an error that names its excess.
 #[test]
 fn no_template_fills_the_memory_or_goes_on_for_ever() {
     let doubled = |operation: &str| {
@@ -80,7 +80,7 @@ fn no_template_fills_the_memory_or_goes_on_for_ever() {
             &source[..source.len().min(200)]
         );
     }
-    // Where the system says how much memory there was at the peak: what one rendering builds, and a little.
+    // If the system reports peak memory: the result of one rendering, and a little more.
     if let Ok(status) = std::fs::read_to_string("/proc/self/status")
         && let Some(line) = status.lines().find(|line| line.starts_with("VmHWM"))
     {
@@ -122,8 +122,7 @@ fn a_long_conversation_is_within_the_limits() {
     assert_eq!(text.len(), 500_000 + 8);
 }
 
-/// Work that is charged for one rendering of `{% set s %}...` and then the expression, beyond that of the
-/// set-up alone.
+/// Work of the expression in a rendering of `{% set s %}...` followed by it, without the work of the set-up.
 fn work_of(expression: &str) -> usize {
     let set_up = "{% set s = 'ab' * 50000 %}{% set t = 'ab' * 50000 %}{% set l = ['x' * 500] * 1000 %}{% set n = range(10000) | list %}\
         {% set d = {s: 1} %}{% set m = [{'k': 'x' * 500}] * 1000 %}";
@@ -135,9 +134,9 @@ fn work_of(expression: &str) -> usize {
     work(format!("{set_up}{{% set x = {expression} %}}")) - work(set_up.to_owned())
 }
 
-/// The charge is at least the work: bytes that are read or built, comparisons of a sort, calls of a filter
-/// for each item. (`s` and `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers, `m` 1000
-/// mappings that hold such a text.)
+/// The charge is at least the work: bytes read or built, comparisons of a sort, calls of a filter for each
+/// item. (`s` and `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers, `m` 1000 mappings
+/// that hold such a text.)
 #[test]
 fn what_is_done_is_charged() {
     let sorted = |items: usize| items * items.ilog2() as usize;
@@ -221,8 +220,8 @@ fn what_is_done_is_charged() {
     }
 }
 
-/// Each takes minutes or hours where only what is built is counted. Work and steps end them all, whatever the
-/// clock says.
+/// Each would take minutes or hours if only what is built were counted. The limits on work and steps stop
+/// them all.
 #[test]
 fn no_template_reads_or_sorts_for_ever() {
     let long = "{% set s = 'ab' * 1000000 %}{% set n = range(100000) | list %}";
