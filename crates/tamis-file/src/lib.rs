@@ -1,9 +1,10 @@
 //! Beside the kernel, for every crate: reads regular files of a bounded size.
 //!
-//! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong
-//! file of 50 GB. Files of tamis are regular ones, and those that are read whole are small: [`open`] refuses
-//! the former, [`read`] and [`read_text`] the latter too, each at once and with an error that says what was
-//! found. Files of a run folder are opened so too, also to be written to ([`open_with`]).
+//! A path from a user may be a pipe that nobody writes to, an endless device, a folder, or the wrong file of
+//! 50 GB. The files of tamis are regular ones, and those that are read completely are small. [`open`] refuses
+//! anything that is not a regular file; [`read`] and [`read_text`] also refuse large ones. Each does so at
+//! once, with an error that names what was found. Files of a run folder are opened in the same way, also for
+//! writing ([`open_with`]).
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
@@ -17,24 +18,24 @@ pub const MAX_CONFIGURATION: u64 = 16 << 20;
 pub const MAX_TEMPLATE: u64 = 1 << 20;
 /// Bytes of a model's `config.json` and `generation_config.json`, at most.
 pub const MAX_MODEL_CONFIG: u64 = 16 << 20;
-/// Bytes of a file that belongs to a tokenizer, at most; the largest there are have about 40 MB.
+/// Most bytes of a file of a tokenizer. The largest known ones have about 40 MB.
 pub const MAX_TOKENIZER: u64 = 1 << 30;
 /// Bytes of a data file of a built-in task, at most.
 pub const MAX_TASK: u64 = 1 << 30;
-/// Bytes of one line of a data file, at most.
+/// Most bytes of one line of a data file.
 pub const MAX_LINE: u64 = 64 << 20;
 
 /// Opens a regular file, or a link to one, for reading.
 ///
 /// # Errors
-/// The system's, and [`ErrorKind::InvalidInput`] that says what stands there instead: a folder, a pipe, a
-/// device, a socket.
+/// The system's errors, and [`ErrorKind::InvalidInput`] for something else: a folder, a pipe, a device, a
+/// socket. The message names it.
 pub fn open(path: &Path) -> Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// Opens a regular file, or a link to one, as the options say: to write to it or to append, say. One that is
-/// not there is made if they say so.
+/// Opens a regular file, or a link to one, with the given options, for example to append. A missing file is
+/// created if the options ask for it.
 ///
 /// # Errors
 /// As [`open`].
@@ -42,7 +43,7 @@ pub fn open_with(path: &Path, options: &OpenOptions) -> Result<File> {
     // Opening a pipe would wait for its other end.
     match std::fs::metadata(path) {
         Ok(found) => refuse_others(&found)?,
-        // Whether it is made is for the options to say.
+        // The options decide whether it is created.
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -51,7 +52,7 @@ pub fn open_with(path: &Path, options: &OpenOptions) -> Result<File> {
     Ok(file)
 }
 
-/// Reads the last bytes of a regular file, at most so many; and whether there are others before them.
+/// Reads at most the last `most` bytes of a regular file. Also returns whether there are bytes before them.
 ///
 /// # Errors
 /// As [`open`].
@@ -67,7 +68,7 @@ pub fn read_end(path: &Path, most: u64) -> Result<(Vec<u8>, bool)> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open`], and [`ErrorKind::FileTooLarge`] that names the limit.
+/// As [`open`], and [`ErrorKind::FileTooLarge`] with the limit.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
@@ -75,15 +76,15 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
         return Err(too_large(limit, Some(length)));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    // Its size is not always what is said of it: files of the system have 0.
+    // The reported size is not always true: files of the system have 0.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit { Err(too_large(limit, None)) } else { Ok(bytes) }
 }
 
-/// As [`read`], a text in UTF-8.
+/// As [`read`], for text in UTF-8.
 ///
 /// # Errors
-/// As [`read`], and [`ErrorKind::InvalidData`] with the place of the first byte that is no UTF-8.
+/// As [`read`], and [`ErrorKind::InvalidData`] with the place of the first byte that is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -93,8 +94,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// The entry nearest in name to a path that does not exist: in the same folder, also where the name of a
-/// folder on the way is misspelt.
+/// The path nearest in name to one that does not exist: an entry of the same folder, or of a folder with a
+/// similar name if a folder on the way is misspelt.
 ///
 /// ```
 /// let near = tamis_file::nearest("src/libs.rs".as_ref());
@@ -115,7 +116,8 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     // A configuration is none of its data.
     let is_yaml = |name: &str| [".yaml", ".yml"].iter().any(|ending| name.ends_with(ending));
     let names = names.filter(|other| !is_yaml(name) || is_yaml(other) || !other.contains('.'));
-    // Endings are alike in any folder of data: they decide between names that are otherwise as near.
+    // Many files of a folder have the same ending. So endings only decide between names that are otherwise
+    // equally near.
     let similarity = strsim::normalized_damerau_levenshtein;
     let mut near: Vec<(f64, f64, String)> = names
         .map(|other| (similarity(stem(name), stem(&other)), similarity(name, &other), other))
@@ -130,7 +132,7 @@ fn stem(name: &str) -> &str {
     Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name)
 }
 
-/// "did you mean" for a path of nothing; `None` where the path leads to something or nothing is near.
+/// "did you mean" for a path that does not exist; `None` if it exists, or if nothing is similar.
 pub fn suggest(path: &Path) -> Option<String> {
     let near = if path.exists() { None } else { nearest(path) };
     near.map(|near| format!("did you mean `{}`?", near.display()))
@@ -197,7 +199,7 @@ mod tests {
             let pipe = folder.path().join("pipe");
             assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             assert_eq!(printed(&pipe), "it is a pipe, not a regular file");
-            // To write is no other: nobody may ever read from it.
+            // Writing is refused, too: nobody may ever read from the pipe.
             for options in [OpenOptions::new().append(true).create(true), OpenOptions::new().write(true)] {
                 let error = open_with(&pipe, options).unwrap_err().to_string();
                 assert_eq!(error, "it is a pipe, not a regular file");

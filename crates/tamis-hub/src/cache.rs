@@ -21,7 +21,7 @@ use crate::repository::{Repository, is_commit};
 const MAX_LISTING: u64 = 256 << 20;
 const MAX_REFERENCE: u64 = 4096;
 
-/// Files that are looked through where no listing says what there is, at most.
+/// Most files that are looked through if there is no listing.
 const MAX_FOUND: usize = 100_000;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl CachedRepository {
         Self { folder: cache.join(&name), locks: cache.join(".locks").join(name) }
     }
 
-    /// The commit of a revision, as it was when it was last asked for.
+    /// The commit of a revision when the hub was last asked for it.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.to_owned());
@@ -56,7 +56,7 @@ impl CachedRepository {
         }
     }
 
-    /// What the repository holds at a commit, where the hub has said it before.
+    /// The repository's content at a commit, if the hub has been asked for it before.
     pub(crate) fn listing(&self, commit: &str) -> Option<Listing> {
         let text = tamis_file::read(&self.listing_path(commit), MAX_LISTING).ok()?;
         let listing: Listing = serde_json::from_slice(&text).ok()?;
@@ -104,7 +104,7 @@ impl CachedRepository {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Those of some files that a commit lacks, or has in another size than the listing says.
+    /// Those of the given files that are missing at a commit, or differ in size from the listing.
     pub(crate) fn missing(&self, commit: &str, listing: Option<&Listing>, files: &[String]) -> Vec<String> {
         let snapshot = self.snapshot(commit);
         let is_there = |file: &&String| {
@@ -119,8 +119,8 @@ impl CachedRepository {
         self.folder.join("blobs").join(name)
     }
 
-    /// The lock of a blob, taken; `None` on a file system that has none. `waits` is called where another
-    /// process holds it.
+    /// Takes the lock of a blob; `None` on a file system without locks. Calls `waits` if another process
+    /// holds it.
     pub(crate) fn lock(&self, blob: &str, waits: impl FnOnce()) -> Result<Option<File>, HubError> {
         let path = self.locks.join(format!("{blob}.lock"));
         make_folder(&self.locks)?;
@@ -137,7 +137,8 @@ impl CachedRepository {
         }
     }
 
-    /// Puts a blob into a commit under the name of a file: a relative link, or a copy where there are none.
+    /// Links a file name of a commit to a blob. The link is relative; on file systems without links it is a
+    /// copy.
     pub(crate) fn link(&self, commit: &str, file: &str, blob: &str) -> Result<(), HubError> {
         let place = self.snapshot(commit).join(file);
         let folder = place.parent().unwrap_or(&place);
@@ -179,7 +180,7 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), HubError> {
     fs::create_dir_all(path).map_err(disk("make the folder", path))
 }
 
-/// Writes a small file whole: others see it as it was or as it is now.
+/// Writes a small file atomically: others see either the old or the new content.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     let folder = path.parent().unwrap_or(path);
     make_folder(folder)?;

@@ -6,8 +6,8 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 /// A checksum over the bytes of a file as they come.
 ///
-/// The hub names a large file by its SHA-256 and a small one by Git's name of its content, the SHA-1 of
-/// `blob LENGTH\0` and the bytes.
+/// The hub names a large file by its SHA-256. It names a small one as Git does, by the SHA-1 of `blob
+/// LENGTH\0` and the bytes.
 pub(crate) struct Digest(Context);
 
 /// Whether a name is the checksum of a file's content.
@@ -16,7 +16,7 @@ pub(crate) fn is_checksum(name: &str) -> bool {
 }
 
 impl Digest {
-    /// The checksum that a name of this form is, for a file of so many bytes.
+    /// The checksum that matches this form of name, for a file of this many bytes.
     pub(crate) fn of_name(name: &str, bytes: u64) -> Self {
         if name.len() == 64 {
             return Self(Context::new(&SHA256));

@@ -14,13 +14,13 @@ use crate::listing::ListedFile;
 use crate::progress::DownloadProgress;
 use crate::request::{Client, FileFacts, status_error};
 
-/// Bytes that a broken download must have brought for its attempts to count anew.
+/// Bytes that an interrupted download must have added for its retries to start from zero again.
 const GROUND: u64 = 1 << 20;
 
 /// Ending of a file that is not whole.
 const PART: &str = ".incomplete";
 
-/// A download of several files, as one to whoever watches.
+/// A download of several files, with one progress for all.
 pub(crate) struct Download<'d> {
     pub(crate) client: &'d Client,
     pub(crate) cached: &'d CachedRepository,
@@ -34,7 +34,7 @@ pub(crate) struct Download<'d> {
 }
 
 impl Download<'_> {
-    /// Brings a file from an address into the commit's folder; `listed` is what the listing says of it.
+    /// Downloads a file from an address into the commit's folder. `listed` is its entry in the listing.
     pub(crate) fn fetch(
         &mut self,
         file: &str,
@@ -59,7 +59,7 @@ impl Download<'_> {
                 let part = self.begin_part(&facts, lock.is_some())?;
                 self.bring(file, address, &facts, &part)?;
                 match fs::rename(&part, &blob) {
-                    // Where locks are but a promise, another process may have cleared it away.
+                    // If locks do not really work, another process may have removed the part.
                     Err(error) if error.kind() == io::ErrorKind::NotFound && is_whole(&blob, facts.size) => {}
                     renamed => renamed.map_err(disk("rename", &part))?,
                 }
@@ -70,10 +70,10 @@ impl Download<'_> {
         self.cached.link(self.commit, file, &facts.blob)
     }
 
-    /// A new file of this process alone, with what an interrupted download has left.
+    /// Creates a new file for this process only, starting with what an interrupted download has left.
     ///
-    /// No process ever writes to the file of another one: on some network file systems a lock is given to
-    /// everybody. `is_locked`: as far as is known nobody else downloads it now.
+    /// No process ever writes to another one's file: some network file systems give a lock to everybody.
+    /// `is_locked`: as far as is known, no other process is downloading it.
     fn begin_part(&self, facts: &FileFacts, is_locked: bool) -> Result<PathBuf, HubError> {
         let blob = self.cached.blob(&facts.blob);
         let folder = blob.parent().unwrap_or(&blob);
@@ -101,7 +101,7 @@ impl Download<'_> {
         Ok(part.path().to_owned())
     }
 
-    /// Fills the part with the whole file, whatever of it is there, and checks it.
+    /// Completes the part, starting from what it already has, and checks it.
     fn bring(&self, file: &str, address: &str, facts: &FileFacts, part: &Path) -> Result<(), HubError> {
         let found = fs::metadata(part).map_or(0, |part| part.len());
         let damaged = |expected: &str, got: &str| HubError::damaged(self.name, file, expected, got);
@@ -122,7 +122,8 @@ impl Download<'_> {
             };
             if failure.cause == HubCause::Damaged {
                 fs::remove_file(part).map_err(disk("remove", part))?;
-                // What another process or an earlier run left may be the damaged part: one more time, whole.
+                // The part that an earlier run or another process left may have been damaged. Retry once,
+                // from the beginning.
                 if found == 0 || anew > 0 {
                     return Err(failure);
                 }
@@ -140,7 +141,7 @@ impl Download<'_> {
         }
     }
 
-    /// One attempt: goes on from where the part ends. The checksum of the whole.
+    /// One attempt, which continues at the end of the part. Returns the checksum of the whole.
     fn go_on(&self, address: &str, facts: &FileFacts, part: &Path) -> Result<String, Broken> {
         let mut digest = Digest::of_name(&facts.blob, facts.size);
         let mut file =
@@ -189,7 +190,7 @@ impl Download<'_> {
 
 /// Why an attempt did not bring the file.
 enum Broken {
-    /// What came has another length.
+    /// The received length is wrong.
     Length(String),
     Hub(HubError),
 }
@@ -232,7 +233,7 @@ pub(crate) fn patiently<T>(
     attempt()
 }
 
-/// Waits before another attempt: as long as the hub wishes, where it says so.
+/// Waits before a retry, at least as long as the hub asks for.
 fn wait(pause: Duration, after: &HubError) {
     let wish = match after.cause {
         HubCause::Status { after: Some(seconds), .. } => Duration::from_secs(seconds),

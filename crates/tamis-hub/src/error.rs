@@ -1,4 +1,4 @@
-//! What keeps the files of a name away.
+//! Why the files of a name are not available.
 
 use std::io;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use tamis_config::locate::{LocateError, LocateFailure};
 use thiserror::Error;
 
-/// The files of a name cannot be had. Neither a token nor an address with a signature is in any message.
+/// The files of a name are not available. Messages never contain a token or a signed address.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub struct HubError {
-    /// What a caller tells apart.
+    /// The kind of error, for callers.
     pub cause: HubCause,
     message: String,
     hint: String,
@@ -18,7 +18,7 @@ pub struct HubError {
     source: Option<io::Error>,
 }
 
-/// What a caller tells apart.
+/// Kinds of errors that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HubCause {
     /// The network is forbidden, and the cache lacks something.
@@ -32,18 +32,18 @@ pub enum HubCause {
     Status {
         /// The status.
         status: u16,
-        /// Seconds after which it wants to be asked again.
+        /// Seconds after which it allows a retry.
         after: Option<u64>,
     },
     /// There is no such repository, or none that this user may see.
     NoRepository,
     /// A data set without a file that can be read.
     NoRows,
-    /// A data set with several configurations, of which none is named.
+    /// A data set with several configurations, and no choice between them.
     WhichConfiguration,
     /// A data set without that configuration or split.
     NoSplit,
-    /// What came is not the file.
+    /// The received bytes are not the file.
     Damaged,
     /// The hub, or what the repository holds, refuses it otherwise.
     Refused,
@@ -78,13 +78,13 @@ impl HubError {
         Self::new(HubCause::Status { status, after }, message, hint)
     }
 
-    /// The answer of an address, without its query, is not what a hub says.
+    /// The answer from this address (shown without its query) is not one of a hub.
     pub(crate) fn answer(address: &str, what: &str) -> Self {
         let message = format!("{address} is no answer of a hub: {what}");
         Self::new(HubCause::Failed, message, "does HF_ENDPOINT name a hub?")
     }
 
-    /// What came of a file is not what the hub names.
+    /// The received file differs from the one that the hub names.
     pub(crate) fn damaged(name: &str, file: &str, expected: &str, got: &str) -> Self {
         Self::new(
             HubCause::Damaged,
@@ -93,7 +93,7 @@ impl HubError {
         )
     }
 
-    /// Something, `write` say, cannot be done on this disk.
+    /// An operation, such as `write`, fails on this disk.
     pub fn disk(operation: &str, path: &Path, source: io::Error) -> Self {
         let hint = if source.kind() == io::ErrorKind::StorageFull {
             "free some space there, or name a cache on another disk with HF_HOME"

@@ -32,14 +32,14 @@ pub struct Hub {
     client: Client,
 }
 
-/// A listing, and whether it names everything: what another program has put into the cache may not be all.
+/// A listing, and whether it is complete. Files that another program put into the cache may not be all.
 struct Known {
     listing: Listing,
     is_all: bool,
 }
 
 impl Hub {
-    /// With these settings. Nothing is asked or read before a name is.
+    /// With these settings. Nothing is requested or read before a name is looked up.
     pub fn new(settings: HubSettings) -> Self {
         Self { client: Client::new(&settings), settings }
     }
@@ -51,11 +51,11 @@ impl Hub {
 
     /// Finds a model, `revision` a branch, tag or commit of it (`None`: the main branch).
     ///
-    /// A commit that the cache has whole needs no network. Of a branch the hub is asked for the commit; where
-    /// it does not answer, or the network is forbidden, the commit of the last time is taken.
+    /// A complete commit in the cache needs no network. For a branch, the hub is asked for its commit. If the
+    /// hub does not answer, or the network is disabled, the last known commit is used.
     ///
     /// # Errors
-    /// As [`HubError`] says.
+    /// See [`HubError`].
     pub fn model(
         &self,
         id: &str,
@@ -71,7 +71,7 @@ impl Hub {
             let Known { listing, .. } = known(&cached, &commit)?;
             let missing = match model_files(id, &cached, &listing) {
                 Ok(files) => cached.missing(&commit, Some(&listing), &files),
-                // Without the index nobody knows which weights there are.
+                // Without the index, the names of the weight files are not known.
                 Err(_) => vec![SINGLE.to_owned()],
             };
             Some((FoundModel { folder: Some(cached.snapshot(&commit)), commit }, missing))
@@ -86,7 +86,7 @@ impl Hub {
                 return Ok(FoundModel { commit, folder: Some(folder).filter(|_| is_whole) });
             }
             cached.remember_listing(listing)?;
-            // What refuses a model is small, and comes before its weights.
+            // Small files come before the weights: they show whether the model can be used at all.
             self.fetch(&repository, &cached, listing, &small, progress)?;
             let files = model_files(id, &cached, listing)?;
             self.fetch(&repository, &cached, listing, &files, progress)?;
@@ -95,11 +95,11 @@ impl Hub {
         })
     }
 
-    /// Finds the folder with a model's `config.json`, which is downloaded where the cache lacks it, and
-    /// nothing else is: what is to be known of a model before its weights are.
+    /// Finds the folder with a model's `config.json`. If the cache lacks that file, it is downloaded, and
+    /// nothing else is. This gives the facts about a model before its weights are there.
     ///
     /// # Errors
-    /// As [`HubError`] says.
+    /// See [`HubError`].
     pub fn model_configuration(
         &self,
         id: &str,
@@ -123,11 +123,11 @@ impl Hub {
         })
     }
 
-    /// Finds a split of a data set, as [`Hub::model`] does a model. Where the main branch has no files that
-    /// can be read, the hub's own conversion of them is taken.
+    /// Finds a split of a data set, as [`Hub::model`] finds a model. If the main branch has no readable
+    /// files, the hub's own conversion of them is used.
     ///
     /// # Errors
-    /// As [`HubError`] says.
+    /// See [`HubError`].
     pub fn split(
         &self,
         id: &str,
@@ -144,7 +144,7 @@ impl Hub {
             {
                 match self.split_at(id, CONVERTED, wanted, extent, progress) {
                     Ok(found) => Ok(found),
-                    // There is a conversion, but of it nothing that was asked for.
+                    // There is a conversion, but it lacks the requested configuration or split.
                     Err(converted)
                         if error.cause == HubCause::NoRows
                             && matches!(
@@ -204,9 +204,9 @@ impl Hub {
         })
     }
 
-    /// The cache first, where it has a whole commit that was asked for by name; then the hub; then whatever
-    /// the cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub
-    /// has.
+    /// Looks first in the cache, if the revision is a commit that is complete there; then on the hub; then
+    /// again in the cache. `in_cache` returns what the cache has and which files it lacks, `online` what the
+    /// hub has.
     fn find<T>(
         &self,
         repository: &Repository,
@@ -329,7 +329,8 @@ impl Hub {
         }
     }
 
-    /// Statuses 401 and 403: gated, private, or not there at all, which the hub does not tell a stranger.
+    /// Statuses 401 and 403: gated, private, or nonexistent. To anonymous users the hub does not reveal
+    /// which.
     fn forbidden(&self, repository: &Repository, status: u16, code: Option<&str>) -> HubError {
         let (endpoint, has_token) = (&self.settings.endpoint, self.client.has_token());
         match code {
@@ -386,7 +387,7 @@ fn known(cached: &CachedRepository, commit: &str) -> Option<Known> {
     }
 }
 
-/// The files of a model that a run reads, weights included; the index of the weights must be there.
+/// The files of a model that a run reads, including weights. The index of the weights must be there.
 fn model_files(id: &str, cached: &CachedRepository, listing: &Listing) -> Result<Vec<String>, HubError> {
     let mut files = small_files(id, listing)?;
     if !files.iter().any(|file| file == SINGLE_INDEX) {

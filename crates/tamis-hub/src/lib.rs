@@ -7,9 +7,10 @@
 //!      -> each: in the cache? else HEAD, GET, check, rename -> a folder of links, as huggingface_hub's
 //! ```
 //!
-//! The cache is that of Python's `huggingface_hub`, shared with it: `blobs/` by content, `snapshots/COMMIT/`
-//! with links to them, `refs/` with the commit of each branch. A blob gets its name when it is whole and its
-//! checksum is right, so that whatever ends the process leaves nothing that could be taken for a file.
+//! The cache is that of Python's `huggingface_hub` and is shared with it: `blobs/` by content,
+//! `snapshots/COMMIT/` with links to them, `refs/` with the commit of each branch. A blob only gets its name
+//! when it is complete and its checksum is right. So no crash leaves anything that looks like a complete
+//! file.
 //!
 //! Nothing here is asynchronous, and every call may be abandoned at any instant.
 

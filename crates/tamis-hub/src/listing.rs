@@ -1,4 +1,4 @@
-//! What a repository holds at a commit.
+//! The content of a repository at a commit.
 
 use std::path::{Component, Path};
 
@@ -12,9 +12,9 @@ use crate::repository::is_commit;
 pub(crate) struct ListedFile {
     /// Path inside the repository.
     pub(crate) name: String,
-    /// Bytes, where the hub says so.
+    /// Bytes, if the hub reports them.
     pub(crate) size: Option<u64>,
-    /// Its checksum, where the hub says so: what a blob is named by.
+    /// Its checksum, if the hub reports it: the name of the blob.
     #[serde(default)]
     pub(crate) checksum: Option<String>,
 }
@@ -33,22 +33,22 @@ pub(crate) struct CardConfiguration {
     pub(crate) is_default: bool,
     /// The folder that its patterns and files are in.
     pub(crate) folder: Option<String>,
-    /// Empty where the names of the files say it.
+    /// Empty if the splits follow from the names of the files.
     pub(crate) splits: Vec<CardSplit>,
 }
 
-/// What a repository holds at a commit.
+/// The content of a repository at a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Listing {
     pub(crate) commit: String,
     pub(crate) files: Vec<ListedFile>,
-    /// Of a data set with a card that declares them.
+    /// From the card of a data set, if it declares them.
     pub(crate) configurations: Vec<CardConfiguration>,
 }
 
 impl Listing {
-    /// Reads the hub's answer; what is wrong with it, otherwise. Files with names that lead elsewhere are
-    /// left out.
+    /// Parses the hub's answer; the error describes what is wrong. Files whose names lead out of the folder
+    /// are left out.
     pub(crate) fn of_answer(answer: &[u8]) -> Result<Self, String> {
         let answer: Json = serde_json::from_slice(answer).map_err(|error| format!("no JSON: {error}"))?;
         let commit = answer.get("sha").and_then(Json::as_str).filter(|sha| is_commit(sha));
@@ -56,7 +56,8 @@ impl Listing {
         let siblings = answer.get("siblings").and_then(Json::as_array).ok_or("no files are in `siblings`")?;
         let file = |sibling: &Json| {
             let name = sibling.get("rfilename")?.as_str().filter(|name| stays_inside(name))?.to_owned();
-            // Large files have one of their content, and one of the pointer that Git holds instead.
+            // A large file has two checksums: one of its content, and one of the pointer that Git holds
+            // instead.
             let checksum = sibling.pointer("/lfs/sha256").or_else(|| sibling.get("blobId"));
             let checksum = checksum.and_then(Json::as_str).filter(|name| is_checksum(name));
             let size = sibling.get("size").and_then(Json::as_u64);
@@ -80,14 +81,14 @@ impl Listing {
         self.files.iter().map(|file| file.name.as_str())
     }
 
-    /// Bytes of some files, where all are known.
+    /// Total bytes of these files, if all sizes are known.
     pub(crate) fn bytes_of(&self, names: &[String]) -> Option<u64> {
         let size = |name: &String| self.file(name)?.size;
         names.iter().map(size).sum()
     }
 }
 
-/// Whether the name of a file leads nowhere but into the folder it is put in.
+/// Whether a file name stays inside the folder that it is put in.
 pub(crate) fn stays_inside(name: &str) -> bool {
     let plain = |component| matches!(component, Component::Normal(_));
     !name.is_empty()

@@ -5,7 +5,8 @@ use serde_json::Value as Json;
 use crate::error::{HubCause, HubError, listed};
 use crate::listing::{Listing, stays_inside};
 
-/// Files beside the weights, in the order in which they are fetched: what refuses a model comes first.
+/// Files other than the weights, in the order of download. Files that may show a model to be unusable come
+/// first.
 const SMALL: [&str; 14] = [
     CONFIGURATION,
     "generation_config.json",
@@ -23,10 +24,10 @@ const SMALL: [&str; 14] = [
     SINGLE_INDEX,
 ];
 
-/// What a model is: architecture and sizes.
+/// Architecture and sizes of a model.
 pub(crate) const CONFIGURATION: &str = "config.json";
 pub(crate) const SINGLE: &str = "model.safetensors";
-/// Which weight is in which file, where there are several.
+/// The index of weights in several files.
 pub(crate) const SINGLE_INDEX: &str = "model.safetensors.index.json";
 
 /// Endings of weights in forms that are not read.
@@ -35,7 +36,7 @@ const OTHER_WEIGHTS: [&str; 8] = [".bin", ".gguf", ".onnx", ".pt", ".pth", ".h5"
 /// The files beside the weights that there are, the index of the weights among them.
 ///
 /// # Errors
-/// Where this is no model that can be read.
+/// This is not a model that can be read.
 pub(crate) fn small_files(name: &str, listing: &Listing) -> Result<Vec<String>, HubError> {
     let lacks = if !listing.has(CONFIGURATION) {
         CONFIGURATION
@@ -60,7 +61,7 @@ pub(crate) fn small_files(name: &str, listing: &Listing) -> Result<Vec<String>, 
     Err(HubError::new(HubCause::Refused, format!("`{name}` has no {lacks}{instead}"), hint))
 }
 
-/// The files that an index of weights names, in order; what is wrong with it, otherwise.
+/// The files in an index of weights, in order; the error describes what is wrong.
 pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     let index: Json = serde_json::from_slice(index).map_err(|error| format!("no JSON: {error}"))?;
     let map = index.get("weight_map").and_then(Json::as_object).ok_or("it has no `weight_map`")?;

@@ -17,7 +17,7 @@ pub struct NamesOnHub {
 }
 
 impl NamesOnHub {
-    /// Of the environment. Nothing is asked or read before a name is.
+    /// With the settings of the environment. Nothing is requested or read before a name is looked up.
     pub fn of_environment() -> Self {
         Self { hub: Hub::new(HubSettings::from_environment()), progress: Shown(Transfer::on_stderr()) }
     }

@@ -1,8 +1,8 @@
-//! What a download tells while it goes on.
+//! Progress of a download.
 
-/// Hears of a download.
+/// Receives the progress of a download.
 pub trait DownloadProgress {
-    /// A download begins, of so many bytes where that is known.
+    /// A download begins; `bytes` is its size, if known.
     fn begin(&self, name: &str, bytes: Option<u64>);
 
     /// So many bytes of it are there now.
@@ -14,6 +14,6 @@ pub trait DownloadProgress {
     /// Something takes long, and why.
     fn say(&self, text: &str);
 
-    /// What a person should know: what is used may not be what was meant.
+    /// A warning for the user: the files in use may not be the intended ones.
     fn warn(&self, text: &str);
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What a repository holds.
+/// Kinds of repositories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepositoryKind {
     /// A model.
@@ -34,7 +34,7 @@ impl RepositoryKind {
 /// A repository on a hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repository {
-    /// What it holds.
+    /// Its kind.
     pub kind: RepositoryKind,
     /// `owner/name`; a few old ones have no owner.
     pub id: String,
@@ -59,7 +59,7 @@ impl Repository {
         }
     }
 
-    /// Address of what there is at a revision, sizes included.
+    /// Address of the listing at a revision, with sizes.
     pub(crate) fn listing(&self, endpoint: &str, revision: &str) -> String {
         let (kind, id) = (self.kind.plural(), &self.id);
         format!(
@@ -90,7 +90,7 @@ pub fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What stays in a part of an address (RFC 3986).
+/// Characters that stay unescaped in a part of an address (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 

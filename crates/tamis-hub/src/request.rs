@@ -1,4 +1,4 @@
-//! Requests to the hub: where the token goes, redirects, failures in words.
+//! Requests to the hub: which hosts get the token, redirects, and errors in words.
 
 use std::io::{ErrorKind, Read};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::listing::ListedFile;
 use crate::settings::HubSettings;
 use crate::token::HubToken;
 
-/// Redirects of one request, at most.
+/// Most redirects of one request.
 const MAX_REDIRECTS: usize = 6;
 
 /// Bytes of the description of a repository, at most.
@@ -24,14 +24,14 @@ const MAX_ANSWER: u64 = 256 << 20;
 /// Bytes that come in twice the longest silence, at least.
 const LEAST_BYTES: u64 = 64 << 10;
 
-/// Longest wait that a hub that is asked too often may impose.
+/// Longest wait, in seconds, that a hub may ask for when it limits requests.
 const MAX_WAIT: u64 = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follow {
     /// Wherever it leads.
     Anywhere,
-    /// On the hub alone: what another host says of a file is of no interest.
+    /// Only on the hub: answers of other hosts about a file are not used.
     Hub,
 }
 
@@ -98,8 +98,8 @@ impl Client {
         }
     }
 
-    /// What the hub says of a file; its failure as status and headers. The checksum is that of the listing if
-    /// the answer has none.
+    /// The hub's facts about a file; on failure, status and headers. If the answer has no checksum, the one
+    /// of the listing is used.
     pub(crate) fn facts(
         &self,
         address: &str,
@@ -129,7 +129,7 @@ impl Client {
         Ok(self.send(address, Method::Get, Some(from).filter(|&from| from > 0), Follow::Anywhere)?.1)
     }
 
-    /// Sends a request, and the next where it is redirected; the last address and its answer.
+    /// Sends a request, and follows redirects. Returns the last address and its answer.
     fn send(
         &self,
         address: &str,
@@ -149,7 +149,7 @@ impl Client {
             if let Some(from) = from {
                 request = request.header("range", format!("bytes={from}-"));
             }
-            // Nobody but the hub is told who asks: files come from other hosts, by addresses that are signed.
+            // Only the hub gets the token. Files come from other hosts, by signed addresses.
             if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
                 request = request.header("authorization", token.header());
             }
@@ -185,7 +185,7 @@ impl Client {
                 .tls_config(tls)
                 .user_agent(concat!("tamis/", env!("CARGO_PKG_VERSION")))
                 .http_status_as_error(false)
-                // They are followed here, where it is known who may see the token.
+                // Redirects are followed by this code, which knows who may see the token.
                 .max_redirects(0)
                 .max_redirects_will_error(false)
                 .timeout_connect(Some(self.silence))
@@ -217,7 +217,7 @@ enum Method {
     Head,
 }
 
-/// A failure of the hub that says nothing of a repository.
+/// An error status of the hub that does not concern a repository.
 pub(crate) fn status_error(address: &str, status: StatusCode, headers: &HeaderMap) -> HubError {
     let after = headers.get("retry-after").and_then(|value| value.to_str().ok());
     let after = after.and_then(|seconds| seconds.parse().ok()).filter(|&seconds| seconds <= MAX_WAIT);
@@ -251,7 +251,7 @@ fn join(from: &str, to: &str) -> Option<String> {
     }
 }
 
-/// The name of a blob by its entity tag; `None` where the tag is no checksum.
+/// The name of a blob from its entity tag; `None` if the tag is not a checksum.
 fn blob_name(tag: &str) -> Option<String> {
     let tag = tag.trim().trim_start_matches("W/").trim_matches('"');
     is_checksum(tag).then(|| tag.to_owned())
@@ -265,7 +265,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// From now on, over windows of so long.
+    /// Starts now, with windows of this length.
     pub(crate) fn new(window: Duration) -> Self {
         Self { window, begun: Instant::now(), bytes: 0 }
     }

@@ -1,4 +1,4 @@
-//! Where the hub and its cache are, by the environment variables of `huggingface_hub`.
+//! The locations of the hub and its cache, from the environment variables of `huggingface_hub`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct HubSettings {
     pub cache: PathBuf,
     /// The user's token.
     pub token: Option<HubToken>,
-    /// The variable that forbids the network, where one does.
+    /// The variable that disables the network, if one is set.
     pub offline: Option<&'static str>,
     /// Pauses before each further attempt, after a failure that may pass.
     pub pauses: Vec<Duration>,
@@ -27,14 +27,14 @@ pub struct HubSettings {
 }
 
 impl HubSettings {
-    /// Of the environment: `HF_ENDPOINT`, `HF_HUB_CACHE` or `HF_HOME` or `XDG_CACHE_HOME`, `HF_TOKEN` or
+    /// From the environment: `HF_ENDPOINT`, `HF_HUB_CACHE` or `HF_HOME` or `XDG_CACHE_HOME`, `HF_TOKEN` or
     /// `HUGGING_FACE_HUB_TOKEN` or the file `HF_TOKEN_PATH` (`token` in `HF_HOME`), `HF_HUB_OFFLINE` or
     /// `TRANSFORMERS_OFFLINE`.
     pub fn from_environment() -> Self {
         Self::of(&|name| std::env::var_os(name))
     }
 
-    /// Of variables that `get` knows. As in Python, one that is empty says nothing.
+    /// From variables that `get` looks up. As in Python, an empty one counts as not set.
     pub fn of(get: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &str| set(name).and_then(|value| value.into_string().ok());

@@ -1,9 +1,9 @@
 //! The files of a split of a data set.
 //!
-//! The card of the data set (`configs` in its README) says which files a split has. Where it does not, their
-//! names do, much as the library `datasets` reads them: `CONFIGURATION/SPLIT-00000-of-00002.parquet`,
-//! `data/SPLIT.jsonl`, `CONFIGURATION/SPLIT/0000.parquet` (the hub's own conversion); a file whose name says
-//! nothing is of the split `train`.
+//! The card of a data set (`configs` in its README) declares the files of each split. If it does not, the
+//! names of the files do, much as in the library `datasets`: `CONFIGURATION/SPLIT-00000-of-00002.parquet`,
+//! `data/SPLIT.jsonl`, `CONFIGURATION/SPLIT/0000.parquet` (the hub's own conversion). A file whose name shows
+//! no split belongs to `train`.
 
 use tamis_config::locate::WantedSplit;
 
@@ -21,7 +21,7 @@ pub(crate) struct SplitFiles {
 /// Stars of a pattern, at most.
 const MOST_STARS: usize = 6;
 
-/// A file, after the split that its name says.
+/// The split in a file's name, and the file.
 type Placed = (Option<String>, String);
 
 struct Configuration {
@@ -35,7 +35,7 @@ const FORM: &str = "a split is written `owner/name:configuration/split`";
 /// Finds a split among the files of a repository.
 ///
 /// # Errors
-/// What there is instead.
+/// Names what there is instead.
 pub(crate) fn find_split(
     name: &str,
     listing: &Listing,
@@ -66,7 +66,7 @@ pub(crate) fn find_split(
                 let by_name = || several.iter().find(|found| found.name == "default");
                 let default = several.iter().find(|found| found.is_default).or_else(by_name);
                 default.ok_or_else(|| {
-                    // The name of a configuration may stand where that of the split belongs.
+                    // The name of a configuration may have been given as the split.
                     let of_name =
                         wanted.split.and_then(|split| several.iter().find(|found| found.name == split));
                     let example = of_name.or(several.first());
@@ -103,7 +103,7 @@ pub(crate) fn find_split(
     Ok(SplitFiles { configuration: configuration.name.clone(), split: split.clone(), files: files.clone() })
 }
 
-/// The place of a split by its name, or by another usual form of it (`val` for `validation`).
+/// The index of a split by its name, or by another usual form of it (`val` for `validation`).
 fn position(splits: &[(String, Vec<String>)], asked: &str) -> Option<usize> {
     let exact = splits.iter().position(|(split, _)| split == asked);
     exact.or_else(|| {
@@ -128,7 +128,7 @@ fn configurations(listing: &Listing) -> Vec<Configuration> {
                     let pattern = pattern.trim_start_matches("./");
                     matches(pattern, file) || relative.is_some_and(|file| matches(pattern, file))
                 };
-                // Each star tries every place: a card of many is no card that a person wrote.
+                // Each star tries every position. A card with many stars was not written by a person.
                 let is_plain = |pattern: &&String| pattern.matches('*').count() <= MOST_STARS;
                 split.patterns.iter().filter(is_plain).any(is_match)
             };
@@ -166,13 +166,13 @@ fn is_read(name: &str) -> bool {
     [".parquet", ".jsonl"].iter().any(|ending| name.ends_with(ending))
 }
 
-/// Parquet alone where a split has both: it holds the same rows.
+/// Only the Parquet files if a split has both formats: they hold the same rows.
 fn of_one_form(files: Vec<String>) -> Vec<String> {
     let (parquet, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.ends_with(".parquet"));
     if parquet.is_empty() { others } else { parquet }
 }
 
-/// Files by the splits that their names say; those that say none are `train` where no file says one.
+/// Groups files by the splits in their names. If no name shows a split, all are `train`.
 fn by_split(files: Vec<Placed>) -> Vec<(String, Vec<String>)> {
     let is_said = files.iter().any(|(split, _)| split.is_some());
     let mut splits: Vec<(String, Vec<String>)> = Vec::new();
@@ -190,7 +190,7 @@ fn by_split(files: Vec<Placed>) -> Vec<(String, Vec<String>)> {
     splits.into_iter().map(|(split, files)| (split, of_one_form(files))).collect()
 }
 
-/// Configuration and split that the path of a file says.
+/// Configuration and split from the path of a file.
 fn split_of(file: &str) -> (String, Option<&str>) {
     let (folders, name) = file.rsplit_once('/').unwrap_or(("", file));
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
@@ -211,7 +211,7 @@ fn split_of(file: &str) -> (String, Option<&str>) {
     (configuration, split)
 }
 
-/// The split and the number of files of a name like `train-00000-of-00002`, with or without a checksum at its
+/// The split and the number of files in a name like `train-00000-of-00002`, with or without a checksum at its
 /// end.
 fn shard(stem: &str) -> Option<(&str, usize)> {
     let (before, after) = stem.rsplit_once("-of-")?;
@@ -221,7 +221,7 @@ fn shard(stem: &str) -> Option<(&str, usize)> {
     (is_number(index) && is_number(count) && !split.is_empty()).then_some((split, count.parse().ok()?))
 }
 
-/// Files that must be beside these by what their names say (`train-00000-of-00002.parquet`), as a count.
+/// Whether files are missing, judged by the counts in the names (`train-00000-of-00002.parquet`).
 pub(crate) fn lacks_shards(files: &[String]) -> bool {
     let count = |file: &String| {
         let name = file.rsplit_once('/').map_or(file.as_str(), |(_, name)| name);
@@ -230,10 +230,10 @@ pub(crate) fn lacks_shards(files: &[String]) -> bool {
     files.iter().filter_map(count).any(|count| count > files.len())
 }
 
-/// The usual split that a name says: one of its words is `train`, `validation`, `test` or another word for
-/// one of them.
+/// The usual split in a name: one of its words is `train`, `validation`, `test` or a synonym.
 fn usual_split(name: &str) -> Option<&'static str> {
-    // The hub converts the first gigabytes of a large data set alone: whoever wants those asks for them.
+    // The hub converts only the first gigabytes of a large data set. Such partial splits have to be requested
+    // by name.
     if name.starts_with("partial-") {
         return None;
     }
@@ -253,7 +253,7 @@ fn below<'f>(file: &'f str, folder: &str) -> Option<&'f str> {
     if folder.is_empty() || folder == "." { Some(file) } else { file.strip_prefix(folder)?.strip_prefix('/') }
 }
 
-/// Whether a path has the form of a pattern: `*` and `?` within a folder, `**` across folders.
+/// Whether a path matches a pattern: `*` and `?` within a folder, `**` across folders.
 fn matches(pattern: &str, path: &str) -> bool {
     if let Some(rest) = pattern.strip_prefix("**/") {
         return matches(rest, path)
@@ -307,7 +307,7 @@ mod tests {
         });
     }
 
-    /// What `configuration/split` (either may be missing) finds, in a line.
+    /// The result for `configuration/split` (either may be missing), in one line.
     fn find(listing: &Listing, wanted: &str) -> String {
         let (configuration, split) = match wanted.split_once('/') {
             Some((configuration, split)) => (Some(configuration), split),

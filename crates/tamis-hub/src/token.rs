@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// A token that the hub knows the user by.
+/// The user's token for the hub.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HubToken(String);
 
 impl HubToken {
-    /// Of a text, without the white space around it; `None` where nothing is left, or what no header carries.
+    /// From a text, without the white space around it; `None` if nothing is left, or a header cannot carry
+    /// it.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         let is_sound = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());

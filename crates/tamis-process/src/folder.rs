@@ -1,4 +1,4 @@
-//! A folder for the time of a process, of which nothing is left where tamis is killed.
+//! A temporary folder that is removed even if tamis is killed.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use crate::guard::Guard;
 
-/// A folder for the user alone, removed with the value, and by a guard where tamis is killed.
+/// A folder that only the user may read. It is removed when the value is dropped, and by a guard if tamis is
+/// killed.
 #[derive(Debug)]
 pub struct GuardedFolder {
     path: PathBuf,
@@ -16,10 +17,10 @@ pub struct GuardedFolder {
 }
 
 impl GuardedFolder {
-    /// Makes a folder in another one, with a name that begins so and that nobody foresees.
+    /// Creates a folder in `parent`, with an unpredictable name that begins with `prefix`.
     ///
     /// # Errors
-    /// As the system's.
+    /// The system's errors.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         let name = format!("{prefix}{:016x}", RandomState::new().hash_one(std::process::id()));
         Self::create(std::path::absolute(parent)?.join(name))
@@ -34,7 +35,7 @@ impl GuardedFolder {
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Where it cannot be made, nobody guards it any more.
+        // If the folder cannot be created, dropping the guard ends it.
         #[cfg(unix)]
         let guard = Guard::of_folder(&path);
         builder.create(&path)?;

@@ -1,8 +1,8 @@
-//! A process in a group of its own, which ends with all that it has started.
-//! Whoever holds a [`ProcessGroup`] holds its processes: dropped, it is killed, and a guard kills it where
-//! tamis is. A process that leaves its group is not found by its number; [`kill_marked`](crate::kill_marked)
-//! finds it by what it has inherited. What processes need on disk stands in a
-//! [`GuardedFolder`](crate::GuardedFolder), which ends in the same way.
+//! A process in its own process group, which ends together with everything it has started. Dropping a
+//! [`ProcessGroup`] kills its processes, and a guard kills them if tamis is killed. A process that leaves the
+//! group is not reached in this way; [`kill_marked`](crate::kill_marked) finds it by an environment variable
+//! that it inherited. Files of processes belong into a [`GuardedFolder`](crate::GuardedFolder), which is
+//! removed in the same way.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -10,18 +10,18 @@ use std::process::{Child, Command, ExitStatus};
 #[cfg(unix)]
 use crate::guard::Guard;
 
-/// What ends with a process.
+/// What is signalled together with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// All that it has started and that has not left its group, under a guard.
     Group,
-    /// Only itself: when its input ends, it ends what it has started, which takes its time.
+    /// Only the process. When its input ends, it ends what it has started, which takes some time.
     Leader,
 }
 
 /// A process, and all that it has started and that has not left its group.
 ///
-/// A guard leads the group. It is there before the process, so that none is left wherever tamis is killed.
+/// A guard leads the group. It exists before the process, so no process is left even if tamis is killed.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
@@ -35,15 +35,15 @@ pub struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Starts a command in a group of its own.
+    /// Starts a command in a new group.
     ///
     /// # Errors
-    /// As the system's.
+    /// The system's errors.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         Self::start_with(command, Reach::Group)
     }
 
-    /// The same, with what ends with it.
+    /// As [`Self::start`], with a given reach.
     #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no groups"))]
     pub(crate) fn start_with(command: &mut Command, reach: Reach) -> io::Result<Self> {
         #[cfg(unix)]
@@ -72,11 +72,10 @@ impl ProcessGroup {
         &mut self.child
     }
 
-    /// The exit status of its first process, once that has ended. What it has left of the group is still
-    /// there.
+    /// The exit status of its first process, once that has ended. Other processes of the group may still run.
     ///
     /// # Errors
-    /// As the system's.
+    /// The system's errors.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
@@ -99,8 +98,8 @@ impl ProcessGroup {
 
     /// Kills all of it, once; its first process is still to be reaped.
     pub fn kill(&mut self) {
-        // The group has its number for as long as its guard is not reaped; without one, for as long as
-        // something of it is left.
+        // The group keeps its number until its guard is reaped; without a guard, as long as one of its
+        // processes is left.
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
@@ -111,7 +110,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Kills all of it, and keeps its number: whoever waits for its end has it found by [`Self::try_wait`].
+    /// Kills all of it, and keeps its number. Use [`Self::try_wait`] to wait for the end.
     pub fn kill_watched(&mut self) {
         #[cfg(unix)]
         self.signal(nix::sys::signal::Signal::SIGKILL);
@@ -129,10 +128,10 @@ impl ProcessGroup {
         if self.reach == Reach::Leader {
             return;
         }
-        // Its own group, where it has made one; the guard's, where it has not.
+        // The process's own group if it has created one, otherwise the guard's.
         let groups = [self.guard.as_ref().map(Guard::group), Some(self.child.id())];
         for group in groups.into_iter().flatten().filter_map(number) {
-            // Where nothing is left of the group there is nothing to report.
+            // An error means that nothing is left of the group.
             let _ = nix::sys::signal::killpg(group, signal);
         }
     }
@@ -195,8 +194,8 @@ mod tests {
         assert!(ends(left));
     }
 
-    /// What [`a_process_that_is_killed_leaves_nothing`] runs as a process of its own, which starts another
-    /// one and is killed while it does.
+    /// Runs in a child process for [`a_process_that_is_killed_leaves_nothing`]: starts one process after
+    /// another, and is killed meanwhile.
     #[test]
     #[ignore = "it is the process that is killed"]
     fn start_a_process_again_and_again() {
@@ -236,7 +235,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(10));
             }
             for entry in entries() {
-                // Where it was killed before it had written its number, there is none.
+                // If it was killed before it had written its number, there is none.
                 let text = std::fs::read_to_string(entry.path()).expect("read");
                 assert!(text.trim().parse().map_or(true, ends), "a process is left");
             }

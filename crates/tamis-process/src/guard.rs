@@ -1,18 +1,19 @@
-//! What stays when tamis is killed (`kill -9`), which leaves it no time to end what it has started.
-//! A process that reads its standard input sees the end of it and goes; one that hangs does not. So there are
-//! shells that wait on a pipe of which tamis holds the other end: where it closes, tamis is dead. Each is
-//! there before what it guards, so that there is no moment in which nobody would.
+//! Cleans up after tamis is killed (`kill -9`), when it has no time to end what it has started. A process
+//! that reads its standard input sees the end of it and exits, but a hanging one does not. So there are
+//! guards: shells that wait on a pipe whose other end tamis holds. When the pipe closes, tamis is dead. A
+//! guard exists before what it guards, so nothing is ever unguarded.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// What asks a group to end asks its guard too, which stays. Its first line says that it does.
+/// Ignores signals to the whole group, because the guard has to stay. The empty line reports that it is
+/// ready.
 const STAY: &str = "trap '' HUP INT QUIT PIPE TERM USR1 USR2 ALRM; echo; exec >/dev/null";
 
-/// The shell leads the group; lines on its pipe are the number of the process that it is there for, which may
-/// have made a group of its own.
+/// The shell leads the group. Lines on its pipe are the number of the process that it guards, which may have
+/// created its own group.
 const KILL_GROUP: &str = "own=; while read -r process; do own=$process; done; sleep 1; \
      [ -z \"$own\" ] || kill -s KILL -- \"-$own\"; kill -s KILL -- \"-$$\"";
 
@@ -20,20 +21,20 @@ const KILL_GROUP: &str = "own=; while read -r process; do own=$process; done; sl
 const REMOVE_FOLDER: &str =
     "read -r line; sleep 2; for again in 1 2 3 4 5 6 7 8; do rm -rf -- \"$1\" && exit; sleep 1; done";
 
-/// A shell in a group of its own that waits for the end of its pipe. For as long as it is not dropped, no
-/// other group gets the number of its own.
+/// A shell in a new group that waits for its pipe to close. Until it is dropped, no other group gets its
+/// number.
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,
 }
 
 impl Guard {
-    /// Makes a group with nothing in it yet, which it leads; `None` where there is no shell to do so.
+    /// Creates a group with only the guard in it; `None` if there is no shell.
     pub(crate) fn of_group() -> Option<Self> {
         Self::begin(KILL_GROUP, Path::new(""))
     }
 
-    /// Watches over a folder, whether or not it is there yet; `None` where there is no shell to do so.
+    /// Guards a folder, whether or not it exists yet; `None` if there is no shell.
     pub(crate) fn of_folder(folder: &Path) -> Option<Self> {
         Self::begin(REMOVE_FOLDER, folder)
     }
@@ -58,10 +59,11 @@ impl Guard {
         self.shell.id()
     }
 
-    /// Tells it of a process in its group, whose own group is killed too where it makes one.
+    /// Passes it the number of a process in its group. If that process creates its own group, this is killed,
+    /// too.
     pub(crate) fn note_process(&mut self, process: u32) {
         if let Some(pipe) = &mut self.shell.stdin {
-            // A shell that is gone already cannot be told.
+            // Fails if the shell is gone already.
             let _ = writeln!(pipe, "{process}");
         }
     }
@@ -85,7 +87,7 @@ mod tests {
         Command::new("sleep").arg("1000").process_group(group).spawn()
     }
 
-    /// As where tamis is killed: the pipe closes.
+    /// Closes the pipe, as if tamis were killed.
     fn close(guard: &mut Guard) {
         drop(guard.shell.stdin.take());
         guard.shell.wait().expect("it ends");
@@ -95,7 +97,7 @@ mod tests {
     fn what_is_in_the_group_of_a_dead_process_is_killed() {
         let mut guard = Guard::of_group().expect("a shell");
         let number = nix::unistd::Pid::from_raw(i32::try_from(guard.group()).expect("a number"));
-        // As all of a group is asked to end, which a process may not do.
+        // These signals ask the whole group to end, and the guard must survive them.
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             killpg(number, signal).expect("sent");
         }

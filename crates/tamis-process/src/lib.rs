@@ -1,8 +1,8 @@
-//! Beside the kernel: child processes, and nothing of them that outlives tamis.
-//! A [`ProcessGroup`] is a process with all that it has started: it ends with its value, and a guard ends it
-//! if tamis is killed. A [`LineChild`] is such a process that tamis talks to over its pipes. Rewards,
-//! environments, loggers and the launcher of a cluster speak lines; the sandbox answers in frames, for what a
-//! program prints may hold any byte. [`run`] runs a command to its end, within a time.
+//! Beside the kernel: child processes that never outlive tamis. A [`ProcessGroup`] is a process with
+//! everything it has started. It ends when the value is dropped, and a guard ends it if tamis is killed. A
+//! [`LineChild`] is such a process that tamis talks to over its pipes. Rewards, environments, loggers and the
+//! launcher of a cluster use lines; the sandbox uses frames, because a program's output may contain any byte.
+//! [`run`] runs a command to its end, within a time limit.
 
 mod folder;
 mod group;

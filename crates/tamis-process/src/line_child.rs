@@ -1,8 +1,7 @@
-//! A child process that speaks lines.
-//! Three threads serve its pipes, so that no full pipe can stop a caller. One writes the lines that wait in a
-//! queue to its standard input. One runs the caller's reader on its standard output. One keeps the end of its
-//! standard error. They end with the pipes. A grandchild may hold a pipe open for longer, so nobody waits for
-//! them without a limit.
+//! A child process that communicates in lines. Three threads serve its pipes, so a full pipe never blocks a
+//! caller. One writes queued lines to its standard input. One runs the caller's reader on its standard
+//! output. One keeps the end of its standard error. The threads end with the pipes. A grandchild may hold a
+//! pipe open for longer, so no wait for them is without a limit.
 
 use std::io::{self, Write as _};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -16,22 +15,22 @@ use crate::tail::{Tail, last_lines};
 
 /// Interval at which a wait looks whether a process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Longest wait for a process that was killed: one that waits for a broken driver does not even die.
+/// Longest wait for a killed process. One that hangs in a broken driver does not die at all.
 const LONGEST_DEATH: Duration = Duration::from_secs(5);
 
 /// Bytes of standard error that are kept.
 const TAIL_BYTES: usize = 4096;
 
-/// What gets all of a child's standard error, piece by piece.
+/// Receives all of a child's standard error, piece by piece.
 pub type Copy = Box<dyn FnMut(&[u8]) + Send>;
 
-/// What becomes of the standard error of a child.
+/// Where the standard error of a child goes.
 pub enum Errors {
-    /// It goes where the command says.
+    /// To where the command sends it.
     AsCommanded,
     /// Its end is kept for messages.
     Kept,
-    /// The same, and a function gets all of it.
+    /// As `Kept`, and a function receives all of it.
     Copied(Copy),
 }
 
@@ -41,20 +40,21 @@ pub struct ChildSettings {
     pub name: &'static str,
     /// Time for it to end by itself once its input is closed.
     pub grace: Duration,
-    /// What ends with it.
+    /// What is signalled together with it.
     pub reach: Reach,
-    /// What becomes of its standard error.
+    /// Where its standard error goes.
     pub errors: Errors,
 }
 
-/// What its owner and its reader share.
+/// State that its owner and its reader share.
 #[derive(Debug)]
 pub struct ChildHandle {
     group: Mutex<ProcessGroup>,
     tail: Tail,
 }
 
-/// A child process. Dropped, its input is closed; if it does not end within its grace, it is killed.
+/// A child process. When it is dropped, its input is closed, and it is killed if it does not end within its
+/// grace period.
 #[derive(Debug)]
 pub struct LineChild {
     /// For all but its input.
@@ -115,7 +115,7 @@ impl ChildHandle {
         }
     }
 
-    /// The exit status, in words, of one whose output has ended.
+    /// The exit status, in words, of a child whose output has ended.
     pub fn status_within(&self, patience: Duration) -> String {
         match self.wait_within(patience) {
             Ok(Some(status)) => status.to_string(),
@@ -135,10 +135,10 @@ impl ChildHandle {
 }
 
 impl LineChild {
-    /// Starts a command. `read` gets its standard output, in a thread of its own.
+    /// Starts a command. `read` gets its standard output, in a separate thread.
     ///
     /// # Errors
-    /// As the system's.
+    /// The system's errors.
     pub fn start(
         mut command: Command,
         settings: ChildSettings,
@@ -173,7 +173,8 @@ impl LineChild {
         Ok(Self { handle, input: Mutex::new(Input::Pipe(stdin)), grace, reader })
     }
 
-    /// Its standard input, for whoever writes to it himself; `None` once something was sent, or it is closed.
+    /// Its standard input, for a caller that writes to it directly. `None` after [`Self::send`], or once it
+    /// is closed.
     pub fn take_input(&self) -> Option<ChildStdin> {
         match std::mem::replace(&mut *lock(&self.input), Input::Closed) {
             Input::Pipe(pipe) => Some(pipe),
@@ -181,7 +182,8 @@ impl LineChild {
         }
     }
 
-    /// Queues a line, its line break with it. One to a child that is gone is lost, which its reader finds.
+    /// Queues a line, including its line break. If the child is gone, the line is lost; the reader notices
+    /// the end.
     pub fn send(&self, line: Vec<u8>) {
         let mut input = lock(&self.input);
         if matches!(*input, Input::Pipe(_))
@@ -208,7 +210,7 @@ impl LineChild {
         *lock(&self.input) = Input::Closed;
     }
 
-    /// Whether its reader has come to its end by then.
+    /// Waits until `limit` for its reader to finish. Returns whether it has.
     pub fn is_read_by(&self, limit: Instant) -> bool {
         while !self.reader.is_finished() && Instant::now() < limit {
             std::thread::sleep(LOOK_EVERY);
@@ -216,8 +218,8 @@ impl LineChild {
         self.reader.is_finished()
     }
 
-    /// The last lines of its standard error, if that is kept. What a grandchild may still write is not waited
-    /// for.
+    /// The last lines of its standard error, if they are kept. Does not wait for a grandchild's further
+    /// output.
     pub fn last_words(&self, most_lines: usize) -> String {
         last_lines(&self.handle.tail.text(self.grace), most_lines, |_| true)
     }
@@ -263,7 +265,7 @@ mod tests {
     }
 
     fn is_gone(number: &str) -> bool {
-        // A zombie of which nobody hears is gone.
+        // A zombie that was not reaped counts as gone.
         std::fs::read_to_string(format!("/proc/{number}/stat"))
             .map_or(true, |state| state.rsplit(')').next().is_some_and(|rest| rest.trim().starts_with('Z')))
     }
@@ -284,7 +286,7 @@ mod tests {
             child.send(line.clone().into_bytes());
         }
         child.close_input();
-        // What was sent before the end of the input arrives.
+        // Everything sent before the end of the input arrives.
         assert_eq!(lines.iter().map(|line| line.len() + 1).sum::<usize>(), 10_000_000);
         assert_eq!(child.handle.status_within(LONG), "exit status: 0");
     }
@@ -324,7 +326,7 @@ mod tests {
         }
     }
 
-    /// It is asked nothing more, its child lives in its group, and that child has all of its pipes.
+    /// The process has exited, and its child, in the same group, holds all of its pipes.
     #[test]
     fn what_holds_its_pipes_ends_with_it() {
         let (child, lines) = shell("sleep 1000 <&0 & echo $!; exit 0", LONG, Errors::Kept);
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(lines.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
     }
 
-    /// A process in a session of its own is in no group that is killed.
+    /// A process in a new session is in no group that is killed.
     #[test]
     fn nobody_waits_for_a_pipe_that_a_grandchild_holds() {
         let (child, lines) = shell(
@@ -354,8 +356,7 @@ mod tests {
         Command::new("kill").arg(left).status().expect("killed");
     }
 
-    /// As the harness of the sandbox and the launcher of a cluster, which end what they have started
-    /// themselves.
+    /// The sandbox's harness and the launcher of a cluster are like this: they end what they have started.
     #[test]
     fn one_that_ends_its_own_is_killed_alone() {
         let mut command = Command::new("/bin/sh");

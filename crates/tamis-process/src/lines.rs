@@ -1,8 +1,8 @@
-//! The lines of a pipe, none of which is longer than a bound.
+//! The lines of a pipe, with a limit on their length.
 
 use std::io::{BufRead as _, BufReader, Read};
 
-/// A bound for those who need a large one: a line of an environment holds whole observations.
+/// A large limit: a line of an environment holds whole observations.
 pub const LONGEST_LINE: usize = 64 << 20;
 
 /// A line, without its line break.
@@ -12,7 +12,7 @@ pub enum Line<'l> {
     Ended(&'l [u8]),
     /// The last one: the pipe ended in it.
     Unended(&'l [u8]),
-    /// The beginning of one that is longer than the bound. What follows is its rest.
+    /// The beginning of a line above the limit. The rest of it follows.
     TooLong(&'l [u8]),
 }
 

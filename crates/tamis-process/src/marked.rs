@@ -1,10 +1,10 @@
 //! Processes that have left their group, found by a variable that they have inherited.
 
-/// Kills every process of this user that was started with the variable of this name and value, where the
-/// system says what processes were started with (Linux); whether there was one.
+/// Kills every process of this user that was started with the variable `name` set to `value`. Returns whether
+/// there was one. This only works on systems that list the environments of processes (Linux).
 ///
-/// Whoever starts others while it is looked for is looked for again. A process that was started with a clean
-/// environment is not found.
+/// The search is repeated, to find processes that were started meanwhile. A process that was started with a
+/// clean environment is not found.
 pub fn kill_marked(name: &str, value: &str) -> bool {
     let mut has_found = false;
     // One that is killed is found until it is reaped, without its environment.
@@ -19,7 +19,7 @@ pub fn kill_marked(name: &str, value: &str) -> bool {
     has_found
 }
 
-/// Looks for processes at most: whoever starts others faster than they are killed is left alone.
+/// Most rounds of the search. A process that starts others faster than they are killed is left.
 const MOST_LOOKS: usize = 8;
 
 #[cfg(target_os = "linux")]
@@ -27,7 +27,7 @@ fn find(name: &str, value: &str) -> Vec<i32> {
     let wanted = format!("{name}={value}").into_bytes();
     let of = |entry: std::fs::DirEntry| {
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // Those of others cannot be read.
+        // The environments of other users' processes cannot be read.
         let variables = std::fs::read(entry.path().join("environ")).ok()?;
         variables.split(|&byte| byte == 0).any(|variable| variable == wanted).then_some(number)
     };

@@ -11,7 +11,7 @@ use crate::tail::Tail;
 
 /// Interval of looks at whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Longest time for what it wrote to arrive when it has ended: a child of its own may hold the pipe.
+/// Longest wait for the output of a process that has ended: a child of it may hold the pipe.
 const LAST: Duration = Duration::from_secs(2);
 
 /// Why a program gave no answer.
@@ -67,7 +67,7 @@ impl Ran {
     }
 }
 
-/// Reads a pipe beside what goes on, so that a program that writes much does not stand still.
+/// Reads a pipe in a separate thread, so that a program with much output does not block.
 fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Tail> {
     let written = Arc::new(Tail::new(usize::MAX));
     let to = Arc::clone(&written);

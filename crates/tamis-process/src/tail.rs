@@ -1,10 +1,10 @@
-//! What a child writes: all of it, or the end of it for messages.
+//! The output of a child: all of it, or its end for messages.
 
 use std::io::Read;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The last lines of an output, so many at most, of those that are to be shown.
+/// The last lines of an output, at most `most` of those for which `is_shown` is true.
 pub fn last_lines(output: &str, most: usize, is_shown: impl Fn(&str) -> bool) -> String {
     let lines: Vec<&str> = output.trim_end().lines().filter(|line| is_shown(line)).collect();
     lines[lines.len().saturating_sub(most)..].join("\n")
@@ -63,7 +63,7 @@ impl Tail {
         self.ended.notify_all();
     }
 
-    /// What is kept, once the pipe has ended or the time is over: a grandchild may hold the pipe.
+    /// The kept text, once the pipe has ended or the time is over: a grandchild may hold the pipe.
     pub(crate) fn text(&self, patience: Duration) -> String {
         let waited = self.ended.wait_timeout_while(self.kept(), patience, |kept| !kept.is_over);
         let (kept, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The common part of the routes that sample: a request is handed over, and answered in one piece or in
-//! parts. A route's [`RouteFormat`] gives the words.
+//! The common part of the routes that sample: a request goes to the engine, and is answered in one piece or
+//! in parts. A route's [`RouteFormat`] gives the form of the answer.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct OpenRequest {
     as_ids: bool,
     is_streamed: bool,
     includes_usage: bool,
-    /// Log-probability of each prompt token but the first, where they are asked for.
+    /// Log-probability of each prompt token except the first, if requested.
     scores: Option<Vec<Vec<f32>>>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) trait RouteFormat: Send {
         true
     }
 
-    /// Sampled tokens with their log-probabilities, of which there are some to return.
+    /// Sampled tokens with their log-probabilities; only called if log-probabilities were requested.
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
 
     fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
@@ -83,7 +83,7 @@ impl Usage {
 }
 
 impl OpenRequest {
-    /// From the fields that all routes have.
+    /// From the fields that all routes share.
     pub(crate) fn read(
         app: &Arc<App>,
         fields: Fields<'_>,
@@ -181,8 +181,8 @@ impl OpenRequest {
         self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
     }
 
-    /// The prompt's tokens of a choice with their log-probabilities, as vLLM tells them: nothing of the
-    /// first; null where nobody asked.
+    /// Log-probabilities of a choice's prompt tokens, in vLLM's form: null for the first, and null for all if
+    /// not requested.
     pub(crate) fn prompt_logprobs(&self, choice: usize) -> Value {
         let Some(scores) = self.scores.as_ref().and_then(|scores| scores.get(choice / self.how.n)) else {
             return Value::Null;
@@ -204,7 +204,7 @@ impl OpenRequest {
         value
     }
 
-    /// A part of one.
+    /// A part of an answer.
     pub(crate) fn openai_chunk(&self, object: &str, choices: Value, usage: Option<Value>) -> Value {
         let mut value = json!({
             "id": self.id,

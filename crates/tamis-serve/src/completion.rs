@@ -13,7 +13,7 @@ use crate::sampling::MOST_ALTERNATIVES;
 use crate::text::{TokenTexts, finish_name};
 use crate::{App, Reply};
 
-/// Completion tokens where the request does not say (OpenAI's default).
+/// Default number of completion tokens (OpenAI's).
 const MAX_TOKENS: usize = 16;
 
 /// Prompts in one request, at most.

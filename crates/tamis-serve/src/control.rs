@@ -1,5 +1,5 @@
-//! Routes that steer the server: pauses, aborts, other weights. Only this machine, or who knows the key, gets
-//! here.
+//! Routes that control the server: pauses, aborts, new weights. They need the key; without a key, the server
+//! only listens on this machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,8 +66,8 @@ pub(crate) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, 
     Ok(Reply::Json(json!({"success": success})))
 }
 
-/// Gives requests up by their prefixed ids; where `may_mean_all`, no ids are all. Ids that nothing has count
-/// too, as in vLLM.
+/// Aborts requests by their prefixed ids. With `may_mean_all`, an empty list means all. As in vLLM, unknown
+/// ids are no error.
 pub(crate) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     let ids = fields.texts("request_ids")?;
@@ -120,10 +120,10 @@ pub(crate) async fn collective_rpc(app: &Arc<App>, body: Document) -> Result<Rep
     Ok(Reply::Json(json!({"results": [null]})))
 }
 
-/// Loads weights from a folder (the last one where none is named) and checks them while the old ones work on;
-/// only then they change.
+/// Loads weights from a folder (by default the last one) and checks them, while the old weights are still in
+/// use. Then switches.
 async fn reload(app: &Arc<App>, path: Option<PathBuf>) -> Result<(), ApiError> {
-    // One at a time, so that the last to be asked for is the last to be installed.
+    // Only one reload at a time, so that the last one requested is the last one installed.
     let _guard = app.reloading.lock().await;
     let path = path.unwrap_or_else(|| app.folder().clone());
     let (asked, loader) = (path.clone(), app.clone());

@@ -1,7 +1,7 @@
-//! The worker thread: it owns the engine and the weights, and takes commands between two steps.
+//! The worker thread. It owns the engine and the weights, and takes commands between two steps.
 //!
-//! Samples of the same prompt and the same sampling share the computation of the prompt as long as one of
-//! them runs, whoever asked for them.
+//! Samples with the same prompt and the same sampling parameters share the computation of the prompt as long
+//! as one of them runs, even across requests.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::slow::SlowDown;
 /// Treatment of requests while generation is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PauseMode {
-    /// Those in flight are given up.
+    /// Requests in flight are aborted.
     Abort,
-    /// Those in flight are finished.
+    /// Requests in flight are finished.
     Wait,
-    /// Those in flight stand still and go on afterwards.
+    /// Requests in flight pause and continue afterwards.
     Keep,
 }
 
-/// One prompt of a request, and whom to tell.
+/// One prompt of a request, and the channel for its events.
 pub(crate) struct Job {
     /// Unique among jobs.
     pub(crate) serial: u64,
@@ -73,7 +73,7 @@ pub(crate) struct ChoiceEvent {
 pub(crate) struct Piece {
     pub(crate) token_ids: Vec<u32>,
     pub(crate) logprobs: Vec<f32>,
-    /// Empty unless asked for.
+    /// Empty unless requested.
     pub(crate) alternatives: Vec<Alternatives>,
 }
 
@@ -91,24 +91,24 @@ pub(crate) struct Ended {
 pub(crate) enum EngineCommand {
     /// Sample.
     Submit(Job),
-    /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
+    /// Abort the jobs with these ids; `None`: all. Returns the number of jobs.
     Abort { ids: Option<HashSet<String>>, done: oneshot::Sender<usize> },
-    /// Give up jobs that nobody waits for any more.
+    /// Abort jobs whose client is gone.
     Forget { serials: Vec<u64> },
     /// Generate nothing new; answered once nothing runs any more.
     Pause { mode: PauseMode, clears_cache: bool, done: oneshot::Sender<()> },
-    /// Go on.
+    /// Continue.
     Resume { done: oneshot::Sender<()> },
-    /// Forget what was computed; the answer is whether that was possible. Where `running`, what runs is
-    /// computed once more.
+    /// Clear the caches; returns whether that was possible. With `running`, the caches of running samples are
+    /// recomputed.
     ResetCache { running: bool, done: oneshot::Sender<bool> },
     /// Sample from these weights from now on.
     Install { model: Box<Model>, done: oneshot::Sender<()> },
-    /// Say `log_softmax(logits)` of each token but the first.
+    /// Return `log_softmax(logits)` of each token except the first.
     Score { tokens: Vec<u32>, done: oneshot::Sender<Vec<f32>> },
-    /// Call the weights so from now on.
+    /// Set the label of the weights from now on.
     SetVersion { version: Arc<str>, done: oneshot::Sender<()> },
-    /// Give up everything and end.
+    /// Abort everything and end.
     Stop,
 }
 
@@ -121,7 +121,7 @@ struct Live {
     /// Tokens sent already.
     num_sent: usize,
     events: UnboundedSender<ChoiceEvent>,
-    /// Labels and where their spans ended, the running one left out.
+    /// Labels and the ends of their spans, without the current one.
     versions: Vec<(Arc<str>, usize)>,
     since: Instant,
     begun: bool,
@@ -222,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to stop, or nobody is left who could tell it anything.
+    /// Works until it gets `Stop`, or the channel is closed.
     pub(crate) fn run(mut self) {
         loop {
             let runs = !self.generator.is_idle() && self.paused != Some(PauseMode::Keep);
@@ -256,7 +256,7 @@ impl Worker {
     }
 
     fn obey(&mut self, command: EngineCommand) {
-        // Who asked may have gone.
+        // A closed channel means that the client is gone.
         match command {
             EngineCommand::Submit(job) if self.paused.is_some() => self.held.push_back((job, Instant::now())),
             EngineCommand::Submit(job) => self.submit(job, Instant::now()),
@@ -310,8 +310,7 @@ impl Worker {
                 let _ = done.send(());
             }
             EngineCommand::Score { tokens, done } => {
-                // Tokens that cannot be scored were refused before; whoever waits is told by the closed
-                // channel.
+                // Invalid tokens were refused before; if scoring fails, the caller sees the closed channel.
                 let sequence = Sequence { tokens: &tokens, start: 1 };
                 let workspace = &mut Workspace::default();
                 if tokens.len() < 2 {
@@ -335,7 +334,7 @@ impl Worker {
         let longest = job.params.max_new_tokens;
         let drawn = self.slow_down.as_ref().and_then(|slow| slow.draw_length(&job.keys, longest));
         if let Some(length) = drawn {
-            // It stands in place of end tokens and of what texts must match.
+            // The drawn length replaces end tokens and the pattern of the text.
             job.params.max_new_tokens = length;
             job.params.stop_token_ids.clear();
             job.form = None;
@@ -355,8 +354,8 @@ impl Worker {
                     stop: job.stop.check(),
                     mask: job.form.as_ref().map(|form| token_mask(&form.1)),
                 };
-                // Every reason to refuse it was looked for before it came here; whoever waits is told by the
-                // closed channel.
+                // Every reason to refuse it was checked before; if it fails, the caller sees the closed
+                // channel.
                 let id = self.generator.submit(request).ok()?;
                 self.shared.insert(key.clone(), id);
                 Some((id, 0))
@@ -385,7 +384,7 @@ impl Worker {
         }
     }
 
-    /// Gives up the jobs that `is_meant` holds of (id, serial); how many there were.
+    /// Aborts the jobs for which `is_meant(id, serial)` is true. Returns their number.
     fn abort(&mut self, is_meant: impl Fn(&str, u64) -> bool) -> usize {
         let mut places: Vec<(RequestId, usize)> = Vec::new();
         let mut serials: Vec<u64> = Vec::new();
@@ -426,8 +425,8 @@ impl Worker {
         serials.len()
     }
 
-    /// Other weights from now on. Samples that run keep what the old ones computed until [`Self::refresh`];
-    /// samples that wait do not, and neither do those to come.
+    /// Installs other weights. Running samples keep the caches of the old weights until [`Self::refresh`].
+    /// Waiting samples do not, nor do new ones.
     fn install(&mut self, model: Box<Model>) {
         self.model = model;
         self.is_stale = self.generator.num_running() > 0;
@@ -435,7 +434,7 @@ impl Worker {
         self.shared.clear();
         let running: Vec<(RequestId, usize)> =
             self.generator.running().map(|running| (running.request, running.sample)).collect();
-        // Samples whose prompt the old weights have computed for others begin anew.
+        // Waiting samples whose prompt was computed with the old weights are resubmitted.
         let mut waiting: Vec<(RequestId, usize)> =
             self.live.keys().filter(|place| !running.contains(place)).copied().collect();
         waiting.sort_unstable();
@@ -469,7 +468,7 @@ impl Worker {
         }
     }
 
-    /// Computes what the old weights have computed once more, where there is such.
+    /// Recomputes caches of the old weights, if there are any.
     fn refresh(&mut self) {
         if std::mem::take(&mut self.is_stale) {
             self.generator.recompute(&self.threads, &self.model);
@@ -509,7 +508,7 @@ impl Worker {
         }
     }
 
-    /// Tells those who want tokens as they come.
+    /// Sends new tokens to streaming clients.
     fn tell_progress(&mut self) {
         for running in self.generator.running() {
             let Some(live) = self.live.get_mut(&(running.request, running.sample)) else { continue };

@@ -14,7 +14,7 @@ use crate::sampling::MOST_ALTERNATIVES;
 use crate::text::{TokenTexts, finish_name};
 use crate::{App, Reply};
 
-/// Completion tokens where the request does not say (vLLM's default).
+/// Default number of completion tokens (vLLM's).
 const MAX_TOKENS: usize = 16;
 
 pub(crate) async fn answer(
@@ -49,7 +49,7 @@ pub(crate) async fn answer(
     asked.answer(Generate { is_text }, false).await
 }
 
-/// The spans of versions, as vLLM tells them.
+/// The spans of versions, in vLLM's form.
 fn spans(ended: &Ended) -> Value {
     let mut start = 0;
     let spans = ended.versions.iter().map(|(version, end)| {
@@ -76,7 +76,7 @@ impl RouteFormat for Generate {
         self.is_text
     }
 
-    /// By token id; in text mode by text.
+    /// By token id, or by text in text mode.
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         if self.is_text {
             return texts.logprobs(piece, count);
@@ -98,7 +98,7 @@ impl RouteFormat for Generate {
         Ok(json!({"content": content}))
     }
 
-    /// Our own field comes where ours came.
+    /// A request with our own field gets our own field back.
     fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         let mut choice = json!({
             "index": output.index,

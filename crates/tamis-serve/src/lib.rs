@@ -1,10 +1,10 @@
 //! A satellite: the native engine behind HTTP, with vLLM's interface and OpenAI's (`tamis serve`).
 //!
-//! A request is read and checked on the HTTP side (`sampling`), handed as jobs through a channel to
-//! a worker thread that owns the engine (`engine`), and answered from the events that come back (`running`,
-//! `answer`, `stream`), in the words of its route (`completion`, `chat`, `generate`). The HTTP side is one
-//! thread of async tasks; all cores belong to the engine. Control routes (`control`) are commands to the same
-//! worker, carried out between two steps of it.
+//! A request is read and checked on the HTTP side (`sampling`). Its prompts go as jobs through a channel to a
+//! worker thread that owns the engine (`engine`). The answer is built from the events that come back
+//! (`running`, `answer`, `stream`), in the form of its route (`completion`, `chat`, `generate`). The HTTP
+//! side is one thread of async tasks; all cores belong to the engine. Control routes (`control`) send
+//! commands to the same worker, which executes them between two steps.
 
 mod answer;
 mod chat;
@@ -55,7 +55,7 @@ use crate::sampling::{Defaults, HowSampled};
 pub use crate::slow::SlowDown;
 use crate::stream::Chunks;
 
-/// Loads a folder of weights, or says why it cannot be used.
+/// Loads a folder of weights. The error is the reason why it cannot be used.
 pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
 /// The policy to serve.
@@ -91,7 +91,7 @@ pub struct ServeSettings {
     pub threads: usize,
     /// Samples that run at once, at most.
     pub max_num_seqs: usize,
-    /// Positions cached at once, at most; `None`: as many as half of the memory that is free holds.
+    /// Most positions cached at once; `None`: as many as fit into half of the free memory.
     pub max_cached_tokens: Option<usize>,
     /// Samples in flight, at most; requests beyond are refused with 429.
     pub max_queued: usize,
@@ -101,11 +101,11 @@ pub struct ServeSettings {
     pub max_connections: usize,
     /// Longest time that a request is worked on.
     pub request_timeout: Duration,
-    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
-    /// between two.
+    /// Longest time for a client to send a request, to read a part of an answer, or to be idle between
+    /// requests.
     pub idle_timeout: Duration,
-    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; otherwise they
-    /// wait, as in 0.32.
+    /// Whether requests are refused with 503 while paused with `abort` or `wait`, as in vLLM 0.33. Otherwise
+    /// they wait, as in 0.32.
     pub refuses_while_paused: bool,
     /// For tests.
     pub slow_down: Option<SlowDown>,
@@ -235,8 +235,8 @@ impl NativeServer {
         self.address
     }
 
-    /// Answers until `stop` is set; what is in flight then is given up and answered as far as it is. `log`
-    /// gets every request when it has been answered.
+    /// Answers until `stop` is set. Requests in flight are then aborted, and answered with what they have.
+    /// `log` gets every request when it has been answered.
     ///
     /// # Errors
     /// If the engine broke off.
@@ -300,9 +300,9 @@ fn affordable(config: &TransformerConfig) -> usize {
 /// Tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Of its prompts.
+    /// In the prompts.
     pub prompt_tokens: usize,
-    /// Of its completions.
+    /// In the completions.
     pub completion_tokens: usize,
 }
 
@@ -312,7 +312,7 @@ enum Reply {
     Empty,
     Json(Value),
     Written(String),
-    /// What was sampled, written as JSON.
+    /// Sampled output, written as JSON.
     Sampled(String, Usage),
     /// The page for a browser.
     Page,
@@ -396,14 +396,14 @@ impl App {
         self.number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number that nobody can foresee.
+    /// An unpredictable number.
     fn random_number(&self) -> u64 {
         let mut hasher = self.random.build_hasher();
         hasher.write_u64(self.next_number());
         hasher.finish()
     }
 
-    /// Sampling parameters of a request: its own `max_tokens`, otherwise the route's; `body` is the whole
+    /// Sampling parameters of a request. `max_tokens` falls back to the route's default; `body` is the whole
     /// request.
     async fn how_sampled(
         self: &Arc<Self>,
@@ -430,7 +430,7 @@ impl App {
         Ok(how)
     }
 
-    /// The client's id of its request, without the route's prefix: the header's, otherwise the body's,
+    /// The client's id of its request, without the route's prefix: from the header, otherwise from the body,
     /// otherwise a new one.
     fn request_id(&self, fields: Fields<'_>, header: Option<&str>) -> Result<String, ApiError> {
         const LONGEST: usize = 256;
@@ -452,7 +452,7 @@ impl App {
         }
     }
 
-    /// Refuses new work where it would not be begun.
+    /// Refuses new work while the server is stopping or paused.
     fn check_open(&self) -> Result<(), ApiError> {
         if self.metrics.is_stopping.load(Ordering::SeqCst) {
             return Err(ApiError::stopping());
@@ -471,13 +471,13 @@ impl App {
     }
 
     /// Tokens of the text of a field, in this thread. A text that is certainly too long for the model is
-    /// refused before it is tokenised, which takes 140 times its memory.
+    /// refused before it is tokenised: tokenising takes 140 times its memory.
     fn encode_now(&self, field: &str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         let failed = |error: tamis_core::fault::Fault| ApiError::field(field, error.to_string());
         let limit = self.max_model_len();
         let usual = limit.saturating_mul(USUAL_TOKEN_BYTES).max(body::SHORT);
         if text.len() > usual {
-            // Its tokens may be long ones, of blanks say. Those of its beginning tell.
+            // Its tokens may be long, for example of blanks. So the beginning is tokenised to find out.
             let begins = (0..=usual).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
             let fits = text.len() <= self.most_text_bytes.max(body::SHORT)
                 && self.tokenizer.encode(&text[..begins], false).map_err(failed)?.len() <= limit * 2;
@@ -494,5 +494,5 @@ impl App {
     }
 }
 
-/// Texts of fewer bytes, and lists of fewer tokens, take less time than handing them to another thread.
+/// Shorter texts and lists take less time than handing them to another thread.
 const SHORT: usize = 4096;

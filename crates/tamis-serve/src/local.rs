@@ -1,5 +1,5 @@
-//! The engine in this process, without HTTP (`tamis chat`): a request of the same form as a route's, answered
-//! piece by piece.
+//! The engine in this process, without HTTP (`tamis chat`). It takes a request in a route's form and answers
+//! it piece by piece.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -42,8 +42,8 @@ impl LocalEngine {
         Ok(Self { app, runtime: runtime()? })
     }
 
-    /// Answers a request for one sample with `stream: true`: of `/v1/chat/completions` if it has `messages`,
-    /// otherwise of `/v1/completions`. `show` gets each piece of the text. If `stop` is set meanwhile, the
+    /// Answers a request for one sample with `stream: true`: as `/v1/chat/completions` if it has `messages`,
+    /// otherwise as `/v1/completions`. `show` gets each piece of the text. If `stop` is set meanwhile, the
     /// answer ends with what it has.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ pub type RequestLog = Arc<dyn Fn(&RequestLine) + Send + Sync>;
 /// Status of a request whose client left before its answer began, as nginx writes it.
 const CLIENT_LEFT: u16 = 499;
 
-/// What is logged of a request.
+/// The facts of a request that are logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestLine {
     /// Method as sent.

@@ -19,7 +19,7 @@ pub(crate) struct ServeMetrics {
     pub(crate) cached_tokens: AtomicUsize,
     pub(crate) max_cached_tokens: AtomicUsize,
     pub(crate) prompt_tokens: AtomicU64,
-    /// Prompt tokens that were not computed, because those of another sample or prompt were at hand.
+    /// Prompt tokens that were reused from another sample or prompt instead of computed.
     pub(crate) shared_prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     stopped: AtomicU64,
@@ -51,7 +51,7 @@ impl Sum {
 }
 
 impl ServeMetrics {
-    /// Takes room for samples; `false` where there is none.
+    /// Reserves room for samples; `false` if there is none.
     pub(crate) fn enter(&self, count: usize, limit: usize) -> bool {
         let room = |now: usize| now.checked_add(count).filter(|&after| after <= limit);
         self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()

@@ -1,7 +1,7 @@
-//! The chat page at `/`: one file, which asks this server only and shows texts as texts.
+//! The chat page at `/`: one file, which only sends requests to this server and shows texts as plain text.
 //!
-//! The browser is held to it, too: by its policy the page may load nothing and ask nobody else, only the
-//! script with this answer's nonce runs, and no text can be turned into HTML (trusted types).
+//! The browser enforces this, too. By its policy, the page may not load anything or contact other servers,
+//! only the script with this answer's nonce runs, and no text can become HTML (trusted types).
 
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -16,7 +16,7 @@ const PAGE: &str = include_str!("chat.html");
 /// Place of the nonce in the page.
 const NONCE: &str = "NONCE";
 
-/// The page with a nonce that nobody can foresee.
+/// The page with an unpredictable nonce.
 pub(crate) fn respond(nonce: u64) -> Response<AnswerBody> {
     let nonce = format!("{nonce:016x}");
     let page = PAGE.replace(NONCE, &nonce).into_bytes();
@@ -83,7 +83,7 @@ mod tests {
             policy.contains("require-trusted-types-for 'script'") && !policy.contains("unsafe"),
             "{policy}"
         );
-        // Script and style; every other place of one would be text that the browser ignores.
+        // For script and style. Browsers ignore a nonce anywhere else.
         assert_eq!(PAGE.matches("nonce=\"NONCE\">").count(), 2);
         assert_eq!(PAGE.matches("<script").count() + PAGE.matches("<style").count(), 2);
         assert!(!PAGE.contains("style=\""));

@@ -1,4 +1,4 @@
-//! From a request to its answer: who may ask, which route, how much of a body.
+//! From a request to its answer: access, route, and size of the body.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{App, Reply, SHORT, chat, completion, control, generate, page};
 
 const REQUEST_ID: &str = "x-request-id";
 
-/// Answers a request, whatever it is.
+/// Answers any request.
 pub(crate) async fn answer(
     app: Arc<App>,
     request: Request<Incoming>,
@@ -160,7 +160,7 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     }
 }
 
-/// With a key, only who knows it. Without one the server listens on this machine alone.
+/// With a key, only clients that send it are served. Without a key, the server only listens on this machine.
 fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = &app.settings.api_key else {
         return stranger(headers, &app.settings.host).map_or(Ok(()), |reason| Err(ApiError::foreign(reason)));
@@ -170,7 +170,7 @@ fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     if is_same(given.trim().as_bytes(), key.as_bytes()) { Ok(()) } else { Err(ApiError::unauthorized()) }
 }
 
-/// `server` tells clients that this is tamis, and `keys` that requests may carry its random keys.
+/// `server` shows clients that this is tamis, and `keys` that requests may carry its random keys.
 fn version() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "server": "tamis", "keys": true})
 }
@@ -233,7 +233,7 @@ async fn detokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
     written(tokens, move |tokens| Ok(json!({"prompt": app.tokenizer.decode(&tokens, false)?}))).await
 }
 
-/// What is to be said of tokens, as text; of many in another thread.
+/// The text of tokens; for many tokens it is built in another thread.
 async fn written(
     tokens: Vec<u32>,
     say: impl FnOnce(Vec<u32>) -> Result<Value, ApiError> + Send + 'static,

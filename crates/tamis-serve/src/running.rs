@@ -1,4 +1,4 @@
-//! A request in the engine's hands: its events, and what happens when nobody waits for them any more.
+//! A request in the engine: its events, and its abort when the client is gone.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -12,7 +12,7 @@ use crate::App;
 use crate::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece};
 use crate::sampling::HowSampled;
 
-/// Dropped before its end, it is given up.
+/// If it is dropped before its end, it is aborted.
 pub(crate) struct Running {
     events: UnboundedReceiver<ChoiceEvent>,
     serials: Vec<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Choice {
 }
 
 impl Running {
-    /// The next event; `None` where the engine broke off.
+    /// The next event; `None` if the engine failed.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         self.events.poll_recv(context).map(|event| {
             if event.as_ref().is_some_and(|event| event.ended.is_some()) {
@@ -81,8 +81,8 @@ pub(crate) fn broken_error() -> ApiError {
 }
 
 impl App {
-    /// Hands prompts to the engine. `id` is what a client calls the request to abort it; where it is
-    /// `numbered` each prompt has its number behind it, as vLLM does for completions.
+    /// Submits prompts to the engine. A client can abort the request by `id`. With `numbered`, each prompt's
+    /// id has its number appended, as in vLLM for completions.
     pub(crate) fn submit(
         &self,
         id: &str,
@@ -140,7 +140,7 @@ impl App {
     /// Log-probabilities of the tokens of prompts that were submitted, but the first of each.
     pub(crate) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
         let mut rows = Vec::with_capacity(prompts.len());
-        // One by one, so that what is being sampled goes on between them.
+        // One by one, so that sampling continues between them.
         for tokens in prompts {
             let (done, scored) = tokio::sync::oneshot::channel();
             self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken_error())?;
@@ -153,7 +153,7 @@ impl App {
         Ok(rows)
     }
 
-    /// Refuses prompts that the engine cannot begin with.
+    /// Refuses prompts that the engine cannot start with.
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), ApiError> {
         let limit = self.max_model_len();
         if prompt.is_empty() {

@@ -1,5 +1,4 @@
-//! Reads a request's sampling parameters: the fields that vLLM and OpenAI have for it, and tamis's own random
-//! keys.
+//! Reads a request's sampling parameters: the fields of vLLM and OpenAI, and tamis's own random keys.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tamis_rollout::api::error::ApiError;
 use tamis_rollout::api::field::{Fields, Refused, is_empty, is_false, is_never, is_one, is_zero, read_stops};
 use tamis_rollout::native::{StopText, engine_params};
 
-/// Samples of one prompt in one request, at most.
+/// Most samples of one prompt in one request.
 pub(crate) const MOST_SAMPLES: usize = 1024;
 
 /// Tokens that a request names to stop at, at most.
@@ -25,9 +24,9 @@ pub(crate) const MOST_ALTERNATIVES: i64 = 20;
 /// Source of a request's random numbers.
 #[derive(Debug, Clone)]
 enum Randomness {
-    /// Our keys, one a sample: the tokens are those of the engine in a run with the same keys.
+    /// Keys from tamis, one for each sample. The tokens are those of the engine in a run with the same keys.
     Keys(Vec<Key>),
-    /// A number of the client's, or of the server's own where it gave none.
+    /// A number from the client, or drawn by the server.
     Seed(u64),
 }
 
@@ -63,7 +62,7 @@ pub(crate) struct Defaults<'a> {
     pub(crate) vocabulary: usize,
     /// For stop strings.
     pub(crate) tokenizer: &'a Arc<Tokenizer>,
-    /// Completion tokens where the client does not say.
+    /// Default number of completion tokens.
     pub(crate) max_tokens: usize,
     pub(crate) seed: u64,
 }
@@ -92,7 +91,7 @@ const REFUSED: [Refused; 15] = [
 ];
 
 impl HowSampled {
-    /// From the fields that all routes share; `body` is the whole request, in which our own field stands.
+    /// From the fields that all routes share. `body` is the whole request, with our own field in it.
     pub(crate) fn read(
         fields: Fields<'_>,
         body: Fields<'_>,
@@ -168,7 +167,7 @@ impl HowSampled {
         })
     }
 
-    /// The keys of the samples of a prompt, whose place among the request's prompts is given.
+    /// The keys of the samples of a prompt, given the prompt's index in the request.
     pub(crate) fn keys(&self, prompt: usize) -> Vec<Key> {
         match &self.randomness {
             Randomness::Keys(keys) => keys.clone(),

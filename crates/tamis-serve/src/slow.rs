@@ -1,25 +1,24 @@
-//! A server slowed down for tests: completions of lognormal lengths, steps that take as long as a larger
-//! model's.
+//! Slows a server down for tests: completions with lognormal lengths, and steps as slow as a larger model's.
 
 use std::time::{Duration, Instant};
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::CompletionEnd;
 
-/// Slows a server down, for tests and benchmarks of its clients. The generated texts are of no other use.
+/// Slows a server down, for tests and benchmarks of its clients. The generated texts are not meaningful.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowDown {
-    /// A step takes at least this long, whatever runs.
+    /// A step takes at least this long.
     pub step: Duration,
     /// Additional time of a step for each sample that runs.
     pub per_sample: Duration,
-    /// Median and sigma of the completions' lengths in tokens, at least 1 and at most what was asked for;
-    /// `None` leaves them as they are.
+    /// Median and sigma of the completions' lengths in tokens, at least 1 and at most the requested length.
+    /// `None` does not change them.
     pub lengths: Option<(f64, f64)>,
 }
 
 impl SlowDown {
-    /// The length that the first key of a job draws, at most `longest`; `None` where lengths are left alone.
+    /// The length drawn with the first key of a job, at most `longest`; `None` if lengths are not changed.
     pub(crate) fn draw_length(&self, keys: &[Key], longest: usize) -> Option<usize> {
         let ((median, sigma), key) = self.lengths.zip(keys.first())?;
         let normal = Key::new(key.bits(u64::MAX), Purpose::Served).normal(0);

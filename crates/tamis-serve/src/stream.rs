@@ -1,4 +1,4 @@
-//! Server-sent events: a body that grows as the engine tells of tokens.
+//! Server-sent events: a body that grows as the engine reports tokens.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -12,7 +12,7 @@ use tamis_text::tokenizer::Tokenizer;
 use crate::engine::{Ended, Piece};
 use crate::sampling::HowSampled;
 
-/// The text of a whole completion, and why it ended: a stop string, a token that the client named, or null.
+/// The text of a whole completion, and why it ended: a stop string, a stop token of the request, or null.
 pub(crate) fn whole(
     tokenizer: &Tokenizer,
     how: &HowSampled,
@@ -32,7 +32,7 @@ pub(crate) fn whole(
     Ok((text, stop_reason(how, end_token_ids, tokens.last(), stopped_by, finish)))
 }
 
-/// A token that the client named, otherwise the stop string that was met, otherwise null.
+/// A stop token of the request, otherwise the stop string that was found, otherwise null.
 pub(crate) fn stop_reason(
     how: &HowSampled,
     end_token_ids: &[u32],
@@ -59,7 +59,7 @@ pub(crate) fn finish_name(ended: &Ended) -> &'static str {
     }
 }
 
-/// Text that may be shown so far: all of it but what may yet become a stop string or a whole character.
+/// The text that may be shown so far. It holds back what may still become a stop string or a whole character.
 pub(crate) struct GrowingText {
     tokenizer: Arc<Tokenizer>,
     how: Arc<HowSampled>,
@@ -139,7 +139,8 @@ impl TokenTexts {
         Ok((text, before))
     }
 
-    /// The next tokens by their text, with the likeliest of each, as OpenAI tells them of a conversation.
+    /// The next tokens by their text, with the likeliest alternatives of each, in the form of OpenAI's chat
+    /// completions.
     pub(crate) fn logprobs(&mut self, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         let entry = |text: String, logprob: f32| json!({"token": text, "logprob": f64::from(logprob), "bytes": text.as_bytes()});
         let mut content = Vec::with_capacity(piece.token_ids.len());
