@@ -24,7 +24,7 @@ pub const CHECKSUMS: &str = "checksums.json";
 /// The files of a folder that its checksums must cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coverage {
-    /// All: what a resume goes on from.
+    /// All files, as a resume needs them.
     Whole,
     /// Those of the folder itself that are there: weights for use, which may have been copied without the
     /// rest.
@@ -193,11 +193,11 @@ fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
     Some((checkpoint, format!("{part}/")))
 }
 
-/// Checks the files of a folder against its checksums, each read once; of the critic in a checkpoint, those
-/// of the checkpoint. A folder without checksums passes.
+/// Checks the files of a folder against its checksums, each read once. For a critic in a checkpoint
+/// these are the checkpoint's checksums. A folder without checksums passes.
 ///
 /// # Errors
-/// The first file by name that has changed, or (where the whole counts) is gone.
+/// The first file by name that has changed, or (if all files count) is gone.
 pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
     let Some((folder, prefix)) = find_checksums(folder) else { return Ok(()) };
     let bytes = Disk::new().read_file(&folder.join(CHECKSUMS)).map_err(unreadable)?;
@@ -231,7 +231,8 @@ pub fn verify(folder: &Path, extent: Coverage) -> Result<(), ChecksumError> {
     Ok(())
 }
 
-/// Whether a checkpoint has all of these files, each with this CRC-32; not where it says nothing of them.
+/// Whether a checkpoint has all of these files, each with this CRC-32; false if its checksums do not
+/// list one.
 pub fn covers(checkpoint: &Path, files: &BTreeMap<String, Hexadecimal>) -> bool {
     let manifest = tamis_file::read(&checkpoint.join(CHECKSUMS), u64::MAX).ok();
     let manifest = manifest.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
@@ -368,7 +369,7 @@ mod tests {
         put back a copy of the file, or begin a new run: there is no checkpoint before it
         "#);
         verify(&first, Coverage::ForUse).unwrap();
-        // A critic's files stand in the checksums of its checkpoint; its moments are nothing to its use.
+        // A critic's files are in the checksums of its checkpoint; using it does not need its moments.
         verify(&last.join("critic"), Coverage::ForUse).unwrap();
         std::fs::write(last.join("critic/model.safetensors"), b"987654320").unwrap();
         insta::assert_snapshot!(explain(&last.join("critic"), Coverage::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
@@ -392,7 +393,7 @@ mod tests {
             let path = folder.path().join(names[file]);
             let mut bytes = std::fs::read(&path).unwrap();
             let at = at.index(bytes.len());
-            // White space between the parts of JSON says nothing, nor does the case of a digit.
+            // White space between the parts of JSON has no meaning, nor has the case of a digit.
             prop_assume!(file != 3 || bytes[at].is_ascii_graphic() && bit != 5);
             bytes[at] ^= 1_u8 << bit;
             std::fs::write(&path, bytes).unwrap();

@@ -1,9 +1,9 @@
-//! Checkpoints: everything that a run needs to go on as if it had never stopped.
+//! Checkpoints: everything that a run needs to continue as if it had never stopped.
 //!
-//! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`,
-//! tokenizer files) with `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same
-//! kind where there is one. [`tamis_run::directory`] makes it appear whole or not at all, and checksums tell
-//! whether it still is what was written.
+//! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`,
+//! `model.safetensors`, tokenizer files) with `optimizer.safetensors` and `state.json` beside them, and
+//! a similar folder `critic` if the run has a critic. [`tamis_run::directory`] makes it appear whole or
+//! not at all, and checksums show whether it has changed since it was written.
 
 mod checksums;
 mod layout;
@@ -87,7 +87,7 @@ pub enum SaveError {
         url: String,
         /// Its message.
         message: String,
-        /// File or folder, where it names one.
+        /// File or folder, if the fault has one.
         path: Option<PathBuf>,
         /// Its hint.
         hint: Option<String>,
@@ -108,7 +108,7 @@ impl SaveError {
         matches!(self, Self::Weights(error) if is_other_architecture(error))
     }
 
-    /// The fix, if more is known than the message says.
+    /// The fix, if more is known than the message contains.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Disk(error) => error.hint().map(str::to_owned),
@@ -184,8 +184,8 @@ fn repair_hint(file: &Path) -> String {
     }
 }
 
-/// Completes a checkpoint of which the learner wrote these files: tokenizer, state and checksums, each
-/// flushed; the caller commits it.
+/// Completes a checkpoint whose model files the learner wrote: adds tokenizer, state and checksums,
+/// each flushed; the caller commits it.
 pub fn write(
     disk: &Disk,
     folder: &Path,

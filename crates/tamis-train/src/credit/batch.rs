@@ -19,7 +19,7 @@ pub(crate) struct StepBatch {
     pub(crate) carried_out: Vec<Record>,
     /// Numbers of the step, all attempts together.
     pub(crate) report: StepReport,
-    /// Attempts at it that were given up.
+    /// Number of its aborted attempts.
     pub(crate) num_given_up: usize,
 }
 

@@ -202,8 +202,8 @@ fn turns_of_tokens(trajectory: &Trajectory) -> Vec<u32> {
     turns
 }
 
-/// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token
-/// of each, what is left of the reward \[B\] at the last token, less the divergence.
+/// Rewards per token `[B][T]`: scores of single tokens there, scores of turns at the last token of
+/// each, the rest of the reward \[B\] at the last token, less the divergence.
 fn token_rewards(
     trajectories: &[&Trajectory],
     rewards: &[f64],
@@ -267,7 +267,7 @@ mod tests {
         let turns = Score { per_turn: Some(vec![1.0, -2.0]), ..Score::of(-1.0) };
         let outcome = Score::of(1.0);
         let weights = [("process", 2.0), ("turns", 0.5), ("outcome", 1.0)];
-        // 2·0.75 - 0.5 + 1, of which 1 came for the whole.
+        // 2·0.75 - 0.5 + 1; the last 1 came for the whole.
         let one = played(&[("process", process), ("turns", turns), ("outcome", outcome)], 2.0);
         let rows = token_rewards(&[&one], &[one.reward], &weights, None);
         assert_eq!(rows.row(0), [1.0, 0.5, 0.0, 0.5, -1.0, 1.0]);

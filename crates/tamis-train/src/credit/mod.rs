@@ -39,7 +39,7 @@ pub(crate) struct CreditedBatch<'a> {
 pub(crate) struct Credit {
     /// Advantages after the shapings.
     pub(crate) shaped: Shaped,
-    /// Returns per token, where the estimator forms them `[B][T]`.
+    /// Returns per token `[B][T]`, if the estimator forms them.
     pub(crate) returns: Option<Ragged<f64>>,
     /// State that the estimator carries to the next step.
     pub(crate) state: AdvantageState,
@@ -70,8 +70,8 @@ pub(crate) fn assign(
     Ok(Credit { shaped, returns, state })
 }
 
-/// Groups, trajectories and tokens that the filter dropped in the step, where they stay in the denominators
-/// of the loss.
+/// Groups, trajectories and tokens that the filter dropped in the step, if they stay in the
+/// denominators of the loss.
 pub(crate) fn count_dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
     if !recipe.counts_dropped() {
         return Ok(None);

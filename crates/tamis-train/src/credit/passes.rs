@@ -23,7 +23,7 @@ use crate::workers::Workers;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
 
-/// What the networks say of the trained groups.
+/// Outputs of the networks for the trained groups.
 pub(crate) struct Passes {
     /// The greedy completion of each prompt, if the estimator compares with it.
     pub(crate) greedy: Option<Greedy>,
@@ -55,7 +55,7 @@ pub(crate) struct GreedyFacts {
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
 pub(crate) struct EstimatorPasses {
-    /// Log-probabilities under the policy as the step begins, where an earlier one sampled.
+    /// Log-probabilities under the policy as the step begins, if an earlier one sampled.
     pub(crate) old_logprobs: Option<Ragged<f64>>,
     /// Entropies in nats.
     pub(crate) entropy: Option<Ragged<f64>>,
@@ -168,8 +168,8 @@ impl EstimatorPasses {
             recipe.needs(Column::GoldLogprobs),
         );
         let mut passes = Self::default();
-        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a
-        // server did.
+        // The columns below come from passes of now. So the log-probabilities that they are compared
+        // with must, too, if an earlier policy or a server sampled a group.
         let is_stale = (squares || gold) && (workers.samples_elsewise() || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
             scored(&mut *workers.learner, recipe.update.micro_batch, sequences, sharpness)

@@ -26,7 +26,7 @@ pub(crate) struct BeforeFilter<'a> {
 }
 
 impl<'a> BeforeFilter<'a> {
-    /// Only where the filter looks at rewards after KL: groups that are dropped otherwise cost no forward
+    /// Only if the filter looks at rewards after KL: groups that are dropped otherwise cost no forward
     /// pass.
     pub(crate) fn of(
         recipe: &Recipe,
@@ -97,10 +97,10 @@ pub(crate) fn known_logprobs(
     logprobs(learner, Network::Before, sequences, micro_batch).map(OldLogprobs::Recomputed)
 }
 
-/// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that
-/// the filter needed before, and of a `pass` over the other groups (all of them where the filter needs none;
-/// groups that a checkpoint carried), if there are any. The reference does not change, and a row does not
-/// depend on the rows beside it: either way the numbers are the same.
+/// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those
+/// that the filter needed before, and those of a `pass` over the other groups, if there are any (all
+/// groups if the filter needs none; groups that a checkpoint carried). The reference does not change,
+/// and a row does not depend on its neighbours: either way the numbers are the same.
 pub(crate) fn reference_column<E>(
     trained: &[Record],
     pass: impl FnOnce(&[&Group]) -> Result<Ragged<f32>, E>,

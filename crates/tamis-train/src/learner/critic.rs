@@ -54,11 +54,11 @@ pub struct CriticReport {
     pub num_skipped: usize,
     /// Whether each was left out, in order.
     pub skipped: Vec<bool>,
-    /// Mean norm of the gradient before clipping, over finite ones; NaN where none was finite, 0 where there
+    /// Mean norm of the gradient before clipping, over finite ones; NaN if none was finite, 0 if there
     /// was nothing to train on.
     pub grad_norm: f64,
-    /// Mean of each figure of the value loss over the updates taken that have it (shares and means have none
-    /// where no token is trained on), by name as logged.
+    /// Mean of each figure of the value loss over the updates taken that have it (without trained
+    /// tokens there are no shares or means), by name as logged.
     pub metrics: Vec<(&'static str, f64)>,
 }
 
@@ -90,7 +90,8 @@ pub fn update_critic(
     for mini in mini_batches_of(batch.groups.len(), mini_batch_size, epochs, shuffle) {
         let own = OptimizerBatch::of(batch.groups, &first_row, &mini.places, false, batch.kept);
         if own.live().is_empty() {
-            // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+            // Nothing to learn from: an optimizer step would only decay weights and move by old
+            // momentum.
             continue;
         }
         let metrics = pass(learner, batch, &own, settings)?;

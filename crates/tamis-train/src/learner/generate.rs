@@ -1,13 +1,14 @@
-//! Generation in a learner: the samples that a call begins and gives up, and by how much each has grown.
+//! Generation in a learner: the samples that a call begins and aborts, and the growth of each.
 //!
-//! A sample is begun once and grows over several calls, so that a controller hears of what has ended, of
-//! Ctrl-C and of a lost learner in between. Its tokens are a function of its key, its prompt and the weights.
+//! A sample is begun once and grows over several calls, so that between them a controller notices ended
+//! samples, Ctrl-C and a lost learner. Its tokens are a function of its key, its prompt and the
+//! weights.
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::FinishReason;
 use tamis_core::random::Key;
 
-/// How tokens are drawn, and where a completion ends. Log-probabilities and entropies are those of
+/// How tokens are drawn, and the end of a completion. Log-probabilities and entropies are those of
 /// `softmax(logits / temperature)`, before the penalty and the cuts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,14 +40,14 @@ pub struct BeginningGroup {
     pub samples: Vec<(u64, Key)>,
 }
 
-/// What a learner is to begin, to give up and how long to go on.
+/// The samples that a learner begins and aborts, and how long it generates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generate {
     /// Samples that begin.
     pub begin: Vec<BeginningGroup>,
-    /// Numbers of samples that are given up; those that are not open are passed over.
+    /// Numbers of samples to abort; those that are not open are ignored.
     pub abort: Vec<u64>,
-    /// Longest time in seconds; a draw that was begun is finished. 0: begins and gives up alone.
+    /// Longest time in seconds; a started draw is finished. 0: only begins and aborts.
     pub seconds: f64,
 }
 
@@ -66,7 +67,7 @@ pub struct SampleGrowth {
     pub end: Option<FinishReason>,
 }
 
-/// A sample that cannot be generated: its prompt leaves no room, say.
+/// A sample that cannot be generated, for instance because its prompt leaves no room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusedSample {

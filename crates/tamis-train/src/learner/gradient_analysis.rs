@@ -17,7 +17,7 @@ pub struct GradientAnalysis {
     buckets: Buckets,
 }
 
-/// A term of the loss whose gradient is measured alone.
+/// A term of the loss whose gradient is measured separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Policy,
@@ -35,8 +35,8 @@ impl Part {
         }
     }
 
-    /// The objective of this term alone and the factor of its policy term; `None` where the objective has no
-    /// such term.
+    /// The objective with only this term, and the factor of its policy term; `None` if the objective
+    /// has no such term.
     fn alone(self, objective: &Objective) -> Option<(Objective, f64)> {
         let without = Objective { kl: None, entropy: None, ..*objective };
         match self {
@@ -89,10 +89,10 @@ impl GradientAnalysis {
         step >= 1 && (step - 1).is_multiple_of(self.every)
     }
 
-    /// `grad_norm/{all,bucket_I}/*` of a batch, under the policy as it is: the norm of the gradient of each
-    /// term of the loss over these groups alone, normalised as if they were an optimizer batch. The weights
-    /// do not change. Buckets without a token to train on have no norm. `rewards` are those that are compared
-    /// within a group `[P][G]`, NaN for a member that is not.
+    /// `grad_norm/{all,bucket_I}/*` of a batch, under the policy as it is: the norm of the gradient of
+    /// each term of the loss over only these groups, normalised as if they were an optimizer batch. The
+    /// weights do not change. Buckets without a token to train on have no norm. `rewards` are those
+    /// that are compared within a group `[P][G]`, NaN for a member that is not.
     pub fn measure(
         &self,
         learner: &mut dyn Learner,

@@ -43,7 +43,7 @@ impl LeftOut {
         }
     }
 
-    /// The setting to change where this reason takes every member of every group out.
+    /// The setting to change if this reason leaves out every member of every group.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Unscored => "check the inputs and the results of the reward functions",

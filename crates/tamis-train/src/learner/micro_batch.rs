@@ -12,11 +12,12 @@ use crate::learner::{Learner, LearnerInfo, LearnerSequence, Network, Pass, Token
 /// depend on it beyond the order of f32 additions into the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// At most this many tokens as the learner computes them: a prompt that neighbours share counts once
-    /// where it does so, and again with each of them where it does not. A longer sequence passes alone.
+    /// At most this many tokens as the learner computes them. A prompt that neighbours share counts
+    /// once if the learner computes it once, and with each of them otherwise. A longer sequence gets a
+    /// micro-batch of its own.
     Tokens(usize),
-    /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
-    /// whole groups shared out by Karmarkar and Karp's method.
+    /// Like [`Self::Tokens`]; if the order of the sequences is free, also with nearly equal numbers of
+    /// tokens, by sharing out whole groups with Karmarkar and Karp's method.
     Balanced(usize),
     /// As [`Self::Balanced`] for a learner with several ranks: they wait for each other in every wave, so
     /// that it takes as long as its longest micro-batch. As [`Self::Tokens`] for one with a single rank: it
@@ -62,9 +63,9 @@ pub(crate) fn waves<'a>(sequences: &[LearnerSequence<'a>], cut: Cut) -> Vec<(Vec
     parts(sequences, cut, num_ranks).chunks(num_ranks).map(of_wave).collect()
 }
 
-/// The sequences of each micro-batch, where their order is free. [`MicroBatch::Balanced`] shares whole groups
-/// out by Karmarkar and Karp's method, into at least `least` parts where there are as many groups; a group
-/// over the limit is cut alone, in order. The others keep the order.
+/// The sequences of each micro-batch, if their order is free. [`MicroBatch::Balanced`] shares whole
+/// groups out by Karmarkar and Karp's method, into at least `least` parts if there are as many groups;
+/// a group over the limit is cut separately, in order. The other kinds keep the order.
 fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<usize>> {
     let in_order = |range: Range<usize>, micro_batch| {
         let ranges = micro_batches(&sequences[range.clone()], Cut { micro_batch, ..cut }).into_iter();
@@ -103,8 +104,8 @@ fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<u
     parts
 }
 
-/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which a learner
-/// may compute once) stay together where a micro-batch holds them all.
+/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which a
+/// learner may compute once) stay together if a micro-batch holds them all.
 fn micro_batches(sequences: &[LearnerSequence<'_>], cut: Cut) -> Vec<Range<usize>> {
     let limit = match cut.micro_batch {
         MicroBatch::Tokens(limit) | MicroBatch::Balanced(limit) | MicroBatch::ByRanks(limit) => limit,
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(shares(MicroBatch::Tokens(13)), [vec![0, 1], vec![2, 3, 4], vec![5]]);
         assert_eq!(shares(MicroBatch::Balanced(13)), [vec![0, 1, 4], vec![2, 3, 5]]);
         assert_eq!(shares(MicroBatch::Balanced(100)), [vec![0, 1, 2, 3, 4, 5]]);
-        // A group over the limit is cut alone.
+        // A group over the limit is cut separately.
         assert_eq!(shares(MicroBatch::Balanced(8)), [vec![0], vec![1], vec![2, 3], vec![4], vec![5]]);
     }
 
@@ -280,7 +281,7 @@ mod tests {
         // One micro-batch would do, and there is work for both ranks.
         let both = [(vec![2, 3, 5, 0, 1, 4], vec![0, 0, 0, 1, 1, 1])];
         assert_eq!(cut(MicroBatch::Balanced(100), 2), both);
-        // Unless a configuration says otherwise, ranks are balanced, and one rank computes in order.
+        // By default several ranks are balanced, and one rank computes in order.
         assert_eq!(cut(MicroBatch::ByRanks(100), 2), both);
         assert_eq!(cut(MicroBatch::ByRanks(13), 1), cut(MicroBatch::Tokens(13), 1));
         assert_ne!(cut(MicroBatch::ByRanks(13), 1), cut(MicroBatch::Balanced(13), 1));
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(cut(&groups, MicroBatch::Tokens(10)), [0..3, 3..6]);
         assert_eq!(cut(&groups, MicroBatch::Tokens(19)), [0..3, 3..6]);
         assert_eq!(cut(&groups, MicroBatch::Tokens(20)), [0..6; 1]);
-        // 18 tokens each where every sequence has the prompt with it.
+        // 18 tokens each if every sequence has its own copy of the prompt.
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(36)), [0..6; 1]);
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(35)), [0..3, 3..6]);
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(18)), [0..3, 3..6]);

@@ -1,8 +1,8 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
-//! A learner knows nothing of advantages or clipping: it runs forward, is given one derivative per token,
-//! back-propagates and, when told so, takes an optimizer step. [`update`] drives it, [`critic`] and
-//! [`warm_start`] too; all three through `updates`.
+//! A learner knows nothing of advantages or clipping. It runs forward, gets one derivative per token,
+//! back-propagates and, on request, takes an optimizer step. [`update`], [`critic`] and [`warm_start`]
+//! drive it, all three through `updates`.
 
 pub mod critic;
 pub mod generate;
@@ -51,18 +51,18 @@ pub struct LearnerSequence<'a> {
     pub images: &'a [String],
     /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
     pub completion: &'a [u32],
-    /// Turns of the episode that it is, which say what the policy saw before each; empty: all that stands
-    /// before.
+    /// Turns of its episode, with the part of the text that the policy saw before each; empty: it saw
+    /// everything before.
     pub turns: &'a [Turn],
 }
 
 impl<'a> LearnerSequence<'a> {
-    /// A sequence of text alone.
+    /// A sequence of only text.
     pub fn of_text(prompt: &'a [u32], completion: &'a [u32]) -> Self {
         Self { prompt, images: &[], completion, turns: &[] }
     }
 
-    /// The texts among its tokens, where it is several; see
+    /// The texts among its tokens, if there are several; see
     /// [`Episode::parts`](tamis_core::group::Episode::parts).
     pub fn parts(&self) -> Vec<Part> {
         parts(self.turns, self.completion.len())
@@ -78,7 +78,7 @@ impl<'a> LearnerSequence<'a> {
 /// tokens in S sequences.
 #[derive(Debug, Clone, Default)]
 pub struct Wave<'a> {
-    /// The sequences \[S\]; those of one prompt stand together.
+    /// The sequences \[S\]; those of one prompt are neighbours.
     pub sequences: Vec<LearnerSequence<'a>>,
     /// Rank that computes each, from 0 \[S\]; it does not fall.
     pub ranks: Vec<u32>,
@@ -139,8 +139,8 @@ pub struct TokenColumns {
     pub logprobs: Vec<f32>,
     /// Entropies of a policy, in nats; empty among derivatives: all 0, and of a pass: the learner gives none.
     pub entropies: Vec<f32>,
-    /// Values of a critic: of the state in which the token is chosen, which is what stands before it, without
-    /// the token itself.
+    /// Values of a critic: of the state in which the token is chosen, which is the text before it,
+    /// without the token itself.
     pub values: Vec<f32>,
 }
 
@@ -169,15 +169,15 @@ pub struct NetworkSizes {
 /// Facts about a learner.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LearnerInfo {
-    /// Where it computes, for people: `2 threads`.
+    /// The device that it computes on, for messages: `2 threads`.
     pub device: String,
     /// Data-parallel ranks: micro-batches of one wave.
     pub num_ranks: usize,
     /// Whether a prompt that neighbours of a wave share is computed once, by every network.
     pub shares_prompts: bool,
-    /// Whether a micro-batch costs no backward pass where all derivatives of it are 0.
+    /// Whether a micro-batch costs no backward pass if all its derivatives are 0.
     pub passes_over_zeros: bool,
-    /// Tokens of a micro-batch that it would have where the configuration asks for none.
+    /// Its preferred tokens of a micro-batch, used if the configuration sets none.
     pub micro_batch_tokens: Option<usize>,
     /// Number format that passes compute in: `f32`, `bf16`.
     pub dtype: String,
@@ -187,7 +187,7 @@ pub struct LearnerInfo {
     pub critic: Option<NetworkSizes>,
     /// Steps that the policy's optimizer has taken.
     pub num_steps: u64,
-    /// Whether what it saves says where its weights are, and holds none.
+    /// Whether its saved files hold the location of its weights instead of the weights.
     pub weights_elsewhere: bool,
 }
 
@@ -204,7 +204,7 @@ impl LearnerInfo {
     }
 }
 
-/// The learner cannot go on.
+/// The learner cannot continue.
 #[derive(Debug, Error)]
 pub enum LearnerError {
     /// The objective refused its columns.
@@ -295,7 +295,7 @@ pub(crate) fn command_of(backend: LearnerBackend) -> &'static str {
 }
 
 impl LearnerError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Remote { hint, .. } | Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
@@ -353,7 +353,7 @@ where
 /// Result of a pass, which may fail or be interrupted.
 pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
-/// A trainable policy, and a critic where it has one.
+/// A trainable policy, and a critic if it has one.
 pub trait Learner {
     /// What it is.
     fn info(&self) -> &LearnerInfo;
@@ -377,8 +377,8 @@ pub trait Learner {
     /// but is reported.
     fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 
-    /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN where the gradient
-    /// is.
+    /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN if the
+    /// gradient is.
     fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError>;
 }
 
@@ -426,26 +426,27 @@ pub enum SaveContent {
         /// Their number format.
         dtype: SaveDtype,
     },
-    /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model.
-    /// Refused where the whole policy learns.
+    /// Only the adapter (LoRA) in f32, as peft saves it, for servers that put it onto their own model.
+    /// Refused if the whole policy learns.
     Adapter,
-    /// Where the policy's weights are in the memory of a GPU, for servers there that map it (CUDA IPC); they
-    /// stay as they are until this is asked for again. Refused without a GPU.
+    /// The locations of the policy's weights in the memory of a GPU, for servers there that map it
+    /// (CUDA IPC). The weights do not change until the next request of this kind. Refused without a
+    /// GPU.
     Handles {
         /// Count a head of its own among them.
         untied: bool,
     },
-    /// What the learner holds of the policy's weights for servers to be sent over communicators (NCCL); it is
-    /// held until this is asked for again. Refused where it cannot send.
+    /// The policy's weights that the learner holds for servers, to be sent over communicators (NCCL).
+    /// They are held until the next request of this kind. Refused if it cannot send.
     Transfer {
         /// Count a head of its own among them.
         untied: bool,
         /// Their number format.
         dtype: SaveDtype,
     },
-    /// Everything that a learner goes on from: weights and moments of policy and critic.
+    /// The full state of a learner: weights and moments of policy and critic.
     Checkpoint {
-        /// Format of the policy's weights; where it is not f32, those in f32 stand beside them.
+        /// Format of the policy's weights; if it is not f32, those in f32 are saved beside them.
         dtype: SaveDtype,
     },
 }
@@ -497,7 +498,8 @@ pub trait RunLearner: Learner {
         None
     }
 
-    /// Where servers' clients ask it to send weights; `None` of a learner in this process.
+    /// The address at which servers' clients ask it to send weights; `None` for a learner in this
+    /// process.
     fn endpoint(&self) -> Option<LearnerEndpoint> {
         None
     }
@@ -510,11 +512,11 @@ pub trait RunLearner: Learner {
     /// How far the updates of the step are.
     fn progress(&mut self) -> &mut UpdateProgress;
 
-    /// Keeps weights and moments as they are, once, until the next publication: a step is begun of which the
-    /// rest is still generated. Until then generators go on with these weights.
+    /// Keeps a copy of the present weights and moments, once, until the next publication: a step begins
+    /// while the rest of it is still generated. Until then generators continue with these weights.
     fn keep(&mut self) -> Result<(), LearnerError>;
 
-    /// Takes back all updates since [`Self::keep`], where it was called.
+    /// Undoes all updates since [`Self::keep`], if it was called.
     fn restore(&mut self) -> Result<(), LearnerError>;
 
     /// Makes the reference or the critic of the policy as it is.
@@ -540,8 +542,8 @@ pub trait RunLearner: Learner {
     /// policy that samples is that of [`Network::Before`].
     fn generate(&mut self, asked: Generate) -> Pass<GrownSamples>;
 
-    /// A generator of this version that samples with the learner's weights; `None` where it was made without
-    /// one.
+    /// A generator of this version that samples with the learner's weights; `None` if it was made
+    /// without one.
     fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>>;
 }
 

@@ -8,8 +8,8 @@ use tamis_core::ragged::Ragged;
 use crate::learner::micro_batch::{Cut, sequences, waves};
 use crate::learner::{LearnerSequence, Wave};
 
-/// Mask of the tokens that are trained on: those of the policy, in scored (and, where asked for, untruncated)
-/// trajectories.
+/// Mask of the tokens that are trained on: those of the policy, in scored trajectories (only
+/// untruncated ones if `mask_truncated`).
 pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
     group.trajectories.iter().map(move |trajectory| {
         if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
@@ -61,13 +61,13 @@ pub(crate) struct Micro<'m, 'a> {
     pub(crate) group_tokens: Vec<f64>,
     /// Trajectories trained on in the group of each trajectory.
     pub(crate) group_sequences: Vec<f64>,
-    /// Weight of each trajectory's loss, where groups have weights.
+    /// Weight of each trajectory's loss, if groups have weights.
     pub(crate) sequence_weights: Option<Vec<f64>>,
 }
 
 impl<'a> OptimizerBatch<'a> {
-    /// The groups at `places` of a step's batch, of which `first_row` says where each begins. `kept` says
-    /// which of its trajectories stay in the loss `[P][G]`; `None`: all.
+    /// The groups at `places` of a step's batch; `first_row` is the first row of each. `kept` are the
+    /// trajectories that stay in the loss `[P][G]`; `None`: all.
     pub(crate) fn of(
         groups: &[&'a Group],
         first_row: &[usize],
@@ -104,7 +104,7 @@ impl<'a> OptimizerBatch<'a> {
         Self { weights, ..self }
     }
 
-    /// Weight of each trajectory \[B\], where groups have weights.
+    /// Weight of each trajectory \[B\], if groups have weights.
     fn sequence_weights(&self) -> Option<Vec<f64>> {
         let of_group = self.weights.as_ref()?.iter().zip(&self.sizes);
         Some(of_group.flat_map(|(&weight, &size)| std::iter::repeat_n(weight, size)).collect())
@@ -115,7 +115,7 @@ impl<'a> OptimizerBatch<'a> {
         (0..self.sequences.len()).filter(|&place| self.mask.row(place).contains(&true)).collect()
     }
 
-    /// A column of the step's batch, one row per trajectory, as it stands in this one: flat \[N\].
+    /// A column of the step's batch, one row per trajectory, in the order of this one: flat \[N\].
     pub(crate) fn gather<T: Copy>(&self, column: &Ragged<T>) -> Vec<T> {
         self.rows.iter().flat_map(|&row| column.row(row)).copied().collect()
     }
@@ -126,9 +126,9 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank: first those of
-    /// which `teaches` says that a gradient may come of them, and the others apart. `pass` is also given what
-    /// means over the whole optimizer batch are divided by.
+    /// Passes over the live trajectories, wave by wave, each with a micro-batch for every rank.
+    /// Trajectories with a possible gradient (`teaches`) come first, the others in separate waves.
+    /// `pass` also gets the denominators of means over the whole optimizer batch.
     pub(crate) fn for_each_wave<E: From<ObjectiveError>>(
         &self,
         cut: Cut,

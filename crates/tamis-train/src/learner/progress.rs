@@ -17,20 +17,20 @@ pub struct UpdateProgress {
 }
 
 impl UpdateProgress {
-    /// Hears of this interrupt.
+    /// Progress that this interrupt may stop.
     pub fn new(interrupt: &Interrupt) -> Self {
         Self { interrupt: interrupt.clone(), ..Self::default() }
     }
 
-    /// Begins the updates of a step. An interrupt gives them up, and nothing of the step may be used then:
-    /// where weights have moved already only if the state before the step is kept elsewhere (`is_kept`, as it
-    /// is until this is called). Else there would be no state to go on from but an older one, so the rest of
-    /// the step is finished.
+    /// Begins the updates of a step. An interrupt abandons them, and nothing of the step may be used
+    /// then. If weights have already moved, that is allowed only if the state before the step is kept
+    /// elsewhere (`is_kept`; true until this is called). Otherwise only an older state would be left,
+    /// so the rest of the step is finished.
     pub fn begin(&mut self, is_kept: bool) {
         (self.has_moved, self.must_end) = (false, !is_kept);
     }
 
-    /// Says that the step of the updates is part of the state of the run.
+    /// Records that the step of the updates is part of the run's state.
     pub fn end(&mut self) {
         self.has_moved = false;
     }
@@ -40,12 +40,12 @@ impl UpdateProgress {
         self.has_moved
     }
 
-    /// Says that weights have moved.
+    /// Records that weights have moved.
     pub fn note_moved(&mut self) {
         self.has_moved = true;
     }
 
-    /// Says whether the learner can go back to the state before the step.
+    /// Records whether the learner can return to the state before the step.
     pub fn note_kept(&mut self, can_restore: bool) {
         self.can_restore = can_restore;
     }
@@ -55,18 +55,18 @@ impl UpdateProgress {
         self.can_restore
     }
 
-    /// Says that it went back.
+    /// Records that it returned.
     pub fn note_restored(&mut self) {
         (self.has_moved, self.can_restore) = (false, false);
     }
 
-    /// The flag of the interrupt, where a pass may be given up now.
+    /// The flag of the interrupt, if a pass may be abandoned now.
     pub fn stop_flag(&self) -> Option<Arc<AtomicBool>> {
         let may = !self.must_end || !self.has_moved || self.can_restore;
         may.then(|| self.interrupt.flag())
     }
 
-    /// Whether a pass is given up now.
+    /// Whether a pass is abandoned now.
     pub fn gives_up(&self) -> bool {
         self.stop_flag().is_some() && self.interrupt.is_requested()
     }

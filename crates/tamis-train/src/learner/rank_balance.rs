@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{LearnerSequence, Wave};
 
-/// Work of the ranks over some waves. Shares are 0 where all have the same, and near 1 where one has all of
+/// Work of the ranks over some waves. Shares are 0 if all have the same, and near 1 if one has all of
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RankBalance {
@@ -26,7 +26,7 @@ impl Spread {
         self.mean += of_ranks.iter().sum::<f64>() / of_ranks.len().max(1) as f64;
     }
 
-    /// The share of the ranks' capacity that is not used; `None` where there is none.
+    /// The unused share of the ranks' capacity; `None` without capacity.
     fn idle_share(self) -> Option<f64> {
         (self.most > 0.0).then(|| 1.0 - self.mean / self.most)
     }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!((balance.idle_share(), balance.token_spread(), balance.idle_time()), (None, None, None));
         balance.add_pass(&[1.0, 3.0]);
         balance.add_pass(&[2.0, 2.0]);
-        // 5 s in all, of which each rank computes 4 on average.
+        // 5 s in all; each rank computes 4 on average.
         assert_eq!(balance.idle_share(), Some(1.0 - 4.0 / 5.0));
         assert_eq!(balance.idle_time(), Some(Duration::from_secs(1)));
     }

@@ -52,7 +52,7 @@ impl SampleQueue {
         groups
     }
 
-    /// Gives up what waits and is meant, in the order in which it was submitted.
+    /// Aborts the waiting samples in this scope, in the order in which they were submitted.
     pub(crate) fn abort(&mut self, what: &AbortScope) -> Vec<GeneratorEvent> {
         let waiting = std::mem::take(&mut self.waiting);
         let (given_up, kept) = waiting.into_iter().partition(|request| what.holds(&request.id));

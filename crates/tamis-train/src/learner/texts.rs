@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{LearnerSequence, TokenColumns, Wave};
 
-/// The texts of a wave, and where their numbers belong.
+/// The texts of a wave, and the places of their numbers.
 pub(crate) struct Texts<'a> {
     pub(crate) wave: Wave<'a>,
     pub(crate) places: TextPlaces,
@@ -22,7 +22,7 @@ pub(crate) struct TextPlaces {
 }
 
 impl<'a> Texts<'a> {
-    /// Those of a wave; `None` where each of its sequences is one text.
+    /// Those of a wave; `None` if each of its sequences is one text.
     pub(crate) fn of(wave: &Wave<'a>) -> Option<Self> {
         let is_parted =
             |sequence: &LearnerSequence<'_>| sequence.turns.iter().any(|turn| turn.context_start.is_some());
@@ -63,7 +63,7 @@ impl<'a> Texts<'a> {
 }
 
 impl TextPlaces {
-    /// Numbers of the texts' tokens as those of the wave's; 0 where no text has one.
+    /// Numbers of the texts' tokens as those of the wave's; 0 for a token that is in no text.
     pub(crate) fn spread(&self, columns: &TokenColumns) -> TokenColumns {
         let of = |column: &[f32]| {
             let mut spread = vec![0.0; if column.is_empty() { 0 } else { self.num_tokens }];

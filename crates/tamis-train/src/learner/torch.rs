@@ -22,9 +22,9 @@ pub struct TorchProcess {
 }
 
 impl TorchProcess {
-    /// Starts a learner, and waits until it takes connections. Its output goes to a file in `logs`, a folder
-    /// that is there. A folder for the user alone, for temporary files, holds its program and its socket.
-    /// None is left of one that does not come up.
+    /// Starts a learner, and waits until it takes connections. Its output goes to a file in `logs`, an
+    /// existing folder. A temporary folder that only the user can read holds its program and its
+    /// socket. If it does not come up, it is ended.
     pub fn start(
         config: &LearnerConfig,
         logs: &Path,
@@ -37,7 +37,7 @@ impl TorchProcess {
             what: "learner",
             settings: None,
             log: logs.join("learner.log"),
-            // Another one is not the one that was opened: the run looks after it.
+            // A restarted process has no open learner: the run itself handles its end.
             limits: LaunchLimits::once(config.startup_timeout.0),
         };
         Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
@@ -48,11 +48,11 @@ impl TorchProcess {
         Self { launched, folder: None }
     }
 
-    /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
-    /// `python/tamis/reward`. It is started again where it ends, so many times at most.
+    /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those
+    /// of `python/tamis/reward`. If it ends it is restarted, up to a number of times.
     ///
     /// # Errors
-    /// Where it does not come up, as when the model is refused; none is left then.
+    /// If it does not come up, for instance because the model is refused; it is then ended.
     pub fn start_reward_model(
         python: &str,
         settings: &serde_json::Value,
@@ -80,7 +80,7 @@ impl TorchProcess {
         self.launched.addresses().into_iter().next().unwrap_or_default()
     }
 
-    /// What became of it, where it ended.
+    /// How it ended, if it has.
     pub fn ended(&self) -> Option<String> {
         self.launched.ended()
     }
@@ -98,7 +98,7 @@ impl ModelProcess for TorchProcess {
     }
 }
 
-/// The settings of a configuration that are PyTorch's alone, as the learner takes them.
+/// The settings of a configuration that only PyTorch has, in the learner's form.
 pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String, serde_json::Value> {
     let dtype = match config.dtype {
         LearnerDtype::Auto => "auto",

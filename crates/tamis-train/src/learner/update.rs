@@ -56,7 +56,7 @@ pub struct TrainingBatch<'a> {
     pub policy_factor: f64,
     /// Log-probabilities under the policy at the start of the step.
     pub old: &'a OldLogprobs,
-    /// Groups, trajectories and tokens that the filter dropped, where they stay in the denominators.
+    /// Groups, trajectories and tokens that the filter dropped, if they stay in the denominators.
     pub dropped: Option<Normalisers>,
     /// Log-probabilities of the reference, one row per trajectory `[B][T]`.
     pub reference: Option<&'a Ragged<f32>>,
@@ -76,13 +76,13 @@ pub struct UpdateReport {
     /// Mean norm of the gradient before clipping, over finite ones.
     pub grad_norm: f64,
     /// Mean of each metric of objective and correction over the updates taken, by name as logged; the
-    /// correction's also over mini-batches of which it rejected everything.
+    /// correction's also over mini-batches that it rejected whole.
     pub metrics: Vec<(String, f64)>,
     /// Mean entropy of the policy over the updates taken, in nats per token.
     pub entropy: Option<f64>,
     /// Mean divergence from the policy at the start of the step, in nats per token.
     pub old_kl: Option<f64>,
-    /// Mean divergence from the reference, where it is in the loss.
+    /// Mean divergence from the reference, if it is in the loss.
     pub reference_kl: Option<f64>,
     /// Whether each trajectory had tokens to train on and lost all of them to the correction in every update
     /// \[B\].
@@ -128,11 +128,12 @@ struct Places<'a> {
 }
 
 impl Updates {
-    /// Trains on a part of a step that is handed over before the rest of it is complete, in one pass: the
-    /// groups that follow on those trained before, whole mini-batches of them.
+    /// Trains on a part of a step that is handed over before the rest of it is complete, in one pass:
+    /// the groups after those trained before, in whole mini-batches.
     ///
     /// # Errors
-    /// Where the learner cannot go on, or is interrupted: some of the part may have been trained on then.
+    /// If the learner cannot continue, or is interrupted: some of the part may have been trained on
+    /// then.
     pub fn train_part(
         &mut self,
         learner: &mut dyn Learner,
@@ -153,13 +154,13 @@ impl Updates {
         Ok(())
     }
 
-    /// Trains on a complete batch: `epochs` passes, one optimizer update per mini-batch, without the first
-    /// `num_before` groups, which were trained on as parts. `state` moves on with every update.
+    /// Trains on a complete batch: `epochs` passes, one optimizer update per mini-batch, without the
+    /// first `num_before` groups, which were trained on as parts. Every update advances `state`.
     ///
     /// Metrics are means over the updates of the step, as verl reduces them.
     ///
     /// # Errors
-    /// Where the learner cannot go on, or is interrupted.
+    /// If the learner cannot continue, or is interrupted.
     pub fn train(
         mut self,
         learner: &mut dyn Learner,
@@ -197,7 +198,8 @@ impl Updates {
         let mut mini = MiniBatch::of(batch, places.first_row, places.groups, settings);
         let given = mini.batch.live();
         if given.is_empty() {
-            // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+            // Nothing to learn from: an optimizer step would only decay weights and move by old
+            // momentum.
             return Ok(());
         }
         let corrected = mini.correct(learner, objective, settings)?;
@@ -222,8 +224,8 @@ impl Updates {
         self.entropies.push(outcome.metrics.entropy);
         self.old_kls.push(outcome.metrics.old_kl);
         self.reference_kls.extend(outcome.metrics.kl);
-        // What the correction measured of the policy that sampled stands in place of the objective's own
-        // figure of that name.
+        // The correction's figures about the policy that sampled replace the objective's figures of the
+        // same name.
         let of_objective = name_metrics(&outcome.metrics)
             .into_iter()
             .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
@@ -254,8 +256,8 @@ fn num_rows(groups: &[&Group]) -> usize {
     groups.iter().map(|group| group.trajectories.len()).sum()
 }
 
-/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None`
-/// where they bear no loss.
+/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves.
+/// `None` if they have no loss.
 pub(crate) fn gradient_norm(
     learner: &mut dyn Learner,
     plan: UpdatePlan<'_>,
@@ -279,7 +281,7 @@ struct BatchCorrection {
     /// Weight of each token \[N\]; `None`: 1.
     weight: Option<Vec<f32>>,
     metrics: Vec<(String, f64)>,
-    /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
+    /// The policy's log-probabilities and entropies, if they were computed for it or for a selection.
     scores: Option<TokenColumns>,
 }
 
@@ -293,7 +295,7 @@ struct MiniBatch<'a> {
     behaviour: Vec<f32>,
     /// Whether it gave them.
     is_behaviour_known: bool,
-    /// Under the policy at the start of the step, where that was computed anew \[N\].
+    /// Under the policy at the start of the step, if that was computed anew \[N\].
     old: Option<Vec<f32>>,
     reference: Option<Vec<f32>>,
     /// One per trajectory \[B\] or per token \[N\].
@@ -490,9 +492,9 @@ impl<'a> MiniBatch<'a> {
     ) -> Pass<tamis_core::objective::Outcome> {
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        // Members that score alike have advantages of 0. Nothing else in the loss, they teach nothing: where
-        // the learner passes over those that do not, they are apart from the others, and the gradient is the
-        // same sum.
+        // Members with equal scores have advantages of 0. If the loss has no other term, they have no
+        // gradient. If the learner skips backward passes without derivatives, they are kept apart from
+        // the others, and the gradient is the same sum.
         let takes_all =
             !learner.info().passes_over_zeros || objective.kl.is_some() || objective.entropy.is_some();
         let teaches = |place: usize| takes_all || self.has_advantage(place);

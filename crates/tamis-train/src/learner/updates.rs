@@ -109,8 +109,8 @@ impl<N: PartialEq> UpdateTally<N> {
         self.skipped.len() - self.num_updates
     }
 
-    /// Mean over the updates taken of something of which this is the sum: NaN where none was taken, 0 where
-    /// there was nothing to train on.
+    /// Mean over the updates taken of a quantity with this sum: NaN if none was taken, 0 if there was
+    /// nothing to train on.
     pub(crate) fn mean(&self, sum: f64) -> f64 {
         if self.skipped.is_empty() { 0.0 } else { sum / self.num_updates as f64 }
     }

@@ -66,7 +66,7 @@ pub enum WarmStartError {
 }
 
 impl WarmStartError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Example { .. } => Some(
@@ -91,12 +91,12 @@ pub struct Example {
 }
 
 impl Example {
-    /// What is imitated of the prompts, of `limit` of them at most and in an order of their own: the gold
-    /// answer, or, of a level of a built-in game, an episode that a script plays.
+    /// The examples to imitate, from at most `limit` prompts, in an order of their own: the gold
+    /// answer, or for a level of a built-in game an episode that a script plays.
     ///
     /// # Errors
-    /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`]
-    /// where there is none.
+    /// [`WarmStartError::Example`] for the first that the tokenizer refuses,
+    /// [`WarmStartError::NoExamples`] if there is none.
     pub fn all(
         codec: &Codec,
         games: Option<(&RunWorlds, &[EnvironmentLevels])>,
@@ -121,7 +121,7 @@ impl Example {
         if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
     }
 
-    /// A prompt with its gold answer; `None` where it has none.
+    /// A prompt with its gold answer; `None` if it has none.
     fn of_answer(codec: &Codec, prompt: &PreparedPrompt) -> Result<Option<Self>, WarmStartError> {
         let Some(gold) = prompt.prompt.ground_truth.as_deref() else { return Ok(None) };
         let mut completion = encode(codec, prompt, gold)?;
@@ -131,8 +131,8 @@ impl Example {
         Ok(Some(Self { prompt: token_ids, images, completion, mask }))
     }
 
-    /// The episode that a script plays from a prompt: now and then it does what a perfect player would,
-    /// otherwise anything. None where the game lists no actions, or no answer has room.
+    /// The episode that a script plays from a prompt: sometimes it acts like a perfect player,
+    /// otherwise at random. `None` if the game lists no actions, or no answer has room.
     fn play(
         codec: &Codec,
         worlds: &RunWorlds,
@@ -204,14 +204,14 @@ pub struct WarmStartReport {
     pub num_updates: usize,
     /// Mean cross-entropy of the last update, in nats per token.
     pub loss: f64,
-    /// Accuracy of the last measurement; `None` where none was made or nothing was scored.
+    /// Accuracy of the last measurement; `None` if none was made or nothing was scored.
     pub accuracy: Option<f64>,
 }
 
-/// Trains on the examples. `check` looks at the weights, and its error ends the phase: it is asked after an
-/// update whose cross-entropy is not finite and before every measurement. `measure` gives the accuracy,
-/// `None` where nothing was scored, and is asked only where a target is set. `progress` hears of every
-/// update.
+/// Trains on the examples. `check` tests the weights, and its error ends the phase: it is called after
+/// an update whose cross-entropy is not finite and before every measurement. `measure` returns the
+/// accuracy, `None` if nothing was scored, and is called only if a target is set. `progress` is called
+/// with every update.
 pub fn warm_start<E: From<WarmStartError>>(
     learner: &mut dyn RunLearner,
     examples: &[Example],

@@ -1,9 +1,9 @@
-//! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of all
-//! that was generated.
+//! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of
+//! everything generated.
 //!
-//! Pure functions of [`Group`]s; the [catalogue](tamis_run::metrics::catalogue) says what each name means.
-//! Unscored trajectories (NaN) are outside every statistic of scores and rewards, inside those of lengths. A
-//! statistic over nothing is not set.
+//! Pure functions of [`Group`]s; the [catalogue](tamis_run::metrics::catalogue) defines each name.
+//! Statistics of scores and rewards exclude unscored trajectories (NaN), statistics of lengths include
+//! them. A statistic over nothing is not set.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use tamis_run::metrics::summary::{NumberSummary, has_one_value};
 /// Numbers of a batch, which count once for every token that bears loss.
 #[derive(Debug, Clone, Copy)]
 pub enum BatchNumbers<'a> {
-    /// One number per trajectory, in order \[B\]; NaN where there is none.
+    /// One number per trajectory, in order \[B\]; NaN if there is none.
     PerTrajectory(&'a [f64]),
     /// One number per token `[B][T]`.
     PerToken(&'a Ragged<f64>),
@@ -54,9 +54,9 @@ impl BatchNumbers<'_> {
 pub struct TrainedColumns<'a> {
     /// Advantages of the batch.
     pub advantages: Option<BatchNumbers<'a>>,
-    /// Returns, where the estimator distinguishes them from advantages.
+    /// Returns, if the estimator distinguishes them from advantages.
     pub returns: Option<BatchNumbers<'a>>,
-    /// Reward of each trajectory after the KL term \[B\], where the KL is part of the reward.
+    /// Reward of each trajectory after the KL term \[B\], if the KL is part of the reward.
     pub final_rewards: Option<&'a [f64]>,
     /// Why a trajectory bears no loss \[B\]; empty: all do.
     pub left_out: &'a [Option<LeftOut>],
@@ -98,14 +98,14 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`, lengths,
-/// counts.
+/// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`,
+/// lengths, counts.
 ///
-/// Members that the filter did not choose are no part of that batch. Others that bear no loss are counted as
-/// such, and stay in the statistics of scores and lengths, which would otherwise say nothing of them (a share
-/// of truncated trajectories that is always 0).
+/// Members that the filter did not choose are not part of that batch. Other members without loss are
+/// counted as such, and stay in the statistics of scores and lengths. Without them, for instance, the
+/// share of truncated trajectories could always be 0.
 ///
-/// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns
+/// `critic/advantages/*` and `critic/returns/*` are over tokens with loss, as in verl (whose columns
 /// are per token): a trajectory's number weighs as many times as its loss mask has ones.
 pub fn trained_metrics(
     groups: &[&Group],
@@ -190,8 +190,8 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedF
     GeneratedFacts { rewards, accuracy }
 }
 
-/// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one;
-/// groups with too few scored members are left out, `None` where all are. RAGEN's
+/// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of
+/// one. Groups with too few scored members are left out; `None` if all are. RAGEN's
 /// `rollout/in_group_reward_std`.
 pub fn in_group_reward_std(groups: &[&Group]) -> Option<f64> {
     let pool = Pool { ddof: 1, ..Pool::default() };
@@ -237,7 +237,7 @@ fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     let truncated = members.iter().filter(|member| member.is_truncated()).count();
     set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members.iter().count());
     if members.iter().next().is_some() {
-        // TRL: 0 where no completion ended by itself.
+        // TRL: 0 if no completion ended by itself.
         let ended = NumberSummary::of(members.iter().filter(|member| !member.is_truncated()).map(length));
         let of = |pick: fn(NumberSummary) -> f64| ended.map_or(0.0, pick);
         metrics.set(format!("{prefix}completions/mean_terminated_length"), of(|summary| summary.mean));
@@ -251,7 +251,7 @@ fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     set_extremes(metrics, &format!("{prefix}prompt_length"), NumberSummary::of(prompts));
 }
 
-/// Share of the completions with a score `acc` that have 1 or more there; `None` where none has one.
+/// Share of the completions with a score `acc` that have 1 or more there; `None` if none has one.
 pub fn accuracy<'s>(completions: impl IntoIterator<Item = &'s BTreeMap<String, Score>>) -> Option<f64> {
     let values = completions.into_iter().filter_map(|scores| scores.get("acc")).map(|score| score.value);
     NumberSummary::of(values.map(|acc| if acc.is_nan() { acc } else { f64::from(acc >= 1.0) }))

@@ -20,7 +20,7 @@ fn rows<'a, T>(groups: &[&'a Group], of: impl Fn(&'a Trajectory) -> T) -> Ragged
     rows
 }
 
-/// `diagnostics/pass_rate/*` by `acc` (1 or more), where that score is there, and `collapse/*`, over all
+/// `diagnostics/pass_rate/*` by `acc` (1 or more), if there is such a score, and `collapse/*`, over all
 /// generated groups.
 pub fn set_generated(groups: &[&Group], metrics: &mut Metrics) {
     let passes = |one: &Trajectory| match one.scores.get("acc") {
@@ -34,8 +34,8 @@ pub fn set_generated(groups: &[&Group], metrics: &mut Metrics) {
     set(metrics, VarianceShares::of(&rows(groups, |one| one.reward)).to_pairs());
 }
 
-/// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty
-/// `left_out` \[B\] says that there are no such members.
+/// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; if
+/// `left_out` \[B\] is empty, there are no such members.
 pub fn set_trained(
     groups: &[&Group],
     advantages: &Advantages,

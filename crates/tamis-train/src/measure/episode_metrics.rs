@@ -17,14 +17,16 @@ const KNOWN: [&str; 8] = [
     "num_calls_too_long",
 ];
 
-/// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none
-/// where no trajectory was played.
-/// Means are over episodes. Of the numbers that an environment gives for turns, those called `num_...` are
-/// summed over an episode. The others are means over the turns that have them, and then over the episodes
-/// that do: one that is given once, as at the end, is what it says, whatever else the episode did.
+/// Metrics of all episodes generated for the step, including dropped ones, under
+/// `train/{environment}/...`; none if no trajectory was played.
+///
+/// Means are over episodes. An environment's per-turn numbers called `num_...` are summed over an
+/// episode. The others are means over the turns that have them, and then over the episodes that have
+/// any. So a number that is given once, for instance at the end, keeps its value, whatever else the
+/// episode did.
 ///
 /// # Differs from
-/// RAGEN divides by the number of all turns, which is the same where every turn has the number, as in its
+/// RAGEN divides by the number of all turns, which is the same if every turn has the number, as in its
 /// games.
 pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
     let of_group = |group: &&'_ Group| -> Vec<Episode> {
@@ -44,7 +46,7 @@ pub(super) fn figures_of_episodes(groups: &[Vec<&Episode>]) -> impl Iterator<Ite
         episodes.iter().map(|episode| of(episode)).sum::<f64>() / episodes.len() as f64
     };
     let mut figures = Vec::new();
-    // Of one that does not say it is not known to be solved; where none says, there is nothing to tell.
+    // An episode without this report counts as unsolved; if none has one, the metric is not set.
     if episodes.iter().any(|episode| episode.is_success.is_some()) {
         let is_solved = |episode: &Episode| episode.is_success == Some(true);
         figures.push(("success".to_owned(), mean(&|episode| f64::from(u8::from(is_solved(episode))))));

@@ -3,8 +3,8 @@
 use tamis_core::ragged::Ragged;
 use tamis_run::metrics::summary::has_one_value;
 
-/// The warning of a step that trains on such groups, where it does. `rewards` are those that are compared
-/// within a group `[P][G]`, NaN for a member that is not.
+/// The warning of a step that trains on such groups; `None` if it does not. `rewards` are those that
+/// are compared within a group `[P][G]`, NaN for a member that is not.
 pub(crate) fn warn_of_uniform_groups(step: u64, rewards: &Ragged<f64>, remedy: &str) -> Option<String> {
     let number = rewards.rows().filter(|row| has_one_value(row.iter().copied())).count();
     (number > 0).then(|| {

@@ -1,4 +1,4 @@
-//! Validation: completions of held-out prompts, scored, and what they say of the policy.
+//! Validation: scored completions of held-out prompts, and the figures that measure the policy by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,18 +36,18 @@ pub struct ValidationSettings {
 pub struct Shown {
     /// The prompt as the model got it.
     pub prompt: String,
-    /// One line of the prompt to show: the last message of the user, cut in its middle where it is long, or
-    /// the end of a text. Empty in checkpoints of earlier builds.
+    /// One line of the prompt to show: the user's last message, cut in its middle if it is long, or the
+    /// end of a text. Empty in checkpoints of earlier builds.
     #[serde(default)]
     pub question: String,
     /// The policy's completion.
     pub completion: String,
-    /// Its turns, where it was played in an environment.
+    /// Its turns, if it was played in an environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Turn>,
     /// The ground truth.
     pub ground_truth: String,
-    /// Whether it was right; `None` where no verifier said so.
+    /// Whether it was right; `None` if no verifier decided.
     pub is_correct: Option<bool>,
 }
 
@@ -74,7 +74,7 @@ impl OutcomeKind {
         }
     }
 
-    /// A mean of it: `51.6%` or `0.516`; `None` where nothing was scored.
+    /// A mean of it: `51.6%` or `0.516`; `None` if nothing was scored.
     pub fn figure(self, mean: Option<f64>) -> Option<String> {
         match self {
             Self::Accuracy => Some(percent(mean?)),
@@ -117,10 +117,10 @@ pub struct ValidationReport {
     /// Why the first of them could not.
     #[serde(skip)]
     pub first_failure: Option<String>,
-    /// Completions with an outcome: their `acc`, or `score` where there is none.
+    /// Completions with an outcome: their `acc`, or `score` without one.
     #[serde(default)]
     pub num_scored: usize,
-    /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` where no
+    /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` if no
     /// completion has one.
     pub accuracy: Option<f64>,
     /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources
@@ -130,8 +130,8 @@ pub struct ValidationReport {
     /// Kind of the mean outcome.
     #[serde(default)]
     pub outcome: OutcomeKind,
-    /// Mean outcome of each prompt, in their order; `None` where nothing was scored. Empty in checkpoints of
-    /// earlier builds.
+    /// Mean outcome of each prompt, in their order; `None` if nothing was scored. Empty in checkpoints
+    /// of earlier builds.
     #[serde(default)]
     pub outcomes: Vec<Option<f64>>,
     /// Mean length of the completions in tokens; `None` without completions.
@@ -155,8 +155,8 @@ impl ValidationReport {
         Some((gains.mean, gains.standard_error()?))
     }
 
-    /// Prompts that the figures are made of, among all where some could not be generated from: `8 prompts`,
-    /// `4 of 8 prompts`.
+    /// Prompts that the figures include, with the number of all if some could not be generated from: `8
+    /// prompts`, `4 of 8 prompts`.
     pub fn describe_prompts(&self) -> String {
         match self.num_failed {
             0 => format!("{} prompts", self.num_prompts),
@@ -247,8 +247,8 @@ impl ValidationGroup {
     fn row(&self) -> PromptSamples {
         let mut row = PromptSamples::of_group(self.source(), &self.record.group, self.votes.clone());
         row.is_failed = self.failure().is_some();
-        // What shaping alone gives is no measurement: a completion that no other function answered is
-        // unscored.
+        // Rewards from only shaping are not a measurement: a completion that no other function scored
+        // is unscored.
         for (reward, trajectory) in row.scores.get_mut(REWARD).into_iter().flatten().zip(self.trajectories())
         {
             if score_of(trajectory, "score").is_some_and(f64::is_nan) {
@@ -351,12 +351,12 @@ fn question(content: &PromptContent) -> String {
     }
 }
 
-/// As verl names it where the data do not.
+/// verl's name for a missing data source.
 pub(crate) fn source_of(data_source: &str) -> &str {
     if data_source.is_empty() { "unknown" } else { data_source }
 }
 
-/// Leaves of what validation found the figures of `validate.metrics` alone.
+/// Keeps only the figures of `validate.metrics` in the results.
 pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) {
     for result in results {
         result.figures.retain(|figure| config.metrics.contains(&figure.statistic.metric()));
@@ -379,8 +379,8 @@ mod tests {
         FakeGenerator::answering(FakeSettings::faultless(1), Box::new(answer))
     }
 
-    /// Correct where the completion is one of these; no answer where it begins with `3`, or where these are
-    /// none.
+    /// Correct if the completion is one of these; no answer if it begins with `3`, or if the list is
+    /// empty.
     struct Among(&'static [&'static str]);
 
     impl RewardFunction for Among {
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(rows[0].answers, None, "a function that reads no answers has no majority");
     }
 
-    /// Two samples each of prompts of these sources, correct where they are among these.
+    /// Two samples each of prompts of these sources, correct if they are among these.
     fn sampled(
         generator: &mut dyn Generator,
         is_interrupted: bool,
@@ -460,7 +460,7 @@ mod tests {
         (validation.prompts, validation.report)
     }
 
-    /// A measurement that Ctrl-C gives up is made again: by a resume, or at once where the run ends.
+    /// A measurement that Ctrl-C aborts is made again: by a resume, or at once if the run ends.
     #[test]
     fn what_is_given_up_is_not_left_in_flight() {
         let mut generator = counts();
@@ -480,7 +480,7 @@ mod tests {
             report.success_by_source.iter().map(|(source, success)| (source.as_str(), *success)).collect();
         assert_eq!(successes, [("sums", 0.75), ("unknown", 0.0)]);
         assert_eq!((report.num_scored, report.accuracy), (6, Some(0.5)));
-        // They are the figures that are logged, where those are.
+        // The same figures as the logged ones.
         let mut figures = tamis_run::metrics::Metrics::new();
         for result in crate::measure::validation_metrics::results_by_source(&rows) {
             result.put(&mut figures);

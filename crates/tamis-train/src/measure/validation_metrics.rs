@@ -1,16 +1,16 @@
-//! Validation: what n samples of a prompt say about the policy.
+//! Validation: what n samples of a prompt show about the policy.
 //!
-//! Of k of the n samples: `mean`, `pass` (at least one correct), `best`, `worst`, `maj` (the answer most of
-//! them give). Each is the exact expectation over all subsets of k samples ([`Draw::WithoutReplacement`]),
-//! which is unbiased for a policy sampled k times.
+//! For k of the n samples: `mean`, `pass` (at least one correct), `best`, `worst`, `maj` (the most
+//! common answer). Each is the exact expectation over all subsets of k samples
+//! ([`Draw::WithoutReplacement`]), which is unbiased for a policy sampled k times.
 //!
 //! # Differs from
-//! verl estimates best, worst and majority by 1000 resamples *with* replacement. The same sample drawn twice
-//! is no second chance, so its best@k is biased low, even at k = n. [`Draw::WithReplacement`] is the
-//! expectation of verl's estimate, exact too.
+//! verl estimates best, worst and majority by 1000 resamples *with* replacement. The same sample drawn
+//! twice is no second chance, so its best@k is biased low, even at k = n. [`Draw::WithReplacement`] is
+//! the expectation of verl's estimate, exact too.
 //!
-//! Unscored samples (NaN) never count as zeros: they are left out, and a prompt that has fewer than k scored
-//! samples is outside the mean over prompts of that k.
+//! Unscored samples (NaN) never count as zeros: they are left out. A prompt with fewer than k scored
+//! samples is not part of the mean over prompts for that k.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,9 +37,9 @@ pub enum Draw {
     WithReplacement,
 }
 
-/// Unbiased chance that at least one of k samples is correct, c of n being correct: 1 − C(n−c, k) / C(n, k),
-/// computed as a product without large numbers (Chen et al. 2021, arXiv 2107.03374, equation 1). `None` where
-/// k is 0 or more than n, or c more than n.
+/// Unbiased chance that at least one of k samples is correct, c of n being correct: 1 − C(n−c, k) /
+/// C(n, k), computed as a product without large numbers (Chen et al. 2021, arXiv 2107.03374, equation
+/// 1). `None` if k is 0 or more than n, or c more than n.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::pass_at;
@@ -57,11 +57,11 @@ pub fn pass_at(num_samples: usize, num_correct: usize, k: usize) -> Option<f64> 
     Some(1.0 - all_wrong)
 }
 
-/// Mean and deviation (ddof 0) of the best of k of the values, over all draws. `None` where k is 0, or more
-/// than the values without replacement, or there is no value.
+/// Mean and deviation (ddof 0) of the best of k of the values, over all draws. `None` if k is 0, or
+/// more than the values without replacement, or there is no value.
 ///
-/// With v₁ ≤ … ≤ vₙ the best is vᵢ with the chance C(i−1, k−1) / C(n, k) without, (i/n)ᵏ − ((i−1)/n)ᵏ with
-/// replacement.
+/// With v₁ ≤ … ≤ vₙ the best is vᵢ with the chance C(i−1, k−1) / C(n, k) without, (i/n)ᵏ − ((i−1)/n)ᵏ
+/// with replacement.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::{Draw, best_at};
@@ -141,10 +141,10 @@ pub struct PromptSamples {
     pub num_samples: usize,
     /// Whether it could not be generated from: it has no samples.
     pub is_failed: bool,
-    /// Scores by name \[n\] each, NaN where there is none; `reward` among them.
+    /// Scores by name \[n\] each, NaN if there is none; `reward` among them.
     pub scores: BTreeMap<String, Vec<f64>>,
-    /// The answer each sample gives \[n\], for the majority; empty where none could be read, which is an
-    /// answer like any other (verl's `[INVALID]`). `None` where the reward does not read answers.
+    /// The answer of each sample \[n\], for the majority. An unreadable answer is empty, and counts
+    /// like any other (verl's `[INVALID]`). `None` if the reward does not read answers.
     pub answers: Option<Vec<String>>,
     /// Numbers that reward functions logged of the samples (TRL's `log_metric`), by name.
     pub logged: BTreeMap<String, Vec<f64>>,
@@ -313,7 +313,7 @@ impl fmt::Display for Quantity {
 /// `val-aux/...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FigureName {
-    /// Whether it stands among the core figures.
+    /// Whether it is one of the core figures.
     pub is_core: bool,
     /// The data source.
     pub source: String,
@@ -352,7 +352,7 @@ impl FigureName {
         all
     }
 
-    /// The figure of this name, where the names of the scores are not known; `None` where there can be none.
+    /// The figure of this name, if the names of the scores are not known; `None` if there can be none.
     pub fn read(name: &str, sources: &BTreeSet<&str>, num_samples: usize) -> Option<Self> {
         let (is_core, rest) = match name.strip_prefix("val-core/") {
             Some(rest) => (true, rest),
@@ -376,7 +376,7 @@ impl FigureName {
     }
 }
 
-/// The score that core figures are about: `acc` where there is one.
+/// The score of the core figures: `acc` if there is one.
 fn main_score<'a>(names: &BTreeSet<&'a str>) -> &'a str {
     if names.contains(ACCURACY) { ACCURACY } else { REWARD }
 }
@@ -420,13 +420,13 @@ pub struct SourceResult {
     pub figures: Vec<Figure>,
     /// Means of what reward functions logged, by name.
     pub logged: BTreeMap<String, f64>,
-    /// Metrics of its episodes by name (`success`, `num_actions`, ...); none where nothing was played.
+    /// Metrics of its episodes by name (`success`, `num_actions`, ...); none if nothing was played.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub episodes: BTreeMap<String, f64>,
 }
 
 impl SourceResult {
-    /// A quantity of it; `None` where there is nothing to make it of.
+    /// A quantity of it; `None` if its data is missing.
     pub fn value(&self, quantity: &Quantity) -> Option<f64> {
         match quantity {
             Quantity::Of { score, statistic } => {
@@ -471,9 +471,9 @@ impl SourceResult {
     }
 }
 
-/// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all n
-/// samples on the main score (`acc` where the source has it, otherwise `reward`) are its core figures. n is
-/// the largest number of samples of a prompt of the source. A correct sample has `acc` of 1 or more.
+/// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all
+/// n samples on the main score (`acc` if the source has it, otherwise `reward`) are its core figures. n
+/// is the largest number of samples of a prompt of the source. A correct sample has `acc` of 1 or more.
 pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
     let mut sources: BTreeMap<&str, Vec<&PromptSamples>> = BTreeMap::new();
     for prompt in prompts {

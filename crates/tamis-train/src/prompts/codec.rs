@@ -172,7 +172,7 @@ impl Codec {
         })
     }
 
-    /// With images as the model in a folder takes them, where it takes any.
+    /// Takes images like the model in a folder, if that takes any.
     pub fn with_images_of(mut self, folder: &Path) -> Result<Self, CodecError> {
         self.images = ImageTokens::read(folder)?;
         self.folder = Some(folder.to_owned());
@@ -184,7 +184,7 @@ impl Codec {
         PeerDifference::find(self.folder.as_ref()?, &self.tokenizer).map(|difference| difference.to_string())
     }
 
-    /// Token that stands for an image; `None` where the model sees none.
+    /// Token that represents an image; `None` for a model without images.
     pub fn image_token_id(&self) -> Option<u32> {
         self.images.as_ref().map(ImageTokens::token_id)
     }
@@ -229,7 +229,7 @@ impl Codec {
         self.template.is_some()
     }
 
-    /// With tools that templates write into every prompt, where there are any.
+    /// Adds tools that templates write into every prompt, if there are any.
     #[must_use]
     pub fn with_tools(mut self, schemas: &[Value]) -> Self {
         if !schemas.is_empty() {
@@ -332,8 +332,8 @@ impl Codec {
         Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
-    /// Prepares one prompt, and says whether it was cut; one that is left out as overlong is its length in
-    /// tokens.
+    /// Prepares one prompt, and returns whether it was cut. An overlong prompt that is left out is
+    /// returned as its length in tokens.
     fn prepare_one(
         &self,
         prompt: &Arc<Prompt>,
@@ -429,7 +429,8 @@ mod tests {
             let range = "over the limit of 3 tokens (they have 4 to 6)";
             assert!(error.to_string().contains(range) && error.to_string().contains(split), "{error}");
         }
-        // So much text is not counted in tokens where one prompt over the limit is one too many.
+        // If one overlong prompt is too many, a text of this size is refused without counting its
+        // tokens.
         let book = vec![prompt(0, &"ab".repeat(1000))];
         let error = codec.prepare(book, "training", OverlongPrompts::Error, 4).expect_err("over the limit");
         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();

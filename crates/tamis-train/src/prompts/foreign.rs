@@ -21,7 +21,7 @@ use tamis_rollout::environment_server::EnvironmentServer;
 use crate::python_program::{interpreter, module_environment, write_program};
 use tamis_core::fault::Fault;
 
-/// Variable with the key of an environment's server, where it wants one.
+/// Variable with the key of an environment's server, if it wants one.
 const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 
 /// An environment elsewhere, and what was started for it.
@@ -32,8 +32,7 @@ pub struct StartedEnvironment {
 }
 
 impl StartedEnvironment {
-    /// Starts or finds the environment of a configuration; `listener`: who hears of what a person should look
-    /// at.
+    /// Starts or finds the environment of a configuration; `listener` gets warnings for the user.
     ///
     /// # Errors
     /// It does not come up.
@@ -95,7 +94,7 @@ impl StartedEnvironment {
         Ok(Self { name, foreign, _folder: folder })
     }
 
-    /// What it says of itself.
+    /// Its description of itself.
     pub fn introduction(&self) -> &Introduction {
         self.foreign.introduction()
     }
@@ -117,7 +116,7 @@ impl StartedEnvironment {
         self.foreign.begin(prompt, luck)
     }
 
-    /// Levels of both sides as prompts, and what is to be said of them.
+    /// Levels of both sides as prompts, and messages about them.
     fn prompts(
         &self,
         config: &Config,
@@ -198,7 +197,7 @@ pub fn levels(
         let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
         Fault::new(message).with_hint("`train_size` and `val_size` say how many are asked for")
     };
-    // What is said while levels are made, is said again when they are played.
+    // Messages while levels are made come again when they are played.
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);
     StartedEnvironment::start(environment, spec, &nobody)?.prompts(config, environment).map_err(refused)
 }

@@ -47,7 +47,7 @@ impl PromptPool {
         self
     }
 
-    /// With a selector, where there is one.
+    /// Adds a selector, if there is one.
     #[must_use]
     pub fn with_selector(mut self, selector: Option<PromptSelector>) -> Self {
         self.selector = selector;
@@ -64,7 +64,7 @@ impl PromptPool {
         self.sampler.position()
     }
 
-    /// The selector, where there is one.
+    /// The selector, if there is one.
     pub fn selector(&self) -> Option<&PromptSelector> {
         self.selector.as_ref()
     }

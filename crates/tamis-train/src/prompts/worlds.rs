@@ -38,18 +38,18 @@ enum Place {
     /// With tools.
     Tools {
         toolbox: Arc<Toolbox>,
-        /// Where its functions run; there to be dropped with it.
+        /// The workers of its functions, kept to be dropped with it.
         _workers: Option<StartedEnvironment>,
     },
     /// By a program.
     Program(Arc<ProgramHost>),
 }
 
-/// The environment of `environment`, whose observations are rendered by the model's chat template, or as they
-/// are where it speaks plainly.
+/// The environment of `environment`. Its observations are rendered by the model's chat template, or as
+/// plain text if its style is plain.
 pub struct RunWorlds {
     codec: Codec,
-    /// How a conversation goes on; `None`: an observation is bare text.
+    /// How a conversation continues; `None`: an observation is bare text.
     template: Option<TurnTemplate>,
     is_plain: bool,
     context: Context,
@@ -60,12 +60,12 @@ pub struct RunWorlds {
 }
 
 impl RunWorlds {
-    /// Of a configuration; `None` where its prompts are answered once. `listener`: who hears of what a person
-    /// should look at.
+    /// The environment of a configuration; `None` if its prompts are answered once. `listener` gets
+    /// warnings for the user.
     ///
     /// # Errors
-    /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not
-    /// come up.
+    /// A chat template by which a conversation cannot continue; an environment, tools or a program that
+    /// do not come up.
     pub fn of(config: &Config, codec: &Codec, listener: &Arc<dyn Listener>) -> Result<Option<Self>, Fault> {
         let Some(environment) = config.played() else { return Ok(None) };
         let start = |environment: &EnvironmentConfig| -> Result<Place, Fault> {
@@ -88,7 +88,7 @@ impl RunWorlds {
             .with_hint("its tools would stand in the prompts of all: play it in a run of its own"));
         }
         let codec = codec.clone().with_tools(&schemas);
-        // Bare text goes on as bare text.
+        // Bare text continues as bare text.
         let is_plain = environment.style == EnvironmentStyle::Plain;
         let is_text = config.data.prompt_format == PromptFormat::Text || is_plain;
         let template = match codec.template().filter(|_| !is_text) {
@@ -150,8 +150,8 @@ impl RunWorlds {
         Ok(Between { token_ids, text })
     }
 
-    /// How a conversation of a prompt goes on, by the variables of its row; `None`: an observation is bare
-    /// text.
+    /// How a conversation of a prompt continues, by the variables of its row; `None`: an observation is
+    /// bare text.
     fn template_of(&self, prompt: &Prompt) -> Result<Option<Cow<'_, TurnTemplate>>, String> {
         let Some(template) = &self.template else { return Ok(None) };
         if prompt.template_columns().next().is_none() {
@@ -202,7 +202,7 @@ impl Place {
         }
     }
 
-    /// Whether what it says is no function of keys.
+    /// Whether its results are not a function of keys.
     fn is_elsewhere(&self) -> bool {
         !matches!(self, Self::Here(_))
     }
@@ -328,7 +328,7 @@ impl Agents for RunAgents {
         &self.host
     }
 
-    /// `{"messages", "text" where the prompt is one, "ground_truth", "data_source", "luck", ...}` with the
+    /// `{"messages", "text" if the prompt is one, "ground_truth", "data_source", "luck", ...}` with the
     /// columns of its row.
     fn task(&self, prompt: &Prompt, luck: Key) -> Value {
         let mut task = prompt.columns.clone();
@@ -351,7 +351,7 @@ impl Agents for RunAgents {
             return worlds.encode(&messages, true);
         }
         let mut arguments = worlds.codec.arguments_of(prompt).map_err(|error| error.to_string())?;
-        // A call says itself which tools there are.
+        // A call lists its own tools.
         arguments.shift_remove(TOOLS_COLUMN);
         if !tools.is_empty() {
             arguments.insert(TOOLS_COLUMN.to_owned(), tools.to_vec().into());

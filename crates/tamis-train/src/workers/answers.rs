@@ -16,7 +16,7 @@ use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 #[derive(Serialize, Deserialize)]
 struct Entry {
     key: String,
-    /// The training step that it was asked for in; an earlier build did not say.
+    /// The training step that requested it; an earlier build did not record it.
     #[serde(default)]
     step: Option<u64>,
     answer: Answer,
@@ -32,12 +32,12 @@ pub struct RecordedAnswers {
 }
 
 impl RecordedAnswers {
-    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does
-    /// not hold begins (0 without one). `next` is the step after that checkpoint, to which answers belong
-    /// that do not name theirs. A torn tail is cut: the asking for what stood there is done again.
+    /// Opens the journal and reads its entries from `from` on, the position that the checkpoint
+    /// recorded (0 without one). `next` is the step after that checkpoint; answers without a step
+    /// belong to it. A torn tail is cut: its answers are requested again.
     ///
     /// # Errors
-    /// A journal that ends before `from`, a file that is none, the disk.
+    /// A journal that ends before `from`, a file that is not a journal, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64, next: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
         let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
@@ -114,7 +114,7 @@ mod tests {
             checkpoint = answers.settle(step + 1);
         }
         assert_eq!(checkpoint, std::fs::metadata(&path).expect("file").len());
-        // Two steps after the checkpoint, of which one is done again.
+        // Two steps after the checkpoint, one of them repeated.
         put(&mut answers, 51, "rollout/204/0", 1.0);
         put(&mut answers, 52, "rollout/208/0", 2.0);
         drop(answers);

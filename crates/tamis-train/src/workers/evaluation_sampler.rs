@@ -31,7 +31,7 @@ pub(crate) enum EvaluationSampler {
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<Arc<dyn Launched>>,
-        /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
+        /// Folders in which the checkpoint was published; `None` if servers sample by weights of their
         /// own.
         folders: Option<Box<PublishedFolders>>,
     },
@@ -91,7 +91,7 @@ impl EvaluationSampler {
 impl Drop for EvaluationSampler {
     fn drop(&mut self) {
         if let Self::Servers { folders: Some(folders), .. } = self {
-            // Where that cannot be, a folder is left and nothing is wrong.
+            // If that fails, a folder is left over, which is harmless.
             let _ = folders.remove();
         }
     }

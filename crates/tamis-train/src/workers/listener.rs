@@ -8,7 +8,7 @@ use tamis_env::reward::Listener;
 use crate::interrupt::Interrupt;
 use tamis_run::log::progress::Console;
 
-/// Says what it hears through the run's progress, and passes Ctrl-C on.
+/// Prints its messages through the run's progress, and passes Ctrl-C on.
 #[derive(Debug, Clone)]
 pub struct RunListener {
     progress: Console,

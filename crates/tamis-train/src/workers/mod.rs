@@ -39,14 +39,14 @@ pub(crate) struct Workers {
     pub(crate) plays: Plays,
     /// Servers that are to sample from the first published weights on: a warm start is measured without them.
     pub(crate) servers: Option<RunSampler>,
-    /// Folders in which weights are published for samplers that are apart from the learner; `None` where none
-    /// is.
+    /// Folders in which weights are published for samplers outside the learner; `None` if there are
+    /// none.
     pub(crate) published: Option<PublishedFolders>,
     pub(crate) pool: PromptPool,
     pub(crate) scorer: Scorer,
     /// The dispatcher, which brings a step's groups in.
     pub(crate) dispatcher: Dispatcher,
-    /// Record of the order in which the dispatcher takes events in, where batches may depend on it.
+    /// Record of the order in which the dispatcher takes events in, if batches may depend on it.
     pub(crate) order: Option<RecordedOrder>,
     /// Whether the run is to stop soon.
     pub(crate) interrupt: Interrupt,
@@ -84,14 +84,14 @@ impl Workers {
         validation::sample(with, prompts, settings, journal, step, progress)
     }
 
-    /// Gives the weights as they are the next version, and puts them where the generator finds them.
+    /// Makes the present weights the next version, and publishes them to the generator.
     pub(crate) fn next_publication(&mut self) -> Result<Publication, Halt<RunError>> {
         self.version = PolicyVersion(self.version.0 + 1);
         self.learner.publish(self.version)?;
         self.write_publication()
     }
 
-    /// The weights as they are, put where the generator finds them.
+    /// Writes the present weights to the generator's location.
     fn write_publication(&mut self) -> Result<Publication, Halt<RunError>> {
         match &self.published {
             Some(folders) => folders.write(&mut *self.learner, &self.codec, self.version),
@@ -99,8 +99,8 @@ impl Workers {
         }
     }
 
-    /// Has the servers sample from now on, where there are some; a sampler that is apart from the learner is
-    /// given the weights as they are.
+    /// Has the servers sample from now on, if there are any; a sampler outside the learner gets the
+    /// present weights.
     pub(crate) fn hand_over(&mut self) -> Result<(), Halt<RunError>> {
         if let Some(servers) = self.servers.take() {
             self.sampler = servers;
@@ -112,8 +112,8 @@ impl Workers {
         publish_to(self.sampler.generator(), &publication, &self.interrupt)
     }
 
-    /// Whether the sampler computes otherwise than the learner: at servers, or in another number format. What
-    /// it says of its samples is not what the learner would say then, beyond the last bits.
+    /// Whether the sampler computes differently from the learner: at servers, or in another number
+    /// format. Its log-probabilities then differ from the learner's by more than the last bits.
     pub(crate) fn samples_elsewise(&self) -> bool {
         match self.sampler {
             RunSampler::Learner(_) => false,

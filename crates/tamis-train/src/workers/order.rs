@@ -1,6 +1,6 @@
-//! The order in which a run takes things in, on disk, where what it trains on depends on it: streaming, say.
-//! A resumed run follows what was noted after its checkpoint, so that it trains on what the process before it
-//! did.
+//! The order in which a run takes events in, on disk, if what it trains on depends on it (for instance
+//! when streaming). A resumed run follows the notes after its checkpoint, so that it trains on what the
+//! process before it did.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +29,11 @@ pub struct RecordedOrder {
 }
 
 impl RecordedOrder {
-    /// Opens it before a step, with what it holds from `from` on, where a checkpoint says that what it does
-    /// not hold begins (0 without one). A torn tail is cut.
+    /// Opens it before a step, and returns its entries from `from` on, the position that the checkpoint
+    /// recorded (0 without one). A torn tail is cut.
     ///
     /// # Errors
-    /// A file that ends before `from`, one that is none, the disk.
+    /// A file that ends before `from`, one that is not a journal, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64, step: u64) -> Result<(Self, Vec<Taken>), JournalError> {
         let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut order = Self { journal, step, starts: BTreeMap::new(), read: Vec::new() };
@@ -51,7 +51,7 @@ impl RecordedOrder {
         self.step = step;
     }
 
-    /// Removes what stands before a position in the file, which no checkpoint needs any more.
+    /// Removes everything before a position in the file, which no checkpoint needs any more.
     ///
     /// # Errors
     /// The disk.
@@ -59,11 +59,11 @@ impl RecordedOrder {
         self.journal.shorten(position)
     }
 
-    /// Forgets what was taken in in steps before `next`; from where on the file holds the others. All of it
-    /// is flushed to the device: a checkpoint counts on its length.
+    /// Drops the events of steps before `next`, and returns the position of the others in the file. All
+    /// of it is flushed to the device, because a checkpoint needs the file up to this length.
     ///
     /// # Errors
-    /// Where it cannot be flushed.
+    /// If it cannot be flushed.
     pub fn settle(&mut self, next: u64) -> Result<u64, JournalError> {
         self.starts.retain(|step, _| *step >= next);
         self.journal.sync()?;

@@ -1,4 +1,4 @@
-//! Weights as folders: what a run publishes, where servers look for it, and how long it stays.
+//! Weights as folders: what a run publishes, the paths that servers read, and how long a folder stays.
 
 use std::path::{Path, PathBuf};
 
@@ -29,14 +29,14 @@ fn shared_name(run: &Path) -> String {
     format!("{}-{:08x}", &name[..end], crc32(run.as_os_str().as_encoded_bytes()))
 }
 
-/// The folders of weights that servers read, or the native engine where the learner is elsewhere.
+/// The folders of weights for servers, or for the native engine if the learner is elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedFolders {
     pub(super) disk: Disk,
     pub(super) run: PathBuf,
     /// Absolute, for servers have working directories of their own.
     root: PathBuf,
-    /// A folder that `root` is or is in, with what servers call it, where that is another path.
+    /// A folder that is or contains `root`, and its path at the servers, if that differs.
     pub(super) seen_as: Option<(PathBuf, String)>,
     /// Number of versions kept on disk: the one that servers hold, and those before.
     keep: u64,
@@ -111,7 +111,7 @@ impl PublishedFolders {
         })
     }
 
-    /// What the weights as they are say of a text.
+    /// Log-probabilities of a text under the present weights.
     fn probe(&self, learner: &mut dyn RunLearner) -> Pass<Probe> {
         let vocabulary = learner.info().policy.vocab_size;
         let token_ids: Vec<u32> =

@@ -1,6 +1,6 @@
-//! The journal of samples that are no function of our keys: those of servers, and whole trajectories that are
-//! played in environments elsewhere, each in a file of its own. As that of external rewards
-//! ([`crate::workers::answers`]), it is read back where a process before this one was told something after
+//! The journal of samples that are not a function of our keys: those of servers, and whole trajectories
+//! that are played in environments elsewhere, each in a file of its own. Like the journal of external
+//! rewards ([`crate::workers::answers`]), it is read back if an earlier process received entries after
 //! the checkpoint.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,7 +20,7 @@ struct Entry {
     outcome: SampleOutcome,
 }
 
-/// The samples of a run on disk, and those in memory that an earlier process was told.
+/// The samples of a run on disk, and in memory those that an earlier process received.
 pub struct RecordedSamples {
     journal: Journal,
     /// Read back and not asked for yet, by key, in the order in which they came.
@@ -30,12 +30,12 @@ pub struct RecordedSamples {
 }
 
 impl RecordedSamples {
-    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does
-    /// not hold begins (0 without one). A torn tail is cut: what stood there is asked for again, and nobody
-    /// had used it.
+    /// Opens the journal and reads its entries from `from` on, the position that the checkpoint
+    /// recorded (0 without one). A torn tail is cut: its samples are requested again, and nobody had
+    /// used them.
     ///
     /// # Errors
-    /// A journal that ends before `from`, a file that is none, the disk.
+    /// A journal that ends before `from`, a file that is not a journal, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
         let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
         let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
@@ -58,7 +58,8 @@ impl SampleJournal for RecordedSamples {
         let is_rollout = asked.id.purpose == SamplePurpose::Rollout;
         let is_answer =
             |entry: &Entry| (is_rollout || entry.step == step) && asked.is_answered_by(&entry.asked);
-        // A prompt may be drawn twice by the same weights: each group has its own answer where that is there.
+        // A prompt may be drawn twice by the same weights: each group gets its own answer if it is
+        // there.
         let is_its = |entry: &Entry| is_rollout && entry.asked.id.group == asked.id.group;
         let place = known.iter().position(|entry| is_answer(entry) && is_its(entry));
         let place = place.or_else(|| known.iter().position(is_answer))?;
@@ -142,7 +143,7 @@ mod tests {
         drop(samples);
         let mut samples = open(&path, checkpoint);
         assert_eq!(samples.num_samples(), 2);
-        // The same prompt as another group; not by other weights, and not as what stood before the
+        // The same prompt as another group; not by other weights, and not an entry before the
         // checkpoint.
         assert_eq!(samples.take(2, &asked(5, 8, 2)), None);
         assert_eq!(samples.take(2, &asked(0, 7, 0)), None);
@@ -179,7 +180,7 @@ mod tests {
         let mut samples = open(&path, checkpoint);
         assert_eq!(samples.take(2, &asked(7, 12, 1)), Some(sampled("second")));
         assert_eq!(samples.take(2, &asked(7, 12, 1)), Some(sampled("first")));
-        // A checkpoint in the middle of step 2 keeps what the step was told.
+        // A checkpoint in the middle of step 2 keeps the entries of that step.
         samples.put(2, &[(asked(3, 10, 1), sampled("more"))]).expect("put");
         assert_eq!(samples.settle(2), checkpoint);
         assert_eq!(samples.settle(4), std::fs::metadata(&path).expect("a file").len());

@@ -1,4 +1,5 @@
-//! Servers as what a run samples with: the fleet that its configuration names, started where it says so.
+//! Servers that a run samples with: the fleet of its configuration, started if the configuration asks
+//! for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +55,7 @@ pub(crate) enum RunSampler {
     Learner(Box<dyn Generator>),
     /// A learner in another process, with a memory: the same bits cannot be asked for twice.
     LearnerElsewhere(Box<Journalled<Box<dyn Generator>>>),
-    /// The native engine in this process, where the learner is elsewhere: it reads the folders that the
+    /// The native engine in this process, if the learner is elsewhere: it reads the folders that the
     /// learner writes.
     Native(Box<dyn Generator>),
     /// The same with a memory, see [`journals_native_samples`].
@@ -87,7 +88,7 @@ impl RunSampler {
         }
     }
 
-    /// Whether it samples in this process, as a function of weights and keys alone.
+    /// Whether it samples in this process, as a function of only weights and keys.
     pub(crate) fn is_native(&self) -> bool {
         matches!(self, Self::Learner(_) | Self::Native(_) | Self::NativeWithJournal(_))
     }
@@ -103,10 +104,10 @@ impl RunSampler {
         }
     }
 
-    /// Has the servers sleep until weights are published, where they are to.
+    /// Has the servers sleep until weights are published, if they are to.
     ///
     /// # Errors
-    /// Where one says that it cannot.
+    /// If one reports that it cannot.
     pub(crate) fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
         match self {
             Self::Servers { generator, sleeps: true, .. } => generator.generator_mut().put_to_sleep(),
@@ -139,12 +140,13 @@ fn new_faults(counts: &FaultCounts, reported: &mut BTreeMap<String, u64>) -> Vec
     new.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Whether the learner may say what a server does not say as we would: log-probabilities of the tokens that
-/// it sampled. Not where what the sampler says is itself trained on, or weighed against the learner's.
+/// Whether the learner may compute the log-probabilities of sampled tokens that a server does not
+/// return in our form. It may not if the sampler's own log-probabilities are trained on, or weighed
+/// against the learner's.
 pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError> {
     let (objective, _) = objective::objective(config)?;
-    // A correction that weighs and rejects nothing reads nothing either; of carried groups nobody could say
-    // it any more.
+    // A correction that weighs and rejects nothing does not read them either. Carried groups could no
+    // longer get them.
     let is_weighed = objective::correction(config)?.is_some_and(|correction| {
         correction.importance.is_some() || !correction.rejections.is_empty() || correction.mode.is_bypass()
     });
@@ -153,12 +155,11 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
     Ok(config.samples_at_servers() && !is_read && !is_carried)
 }
 
-/// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and
-/// waits until they answer; `None` where it names some that are running. Their output goes to `servers/` in a
-/// folder.
+/// Starts the servers of `rollout.launch` with the present weights, and waits until they answer; `None`
+/// if the configuration names running servers. Their output goes to `servers/` in a folder.
 ///
 /// # Errors
-/// Where one does not come up; none is left then.
+/// If one does not come up; all are then ended.
 pub(crate) fn launch(
     startup: Startup<'_>,
     learner: &mut dyn RunLearner,
@@ -191,8 +192,8 @@ pub(crate) fn launch(
     let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     begin(&model).map(Some).inspect_err(|_| {
-        // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
-        // wrong.
+        // Nobody reads them. A run that did not begin leaves nothing; if they cannot be removed, that
+        // is harmless.
         let _ = folders.disk.remove_folder(&folders.start());
     })
 }
@@ -239,8 +240,8 @@ fn launch_here(
     }
 }
 
-/// The GPUs of each server, as `CUDA_VISIBLE_DEVICES` names them: the next so many of those that this process
-/// sees. `None` where there is but one server, which sees all of them.
+/// The GPUs of each server, as `CUDA_VISIBLE_DEVICES` names them, taken in turn from those that this
+/// process sees. `None` if there is only one server, which sees all of them.
 fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Option<String>>, RunError> {
     if launch.replicas == 1 {
         return Ok(vec![None]);
@@ -266,11 +267,11 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
     Ok(named.chunks(launch.tensor_parallel).take(launch.replicas).map(|gpus| Some(gpus.join(","))).collect())
 }
 
-/// Connects to the servers of a configuration, or to those that the run started, in the name of one start of
-/// the run.
+/// Connects to the servers of a configuration, or to those that the run started, in the name of one
+/// start of the run.
 ///
 /// # Errors
-/// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
+/// If an address or a parameter is wrong, and [`RunError::Servers`] if none answers.
 pub(crate) fn connect(
     startup: Startup<'_>,
     learner: &dyn RunLearner,
@@ -478,11 +479,11 @@ fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<Str
     }
 }
 
-/// Has servers that sleep while the policy learns free their GPU, whoever else is connected to them, and
-/// waits until they have: before a learner is loaded there. One that does not is told of.
+/// Has servers that sleep while the policy learns free their GPU, even if others are connected to them,
+/// and waits until they have: before a learner is loaded there. One that does not is reported.
 ///
 /// # Errors
-/// Where an address or the key is wrong.
+/// If an address or the key is wrong.
 pub(crate) fn put_to_sleep(
     config: &Config,
     launched: Option<&dyn Launched>,

@@ -6,7 +6,7 @@ use super::*;
 use crate::learner::{LearnerError, LearnerInfo, OptimizerReport, Wave};
 use crate::support;
 
-/// A critic that says the same number of every token, and keeps what it is told.
+/// A critic that gives every token the same value, and records its calls.
 struct Constant {
     info: LearnerInfo,
     value: f32,
@@ -76,8 +76,8 @@ fn group(prompt: u32, trajectories: Vec<Trajectory>) -> Group {
     Group { prompt_token_ids: vec![prompt; 2], ..support::group(0, trajectories) }
 }
 
-/// Two groups: three tokens of which one is the environment's, one token, a truncated one of two; an unscored
-/// one of two.
+/// Two groups: three tokens including one of the environment, one token, a truncated one of two; an
+/// unscored one of two.
 fn groups() -> [Group; 2] {
     use FinishReason::{Length, Stop};
     [
@@ -124,8 +124,8 @@ fn one_update_by_hand() {
         assert_eq!(*name, expected_name);
         assert!((value - expected).abs() < 1e-12, "{name} {value}");
     }
-    // Two above the old value: held at 1.5, where the error is the larger for the returns of 2 and more, and
-    // nothing pulls.
+    // Two above the old value: held at 1.5. There the error is the larger for the returns of 2 and
+    // more, and nothing pulls.
     let mut learner = Constant::new(3.0);
     let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
     assert_eq!(learner.printed, [vec![0.6, 0.0, 0.2, 0.0, 0.0, 0.0]]);

@@ -12,7 +12,7 @@ use super::*;
 use crate::learner::{LearnerInfo, OptimizerReport, Wave};
 use crate::support::{group, trajectory};
 
-/// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a
+/// A policy with every log-probability -0.5. Records the first token of each completion with a
 /// derivative.
 #[derive(Default)]
 struct Constant {
@@ -24,7 +24,7 @@ struct Constant {
     /// First token of each completion, wave by wave.
     waves: Vec<Vec<u32>>,
     num_steps: usize,
-    /// Gives log-probabilities alone.
+    /// Returns only log-probabilities.
     lacks_entropy: bool,
 }
 
@@ -247,8 +247,8 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
 }
 
 proptest! {
-    /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no
-    /// others; where a whole mini-batch is rejected no update is made.
+    /// Among the members that nothing else leaves out, exactly those reported as rejected have no loss.
+    /// If a whole mini-batch is rejected no update is made.
     #[test]
     fn what_the_correction_rejects_whole_bears_no_loss(
         groups in prop::collection::vec(

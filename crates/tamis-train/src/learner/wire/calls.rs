@@ -77,7 +77,7 @@ pub fn wait_until_it_answers(
     Ok(false)
 }
 
-/// Where a learner is, and how long it may take.
+/// The address of a learner, and its time limits.
 #[derive(Debug, Clone)]
 pub struct WireSettings {
     /// Its address: `http://HOST:PORT` or `unix:PATH`.
@@ -90,7 +90,7 @@ pub struct WireSettings {
     pub lost_timeout: Duration,
     /// The kind of learner that the configuration names.
     pub backend: LearnerBackend,
-    /// Weights that it is to publish; `None` where it samples itself.
+    /// Weights that it is to publish; `None` if it samples itself.
     pub publish: Option<PublishMode>,
     /// The key of the run that needs the entropies of tokens; `None` if nothing does.
     pub entropy: Option<&'static str>,
@@ -148,11 +148,11 @@ pub(super) struct Calls {
     pub(super) num_samples: u64,
     /// A call that was not waited for to its end.
     abandoned: Option<Call>,
-    /// The process at the other end, where the run started it.
+    /// The process at the other end, if the run started it.
     pub(super) process: Option<TorchProcess>,
 }
 
-/// What `health` says, in part.
+/// Part of the answer of `health`.
 #[derive(Deserialize)]
 struct Health {
     phase: String,

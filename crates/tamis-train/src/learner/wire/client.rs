@@ -48,7 +48,7 @@ pub struct WireLearner {
     info: LearnerInfo,
     progress: UpdateProgress,
     held: Option<Trained>,
-    /// Where its numbers belong, where its sequences were several texts each.
+    /// Places of its numbers, if its sequences were several texts each.
     held_texts: Option<TextPlaces>,
     balance: RankBalance,
     opened: Opened,
@@ -57,11 +57,11 @@ pub struct WireLearner {
 }
 
 impl WireLearner {
-    /// Opens a learner: what it held before is lost. `process`: that of the learner, where it is to end with
-    /// this value.
+    /// Opens a learner: what it held before is lost. `process`: that of the learner, if it is to end
+    /// with this value.
     ///
     /// # Errors
-    /// An address that is none or that nothing answers on, a learner of another protocol, a refusal.
+    /// An invalid address or one that nothing answers on, a learner of another protocol, a refusal.
     pub fn open(
         settings: WireSettings,
         process: Option<TorchProcess>,
@@ -139,7 +139,7 @@ impl WireLearner {
         Self { codec: Some(codec.clone()), ..self }
     }
 
-    /// A call that an interrupt does not give up.
+    /// A call that an interrupt does not abandon.
     fn call(&mut self, path: &str, message: &WireMessage) -> Result<WireMessage, LearnerError> {
         let called = lock(&self.calls).call(path, message, None);
         match called {
@@ -153,7 +153,7 @@ impl WireLearner {
         self.call(path, &WireMessage::new(request))
     }
 
-    /// A pass, which an interrupt gives up where the step may be.
+    /// A pass, which an interrupt abandons if the step allows it.
     fn pass(&mut self, path: &str, message: &WireMessage) -> Pass<WireMessage> {
         if self.progress.gives_up() {
             return Err(Halt::Interrupted);
@@ -186,7 +186,7 @@ impl WireLearner {
         Err(Halt::Failed(lock(&self.calls).misunderstood(&error)))
     }
 
-    /// Counts a pass whose answer says how long each rank computed.
+    /// Counts a pass whose answer gives the computing time of each rank.
     fn note_pass(&mut self, answer: &WireMessage) {
         if let Some(seconds) = answer.numbers(RANK_SECONDS) {
             self.balance.add_pass(&seconds);

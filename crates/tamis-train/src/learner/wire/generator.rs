@@ -1,8 +1,8 @@
 //! A learner in another process as generator: `generate`, a call at a time.
 //!
-//! The learner samples when it is asked and at no other time, so that learning and sampling take turns, and
-//! whatever is sampled between two publications is of the first one's version. Samples in flight stand still
-//! while it learns; they go on by the new weights, and say which tokens are of which version.
+//! The learner samples only during these calls, so that learning and sampling take turns, and
+//! everything sampled between two publications has the first one's version. Samples in flight pause
+//! while it learns. They continue with the new weights, and record which tokens have which version.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::prompts::codec::Codec;
 
 /// Longest time of one call; what it waits for is cut by it, never changed.
 const LONGEST_CALL: Duration = Duration::from_secs(1);
-/// The same where completions end at texts, which this side finds between two calls.
+/// The same if completions end at texts, which this side finds between two calls.
 const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
 
 /// One call of `generate`; `stop`: a flag on which it is not waited for any more.
@@ -55,12 +55,12 @@ pub(super) struct WireGenerator {
     queue: SampleQueue,
     /// Begun, by their numbers at the learner.
     open: HashMap<u64, Open>,
-    /// Given up here, and not yet there.
+    /// Aborted here, and not yet there.
     to_abort: Vec<u64>,
     events: Vec<GeneratorEvent>,
     /// A call was not waited for to its end, or failed: what is open at the learner is not known any more.
     is_lost: bool,
-    /// Why a call failed of which nobody has heard yet.
+    /// Why a call failed, until it is returned.
     failure: Option<GeneratorError>,
 }
 
@@ -76,7 +76,7 @@ struct Open {
 }
 
 impl Open {
-    /// Takes new tokens in; why it ended, where it did.
+    /// Takes in new tokens; returns why the sample ended, if it did.
     ///
     /// # Errors
     /// [`GeneratorError::NotFinite`] for a token without a log-probability: a run on it would be lost.
@@ -307,7 +307,7 @@ impl Generator for WireGenerator {
             )));
         }
         match in_flight {
-            // The weights have changed: what goes on goes on by the new ones.
+            // The weights have changed: samples in flight continue with the new ones.
             InFlight::Wait | InFlight::Keep => {}
             InFlight::Abort => {
                 for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {

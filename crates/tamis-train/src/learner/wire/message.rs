@@ -72,7 +72,7 @@ pub struct WireMessage {
     columns: HashMap<String, WireColumn>,
 }
 
-/// A JSON object of settings, in which no key stands twice.
+/// A JSON object of settings, without repeated keys.
 fn read_settings(text: &[u8], what: &str) -> Result<Value, MessageError> {
     let settings = json_tree::read(text, MOST_TREE_BYTES, true)
         .map_err(|error| MessageError(format!("no JSON{what}: {error}")))?;
@@ -112,7 +112,7 @@ impl WireMessage {
         self.settings.get(key)?.as_f64()
     }
 
-    /// A list of numbers in the settings, where there is one.
+    /// A list of numbers in the settings, if there is one.
     pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.settings.get(key)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
     }
@@ -187,7 +187,7 @@ impl WireMessage {
         }
     }
 
-    /// A column of one number per token, of which there must be `len`; `None` where it is not there.
+    /// A column of one number per token, of length `len`; `None` if it is missing.
     fn take_tokens(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, MessageError> {
         match self.columns.remove(name) {
             None => Ok(None),
@@ -263,8 +263,8 @@ impl WireMessage {
         })
     }
 
-    /// With a wave. Neighbours with the same prompt share one. Where any has images, the settings name those
-    /// of each prompt.
+    /// Adds a wave. Neighbours with the same prompt share one. If any has images, the settings name
+    /// those of each prompt.
     #[must_use]
     pub(crate) fn with_wave(mut self, wave: &Wave<'_>) -> Self {
         let (mut prompt_tokens, mut prompt_offsets, mut prompt_of) = (Vec::new(), vec![0], Vec::new());
@@ -346,7 +346,7 @@ fn as_u64(values: Vec<i64>) -> impl Iterator<Item = u64> {
     values.into_iter().map(|value| u64::from_le_bytes(value.to_le_bytes()))
 }
 
-/// Tokens of rows one after the other, and where each begins.
+/// Tokens of rows one after the other, and the start of each row.
 fn flat<'a>(rows: impl Iterator<Item = &'a [u32]>) -> (WireColumn, WireColumn) {
     let (mut tokens, mut offsets) = (Vec::new(), vec![0]);
     for row in rows {
@@ -364,7 +364,7 @@ fn check_len(name: &str, found: usize, wanted: usize, what: &str) -> Result<(), 
     Err(MessageError(format!("column `{name}` has {found} numbers for {wanted} {what}")))
 }
 
-/// Generation: what begins, is given up, and grew.
+/// Generation: samples to begin, to abort, and their growth.
 impl WireMessage {
     pub(crate) fn of_generate(asked: &Generate) -> Self {
         let mut drawing: Vec<Drawing> = Vec::new();

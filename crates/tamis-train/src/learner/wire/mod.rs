@@ -133,7 +133,7 @@ pub struct OpenRequest {
     /// what it has loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopt: Option<String>,
-    /// Settings of one implementation alone.
+    /// Settings that only one implementation has.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
 }
@@ -204,7 +204,7 @@ struct OpenAnswer {
     /// Whether it kept what it had loaded.
     #[serde(default)]
     adopted: bool,
-    /// Where it holds a checkpoint unchanged, the CRC-32 of its files by name.
+    /// If it holds a checkpoint unchanged, the CRC-32 of its files by name.
     #[serde(default)]
     holds: Option<BTreeMap<String, Hexadecimal>>,
     #[serde(flatten)]
@@ -243,8 +243,8 @@ fn yes() -> bool {
 }
 
 impl InfoAnswer {
-    /// Why a learner that says this of itself cannot be opened for a run that publishes so, and the fix.
-    /// `entropy`: the key of the run that needs entropies.
+    /// Why a learner with these capabilities cannot be opened for a run that publishes this way, and
+    /// the fix. `entropy`: the key of the run that needs entropies.
     fn find_unfit(
         &self,
         request: &OpenRequest,
@@ -526,7 +526,7 @@ mod tests {
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Ipc)),
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Nccl)),
         ];
-        // What an earlier build does not say it has.
+        // An earlier build that does not list a capability has it.
         let earlier = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
             "max_body_bytes": 1});
         let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");

@@ -112,7 +112,7 @@ fn answer(status: u16, message: &WireMessage) -> Answer {
     Answer { status, content_type, body: body.into() }
 }
 
-/// What calls that are answered at once say of the learner.
+/// State of the learner for calls that are answered at once.
 struct Shown {
     info: InfoAnswer,
     is_busy: bool,
@@ -239,7 +239,7 @@ impl<'a> LearnerService<'a> {
         })
     }
 
-    /// Whether nobody has asked for anything for as long as whoever opened it said.
+    /// Whether the time without calls has exceeded the limit set at opening.
     pub fn is_orphan(&self) -> bool {
         let asked = self.shown.lock().unwrap_or_else(PoisonError::into_inner).asked;
         self.orphan_timeout.is_some_and(|most| asked.elapsed().as_secs_f64() >= most)
@@ -336,7 +336,8 @@ impl<'a> LearnerService<'a> {
     }
 
     fn open(&mut self, message: &WireMessage) -> Result<WireMessage, Refusal> {
-        // What was open before is over, also where this one fails; its memory is free for the next.
+        // The state that was open before is dropped, even if this call fails; its memory is free for
+        // the next.
         (self.learner, self.incarnation, self.last, self.held) = (None, None, None, None);
         let request: OpenRequest = message.settings()?;
         message.refuse_columns()?;
@@ -426,7 +427,7 @@ impl<'a> LearnerService<'a> {
             }
             "/v1/restore" => {
                 let EmptyRequest {} = message.settings()?;
-                // Where nothing was kept, nothing is put back, and a held graph stays.
+                // If nothing was kept, nothing is restored, and a held graph stays.
                 if learner.progress().can_restore() {
                     self.held = None;
                 }

@@ -135,7 +135,7 @@ fn members_left_out_are_not_counted_as_trained() {
     assert_eq!(metrics.get("train/num_unscored"), Some(1.0));
     let counts = LeftOut::ALL.map(|reason| of(&format!("train/num_left_out/{}", reason.name())) as u64);
     assert_eq!(counts, [1, 1, 1, 0, 0, 0]);
-    // Per token the same: what an estimator says of members that bear no loss is not told.
+    // The same per token: an estimator's numbers for members without loss are not reported.
     let rows =
         Ragged::from_rows([vec![7.0, 1.0], vec![9.0; 5], vec![7.0, 3.0, 3.0], vec![9.0; 3], vec![9.0; 8]]);
     let mut metrics = Metrics::new();

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use super::{Draw, moments};
 
-/// Mean and deviation (ddof 0) of the score of the answer that most of k samples give, over all draws of k.
+/// Mean and deviation (ddof 0) of the score of the most common answer of k samples, over all draws of
+/// k.
 ///
-/// Each answer a has nₐ of the n samples; it wins with the chance that it is drawn more often than every
-/// other, plus its even share of the ties it takes part in (verl takes the tied answer that was drawn first,
-/// which is the same chance). A winner's score is that of a sample drawn evenly from those that gave it
-/// (verl: the first drawn). The chances are exact, by going through the answers one by one with the number of
+/// Each answer a has nₐ of the n samples. It wins with the chance that it is drawn more often than
+/// every other, plus its even share of its ties (verl takes the tied answer that was drawn first, which
+/// is the same chance). A winner's score is that of a sample drawn evenly from those that gave it
+/// (verl: the first drawn). The chances are exact: the answers are added one by one, with the number of
 /// draws left and the number of ties as the state.
 ///
-/// `None` where k is 0, or more than n without replacement, or there is no value, or the lengths differ.
+/// `None` if k is 0, or more than n without replacement, or there is no value, or the lengths differ.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::{Draw, majority};

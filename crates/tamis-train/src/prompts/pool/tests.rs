@@ -34,7 +34,7 @@ fn resumed(number: u64, selector: Selector, from: &PromptPool) -> PromptPool {
         .with_selector(selector)
 }
 
-/// Prompts of which a third are never, a third always and a third sometimes answered right.
+/// Prompts of three kinds, a third each: never, always and sometimes answered right.
 fn judged(drawn: &DrawnPrompt, version: u64) -> JudgedGroup {
     let prompt = drawn.prompt.prompt.id;
     let num_correct = [0, MEMBERS as u32, 3][prompt.0 as usize % 3];
@@ -103,8 +103,7 @@ proptest! {
             prop_assert_eq!(step(&mut other, version as u64, 7, at_once), expected);
         }
         prop_assert_eq!(one_by_one.selector(), other.selector());
-        // What was given back is looked at anew: the candidates that come next are the same, wherever they
-        // stand.
+        // Returned candidates are considered anew: the next candidates are the same, at any position.
         let next = |pool: &PromptPool| -> Vec<(u64, PromptId)> {
             let epoch = pool.position().epoch;
             let own = pool.sampler.rest().map(|prompt| (epoch, prompt));
@@ -132,7 +131,7 @@ fn uniform_prompts_are_drawn_seldom_and_their_groups_weigh_more() {
     let report = selector.report(&trained, PolicyVersion(30));
     let named: std::collections::BTreeMap<&str, f64> = report.to_pairs().iter().copied().collect();
     assert!(named["selector/skipped_share"] > 0.2);
-    // Prompt 0 is hard, and stands for ten.
+    // Prompt 0 is hard, and represents ten.
     assert!((named["selector/hard_share"] - 1.0 / 3.0).abs() < 1e-12);
     assert!((named["selector/hard_share_weighted"] - 10.0 / 12.0).abs() < 1e-12);
     assert!((named["selector/effective_share"] - 144.0 / 306.0).abs() < 1e-12);
