@@ -177,7 +177,7 @@ pub struct LearnerInfo {
     pub shares_prompts: bool,
     /// Whether a micro-batch costs no backward pass if all its derivatives are 0.
     pub passes_over_zeros: bool,
-    /// Its preferred tokens of a micro-batch, used if the configuration sets none.
+    /// Its preferred number of tokens per micro-batch, used if the configuration sets none.
     pub micro_batch_tokens: Option<usize>,
     /// Number format that passes compute in: `f32`, `bf16`.
     pub dtype: String,
