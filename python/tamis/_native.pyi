@@ -35,7 +35,7 @@ class _HasArray(Protocol):
     def __array__(self, *args: Any, **keywords: Any) -> Any: ...
 
 _Column: TypeAlias = Buffer | Sequence[Any] | _HasArray
-"""Numbers one after the other, or rows of numbers."""
+"""Flat numbers, or rows of numbers."""
 
 @final
 class Config:
@@ -57,7 +57,7 @@ class Config:
 
 @final
 class Filter:
-    """A rule by which groups are kept or dropped, with the settings of `filter` in a configuration."""
+    """A rule that keeps or drops groups, with the settings of `filter` in a configuration."""
 
     def __new__(cls, kind: str = "variance", **settings: Any) -> Filter: ...
     @staticmethod
@@ -81,7 +81,7 @@ class Filter:
 
 @final
 class Verdict:
-    """What a filter says of one group, with the statistics of its scored members."""
+    """A filter's verdict on one group, with the statistics of its scored members."""
 
     @property
     def kept(self) -> bool: ...
@@ -164,7 +164,7 @@ class Estimate:
 
 @final
 class Shaping:
-    """One change to finished advantages, with the settings that an entry of `objective.shaping` has."""
+    """One change to finished advantages, with the settings of an entry of `objective.shaping`."""
 
     def __new__(cls, kind: str, **settings: Any) -> Shaping: ...
     @staticmethod
@@ -190,7 +190,7 @@ class Shaping:
 
 @final
 class Shaped:
-    """Advantages that were changed, and what goes with them."""
+    """Changed advantages, with the other results of a shaping."""
 
     @property
     def is_per_token(self) -> bool: ...
@@ -256,7 +256,7 @@ class Objective:
 
 @final
 class Normalisers:
-    """What the means of a loss divide by, counted over the whole optimizer batch."""
+    """Divisors of a loss's means, counted over the whole optimizer batch."""
 
     def __new__(cls, tokens: float, sequences: float, groups: float, dp_size: float = 1.0) -> Normalisers: ...
     @property
@@ -290,7 +290,7 @@ class Evaluation:
 
 @final
 class Correction:
-    """What is done about a sampler that is not the policy: the settings of `objective.correction` in a configuration."""
+    """Correction for a sampler that is not the policy: the settings of `objective.correction` in a configuration."""
 
     def __new__(cls, preset: str | None = None, **settings: Any) -> Correction: ...
     @staticmethod
@@ -355,7 +355,7 @@ class ValueEvaluation:
 
 @final
 class Machine:
-    """The scheduling machine of a run: events in, commands out, as mappings. `tamis.schedule` makes objects of them."""
+    """The scheduling machine of a run. Takes events and returns commands, as mappings. `tamis.schedule` wraps it."""
 
     def __new__(cls, sections: Mapping[str, Any]) -> Machine: ...
     @staticmethod

@@ -74,7 +74,7 @@ class Sampled:
 
     group: int
     value: float | None = None
-    """The filter's metric of the member; None where it has none."""
+    """The filter's metric of the member; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Screened:
 
     group: int
     values: Sequence[float | None]
-    """The filter's metric of each of them; NaN or None where it has none."""
+    """The filter's metric of each of them; NaN or None if it has none."""
     num_tokens: int = 0
     """Completion tokens of these members."""
     num_lost_tokens: int = 0
@@ -103,7 +103,7 @@ class Scored:
 
     group: int
     values: Sequence[float | None]
-    """The filter's metric of each member [n]; NaN or None where it has none."""
+    """The filter's metric of each member [n]; NaN or None if it has none."""
     num_tokens: int = 0
     """Completion tokens of all members."""
     num_lost_tokens: int = 0
@@ -213,7 +213,7 @@ class Judged:
     group: int
     kept: bool
     reason: str | None = None
-    """Why it was dropped; None where it is kept."""
+    """Why it was dropped; None if it is kept."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class Scheduler:
         return scheduler
 
     def handle(self, event: Event) -> list[Command]:
-        """Takes an event in and says what to do. An event that does not fit raises `EventError` and changes nothing."""
+        """Takes an event and returns commands. An event that does not fit raises `EventError` and changes nothing."""
         return [_to_command(told) for told in self._machine.handle(_to_mapping(event))]
 
     def snapshot(self) -> str:
@@ -427,11 +427,11 @@ class Scheduler:
 
     @property
     def depends_on_timing(self) -> bool:
-        """Whether what is trained on, or told of it, depends on the order in which groups come to something."""
+        """Whether training, or the reports about it, depend on the order in which groups finish."""
         return self._machine.depends_on_timing
 
     def awaits(self, group: int) -> bool:
-        """Whether it waits for what a group comes to."""
+        """Whether it waits for the outcome of a group."""
         return self._machine.awaits(group)
 
     def held(self) -> list[int]:

@@ -4,8 +4,8 @@
     result = tamis.torch.policy_loss(objective, logprob, advantage, mask=mask, old=old_logprob)
     result.loss.backward()
 
-Columns are tensors on any device, in any floating-point type; they are computed on the CPU, in double precision
-where they are double, otherwise from single precision. The gradient has one number per token, so what moves between
+Columns are tensors on any device, in any floating-point type. They are computed on the CPU: in double precision
+if they are double, otherwise from single precision. The gradient has one number per token, so what moves between
 device and CPU is a few megabytes a million tokens.
 """
 
@@ -37,7 +37,7 @@ class PolicyLossResult:
     state: dict[str, Any]
     """State for the next optimizer batch."""
     normalisers: Normalisers
-    """What the means were divided by."""
+    """The divisors of the means."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ValueLossResult:
 
 
 def _column(column: Column | None) -> Any:
-    """A tensor as an array that shares its memory where it is on the CPU; anything else as it is."""
+    """A CPU tensor as an array that shares its memory; anything else unchanged."""
     if not isinstance(column, Tensor):
         return column
     column = column.detach()

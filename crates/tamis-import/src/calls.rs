@@ -1,4 +1,4 @@
-//! Rules that no row can express, and conditions with a name, by the names that rows call them.
+//! Rules that a table row cannot express, and named conditions, by the names that rows use for them.
 
 use tamis_core::advantage::{Advantage, Column};
 
@@ -53,8 +53,8 @@ pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
         "cispo" => {
             t.text("loss_type").or_else(|| t.kind_of("objective.loss")).is_some_and(|loss| loss == "cispo")
         }
-        // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that
-        // counts, of which grpo is the default.
+        // A whole command of RAGEN without an estimator means gae. Without a whole command, our own setting
+        // counts; its default is grpo.
         "grpo" => t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo"),
         "critic" => critic::has_critic(owner, t),
         "validated" => trl::validates(t),

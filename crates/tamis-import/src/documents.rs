@@ -38,7 +38,8 @@ const OWN_GROUPS: [&str; 19] = [
     "trainer",
 ];
 
-/// The keys of a file of another system; what its list `defaults` names and is not read is in the notes.
+/// The keys of a file of another system. Returns notes on those files of its list `defaults` that are not
+/// read.
 pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> {
     let Value::Map(entries) = tree.value else { return Vec::new() };
     let mut notes = Vec::new();
@@ -54,7 +55,7 @@ pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> 
     notes
 }
 
-/// A note for each file of the list `defaults` that is not one of the owners' own.
+/// A note for each file of the list `defaults` that is not one of the system's own.
 fn unread_defaults(list: &Node) -> Vec<Note> {
     let Value::List(items) = &list.value else { return Vec::new() };
     // `name`, `group/name`, `group@package: name`, `override group: name`.
@@ -79,7 +80,7 @@ fn unread_defaults(list: &Node) -> Vec<Note> {
     items.iter().filter(|item| !is_own(item)).map(note).collect()
 }
 
-/// A mapping for a key that is none itself is one argument for each key below it.
+/// A mapping under a name that is no key becomes one argument for each key below it.
 pub(crate) fn flatten(argument: Override, parsed: &mut Vec<Override>) {
     let Override { path, origin, operation } = argument;
     match operation {
@@ -97,7 +98,7 @@ pub(crate) fn flatten(argument: Override, parsed: &mut Vec<Override>) {
     }
 }
 
-/// Whether a key is a section of another system: one with keys below it, or one that nobody knows as a key.
+/// Whether a key is a section of another system: there are keys below it, or no system has it as a key.
 fn is_section(path: &str) -> bool {
     let (below, free) = (format!("{path}."), format!("{path}.*"));
     let keys = || Owner::ALL.iter().flat_map(|owner| owner.keys());
@@ -105,20 +106,20 @@ fn is_section(path: &str) -> bool {
         || !is_foreign_name(path) && table::place(path).is_err()
 }
 
-/// Whether a file is one of another system: it has keys of theirs, and none that only tamis has.
+/// Whether a file is one of another system: it has keys of that system, and none that only tamis has.
 pub(crate) fn is_foreign_tree(tree: &Node) -> bool {
     let is_theirs = |key: &str| table::place(key).is_err() && is_foreign(key);
     tree.entries().iter().any(|entry| is_theirs(&entry.key)) && !is_native_tree(tree)
 }
 
-/// Whether a file has keys that only tamis has. One that has neither these nor keys of another system's alone
-/// (`data: {train_batch_size: 8}`) may be either's.
+/// Whether a file has keys that only tamis has. A file with neither these nor keys that only another system
+/// has (`data: {train_batch_size: 8}`) may belong to either.
 pub(crate) fn is_native_tree(tree: &Node) -> bool {
     tree.entries().iter().any(|MapEntry { key, .. }| {
         let below = format!("{key}.");
         let is_shared =
             || Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below));
-        // `rollout` is another system's in one experimental trainer of verl alone.
+        // In another system, `rollout` is only a section of one experimental trainer of verl.
         !key.contains('.') && table::place(key).is_ok() && (key == "rollout" || !is_shared())
     })
 }

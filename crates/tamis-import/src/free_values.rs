@@ -1,6 +1,6 @@
-//! Values that go on as they are, to a function, a template or an engine of the user's: they have the types
-//! that their owner's program gives them. Keys of ours know which type they want, and take `None` and `010`
-//! for what is meant.
+//! Values that are passed on unchanged to the user's function, template or engine. They get the types that
+//! the other system's program would give them. Our own keys have known types, and accept `None` and `010`
+//! with their evident meaning.
 //!
 //! | typed | hydra: verl, RAGEN | a YAML file, and EasyR1's command line (`OmegaConf`) |
 //! |---|---|---|
@@ -16,7 +16,7 @@ use super::owner::Owner;
 use tamis_config::table::{self, Place};
 use tamis_config::tree::{Node, Value};
 
-/// Whether the values of a row go on as they are.
+/// Whether the values of a row are passed on unchanged.
 pub(super) fn is_free(entry: &ForeignKey) -> bool {
     let is_mapping = |ours: &str| matches!(table::place(&format!("{ours}.x")), Ok(Place::Free));
     entry.key.trim_end_matches(".*").ends_with("_kwargs")
@@ -39,7 +39,7 @@ pub(super) fn resolve(node: &mut Node, owner: Owner, is_typed: bool) {
     }
 }
 
-/// A value of hydra's command line, as a plain scalar of ours; `None` of a text.
+/// A value of Hydra's command line, as a plain scalar of ours; `None` for a text.
 fn of_hydra(text: &str) -> Option<String> {
     match text.to_lowercase().as_str() {
         "null" => return Some("null".to_owned()),
@@ -155,7 +155,7 @@ mod tests {
         node.to_json()
     }
 
-    /// What hydra-core 1.3.2 and OmegaConf 2.3.0 make of them.
+    /// Results of hydra-core 1.3.2 and OmegaConf 2.3.0.
     #[test]
     fn values_are_those_of_hydra_and_of_yaml() {
         for (text, hydra, yaml) in [

@@ -1,5 +1,5 @@
-//! Treats arguments as Hydra and OmegaConf do before anybody reads them: mappings are taken apart into their
-//! keys, and values that refer to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
+//! Treats arguments as Hydra and OmegaConf do, before they are translated: mappings are taken apart into
+//! their keys, and references to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are resolved.
 
 use super::entry;
 use super::owner::Owner;
@@ -48,12 +48,12 @@ fn spread(path: &str, node: Node, origin: &Origin, flat: &mut Vec<Override>) {
     }
 }
 
-/// Whether a name is that of a section of a table: some key stands below it.
+/// Whether a name is a section of a table: there are keys below it.
 pub(super) fn is_section(owner: Owner, path: &str) -> bool {
     owner.keys().iter().any(|entry| entry.key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Why a value says nothing, where it does not.
+/// Why a value has no content, if it has none.
 pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     match &node.value {
         Value::Scalar { text, .. } if text == "???" => Some("the value is a placeholder"),
@@ -70,9 +70,10 @@ pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// The first reference in a value that no key of any table answers: a variable that the shell should have
-/// filled in, or one of the environment that is not set. A key that is not given has its owner's default,
-/// whose reference says nothing; nor do Hydra's own resolvers (`${now:%H}`), except that of the environment.
+/// The first unresolved reference in a value that is not to a key of any table: a shell variable that was not
+/// expanded, or an environment variable that is not set. References to known keys do not count, because such
+/// a key has its system's default; Hydra's own resolvers (`${now:%H}`) do not count either, except the one
+/// for environment variables.
 pub(super) fn find_unfilled(node: &Node) -> Option<String> {
     match &node.value {
         Value::Scalar { text, .. } => {
@@ -94,7 +95,7 @@ pub(super) fn find_unfilled(node: &Node) -> Option<String> {
     }
 }
 
-/// Whether a reference calls a resolver of Hydra's, `NAME:ARGUMENTS`, and not a form of the shell's
+/// Whether a reference calls a resolver of Hydra, `NAME:ARGUMENTS`, and is not a form of the shell
 /// (`NAME:-DEFAULT`, `NAME:=...`, `NAME:?...`, `NAME:+...`).
 fn is_resolver(name: &str) -> bool {
     name.split_once(':').is_some_and(|(_, rest)| !rest.starts_with(['-', '=', '?', '+']))
@@ -127,7 +128,7 @@ fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
     }
 }
 
-/// A text with the innermost reference in it replaced; `None` where there is none that is known.
+/// A text with its innermost reference replaced; `None` if there is none that is known.
 fn substitute(text: &str, path: &str, values: &[Override], origin: &Origin) -> Option<String> {
     let mut from = text.len();
     while let Some(start) = text.get(..from)?.rfind("${") {
@@ -159,7 +160,7 @@ fn lookup(reference: &str, path: &str, values: &[Override], origin: &Origin) -> 
     value_of(reference.trim(), path, values)
 }
 
-/// The value of a key; one that begins with dots is counted from the section that `path` stands in.
+/// The value of a key. A key with leading dots is relative to the section that contains `path`.
 fn value_of(key: &str, path: &str, values: &[Override]) -> Option<Node> {
     let name = key.trim_start_matches('.');
     let num_dots = key.len() - name.len();

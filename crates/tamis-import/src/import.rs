@@ -18,7 +18,7 @@ use crate::translator::note_on;
 use crate::words::OTHER_NAMES;
 use crate::{entry, is_foreign_name, value_form};
 
-/// TRL's number of processes, which its launcher is told.
+/// TRL's number of processes, which is an option of its launcher.
 const PROCESSES: &str = "num_processes";
 
 /// A converted configuration.
@@ -32,18 +32,18 @@ pub struct Import {
     pub remaining: Vec<Diagnostic>,
 }
 
-/// Converts the arguments of another system's command: `key=value`, `--key value`, YAML files of its own (as
-/// they are, as EasyR1's `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name
-/// NAME`), and words of the command itself (`python3 -m verl.trainer.main_ppo`), which are skipped but for a
-/// launcher's number of processes.
+/// Converts the arguments of another system's command: `key=value`, `--key value`, and its YAML files (by
+/// path, as EasyR1's `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name
+/// NAME`). Words of the command itself (`python3 -m verl.trainer.main_ppo`) are skipped, except a launcher's
+/// number of processes.
 ///
-/// `folder` is the one that the command is started in, from which those systems take relative paths, those in
-/// their files too. They are written in full, so that the configuration may be put anywhere; with an empty
-/// `folder` they stay as they are.
+/// `folder` is the working directory of the command. Those systems take relative paths from there, including
+/// the paths in their files. Such paths become absolute, so that the configuration can be put anywhere. With
+/// an empty `folder` they stay as they are.
 ///
 /// # Errors
-/// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
-/// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
+/// Every unknown key, every refused key, and every value that a run would refuse. What the command leaves out
+/// (such as the model) is not an error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
     let Words { parsed, native: files, mut notes, mut diagnostics } = Words::of(arguments);
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
@@ -89,7 +89,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let remaining = layers
         .assemble(LoadPurpose::Training)
         .map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
-    // What is wrong is told with the argument that it is from, which the rendered text has no longer.
+    // Errors are shown with the argument that they come from, which the rendered text no longer has.
     let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| found.is_mistake()).cloned().collect();
     if !mistakes.is_empty() {
         return Err(ConfigErrors { diagnostics: mistakes });
@@ -108,7 +108,7 @@ fn list_leaves(node: &Node, path: &str) -> Vec<String> {
     }
 }
 
-/// One tree of a file and of what overrides set, one after the other.
+/// One tree of a file and the overrides after it, in order.
 fn tree_of(
     file: Option<Node>,
     overrides: impl Iterator<Item = Override>,
@@ -130,10 +130,10 @@ fn tree_of(
     tree
 }
 
-/// What the words of a command say.
+/// The content of a command's words.
 #[derive(Default)]
 struct Words {
-    /// Its arguments; what its files say comes before what is typed, as in every one of those systems.
+    /// Its arguments. As in all of those systems, files come before typed arguments.
     parsed: Vec<Override>,
     /// Files of tamis.
     native: Vec<Node>,
@@ -188,7 +188,7 @@ impl Words {
         found
     }
 
-    /// TRL's sizes are per process, and the launcher says how many there are.
+    /// TRL's sizes are per process, and the launcher sets the number of processes.
     fn add_processes(&mut self, invocation: &Invocation<'_>) {
         match invocation.processes() {
             Ok(Processes::NoLauncher) => {}
@@ -215,14 +215,14 @@ impl Words {
         }
     }
 
-    /// Reads a file: the arguments of another system's; one of tamis is returned, with its paths as they are
-    /// from its folder.
+    /// Reads a file. Arguments of another system are added; a file of tamis is returned, with its paths
+    /// relative to its folder.
     fn read_file(&mut self, path: &Path) -> Option<Node> {
         let tree = read_source(path, SourceKind::TranslatedFile(path.into()))
             .map_err(|found| vec![found])
             .and_then(|source| yaml::parse(&source));
         match tree {
-            // The kind of source matters: keys of other systems that a kind does not read are dropped, ours
+            // The kind of the source matters: unread keys of other systems are dropped, unread keys of ours
             // are errors.
             Ok(tree) if is_native_tree(&tree) => Some(read_native(path).unwrap_or(tree)),
             Ok(tree) => {
@@ -288,8 +288,8 @@ impl HydraOptions {
         true
     }
 
-    /// Arguments with the file that hydra's options name in place of these; an owner's own file is left out,
-    /// as its defaults are taken anyway.
+    /// Replaces Hydra's options by the file that they name. A system's own file is left out, because its
+    /// defaults apply anyway.
     pub(crate) fn resolved(arguments: &[String]) -> Vec<String> {
         let (mut hydra, mut others) = (Self::default(), Vec::new());
         let mut words = arguments.iter();
@@ -315,7 +315,7 @@ impl HydraOptions {
         others
     }
 
-    /// Reads the file that they name, which comes before all others; one of tamis is returned.
+    /// Reads the file that the options name, which comes before all others. A file of tamis is returned.
     fn read(&self, found: &mut Words) -> Option<Node> {
         let name = self.name.as_ref()?;
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
@@ -339,7 +339,7 @@ impl HydraOptions {
     }
 }
 
-/// Words that start a command and say nothing about the configuration.
+/// Words that start a command and do not concern the configuration.
 fn is_command_word(word: &str) -> bool {
     if let Some((name, _)) = word.split_once('=') {
         // A variable of the environment, or a key.

@@ -1,5 +1,5 @@
-//! A command line taken apart: what comes before the arguments of its program (variables, job submission,
-//! launcher, interpreter, script), those arguments, and what the shell does with the output.
+//! Takes a command line apart: what precedes the arguments of its program (variables, job submission,
+//! launcher, interpreter, script), the arguments, and the shell's redirections.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub(super) struct Invocation<'a> {
     launcher: Option<(Launcher, Options<'a>)>,
 }
 
-/// Options with their values, where they have one.
+/// Options, with values if they have any.
 type Options<'a> = Vec<(String, Option<&'a str>)>;
 
 /// Programs that start several processes of another.
@@ -64,9 +64,9 @@ pub fn has_program(words: &[String]) -> bool {
     program(words).is_some()
 }
 
-/// Words without the command in them that starts a program and without what the shell does with its output:
-/// files and overrides before it, and its own arguments. `None` where there is no such command, or where it
-/// starts several processes that its arguments are to be divided by, which [`import`](super::import) does.
+/// The words without the command that starts a program and without redirections: files and overrides before
+/// it, and its own arguments. `None` if there is no such command, or if it starts several processes: then
+/// sizes have to be adapted, which [`import`](super::import) does.
 pub fn without_program(words: &[String]) -> Option<Vec<String>> {
     let start = program(words)?;
     let invocation = Invocation::of(words);
@@ -79,16 +79,16 @@ pub fn without_program(words: &[String]) -> Option<Vec<String>> {
         let is_override = word.contains('=') && word.starts_with(|first: char| !first.is_ascii_uppercase());
         is_file || is_override || word.starts_with('~')
     };
-    // Options of what submits it have files of their own.
+    // A job submission's options may name files that are not for the program.
     let is_submitted = before.iter().any(|word| word.starts_with('-'));
     let own = before.iter().filter(is_own).filter(|_| !is_submitted);
     Some(own.cloned().chain(HydraOptions::resolved(invocation.arguments)).collect())
 }
 
 impl<'a> Invocation<'a> {
-    /// Takes a command line apart. One without a program is arguments alone.
+    /// Takes a command line apart. Without a program, all words are arguments.
     pub(super) fn of(words: &'a [String]) -> Self {
-        // Of several commands the last that starts a program.
+        // Of several commands, the last one that starts a program.
         let words = words
             .rsplit(|word| matches!(word.as_str(), "&&" | ";"))
             .find(|part| program(part).is_some())
@@ -208,7 +208,7 @@ fn program(words: &[String]) -> Option<usize> {
             is_foreign_name(&option.replace('-', "_"))
         });
         if is_value || word.contains('=') {
-            // The value of a key or of a variable, which may be a path that ends so.
+            // The value of a key or of a variable may be a path with this ending.
             return false;
         }
         match name(word) {
@@ -277,7 +277,7 @@ mod tests {
         let hydra = "python3 -m verl.trainer.main_ppo --config-path conf --config-name";
         assert_eq!(of(&format!("{hydra} ppo_trainer {keys}")).as_deref(), Some(keys));
         assert_eq!(of(&format!("{hydra}=mine {keys}")), Some(format!("conf/mine.yaml {keys}")));
-        // What is tamis' own before it stays.
+        // Words of tamis before it are kept.
         let own = "world.yaml simulate.groups=320 ~filter";
         let mixed = of(&format!("{own} python3 -m verl.trainer.main_ppo {keys}"));
         assert_eq!(mixed, Some(format!("{own} {keys}")));

@@ -1,4 +1,4 @@
-//! One row of the table: a key of another system, its default there, and what becomes of it.
+//! One row of the table: a key of another system, its default there, and its translation.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use super::owner::Owner;
 /// One entry of the table.
 #[derive(Debug, Clone)]
 pub struct ForeignKey {
-    /// The key as its owner writes it; a last part `*` stands for everything below.
+    /// The key as its system writes it. A last part `*` matches everything below.
     pub key: &'static str,
-    /// The default that its owner gives it; empty where that says nothing here.
+    /// Its default in its system; empty if that does not matter here.
     pub default: &'static str,
     /// Translation of the key.
     pub becomes: Becomes,
@@ -20,11 +20,12 @@ pub struct ForeignKey {
 pub enum Becomes {
     /// One of ours, with the same value.
     Key(&'static str),
-    /// Ours together with related keys, by a rule; the keys that the rule sets, for documentation.
+    /// Our keys, computed by a rule from this key and related ones; the keys that the rule sets, for
+    /// documentation.
     By(Rule, &'static str),
     /// Nothing: there is no need for it, for a reason.
     NoEffect(&'static str),
-    /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
+    /// Refused, for a reason, unless it has one of these values, which request what tamis does anyway.
     Unless(Vec<&'static str>, &'static str),
 }
 
@@ -50,9 +51,9 @@ impl fmt::Display for Becomes {
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub(super) owner: Owner,
-    /// When the rule is applied: stage by stage, and within a stage in the order of the tables.
+    /// When the rule is applied: stages in order, and within a stage in the order of the tables.
     pub stage: u8,
-    /// Name of the rule, by which the rows of one owner's table share it.
+    /// Name of the rule. Rows of one system's table share a rule by its name.
     pub name: &'static str,
     /// Rows that [`crate::steps::apply`] takes.
     pub(super) steps: &'static str,

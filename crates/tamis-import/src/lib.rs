@@ -1,15 +1,15 @@
-//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table a system maps each key to
-//! ours with the defaults that its owner gives it, or says that it has no effect here and why, or refuses it.
-//! [`load()`] and its like translate before a configuration is loaded, [`import()`] prints what a whole
-//! command becomes.
+//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table for each system maps each
+//! key to ours with that system's default, or states that it has no effect here and why, or refuses it.
+//! [`load()`] and related functions translate before a configuration is loaded; [`import()`] prints the
+//! translation of a whole command.
 //!
 //! ```text
 //! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
 //!
-//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and its rules (`steps.rs`). What no row can
-//! express is a function that a row calls by its name (`calls.rs`), in the folder of its system or, for
-//! several, in `shared`.
+//! `tables/SYSTEM.tsv` holds the rows of a system (`table.rs`) and its rules (`steps.rs`). What a row cannot
+//! express is a function that a row calls by name (`calls.rs`). It is in the folder of its system, or in
+//! `shared` if several systems use it.
 
 mod calls;
 mod documents;
@@ -72,8 +72,8 @@ impl Owner {
     }
 }
 
-/// Defaults that a system has beside its own keys, instead of those of the system it is built on: its key,
-/// its default, and what that becomes.
+/// Defaults that a system sets in addition to its keys, in place of those of the system that it is built on:
+/// the key, its default, and the translation of that.
 pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, String)> {
     if owner != Owner::Ragen {
         return Vec::new();
@@ -151,7 +151,7 @@ pub(crate) fn is_foreign_name(key: &str) -> bool {
     Owner::ALL.iter().any(|owner| owner.keys().iter().any(|entry| entry.key == key))
 }
 
-/// Whether a key of another system says where the model is.
+/// Whether a key of another system names the model.
 pub(crate) fn names_model(key: &str) -> bool {
     let is_model = |entry: &&ForeignKey| {
         matches!(entry.becomes, Becomes::Key("model.path") | Becomes::By(_, "model.path"))
@@ -183,7 +183,7 @@ pub(crate) fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
         .collect()
 }
 
-/// The entry of a mapping that is handed on as it is, for a key inside it, and which of ours that key is.
+/// For a key inside a mapping that is passed on unchanged: the entry of the mapping, and our key.
 fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static ForeignKey, Option<String>)> {
     key.match_indices('.').rev().find_map(|(at, _)| {
         let (above, rest) = (key.get(..at)?, key.get(at + 1..)?);

@@ -1,6 +1,7 @@
-//! Loading a configuration in which keys and files of other systems may stand beside ours.
+//! Loads a configuration that may contain keys and files of other systems beside ours.
 //!
-//! They are translated first: what they become lies over the files of ours and below the overrides of ours.
+//! Those are translated first. The result takes precedence over our files, and our overrides take precedence
+//! over it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +20,11 @@ use crate::{is_foreign, is_foreign_name, names_model, value_form};
 
 /// Loads a configuration from files and command-line overrides.
 ///
-/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files
-/// of theirs (`config=FILE` too); see [`Loaded::notes`]. Over a configuration of ours they change what they
-/// name. A file of theirs is a whole configuration of that system, and so are their keys where there is no
-/// file of ours and one of them names the model: what is left out has that system's default.
+/// Overrides may be keys of verl, EasyR1, RAGEN and TRL, and files may be theirs (also as `config=FILE`);
+/// they are translated, see [`Loaded::notes`]. Over a configuration of ours, they only change what they name.
+/// A file of theirs counts as a whole configuration of that system: whatever it leaves out has that system's
+/// default. The same holds for keys of theirs if there is no file of ours and one of the keys names the
+/// model.
 ///
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
@@ -30,7 +32,7 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
     load_files(None, files, arguments, LoadPurpose::Training)
 }
 
-/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
+/// Loads the configuration of a run as [`load`] does, with further files and overrides over it. `own` is the
 /// `config.yaml` that the run wrote.
 ///
 /// # Errors
@@ -54,7 +56,7 @@ pub fn load_for_evaluation(
 /// Loads a configuration as [`load`] does, to look at it, as [`tamis_config::load_to_show`].
 ///
 /// # Errors
-/// As [`load`], for what was said.
+/// As [`load`], but only for values that were given.
 pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(None, files, arguments, LoadPurpose::Showing)
 }
@@ -70,7 +72,7 @@ pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loa
 /// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
 ///
 /// # Errors
-/// As [`load`], for what was said.
+/// As [`load`], but only for values that were given.
 pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     Mixed::new().load(sources, arguments, LoadPurpose::Showing)
 }
@@ -159,7 +161,7 @@ impl Mixed {
             !self.others.is_empty() || (self.layers.files.is_empty() && parsed.iter().any(names_model));
         let mut others = std::mem::take(&mut self.others);
         for argument in parsed {
-            // In a whole command of theirs what nobody knows is theirs too.
+            // In a whole command of another system, unknown keys count as that system's.
             if is_theirs(&argument) || (whole && is_other(&argument)) {
                 flatten(argument, &mut others);
             } else {
@@ -173,7 +175,7 @@ impl Mixed {
     }
 
     fn translate(&mut self, others: Vec<Override>, whole: bool) {
-        // A file of another system may hold keys that both have, and that only ours understands.
+        // A file of another system may hold keys that both systems have and only ours accepts.
         let (others, ours): (Vec<Override>, Vec<Override>) = others.into_iter().partition(is_other);
         let translation = if whole {
             translate_whole(&others, self.layers.tree())
@@ -183,7 +185,7 @@ impl Mixed {
         self.layers.diagnostics.extend(translation.diagnostics);
         self.layers.notes.extend(translation.notes);
         let mut native = std::mem::take(&mut self.layers.overrides);
-        // What is added to a list of rewards comes after the list.
+        // What is appended to a list of rewards has to come after the list.
         let num_first = native.iter().rposition(sets_rewards).map_or(0, |index| index + 1);
         let changes_rewards = |argument: &Override| {
             num_first > 0 && !sets_rewards(argument) && argument.path.starts_with("reward")
@@ -208,7 +210,8 @@ impl Mixed {
     }
 }
 
-/// Whether an argument is another system's where nothing is ours that is not.
+/// Whether an argument belongs to another system, in a context in which only keys that are clearly ours are
+/// ours.
 fn is_other(argument: &Override) -> bool {
     is_foreign_name(&argument.path) || table::place(&argument.path).is_err()
 }

@@ -22,10 +22,10 @@ enum Kind {
     Many,
 }
 
-/// Joins options with what follows them: `--num_generations 8` and `--num-generations=8` become
+/// Joins options with their values: `--num_generations 8` and `--num-generations=8` become
 /// `num_generations=8`, `--bf16` becomes `bf16=true`, `--no_shuffle_dataset` becomes `shuffle_dataset=false`,
-/// `--reward_funcs a b` becomes `reward_funcs=[a, b]`. Words that are no options stay as they are, and so do
-/// the options that are said to be the command's own, and all after a bare `--`.
+/// `--reward_funcs a b` becomes `reward_funcs=[a, b]`. Other words are unchanged, and so are the command's
+/// own options (`is_own`) and everything after a bare `--`.
 pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<String> {
     let mut joined = Vec::new();
     let mut words = words.iter().peekable();
@@ -75,7 +75,7 @@ pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<Stri
     joined
 }
 
-/// The key that an option is for, by its name or with hyphens, and how many words follow it.
+/// The key of an option, by its name or with hyphens, and how many words follow it.
 fn field(name: &str) -> Field {
     let is_switch = |key: &str| {
         SWITCHES.contains(&key)
@@ -93,12 +93,12 @@ fn field(name: &str) -> Field {
     } else {
         Kind::One
     };
-    // What nobody knows keeps its spelling, for the message.
+    // An unknown option keeps its spelling, for the message.
     let key = if is_foreign_name(&key) || key == "config" { key } else { name.to_owned() };
     Field { key, kind }
 }
 
-/// Whether an option, without its hyphens, is a field of another system, or the file that holds its fields.
+/// Whether an option, without its hyphens, is a field of another system, or names a file with such fields.
 pub fn is_foreign_option(name: &str) -> bool {
     let Field { key, .. } = field(name);
     key == "config" || is_foreign_name(&key)

@@ -9,7 +9,7 @@ pub enum Owner {
     Verl,
     /// EasyR1, with the dynamic sampling of its fork.
     EasyR1,
-    /// RAGEN; what it does not have of its own is verl's.
+    /// RAGEN. Whatever it does not define itself comes from verl.
     Ragen,
     /// TRL's `GRPOConfig`.
     Trl,

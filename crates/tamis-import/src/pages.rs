@@ -1,4 +1,4 @@
-//! What the pages and `tamis config explain` say about the keys of other systems.
+//! The text about keys of other systems, for the pages and `tamis config explain`.
 
 use std::fmt::Write as _;
 
@@ -55,11 +55,11 @@ fn push_owner(text: &mut String, owner: Owner) {
     }
 }
 
-/// Everything there is to say about one key, as [`tamis_config::explain`] does, and which keys of other
-/// systems mean it. A key of another system is explained too.
+/// The full explanation of one key, as from [`tamis_config::explain`], with the keys of other systems that
+/// mean it. Also explains keys of other systems.
 ///
 /// # Errors
-/// A key that nobody has.
+/// No system has this key.
 pub fn explain(key: &str) -> Result<String, UnknownKey> {
     explain_with(key, &names_of).or_else(|unknown| {
         explain_foreign(key).ok_or_else(|| {

@@ -1,12 +1,12 @@
-//! Configurations that the program brings along: a name without a folder and without an ending is one of
-//! them, unless a file has that name.
+//! Configurations that are built into the program. A name without folder and extension is one of them, unless
+//! there is a file of that name.
 
 use std::path::Path;
 
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::{Preset, suggest};
 
-/// Those of `configs/` that need no file beside them.
+/// The files of `configs/` that need no other file.
 pub const SHIPPED: [(&str, &str); 7] = [
     ("bench_step", include_str!("../../../configs/bench_step.yaml")),
     ("countdown", include_str!("../../../configs/countdown.yaml")),
@@ -17,13 +17,13 @@ pub const SHIPPED: [(&str, &str); 7] = [
     ("sokoban", include_str!("../../../configs/sokoban.yaml")),
 ];
 
-/// The text of a configuration that is brought along, if the path is its name and no file is there.
+/// The text of a built-in configuration, if the path is its name and there is no such file.
 pub(crate) fn shipped(path: &Path) -> Option<&'static str> {
     let text = SHIPPED.iter().find(|(name, _)| path == Path::new(name)).map(|(_, text)| *text);
     text.filter(|_| !path.is_file())
 }
 
-/// Names a configuration or a preset in place of a file that is not there, if its name is like one of theirs.
+/// For a missing file, suggests a configuration or a preset with a similar name.
 pub(crate) fn suggest_names(file: &Path, found: &mut [Diagnostic]) {
     let word = file.to_str().filter(|word| !word.contains(['/', '.']) && !file.exists());
     let names: Vec<&'static str> = SHIPPED

@@ -1,47 +1,51 @@
-//! Rules that are rows of a table: steps, one after the other, each if its condition holds.
+//! Rules written as rows of a table. A rule is a list of steps, each with an optional condition.
 //!
-//! A rule begins with a line `= NAME`, with its stage in the second column. If the third column has
-//! beginnings of keys, divided by `|`, the steps are taken for each of them, which `%` stands for. The steps
-//! have the table's columns:
+//! A rule begins with a line `= NAME`, with its stage in the second column. If the third column has prefixes
+//! of keys, separated by `|`, the steps run once for each prefix, with `%` replaced by it. The steps have the
+//! table's columns:
 //!
 //! | keys | default | becomes | condition | note |
 //! |---|---|---|---|---|
-//! | `a,b` | `v` | `ours=VALUE & ours=VALUE` | | sets ours, from the first key that is given; a note is a remark on it |
-//! | `a` | | `same ours` | | sets ours to the value as it is; null leaves the default |
+//! | `a,b` | `v` | `ours=VALUE & ours=VALUE` | | sets ours, from the first key that is given; a note is a
+//! remark on it |
+//! | `a` | | `same ours` | | sets ours to the unchanged value; null leaves the default |
 //! | `a` | | `add ours=VALUE` | | appends to one of our lists |
-//! | `a` | `v` | `default ours=VALUE & ...` | | takes the owner's default `VALUE` if a whole configuration leaves `a` out |
+//! | `a` | `v` | `default ours=VALUE & ...` | | uses the system's default `VALUE` if a whole configuration
+//! leaves `a` out |
 //! | `a` | | `torch ours=VALUE` | | sets ours if PyTorch learns; the note says why the native engine needs no key |
-//! | `a,b` | | | | says of each key that it has no effect, for the reason in the note |
-//! | `a,b` | | `part of c` | | says that each is part of what `c` became; `first` is the first of them that is given |
+//! | `a,b` | | | | notes that each key has no effect, for the reason in the note |
+//! | `a,b` | | `part of c` | | notes that each key belongs to the translation of `c`; `first` is the first of
+//! them that is given |
 //! | `a,b` | | `remark` | | adds the note as a remark to the first key that is given |
 //! | `a,b` | `c=v` | `refuse` | | refuses the first that is given, or the default of `c`; ends the rule unless `too` follows |
 //! | `a` | | `bad` | | reports that the value must be what the note says; ends the rule unless `too` follows |
 //! | `a,b` | | `numbers` | | reports those that are no numbers |
-//! | | | `let $name=VALUE & ...` | | names a value for the rest of the rule, or of all rules if this one is `sizes` |
+//! | | | `let $name=VALUE & ...` | | names a value for the rest of the rule, or for all rules if this one is
+//! `sizes` |
 //! | | | `stop` | | ends the rule |
-//! | `a` | | `absent` | | says that a default which was not asked for is not followed |
-//! | `a` | | `instead ours=VALUE` | | remarks on what becomes of a key that was not given |
-//! | | | `rest NAME` | | says of each other key of the rule that it has no effect |
-//! | | | `rule NAME` | | takes the steps of another rule, of this table or of verl's |
+//! | `a` | | `absent` | | notes that a default which was not requested is not followed |
+//! | `a` | | `instead ours=VALUE` | | notes the translation of a key that was not given |
+//! | | | `rest NAME` | | notes that all other keys of the rule have no effect |
+//! | | | `rule NAME` | | runs the steps of another rule, of this table or of verl's |
 //! | `a,b` | `v` | `call NAME` | | calls a named rule |
 //!
-//! In a `VALUE`, and in a note, stands `<>` for the text of the first key, `<number>` for it as a number,
-//! `<cut>` for one that is at least 0, `<limit>` for a number that stands for no limit unless it is above 0,
-//! `<flag>` for a flag, `<quote>` for a quoted text (`<trim>` without space around it), `<lower>` in small
-//! letters, `<left>` and `<right>` for what is before and behind the first `_`, `<parent>` and `<name>` for
-//! the parts of a path, and `<layers>` for the names of layers; with a key and a default (`<number KEY 3>`)
-//! for that of the key, `<ours KEY 3>` for a key of ours, `<kind KEY 3>` for the kind of a section of ours.
-//! `<= KEY / OTHER?3 max 1>` is computed from left to right. A key that has no value takes the default;
-//! without one the step is left out. `environment*` stands for the section of each environment.
+//! In a `VALUE` and in a note, `<>` is the text of the first key, `<number>` its number, `<cut>` its number
+//! but at least 0, `<limit>` its number as a limit (no limit unless it is above 0), `<flag>` its flag,
+//! `<quote>` its text in quotes (`<trim>` without space around it), `<lower>` its text in lower case,
+//! `<left>` and `<right>` the parts before and after the first `_`, `<parent>` and `<name>` the parts of a
+//! path, and `<layers>` the names of layers. With a key and a default (`<number KEY 3>`), each is taken from
+//! that key. `<ours KEY 3>` is a key of ours, `<kind KEY 3>` the kind of a section of ours. `<= KEY / OTHER?3
+//! max 1>` is computed from left to right. A key without a value takes the default; without a default, the
+//! step is skipped. `environment*` is the section of each environment.
 //!
-//! A condition is several, divided by `; `, of which all must hold, each with `not ` before it for the
-//! opposite: `on KEY` and `off KEY` (a flag, off or on unless it is given), `KEY=A|B` (one of these values;
-//! `null` stands for none), `KEY>N`, `KEY<N`, `KEY~CHARS` (it has one of these characters; `\n` and `\s`
-//! stand for a line's end and a space), `given KEY,KEY` (any of them), `noted KEY` (something is said of
-//! it), `number KEY`, `mapping KEY`, `count KEY` (a whole number from 1), `whole` (a whole configuration),
-//! `set OURS`, `ours OURS=A|B` (what something set it to), `all OURS=A|B` (when all layers lie over each
-//! other), `layers KEY` (it names layers), `of SYSTEM` (it has keys of that system), the named ones of
-//! [`named`], and `so` alone: what the step before held.
+//! A condition has parts separated by `; `, which must all hold. `not ` before a part negates it. The parts
+//! are: `on KEY` and `off KEY` (a flag, off or on unless it is given), `KEY=A|B` (one of these values; `null`
+//! means none), `KEY>N`, `KEY<N`, `KEY~CHARS` (it has one of these characters; `\n` and `\s` are a line break
+//! and a space), `given KEY,KEY` (any of them), `noted KEY` (it has a note), `number KEY`, `mapping KEY`,
+//! `count KEY` (a whole number from 1), `whole` (a whole configuration), `set OURS`, `ours OURS=A|B` (the
+//! value that was set), `all OURS=A|B` (the value over all layers), `layers KEY` (it names layers), `of
+//! SYSTEM` (it has keys of that system), the named ones of [`named`], and `so` without an argument: the
+//! condition of the previous step.
 
 use crate::calls::{call, named};
 use crate::key::Rule;
@@ -66,14 +70,14 @@ pub(crate) fn apply(rule: &Rule, t: &mut Translator) {
     }
 }
 
-/// Takes one step; whether the rule goes on.
+/// Runs one step. Returns whether the rule continues.
 fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut Translator) -> bool {
     let keys: Vec<&str> = keys.split(',').collect();
     let first = keys.first().copied().unwrap_or_default();
     let given = t.first_given(&keys);
     let given = given.as_deref().unwrap_or(first);
     let (verb, rest) = becomes.split_once(' ').unwrap_or((becomes, ""));
-    // As it is if it names a value that there is not.
+    // If the note names a value that does not exist, its text is used unchanged.
     let text = fill(note, given, "", t).unwrap_or_else(|| note.to_owned());
     match verb {
         "" => keys.iter().for_each(|key| t.no_effect(key, &text)),
@@ -161,7 +165,7 @@ fn filled_pairs(text: &str, first: &str, default: &str, t: &mut Translator) -> V
     pairs
 }
 
-/// A value with what its placeholders stand for; `None` if one of them has no value.
+/// A value with its placeholders filled in; `None` if one of them has no value.
 fn fill(value: &str, first: &str, default: &str, t: &mut Translator) -> Option<String> {
     let mut filled = String::new();
     let mut rest = value;
@@ -245,7 +249,7 @@ fn operand(text: &str, t: &Translator) -> Option<f64> {
     key.parse().ok().or_else(of_key).or_else(|| operand(default?, t))
 }
 
-/// Whether a text is one of some, of which `null` stands for none.
+/// Whether a text is one of the values; `null` matches a missing text.
 fn is_one_of(text: Option<&str>, values: &str) -> bool {
     values.split('|').any(|value| text.map_or(value == "null", |text| text == value))
 }
@@ -293,7 +297,7 @@ fn holds(term: &str, owner: Owner, t: &mut Translator) -> bool {
 mod tests {
     use super::*;
 
-    /// A verb, and a name of a condition or of a rule, that there is not would panic.
+    /// An unknown verb, condition or rule would panic.
     #[test]
     fn every_step_names_what_there_is() {
         for owner in Owner::ALL {
@@ -314,7 +318,7 @@ mod tests {
                     assert!(tamis_config::explain(&ours).is_ok(), "{owner}: {keys} becomes {ours}");
                 }
                 if matches!(verb, "" | "part" | "remark" | "refuse" | "bad" | "numbers" | "same") {
-                    // What has a space is no key, but a default that has a name.
+                    // A name with a space is not a key, but the name of a default.
                     let unknown = keys.split(',').find(|key| !is_key(key) && !key.contains(' '));
                     assert_eq!(unknown, None, "{owner}: a step of {becomes}");
                     assert!(

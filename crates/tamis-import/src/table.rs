@@ -1,6 +1,6 @@
 //! Reads the table of a system: `tables/SYSTEM.tsv`.
 //!
-//! A row is a key with its default there and what becomes of it, in columns that a tab divides:
+//! A row has a key, its default in its system, and its translation, in columns separated by tabs:
 //!
 //! | becomes | condition | note | the key |
 //! |---|---|---|---|
@@ -10,7 +10,7 @@
 //! | | `unless A|B` | a reason | is refused unless it has one of these values |
 //! | | `never` | a reason | is refused |
 //!
-//! `@name` in place of a note stands for the note of the line that begins with it. After the rows come the
+//! `@name` in place of a note repeats the note of the line that begins with it. After the rows come the
 //! rules, see [`crate::steps`].
 
 use std::collections::HashMap;

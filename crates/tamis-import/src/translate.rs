@@ -29,8 +29,8 @@ pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
     run(arguments, false, lower)
 }
 
-/// Translates arguments; what was not given and matters gets its owner's default. `typed` is what keys of
-/// ours say beside them.
+/// Translates arguments. Keys that were not given but matter get their system's default. `typed` are the
+/// values of our own keys beside them.
 pub(crate) fn translate_whole(arguments: &[Override], typed: Node) -> Translation {
     run(arguments, true, Lower { tree: Some(typed), ..Lower::default() })
 }
@@ -49,7 +49,7 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         translator.take(argument, easyr1, &mut rows);
     }
     translator.settle_single_keys(&rows);
-    // What a rule names is its own, except the sizes that others compute with.
+    // Names in a rule are local, except the sizes, which other rules use.
     let mut sizes = HashMap::new();
     for rule in translator.rules(&rows) {
         translator.variables.clone_from(&sizes);
@@ -78,7 +78,7 @@ impl Translator {
         } else {
             [Owner::Ragen, Owner::Verl, Owner::EasyR1, Owner::Trl]
         };
-        // A key that is named goes before one that is only under a name with `*`.
+        // A named key takes precedence over a name with `*`.
         let named = order.into_iter().find_map(|owner| {
             entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry, None))
         });
@@ -181,7 +181,7 @@ impl Translator {
         }
     }
 
-    /// The rules of the keys that were given, in the order in which they are applied.
+    /// The rules of the given keys, in the order in which they are applied.
     fn rules(&self, rows: &Rows) -> Vec<Rule> {
         let mut rules: Vec<(u8, _, Rule)> = Vec::new();
         for given in &self.given {
@@ -193,7 +193,8 @@ impl Translator {
             );
             rules.push((rule.stage, place, rule));
         }
-        // What RAGEN and TRL count, even if no key says how many a group has: after the others of its stage.
+        // RAGEN's and TRL's sizes are computed even if no key sets the size of a group, after the other rules
+        // of their stage.
         for owner in [Owner::Ragen, Owner::Trl] {
             let sizes = owner.table().rule("sizes");
             if self.has_key_of(owner)
@@ -224,8 +225,8 @@ impl Translator {
             }
             let (is_free, is_inside) = (given.is_free, given.below.is_some());
             let mut node = if is_free { given.node.clone() } else { unquote(given.node.clone()) };
-            // null says nothing in the other systems; the default here says the same. Inside a mapping it is
-            // a value.
+            // In the other systems null means no value, and so does our default. Inside a mapping, null is a
+            // value.
             if node.is_null()
                 && !is_inside
                 && !ours.ends_with("dual_clip")
@@ -234,7 +235,7 @@ impl Translator {
                 self.no_effect(&key, "null leaves the default");
                 continue;
             }
-            // One value is a list of one, as their parsers of arguments have it.
+            // A single value is a list of one, as in their argument parsers.
             if is_list(&ours) && matches!(node.value, Value::Scalar { .. }) {
                 let origin = node.origin.clone();
                 node = Node { value: Value::List(vec![given.node.clone()]), origin };
@@ -256,7 +257,7 @@ impl Translator {
         }
     }
 
-    /// Puts the notes in the order of the arguments, those on keys that were not given last.
+    /// Sorts the notes by the order of the arguments. Notes on keys that were not given come last.
     fn sort_notes(&mut self) {
         let given = &self.given;
         let position =
@@ -287,8 +288,8 @@ fn unquote(node: Node) -> Node {
     }
 }
 
-/// Writes splits of data sets on a hub as they are written here: in EasyR1 `owner/name@split` is one, and
-/// `owner/name` the split `train`, of validation data too.
+/// Converts splits of data sets on a hub to our form. In EasyR1 `owner/name@split` is a split, and
+/// `owner/name` means the split `train`, even for validation data.
 fn name_splits(node: &mut Node) {
     match &mut node.value {
         Value::List(items) => items.iter_mut().for_each(name_splits),

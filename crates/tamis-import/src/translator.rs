@@ -1,4 +1,4 @@
-//! The interface of rules: the keys that were given, and the overrides, notes and problems that they become.
+//! The interface of rules: the given keys, and the overrides, notes and errors that they become.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Lower {
     pub(crate) overlong_rewards: Vec<usize>,
     /// Whether the preset adds one.
     pub(crate) is_overlong_in_preset: bool,
-    /// The layers of ours as one tree, with what is typed, which lies over the keys of other systems.
+    /// Our layers as one tree, including typed overrides, which take precedence over keys of other systems.
     pub(crate) tree: Option<Node>,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Given {
     pub(super) owner: Owner,
     pub(super) key: String,
     pub(super) rule: Option<&'static str>,
-    /// One of ours inside a mapping that is handed on as it is, for a key below the row's own.
+    /// Our key inside a mapping that is passed on unchanged, if the given key is below the row's own.
     pub(super) below: Option<String>,
-    /// Whether it goes on as it is, to a function, a template or an engine of the user's.
+    /// Whether it is passed on unchanged to a function, a template or an engine of the user.
     pub(super) is_free: bool,
     pub(super) node: Node,
     pub(super) origin: Origin,
@@ -55,8 +55,8 @@ impl Translator {
         self.given.iter().find(|given| given.key == key)
     }
 
-    /// The value of a key, of what is inside one (`KEY/NAME`), or of a variable, as text; `None` if it was
-    /// not given or is null.
+    /// The value of a key, of an entry in one (`KEY/NAME`), or of a variable, as text; `None` if it was not
+    /// given or is null.
     pub(super) fn text(&self, key: &str) -> Option<String> {
         if key.starts_with('$') {
             return self.variables.get(key).cloned();
@@ -85,15 +85,15 @@ impl Translator {
         value
     }
 
-    /// Sets one of ours; `from` are the keys it follows from, the note goes to the first of them that was
-    /// given.
+    /// Sets one of our keys. `from` are the keys that it follows from; the note goes to the first of them
+    /// that was given.
     pub(super) fn set(&mut self, from: &[&str], ours: &str, yaml_text: &str) {
         let origin = self.origin(from);
         let node = node_at(yaml_text, &origin);
         self.set_node(from, ours, node);
     }
 
-    /// As [`Self::set`], with a value that is parsed already.
+    /// As [`Self::set`], with a parsed value.
     pub(super) fn set_node(&mut self, from: &[&str], ours: &str, node: Node) {
         let value = show_yaml(&node);
         self.push(from, ours, value, Operation::Set(node));
@@ -127,8 +127,8 @@ impl Translator {
         }
     }
 
-    /// Takes the owner's default for one of ours, where a whole configuration is converted and nothing set
-    /// it.
+    /// Uses the system's default for one of our keys, if a whole configuration is converted and nothing has
+    /// set the key.
     pub(super) fn owner_default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
         self.defaults(owner, key, &[(ours, value)]);
     }
@@ -145,7 +145,7 @@ impl Translator {
         ));
         let mut pairs = Vec::new();
         for (path, value) in ours {
-            // What is said in our own key needs no default of theirs.
+            // A value of our own key takes precedence over their default.
             if self.has_set(path) || self.is_argued(path) {
                 continue;
             }
@@ -166,7 +166,7 @@ impl Translator {
         }
     }
 
-    /// Whether it is said already what a key becomes.
+    /// Whether a key has a note already.
     pub(super) fn is_noted(&self, key: &str) -> bool {
         self.notes.iter().any(|note| note.key == key)
     }
@@ -176,7 +176,7 @@ impl Translator {
         self.overrides.iter().any(|other| other.path == ours)
     }
 
-    /// Whether the preset, of the layers below or one that a key became, adds a soft overlong punishment.
+    /// Whether the preset (from the layers below, or from a key) adds a soft overlong punishment.
     pub(super) fn is_overlong_in_preset(&self) -> bool {
         match self.value_of("preset") {
             Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && preset.adds_overlong()),
@@ -195,13 +195,12 @@ impl Translator {
         self.overrides.iter().rev().find(|other| other.path == ours).and_then(Override::value).map(show)
     }
 
-    /// The kind that a section of ours has when all layers lie over each other; `None` where no layer says
-    /// it.
+    /// The kind of one of our sections over all layers; `None` if no layer sets it.
     pub(super) fn kind_of(&self, section: &str) -> Option<String> {
         self.text_of(&format!("{section}.kind"))
     }
 
-    /// The text that one of ours has when all layers lie over each other; `None` where no layer says it.
+    /// The text of one of our keys over all layers; `None` if no layer sets it.
     pub(super) fn text_of(&self, key: &str) -> Option<String> {
         let lower = self.lower.tree.as_ref().and_then(|tree| tree.at(key));
         let is_of = |is_layer: fn(&Origin) -> bool| {
@@ -235,7 +234,7 @@ impl Translator {
         self.note(key, NoteOutcome::NoEffect(reason.to_owned()));
     }
 
-    /// Says so of each key of a rule that nothing was said of.
+    /// Notes that the remaining keys of a rule have no effect.
     pub(super) fn rest_without_effect(&mut self, rule: &str, reason: &str) {
         let keys = self.given.iter().filter(|given| given.rule == Some(rule)).map(|given| given.key.clone());
         for key in keys.collect::<Vec<_>>() {
@@ -243,7 +242,7 @@ impl Translator {
         }
     }
 
-    /// Says that a key that was given is part of what another one became.
+    /// Notes that a given key belongs to the translation of another one.
     pub(super) fn part_of(&mut self, key: &str, whole: &str) {
         self.note(key, NoteOutcome::PartOf(whole.to_owned()));
     }
@@ -257,7 +256,7 @@ impl Translator {
         self.notes.push(note_on(owner, key, Some(value), outcome));
     }
 
-    /// Adds a remark to a key's note, or to a new one where it is not given.
+    /// Adds a remark to a key's note, or to a new note if the key was not given.
     pub(super) fn remark(&mut self, key: &str, remark: &str) {
         if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
             note.remark = Some(remark.to_owned());
@@ -265,7 +264,7 @@ impl Translator {
     }
 
     pub(super) fn absent(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)], remark: &str) {
-        // What was given has a note of its own.
+        // A given key has its own note.
         if self.find(key).is_some() {
             return;
         }
@@ -274,7 +273,7 @@ impl Translator {
         self.notes.push(Note { remark: Some(remark.to_owned()), ..note });
     }
 
-    /// Says that a default which was not asked for is not followed.
+    /// Notes that a default which was not requested is not followed.
     pub(super) fn absent_without_effect(&mut self, owner: Owner, key: &str, reason: &str) {
         self.notes.push(note_on(owner, key, None, NoteOutcome::NoEffect(reason.to_owned())));
     }
@@ -290,7 +289,7 @@ impl Translator {
         self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
     }
 
-    /// Refuses what was given, or what its owner's default comes to where nothing was.
+    /// Refuses a given key, or its system's default if it was not given.
     pub(super) fn refuse_or_default(&mut self, owner: Owner, key: &str, default: &str, reason: String) {
         if self.find(key).is_some() {
             self.refuse(key, reason);
@@ -374,7 +373,7 @@ pub(super) fn point(node: &mut Node, origin: &Origin) {
     }
 }
 
-/// A limit where 0 and less mean none.
+/// A limit; 0 and less mean none.
 pub(super) fn limit_text(limit: f64) -> String {
     if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Words that people try as keys: arguments of other trainers in a place where only keys of ours are known.
+//! Words that people try as keys: arguments of other trainers, used where only our keys are accepted.
 
 use tamis_config::reader::OtherNames;
 
@@ -9,7 +9,7 @@ use crate::owner_of_section;
 /// What an unknown key may mean.
 pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of };
 
-/// Common words that are an argument of none of the systems, or of several with another meaning.
+/// Common words that are no argument of any system, or that mean different things in several.
 const WORDS: [(&str, &str); 28] = [
     ("batch_size", "data.train_batch_size"),
     ("beta", "objective.kl.coefficient"),
@@ -41,8 +41,8 @@ const WORDS: [(&str, &str); 28] = [
     ("warmup", "train.lr_schedule.warmup_steps"),
 ];
 
-/// The key of ours that a word leads to: one of [`WORDS`], an argument of TRL's trainers, or a key of verl's
-/// `data` or optimizer; `None` if that has no one counterpart.
+/// Our key for a word: one of [`WORDS`], an argument of TRL's trainers, or a key of verl's `data` or
+/// optimizer. `None` if there is no single counterpart.
 fn ours_of(word: &str) -> Option<&'static str> {
     let word = &word.to_lowercase();
     if let Some((_, ours)) = WORDS.iter().find(|(known, _)| known == word) {
@@ -77,7 +77,7 @@ mod tests {
     fn words_lead_to_keys_that_there_are() {
         for (word, ours) in WORDS {
             assert!(tamis_config::explain(ours).is_ok(), "{word}: {ours}");
-            // What TRL has means the same there.
+            // TRL's argument has the same meaning.
             assert!(*word == *"beta" || entry(Owner::Trl, word).is_none(), "{word} is an argument of TRL");
         }
         for (word, ours) in [

@@ -35,7 +35,7 @@ pub(crate) struct Estimate {
 type NamedRewards = Vec<(String, f64, Ragged<f64>)>;
 
 impl Advantage {
-    /// Of an estimator that was read.
+    /// From an estimator that was read from a configuration.
     pub(crate) fn of(py: Python<'_>, estimator: Estimator) -> PyResult<Self> {
         estimator.check().map_err(|error| refused(py, &error, None))?;
         Ok(Self { estimator })
@@ -50,7 +50,7 @@ pub(crate) struct Cutter<'py> {
 }
 
 impl<'py> Cutter<'py> {
-    /// By the offsets of groups and of trajectories, where they were passed.
+    /// From the offsets of groups and of trajectories, if they were passed.
     pub(crate) fn of(
         py: Python<'py>,
         offsets: Option<&Bound<'_, PyAny>>,
@@ -135,7 +135,7 @@ impl Advantage {
         self.estimator.needs().iter().map(|column| column.name()).collect()
     }
 
-    /// Columns that are read where they are given.
+    /// Columns that are used if they are given.
     #[getter]
     fn uses(&self) -> Vec<&'static str> {
         self.estimator.uses().iter().map(|column| column.name()).collect()
@@ -149,11 +149,11 @@ impl Advantage {
         format!("<Advantage {}>", self.estimator.as_str())
     }
 
-    /// Advantages of a batch: P groups of any size, B trajectories in all, counted through the groups.
-    /// `rewards` has one row per group (NaN or None: unscored), or is flat with `offsets` [P + 1]. Columns of
-    /// tokens have one row per trajectory, or are flat with `token_offsets` [B + 1]. `components` maps names
-    /// to pairs of weight and rewards; `generated` are the rewards of every group of the step before
-    /// filtering. `state` is that of the step before, for estimators that have one.
+    /// Advantages of a batch: P groups of any size, B trajectories in all, numbered group by group. `rewards`
+    /// has one row per group (NaN or None: unscored), or is flat with `offsets` [P + 1]. Columns of tokens
+    /// have one row per trajectory, or are flat with `token_offsets` [B + 1]. `components` maps names to
+    /// pairs of weight and rewards. `generated` are the rewards of every group of the step before filtering.
+    /// `state` is the state after the last step, for estimators that have one.
     #[pyo3(signature = (
         rewards, *, offsets=None, token_offsets=None, lengths=None, mask=None, token_rewards=None,
         turn_rewards=None, turns=None, values=None, entropy=None, old_logprobs=None, gold_logprobs=None,
@@ -208,7 +208,7 @@ impl Advantage {
         });
         let greedy_rewards =
             greedy_rewards.map(|column| flat::<f64>(column, "greedy_rewards")).transpose()?;
-        // Other groups than those of the batch: they say themselves how they are cut.
+        // These groups differ from the batch's, so their own rows have to show how they are cut.
         let before = Cutter { py, groups: None, tokens: None };
         let generated = generated.map(|rewards| before.of_groups(rewards, "generated")).transpose()?;
         let generated_components = named_rewards(&before, generated_components, false)?.unwrap_or_default();
@@ -267,15 +267,15 @@ impl Estimate {
         array(py, self.advantages.values())
     }
 
-    /// Offsets that cut `values`: at groups [P + 1] where they are per trajectory, otherwise at trajectories
-    /// [B + 1].
+    /// Offsets that cut `values`: by group [P + 1] if there is one value per trajectory, otherwise by
+    /// trajectory [B + 1].
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Advantages::PerTrajectory(rows) | Advantages::PerToken(rows)) = &self.advantages;
         offsets_array(py, rows.offsets())
     }
 
-    /// Targets of a critic's values, per token [N]; None where the estimator forms none.
+    /// Targets of a critic's values, per token [N]; None if the estimator computes none.
     #[getter]
     fn returns<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.returns.as_ref().map(|returns| array(py, returns.values())).transpose()

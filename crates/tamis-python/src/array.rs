@@ -1,5 +1,5 @@
-//! Columns of numbers on their way out: `array.array`, which has the buffer protocol, so that numpy and
-//! PyTorch take it without a copy.
+//! Columns of numbers for Python: `array.array`, which has the buffer protocol, so numpy and PyTorch read it
+//! without a copy.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

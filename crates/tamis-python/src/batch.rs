@@ -1,5 +1,5 @@
-//! What the losses of policy and critic read alike: how a batch is cut, what its means divide by, and whether
-//! the aggregation needs a length.
+//! What the losses of policy and critic have in common: how a batch is cut, the divisors of its means, and
+//! whether the aggregation needs a length.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,9 +9,8 @@ use tamis_core::ragged::Ragged;
 use crate::error::{column_error, refused};
 use crate::rows::{Rows, flat, lengths_of, read};
 
-/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over
-/// the whole optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are
-/// averaged.
+/// Divisors of a loss's means: tokens, trajectories and groups with an unmasked token, counted over the whole
+/// optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are averaged.
 #[pyclass(module = "tamis._native", frozen, get_all, eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Normalisers {
@@ -25,7 +24,7 @@ pub(crate) struct Normalisers {
     dp_size: f64,
 }
 
-/// Cuts of a batch: how long each trajectory is, and which of its tokens are trained on.
+/// The cuts of a batch: the length of each trajectory, and which of its tokens are trained on.
 pub(crate) struct Cuts {
     pub(crate) offsets: Vec<usize>,
     pub(crate) lengths: Vec<usize>,
@@ -33,7 +32,7 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// From the first column's own rows, otherwise from offsets.
+    /// From offsets if they were passed, otherwise from the rows of the first column.
     pub(crate) fn of<T>(
         py: Python<'_>,
         name: &str,
@@ -68,12 +67,12 @@ impl Cuts {
     }
 }
 
-/// Above 0 by more than this, a log-probability is none: rounding in single precision stays below it.
+/// A value above 0 by more than this is not a log-probability. Rounding in single precision stays below it.
 const ROUNDING: f64 = 1e-3;
 
 impl Cuts {
-    /// Refuses a column of log-probabilities \[N\] with one above 0, or with NaN where that does not stand
-    /// for "not given". What is masked is not looked at.
+    /// Refuses a column of log-probabilities \[N\] with a value above 0, or with NaN unless that means "not
+    /// given". Masked values are not checked.
     pub(crate) fn check_logprobs<T: Copy + Into<f64>>(
         &self,
         py: Python<'_>,
@@ -112,7 +111,7 @@ impl Cuts {
         }
     }
 
-    /// The place of the first unmasked value for which a condition holds, in words, and the value.
+    /// The place of the first unmasked value that satisfies a condition, in words, and the value.
     fn first_of<T: Copy + Into<f64>>(
         &self,
         values: &[T],
@@ -126,7 +125,7 @@ impl Cuts {
     }
 }
 
-/// What means divide by, and the counts of each trajectory's group; those that were passed come first.
+/// The divisors of means, and the counts of each trajectory's group. Passed values replace computed ones.
 pub(crate) struct Counts {
     pub(crate) normalisers: core::Normalisers,
     pub(crate) group_tokens: Option<Vec<f64>>,
@@ -151,7 +150,7 @@ impl Counts {
             let message = format!("`group_sizes` is missing; aggregation `{aggregation}` needs it");
             return Err(column_error(py, &message));
         }
-        // Where no mean is over groups, each trajectory may stand for one.
+        // If no mean is over groups, each trajectory can count as one.
         let counted = sizes.is_some();
         let sizes = sizes.unwrap_or_else(|| vec![1; cuts.lengths.len()]);
         let count = |error| column_error(py, &format!("`group_sizes`: {error}"));
@@ -174,7 +173,7 @@ impl Normalisers {
         core::Normalisers { tokens, sequences, groups, dp_size }
     }
 
-    /// Where nothing is divided.
+    /// Divisors of 1.
     pub(crate) fn ones() -> Self {
         Self { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 }
     }
@@ -208,7 +207,8 @@ pub(crate) fn divides_by_scale(aggregation: Aggregation) -> bool {
     aggregation == Aggregation::SeqMeanTokenSumNorm
 }
 
-/// Refuses an aggregation that divides by a length which nobody gave: in a run it is the response limit.
+/// Refuses an aggregation that divides by a length if none was given. In a run that length is the response
+/// limit.
 pub(crate) fn require_scale(
     py: Python<'_>,
     mut aggregations: impl Iterator<Item = Aggregation>,

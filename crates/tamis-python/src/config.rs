@@ -43,7 +43,8 @@ pub(crate) fn kind_section(
 }
 
 /// A configuration of a run, as `tamis config show` prints it: from files and overrides, or from a mapping of
-/// sections. Nothing is opened that it names, and what only a run needs (a model, prompts) may be missing.
+/// sections. Files that it names are not opened, and values that only a run needs (a model, prompts) may be
+/// missing.
 ///
 /// Overrides are `key=value` as on the command line; keys of verl, EasyR1, RAGEN and TRL are translated.
 #[pyclass(module = "tamis._native", frozen)]
@@ -56,7 +57,7 @@ impl Config {
     fn of(py: Python<'_>, loaded: Result<Loaded, ConfigErrors>) -> PyResult<Self> {
         let loaded = loaded.map_err(|errors| not_loaded(py, &errors))?;
         for warning in &loaded.warnings {
-            // What is merely missing is no surprise here.
+            // Missing values are expected here, so only real warnings are shown.
             if warning.severity == tamis_config::Severity::Warning {
                 let hint = warning.hint().map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
                 let text = format!("{}{hint}", warning.problem);
@@ -68,7 +69,7 @@ impl Config {
         Ok(Self { config: loaded.config, notes })
     }
 
-    /// From sections.
+    /// From a mapping of sections.
     pub(crate) fn of_sections(py: Python<'_>, sections: &Value) -> PyResult<Self> {
         Self::of(py, load_sources_to_show(&[source_of(sections)], &[]))
     }
@@ -87,7 +88,7 @@ impl Config {
         Self::of(py, load_sources_to_show(&[source_of(&sections)], &overrides.unwrap_or_default()))
     }
 
-    /// From files, the later over the earlier, and overrides over all of them.
+    /// From files, later ones over earlier ones, and overrides over all of them.
     #[staticmethod]
     #[pyo3(signature = (*files, overrides=None))]
     #[expect(clippy::needless_pass_by_value, reason = "what `*files` becomes")]
@@ -95,13 +96,13 @@ impl Config {
         Self::of(py, load_to_show(&files, &overrides.unwrap_or_default()))
     }
 
-    /// What became of each key of another system.
+    /// What each key of another system became.
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
 
-    /// The filter; None where every group is trained on.
+    /// The filter; None if every group is trained on.
     fn filter(&self, py: Python<'_>) -> PyResult<Option<Filter>> {
         self.config.filter.as_ref().map(|filter| Filter::of(py, filter)).transpose()
     }
@@ -121,7 +122,7 @@ impl Config {
         Objective::of(py, &self.config)
     }
 
-    /// The correction for a sampler that is not the policy; None where there is none.
+    /// The correction for a sampler that is not the policy; None if there is none.
     fn correction(&self, py: Python<'_>) -> PyResult<Option<Correction>> {
         Correction::of(py, &self.config)
     }

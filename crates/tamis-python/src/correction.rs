@@ -12,11 +12,10 @@ use crate::error::{column_error, refused};
 use crate::rows::read;
 use crate::value::{keys_of, to_json, to_python};
 
-/// What is done about a sampler that is not the policy: the settings of `objective.correction` in a
-/// configuration.
-/// `Correction("decoupled_token_is")`, or by its parts `Correction(weights={"level": "sequence", "max": 3.0},
-/// rejections=[{"statistic": "seq_mean_k3", "threshold": "0.01"}])`. Without settings nothing is changed, and
-/// all is measured. `Correction.presets()` names those of verl and TRL.
+/// Correction for a sampler that is not the policy: the settings of `objective.correction` in a
+/// configuration. `Correction("decoupled_token_is")`, or by its parts `Correction(weights={"level":
+/// "sequence", "max": 3.0}, rejections=[{"statistic": "seq_mean_k3", "threshold": "0.01"}])`. Without
+/// settings it changes nothing and only measures. `Correction.presets()` lists the presets of verl and TRL.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Correction {
     correction: core::Correction,
@@ -30,7 +29,7 @@ pub(crate) struct Corrected {
 }
 
 impl Correction {
-    /// Of a configuration; `None` where it has none.
+    /// From a configuration; `None` if it has none.
     pub(crate) fn of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Option<Self>> {
         let correction = config.policy_correction().map_err(|error| refused(py, &error, None))?;
         let mut settings = to_json_of(config);
@@ -75,9 +74,9 @@ impl Correction {
         to_python(py, &self.settings)
     }
 
-    /// Whether the sampler's log-probabilities are to be passed as `old` to the loss, which saves a forward
-    /// pass: `bypass_clip` for a clipped loss, `bypass_reinforce` for the plain policy gradient. `correct`
-    /// then wants the log-probabilities of the policy being trained. Otherwise `decoupled`.
+    /// Whether to pass the sampler's log-probabilities as `old` to the loss, which saves a forward pass:
+    /// `bypass_clip` for a clipped loss, `bypass_reinforce` for the plain policy gradient. `correct` then
+    /// needs the log-probabilities of the policy being trained. Otherwise `decoupled`.
     #[getter]
     fn mode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &json!(self.correction.mode))
@@ -92,10 +91,10 @@ impl Correction {
         name.map_or_else(|| "<Correction>".to_owned(), |name| format!("<Correction {name}>"))
     }
 
-    /// Weights, mask and metrics of B trajectories of N tokens in all, shaped as in `Objective.evaluate`: of
-    /// a whole optimizer batch, for metrics are means over all of it.
-    /// `old` are the log-probabilities of the policy at the start of the step, `behaviour` those that the
-    /// sampler gave; where it gave none (NaN), the ratio is 1.
+    /// Weights, mask and metrics of B trajectories of N tokens in all, shaped as in `Objective.evaluate`.
+    /// Pass a whole optimizer batch: metrics are means over all of it. `old` are the log-probabilities of the
+    /// policy at the start of the step, `behaviour` those of the sampler. If the sampler gave none (NaN), the
+    /// ratio is 1.
     #[pyo3(signature = (old, behaviour, *, offsets=None, mask=None))]
     fn correct(
         &self,
@@ -123,7 +122,7 @@ impl Correction {
 
 #[pymethods]
 impl Corrected {
-    /// Weight of each token [N], for `Objective.evaluate(weight=...)`; None where every weight is 1.
+    /// Weight of each token [N], for `Objective.evaluate(weight=...)`; None if every weight is 1.
     #[getter]
     fn weight<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.corrected.weights.as_ref().map(|weights| array(py, weights)).transpose()
@@ -136,7 +135,7 @@ impl Corrected {
         array(py, &mask)
     }
 
-    /// Metrics by their names in a run's `metrics.jsonl`; NaN where there is nothing to measure.
+    /// Metrics by their names in a run's `metrics.jsonl`; NaN if there is nothing to measure.
     #[getter]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         metrics_of(py, self.corrected.metrics.to_pairs())

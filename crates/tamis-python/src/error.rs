@@ -22,9 +22,9 @@ pub(crate) fn refused(py: Python<'_>, message: &impl ToString, hint: Option<Stri
     config_error(py, vec![(message.to_string(), hint)])
 }
 
-/// `ConfigError` of what a configuration was refused for.
+/// The `ConfigError` for a configuration that was refused.
 pub(crate) fn not_loaded(py: Python<'_>, errors: &ConfigErrors) -> PyErr {
-    // What only a run needs is not missed here.
+    // Values that only a run needs may be missing here.
     let mistakes = errors.diagnostics.iter().filter(|found| found.is_mistake());
     config_error(py, mistakes.map(|found| (found.problem.to_string(), found.hint())).collect())
 }

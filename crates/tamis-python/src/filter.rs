@@ -14,7 +14,7 @@ use crate::groups::Groups;
 use crate::rows::{flat, is_frame, lengths_of, library_of, read};
 use crate::value::to_python;
 
-/// A rule by which groups are kept or dropped, with the settings of `filter` in a configuration.
+/// A rule that keeps or drops groups, with the settings of `filter` in a configuration.
 ///
 /// `Filter("variance", tolerance=0.1)` keeps groups whose members differ by more than 0.1;
 /// `Filter.kinds()` names the others.
@@ -25,8 +25,7 @@ pub(crate) struct Filter {
     pub(crate) settings: Value,
 }
 
-/// What a filter says of one group: kept, or dropped with a reason; with the statistics of its scored
-/// members.
+/// A filter's verdict on one group: kept, or dropped for a reason, with the statistics of its scored members.
 #[pyclass(module = "tamis._native", frozen, eq)]
 #[derive(PartialEq)]
 pub(crate) struct Verdict {
@@ -36,7 +35,7 @@ pub(crate) struct Verdict {
 }
 
 impl Filter {
-    /// Of a section that was read.
+    /// From a section that was read.
     pub(crate) fn of(py: Python<'_>, section: &FilterConfig) -> PyResult<Self> {
         section.kind.check().map_err(|error| refused(py, &error, error.hint()))?;
         let metric = Metric::from(section.metric.as_deref().unwrap_or("acc"));
@@ -183,7 +182,8 @@ impl Filter {
         self.filter.rule()
     }
 
-    /// Whether the groups of a round are compared with each other, so that a whole round is judged at once.
+    /// Whether the groups of a round are compared with each other. Then a whole round has to be judged at
+    /// once.
     #[getter]
     fn compares_groups(&self) -> bool {
         self.filter.scope() == Scope::Pool
@@ -192,11 +192,11 @@ impl Filter {
     /// Judges groups by the metric of their members; NaN or None is a member without one.
     ///
     /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets` [P
-    /// + 1], or `groups`, the id of each value's group [N] in any order; a frame of pandas or polars needs
-    /// the name of the column with the ids as `groups`, and is read in its column `metric`.
+    /// + 1], or `groups`, the id of each value's group [N] in any order. For a frame of pandas or polars,
+    /// pass the name of the column with the ids as `groups`; the values are read from its column `metric`.
     ///
-    /// One verdict per group: a list, or with `groups` a dict by id in the order in which ids first appear. A
-    /// filter that compares groups takes them for a whole round.
+    /// Returns one verdict per group: a list, or with `groups` a dict by id, in the order in which ids first
+    /// appear. A filter that compares groups treats them as a whole round.
     #[pyo3(signature = (values, offsets=None, *, groups=None))]
     fn judge<'py>(
         &self,
@@ -217,12 +217,12 @@ impl Filter {
         Ok(verdicts.into_any())
     }
 
-    /// Which groups are kept, as `judge` has it: flags in the library that `values` came in (NumPy, PyTorch,
-    /// pandas, polars; a list for lists).
+    /// Which groups are kept, decided as in `judge`. Returns flags in the library of `values` (NumPy,
+    /// PyTorch, pandas, polars; a list for lists).
     ///
-    /// One flag per group [P]. With `groups`, one per value [N], so that it masks the values: whether the
-    /// value's group is kept and, with a filter that chooses among the members of a group (`within_group`),
-    /// whether it is chosen.
+    /// One flag per group [P]. With `groups`, one flag per value [N], as a mask of the values: whether the
+    /// value's group is kept and, if the filter chooses among the members of a group (`within_group`),
+    /// whether this member is chosen.
     #[pyo3(signature = (values, groups=None, *, offsets=None))]
     fn keep<'py>(
         &self,
@@ -266,7 +266,7 @@ impl Verdict {
     }
 
     /// Why the group was dropped: `all_correct`, `all_wrong`, `uniform`, `unscored`, `below_range`,
-    /// `above_range`, `singleton`, `zero_score` or `outside_pool`; None where it is kept.
+    /// `above_range`, `singleton`, `zero_score` or `outside_pool`; None if it is kept.
     #[getter]
     fn reason(&self) -> Option<&'static str> {
         (!self.verdict.is_kept()).then(|| self.verdict.name())
@@ -284,19 +284,19 @@ impl Verdict {
         self.statistics.num_scored
     }
 
-    /// Scored members that are correct; None where the metric has no scale of outcomes.
+    /// Scored members that are correct; None if the metric has no scale of outcomes.
     #[getter]
     fn num_correct(&self) -> Option<usize> {
         self.statistics.num_correct
     }
 
-    /// Mean of the scored members; NaN where there is none.
+    /// Mean of the scored members; NaN if there are none.
     #[getter]
     fn mean(&self) -> f64 {
         self.statistics.mean
     }
 
-    /// Their standard deviation, ddof 0; exactly 0 where all are equal.
+    /// Standard deviation of the scored members, ddof 0; exactly 0 if all are equal.
     #[getter]
     fn std(&self) -> f64 {
         self.statistics.std

@@ -5,9 +5,9 @@ use pyo3::types::{PyByteArray, PyDict, PyList};
 
 use crate::rows::library_of;
 
-/// Flags as what `like` is of: an array of NumPy, a tensor of PyTorch on the same device, a series of pandas
-/// (with the index of `like` if there is one flag per entry of it) or of polars, a list; otherwise a
-/// memoryview, which has the buffer protocol.
+/// Flags in the library of `like`: an array of NumPy, a tensor of PyTorch on the same device, a series of
+/// pandas (with the index of `like` if there is one flag per entry of it) or of polars, or a list. For
+/// anything else a memoryview, which has the buffer protocol.
 pub(crate) fn flags_like<'py>(
     like: &Bound<'py, PyAny>,
     flags: Vec<bool>,

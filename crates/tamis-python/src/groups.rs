@@ -1,4 +1,5 @@
-//! Ids of groups, one per value: which values belong together, in the order in which ids first appear.
+//! Ids of groups, one per value: values with the same id form a group. Groups are in the order in which ids
+//! first appear.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +19,7 @@ pub(crate) struct Groups<'py> {
     /// The group of each value \[N\], counted from 0 as the ids first appear.
     codes: Vec<u32>,
     ids: Ids<'py>,
-    /// Where each group begins among the values that [`Self::gather`] gives, and their end \[P + 1\].
+    /// The start of each group among the values from [`Self::gather`], and their end \[P + 1\].
     offsets: Vec<usize>,
 }
 
@@ -119,7 +120,7 @@ fn codes_of_objects<'py>(items: &Bound<'py, PyAny>) -> PyResult<(Vec<u32>, Ids<'
         let code = if let Some(code) = known {
             code.extract::<u32>()?
         } else {
-            // What is missing is not equal to itself (NaN, NaT), or has no answer (pandas' NA).
+            // A missing id is not equal to itself (NaN, NaT), or the comparison fails (pandas' NA).
             if item.is_none() || item.ne(&item).unwrap_or(true) {
                 return Err(is_missing(py, place));
             }
@@ -150,7 +151,7 @@ fn is_missing(py: Python<'_>, place: usize) -> PyErr {
     column_error(py, &format!("id {place} of `groups` is missing: every value needs the id of its group"))
 }
 
-/// Ids as an object that hands out one item of Python per value: arrays and series as lists.
+/// Ids as an object that yields one Python object per value: arrays and series become lists.
 fn items_of<'py>(ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     for method in ["to_list", "tolist"] {
         if ids.hasattr(method)? {
@@ -215,7 +216,7 @@ impl<'py> Groups<'py> {
         }
     }
 
-    /// The values \[N\] group by group, those of a group in the order in which they came.
+    /// The values \[N\] group by group. Within a group they keep their order.
     pub(crate) fn gather(&self, values: Vec<f64>) -> Result<Ragged<f64>, Fault> {
         let lengths: Vec<usize> = self.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
         if self.codes.is_sorted() {

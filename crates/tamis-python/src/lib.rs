@@ -1,7 +1,6 @@
-//! Beside the kernel: `tamis._native`, which is tamis-core for Python.
-//! The package's own modules (`python/tamis`) are what users import; this one holds what they build on.
-//! Settings are read by `tamis-config`, so names, defaults, ranges and messages are those of the program's
-//! configuration.
+//! Beside the kernel: `tamis._native`, which is tamis-core for Python. Users import the package's own modules
+//! (`python/tamis`), which build on this one. Settings are read by `tamis-config`, so names, defaults, ranges
+//! and messages are those of the program's configuration.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -11,7 +10,7 @@
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
 //! | `groups` | ids of groups: which values belong together |
 //! | `array`, `flags` | columns of numbers and of flags on their way out |
-//! | `value` | settings and events as Python has them, and as JSON has them |
+//! | `value` | settings and events, between Python values and JSON |
 //! | `error` | errors as the exceptions of `tamis.errors` |
 
 mod advantage;

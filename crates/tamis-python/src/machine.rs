@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::error::{event_error, refused};
 use crate::value::{to_json, to_python};
 
-/// The scheduling machine of a run: what is generated next and what is trained on. Events in, commands out,
-/// as mappings.
+/// The scheduling machine of a run: it decides what is generated next and what is trained on. It takes events
+/// and returns commands, both as mappings.
 #[pyclass(module = "tamis._native")]
 pub(crate) struct Machine {
     scheduler: Scheduler,
@@ -37,7 +37,7 @@ impl Machine {
     }
 }
 
-/// A command as a mapping, its report or diagnosis also in words, and with the metrics of the step's groups.
+/// A command as a mapping, with the text of its report or diagnosis, and the metrics of the step's groups.
 fn with_text(command: &Command) -> Value {
     let mut value = serde_json::to_value(command).unwrap_or_default();
     let mut say = |place: &str, text: String, metrics: Option<Vec<(String, f64)>>| {
@@ -91,7 +91,7 @@ impl Machine {
         Self::of(py, &config.config)
     }
 
-    /// As it was when that snapshot was taken.
+    /// Restores the state of a snapshot.
     #[staticmethod]
     fn restore(py: Python<'_>, snapshot: &str) -> PyResult<Self> {
         let read = serde_json::from_str(snapshot);
@@ -105,7 +105,7 @@ impl Machine {
         serde_json::to_string(&self.scheduler).unwrap_or_default()
     }
 
-    /// Takes an event in and says what to do.
+    /// Takes an event and returns a list of commands.
     fn handle<'py>(&mut self, py: Python<'py>, event: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let event: Event = serde_json::from_value(to_json(event)?)
             .map_err(|error| event_error(py, &format!("no event of a scheduler: {error}")))?;
@@ -118,13 +118,12 @@ impl Machine {
         to_python(py, &json!(self.scheduler.progress()))
     }
 
-    /// Accounting of the groups of all closed steps: each place with its groups, trajectories, turns and
-    /// tokens.
+    /// Accounting of the groups of all closed steps: groups, trajectories, turns and tokens of each place.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &json!(self.scheduler.totals()))
     }
 
-    /// Whether it waits for what a group comes to.
+    /// Whether it waits for the outcome of a group.
     fn awaits(&self, group: u64) -> bool {
         self.scheduler.awaits(GroupId(group))
     }
@@ -140,7 +139,7 @@ impl Machine {
         self.scheduler.is_ended()
     }
 
-    /// Whether what is trained on, or told of it, depends on the order in which groups come to something.
+    /// Whether training, or the reports about it, depend on the order in which groups finish.
     #[getter]
     fn depends_on_timing(&self) -> bool {
         self.scheduler.depends_on_timing()
@@ -153,13 +152,13 @@ impl Machine {
         to_python(py, &settings)
     }
 
-    /// Changes how long the run goes on.
+    /// Changes the length of the run.
     #[pyo3(signature = (total_steps=None, total_epochs=None))]
     fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
         self.scheduler.set_length(total_steps, total_epochs);
     }
 
-    /// Says how many prompts the data have.
+    /// Sets the number of prompts in the data.
     fn set_num_prompts(&mut self, num_prompts: usize) {
         self.scheduler.set_num_prompts(num_prompts);
     }

@@ -29,9 +29,8 @@ const ELSEWHERE: [(&str, &str); 4] = [
 ];
 
 /// A policy loss with its divergence, entropy bonus and masks: the settings of `objective` in a
-/// configuration.
-/// `Objective("clip", aggregation="token-mean")`, or with the settings of the loss
-/// `Objective({"kind": "clip", "clip_high": 0.28}, kl={"coefficient": 0.001})`. `Objective.losses()` names
+/// configuration. `Objective("clip", aggregation="token-mean")`, or with settings of the loss
+/// `Objective({"kind": "clip", "clip_high": 0.28}, kl={"coefficient": 0.001})`. `Objective.losses()` lists
 /// the losses.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Objective {
@@ -45,7 +44,7 @@ pub(crate) struct Evaluation {
     outcome: Outcome,
     derivatives: Derivatives,
     normalisers: core::Normalisers,
-    /// Of each trajectory.
+    /// One entry for each trajectory.
     sequences: Vec<SequenceSums>,
 }
 
@@ -56,7 +55,7 @@ enum Derivatives {
 }
 
 impl Objective {
-    /// Of a configuration.
+    /// From a configuration.
     pub(crate) fn of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Self> {
         let objective = config.policy_objective().map_err(|error| refused(py, &error, None))?;
         let mut settings = tamis_config::json_of(&config.objective);
@@ -64,7 +63,7 @@ impl Objective {
             keys.retain(|key, _| KEYS.contains(&key.as_str()));
             let scale = objective_aggregations(&objective).any(divides_by_scale);
             keys.insert("loss_scale_factor".to_owned(), json!(scale.then(|| config.loss_scale_factor())));
-            // Those of a trajectory that was cut are for the caller to mask.
+            // The caller has to mask the tokens of truncated trajectories.
             if let Some(Value::Object(masks)) = keys.get_mut("masks") {
                 masks.remove("truncated");
             }
@@ -84,7 +83,7 @@ impl Objective {
     }
 }
 
-/// Aggregations of an objective: of the loss, and of the entropy bonus where it has its own.
+/// The aggregations of an objective: of the loss, and of the entropy bonus if it has its own.
 fn objective_aggregations(objective: &core::Objective) -> impl Iterator<Item = Aggregation> {
     std::iter::once(objective.aggregation).chain(objective.entropy.and_then(|bonus| bonus.aggregation))
 }
@@ -236,7 +235,7 @@ fn evaluated<T: Cell + Real>(
 }
 
 impl Derivatives {
-    /// Those of one micro-batch after those of another, where both have the same precision.
+    /// Appends the derivatives of another micro-batch, if both have the same precision.
     fn extend(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::Single(own), Self::Single(other)) => append(own, other),
@@ -252,7 +251,7 @@ fn append<T: Copy>(own: &mut core::Derivatives<T>, other: &core::Derivatives<T>)
     own.entropy.extend_from_slice(&other.entropy);
 }
 
-/// Whether a column is a buffer of single precision, which is then the precision of the derivatives.
+/// Reads a column of log-probabilities. If it is a buffer of single precision, so are the derivatives.
 fn logprobs(logprob: &Bound<'_, PyAny>) -> PyResult<Result<Rows<f32>, Rows<f64>>> {
     let double = read::<f64>(logprob, "logprob")?;
     if !double.is_single {
@@ -279,7 +278,7 @@ impl Objective {
             let message = format!("`objective.{key}` is no part of an objective here");
             return Err(refused(py, &message, Some((*instead).to_owned())));
         }
-        // The name of a loss stands for the loss with its defaults.
+        // The name of a loss means the loss with its defaults.
         if let Some(Value::String(kind)) = section.get("loss") {
             let kind = json!({ "kind": kind });
             section.insert("loss".to_owned(), kind);
@@ -333,8 +332,8 @@ impl Objective {
         to_python(py, &self.settings)
     }
 
-    /// Whether tokens are chosen over the whole optimizer batch before anything is differentiated: `select`
-    /// does it, and `evaluate` wants the result as `selection`.
+    /// Whether tokens are selected over the whole optimizer batch before anything is differentiated. Then
+    /// call `select`, and pass its result to `evaluate` as `selection`.
     #[getter]
     fn needs_selection(&self) -> bool {
         self.objective.needs_selection()
@@ -361,13 +360,13 @@ impl Objective {
 
     /// Loss, derivatives and metrics of B trajectories of N tokens in all. `logprob` has one row per
     /// trajectory (a list of rows, or a padded array [B, T] with `mask`), or is flat with `offsets` [B + 1];
-    /// the other columns of tokens have its length. Nothing is read where `mask` is 0; elsewhere NaN and
+    /// the other columns of tokens have its length. Values are ignored if `mask` is 0. Unmasked NaN and
     /// log-probabilities above 0 are refused, except NaN in `behaviour` for "the sampler gave none".
     /// `advantage` is one number per trajectory [B], or per token. Derivatives have the precision of
-    /// `logprob`. The means divide by what `normalisers` count: those of the batch itself unless they are
-    /// given, as for one micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over
-    /// groups; of a micro-batch pass `group_tokens` or `group_sequences` [B] instead, counted in the whole
-    /// batch.
+    /// `logprob`. The means divide by the counts in `normalisers`. Without these they divide by the counts of
+    /// this batch; for one micro-batch of a larger batch, pass those of the whole. `group_sizes` [P] is
+    /// needed if the mean is over groups. For a micro-batch pass `group_tokens` or `group_sequences` [B]
+    /// instead, counted in the whole batch.
     #[pyo3(signature = (
         logprob, advantage, *, offsets=None, mask=None, old=None, behaviour=None, reference=None, entropy=None,
         weight=None, selection=None, group_sizes=None, group_tokens=None, group_sequences=None, normalisers=None,
@@ -421,9 +420,10 @@ impl Objective {
         }
     }
 
-    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order: loss,
-    /// metrics, derivatives and next state are to the bit those of one call for all of it. Each must have
-    /// been given the `normalisers` of the whole, and the `state` that is passed here.
+    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order. Loss,
+    /// metrics, derivatives and next state equal those of one call for the whole batch, bit for bit. Each
+    /// evaluation must have used the `normalisers` of the whole batch and the same `state` that is passed
+    /// here.
     #[pyo3(signature = (evaluations, *, state=None))]
     #[expect(clippy::needless_pass_by_value, reason = "what a sequence of Python becomes")]
     fn merge(
@@ -457,8 +457,8 @@ impl Objective {
         Ok(Evaluation { outcome, derivatives, normalisers, sequences })
     }
 
-    /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws
-    /// are keyed by `seed`. Cut them as the other columns are cut.
+    /// Flags of the tokens selected over the whole optimizer batch [N], for `evaluate(selection=...)`. Random
+    /// draws are keyed by `seed`. For micro-batches, cut them like the other columns.
     #[pyo3(signature = (
         logprob, advantage, *, offsets=None, mask=None, old=None, entropy=None, seed=0
     ))]
@@ -500,7 +500,7 @@ impl Objective {
 
 #[pymethods]
 impl Evaluation {
-    /// Policy loss + coefficient x divergence - coefficient x entropy, each aggregated; 0 where nothing is
+    /// Policy loss + coefficient x divergence - coefficient x entropy, each aggregated; 0 if nothing is
     /// trained on.
     #[getter]
     fn loss(&self) -> f64 {
@@ -528,7 +528,7 @@ impl Evaluation {
         }
     }
 
-    /// Metrics by their names in a run's `metrics.jsonl`; NaN where their column was not given.
+    /// Metrics by their names in a run's `metrics.jsonl`; NaN if their column was not given.
     #[getter]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         metrics_of(py, self.outcome.metrics.to_pairs())
@@ -540,7 +540,7 @@ impl Evaluation {
         to_python(py, &serde_json::to_value(self.outcome.state).unwrap_or_default())
     }
 
-    /// What the means were divided by.
+    /// The divisors of the means.
     #[getter]
     fn normalisers(&self) -> Normalisers {
         Normalisers::of_counts(self.normalisers)

@@ -1,4 +1,4 @@
-//! Columns of numbers as Python has them: anything with the buffer protocol (numpy arrays, `array.array`,
+//! Columns of numbers from Python: anything with the buffer protocol (numpy arrays, `array.array`,
 //! memoryviews), tensors, sequences of numbers, and sequences of such rows.
 
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
@@ -11,10 +11,10 @@ use crate::error::column_error;
 
 /// A number that a column holds.
 pub(crate) trait Cell: Copy + Default {
-    /// The number of this type that stands for one of a buffer; `None` where there is none.
+    /// Converts a number of a buffer to this type; `None` if that is not possible.
     fn of(number: f64) -> Option<Self>;
 
-    /// Those of many; otherwise the place and the number of the first that stands for none.
+    /// Converts many numbers. The error is the place and the value of the first that cannot be converted.
     fn all(numbers: impl ExactSizeIterator<Item = f64>) -> Result<Vec<Self>, (usize, f64)> {
         let mut cells = Vec::with_capacity(numbers.len());
         for (place, number) in numbers.enumerate() {
@@ -23,15 +23,15 @@ pub(crate) trait Cell: Copy + Default {
         Ok(cells)
     }
 
-    /// What a column of it holds, in words.
+    /// What a column of this type holds, in words.
     const MEANING: &'static str;
 
-    /// The values that bytes of 0 and 1 stand for; `None` where these are numbers as any other.
+    /// Converts bytes of 0 and 1 to flags; `None` for types that treat them as numbers.
     fn flags(_bytes: &[u8]) -> Option<Vec<Self>> {
         None
     }
 
-    /// The values of a buffer of exactly this type; `None` where it is of another.
+    /// The values of a buffer of exactly this type; `None` if it has another.
     fn same(_buffer: &PyUntypedBuffer, _py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
         None
     }
@@ -111,7 +111,7 @@ macro_rules! whole_numbers {
 
 whole_numbers! { u8, u32, usize }
 
-/// Values one after the other, and how they are cut into rows where the object says.
+/// Values one after the other, and how they are cut into rows if the object shows it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rows<T> {
     /// All values \[N\].
@@ -127,9 +127,10 @@ pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<R
     nested(object, name, true)
 }
 
-/// Whether it is a table of columns (pandas, polars, Arrow), which does not say what one of its rows is.
+/// Whether it is a table of columns (pandas, polars, Arrow). Such an object does not define what a row of
+/// values is.
 pub(crate) fn is_frame(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    // A lazy one warns when it is asked for its columns.
+    // A lazy frame warns when its columns are read.
     Ok(object.get_type().name()? == "LazyFrame" || object.hasattr("columns")?)
 }
 
@@ -138,8 +139,8 @@ fn holds_objects(buffer: &PyUntypedBuffer) -> bool {
     buffer.format().to_bytes() == b"O"
 }
 
-/// The object as one with a buffer if it offers one: a tensor or a series as the array that shares its
-/// memory. The types of 16 bits and fewer that only PyTorch has are widened. Everything else stays as it is.
+/// The object in a form with a buffer, if it has one: a tensor or a series becomes the array that shares its
+/// memory. Types of 16 bits and fewer that only PyTorch has are widened. Everything else is unchanged.
 pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if PyUntypedBuffer::get(object).is_ok() {
         return Ok(object.clone());
@@ -176,7 +177,7 @@ pub(crate) fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(module.split('.').next().unwrap_or_default().to_owned())
 }
 
-/// Reads a column, or a row of one.
+/// Reads a column, or one row of it.
 fn nested<T: Cell>(object: &Bound<'_, PyAny>, name: &str, may_have_rows: bool) -> PyResult<Rows<T>> {
     let py = object.py();
     if object.is_instance_of::<PyString>() || object.cast::<PyMapping>().is_ok() {
@@ -232,7 +233,7 @@ fn is_row(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     {
         return Ok(false);
     }
-    // A number of numpy or of PyTorch has no dimension, and the latter looks like a sequence.
+    // A number of numpy or PyTorch has dimension 0. PyTorch's also looks like a sequence.
     match item.getattr("ndim") {
         Ok(dimensions) => Ok(dimensions.extract::<usize>()? > 0),
         Err(_) => item.hasattr("__len__"),
@@ -351,7 +352,7 @@ pub(crate) fn lengths_of(offsets: &[usize], name: &str, py: Python<'_>) -> PyRes
 }
 
 impl<T> Rows<T> {
-    /// The values cut as they say themselves, otherwise at the given lengths, which the argument `by` holds.
+    /// Cuts the values by their own rows, otherwise by the given lengths, which came from the argument `by`.
     pub(crate) fn cut(
         self,
         name: &str,

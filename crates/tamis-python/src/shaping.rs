@@ -18,7 +18,7 @@ use crate::error::{column_error, refused};
 use crate::rows::flat;
 use crate::value::to_python;
 
-/// One change to finished advantages, with the settings that an entry of `objective.shaping` has in a
+/// One change to finished advantages, with the settings of an entry of `objective.shaping` in a
 /// configuration.
 ///
 /// `Shaping("keep_neg_ratio", ratio=0.5)`; `Shaping.kinds()` names the others.
@@ -27,14 +27,14 @@ pub(crate) struct Shaping {
     shaping: CoreShaping,
 }
 
-/// Advantages that were changed, and what goes with them.
+/// Changed advantages, with the other results of a shaping.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Shaped {
     shaped: CoreShaped,
 }
 
 impl Shaping {
-    /// Those of a configuration, in their order.
+    /// All changes of a configuration, in order.
     pub(crate) fn all_of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Vec<Self>> {
         let of = |shaping: &CoreShaping| {
             shaping.check().map_err(|error| refused(py, &error, None))?;
@@ -81,12 +81,11 @@ impl Shaping {
         format!("<Shaping {}>", self.shaping.as_str())
     }
 
-    /// Changes the advantages of a step: those of an `Estimate`, or those that another shaping has changed.
-    /// `rewards` are those that the advantages are of: one row per group, or flat with `offsets` [P + 1];
-    /// `lengths` [B] are the trajectories' tokens. `num_kept` and `num_generated` count the groups of the
-    /// step's rounds, before the batch was cut to its size; without them all of the batch's were generated
-    /// and kept. Draws are keyed by `seed`, `step` and `group_ids` [P], which are the rows' numbers where
-    /// they are not given.
+    /// Changes the advantages of a step: those of an `Estimate`, or the result of another shaping. `rewards`
+    /// are the rewards of those advantages: one row per group, or flat with `offsets` [P + 1]. `lengths` [B]
+    /// are the trajectories' tokens. `num_kept` and `num_generated` count the groups of the step's rounds,
+    /// before the batch was cut to its size; without them, all of the batch's groups count as generated and
+    /// kept. Random draws are keyed by `seed`, `step` and `group_ids` [P], by default the row numbers.
     #[pyo3(signature = (
         advantages, rewards, *, offsets=None, lengths=None, num_kept=None, num_generated=None, group_ids=None, seed=0, step=0
     ))]
@@ -150,16 +149,15 @@ impl Shaped {
         array(py, self.shaped.advantages.values())
     }
 
-    /// Offsets that cut `values`: at groups [P + 1] where they are per trajectory, otherwise at trajectories
-    /// [B + 1].
+    /// Offsets that cut `values`: by group [P + 1] if there is one value per trajectory, otherwise by
+    /// trajectory [B + 1].
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Advantages::PerTrajectory(rows) | Advantages::PerToken(rows)) = &self.shaped.advantages;
         offsets_array(py, rows.offsets())
     }
 
-    /// Whether each trajectory stays in the loss [B]: mask the tokens of those that do not. None where all
-    /// stay.
+    /// Whether each trajectory stays in the loss [B]: mask the tokens of the others. None if all stay.
     #[getter]
     fn kept<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let flags = |kept: &tamis_core::ragged::Ragged<bool>| -> Vec<u8> {
@@ -168,8 +166,8 @@ impl Shaped {
         self.shaped.kept.as_ref().map(|kept| array(py, &flags(kept))).transpose()
     }
 
-    /// Factor of the policy loss, and not of divergence and entropy: multiply every token's `weight` by it,
-    /// or the advantages where the loss is `vespo`, which multiplies the weights of a trajectory.
+    /// Factor of the policy loss, but not of divergence and entropy. Multiply every token's `weight` by it.
+    /// For the loss `vespo`, which multiplies the weights of a trajectory, multiply the advantages instead.
     #[getter]
     fn policy_factor(&self) -> f64 {
         self.shaped.policy_factor

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PySequence, PyString};
 use serde_json::{Map, Number, Value};
 
-/// A value of Python as JSON: None, booleans, numbers, texts, mappings and sequences of such. A number that
-/// JSON has no form for (infinity, NaN) becomes a text, which no key for a number takes.
+/// Converts a Python value to JSON: None, booleans, numbers, texts, and mappings and sequences of these.
+/// Numbers that JSON lacks (infinity, NaN) become texts, which keys for numbers refuse.
 pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Value> {
     nested_to_json(value, 0)
 }

@@ -12,7 +12,7 @@ use crate::error::{column_error, refused};
 use crate::rows::read;
 use crate::value::{keys_of, to_python};
 
-/// The squared error of a critic's values, kept near the old ones: `critic.cliprange_value` and
+/// The squared error of a critic's values, clipped near the old ones: `critic.cliprange_value` and
 /// `critic.aggregation` of a configuration.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct ValueLoss {
@@ -27,7 +27,7 @@ pub(crate) struct ValueEvaluation {
 }
 
 impl ValueLoss {
-    /// Of a configuration.
+    /// From a configuration.
     pub(crate) fn of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Self> {
         let term = config.value_loss();
         term.check().map_err(|error| refused(py, &error, None))?;
@@ -78,7 +78,7 @@ impl ValueLoss {
 
     /// Loss, derivatives and metrics of B trajectories of N tokens in all, shaped as in `Objective.evaluate`.
     ///
-    /// `values` are the critic's, `old` those at the start of the step, `returns` what they should have been.
+    /// `values` are the critic's, `old` its values at the start of the step, `returns` their targets.
     #[pyo3(signature = (
         values, old, returns, *, offsets=None, mask=None, group_sizes=None, group_tokens=None, group_sequences=None,
         normalisers=None
@@ -122,7 +122,7 @@ impl ValueLoss {
 
 #[pymethods]
 impl ValueEvaluation {
-    /// The loss; 0 where nothing is trained on.
+    /// The loss; 0 if nothing is trained on.
     #[getter]
     fn loss(&self) -> f64 {
         self.metrics.loss

@@ -1,17 +1,17 @@
-//! RAGEN's kinds of environment with their `env_config`, and its tags: the table `ragen-environments.tsv`.
-//! A line without a setting begins a kind: ours with settings of ours that RAGEN has no name for, settings
-//! that RAGEN has and nothing says, and something to know about it; or no kind of ours, and what to do
-//! instead. A setting whose name ends in a dot stands for the entries of a mapping. The first of its lines
-//! whose `if` holds is taken, by `; ` beside that:
+//! RAGEN's kinds of environment with their `env_config`, and its tags: the table `ragen-environments.tsv`. A
+//! line without a setting begins a kind. It has our kind, our settings without a name in RAGEN, RAGEN's
+//! defaults, and a remark; or, if we have no such kind, what to do instead. A setting whose name ends in a
+//! dot covers the entries of a mapping. Of the lines of a setting, the first whose `if` holds is used; `; `
+//! separates `if` from other conditions:
 //!
 //! | becomes | condition | the setting |
 //! |---|---|---|
 //! | one of ours | | has the same value there |
-//! | one of ours | `words A=B\|C` | has B for A, and its own word for C; other values are refused |
+//! | one of ours | `words A=B\|C` | has B for A, and the same word for C; other values are refused |
 //! | one of ours | `file`, `complement` | is a file; is 1 without it |
 //! | two of ours | `sides` | is both sides of a room |
 //! | `a=1 b=2` | | sets these |
-//! | `part of a` | | is part of what `a` becomes |
+//! | `part of a` | | belongs to the translation of `a` |
 //! | | | has no effect, for the reason in the note |
 //! | | `unless A\|B`, `never` | is refused unless it has one of these values |
 //! | | `entries A=B\|C=D` | is refused unless its entries are these |
@@ -30,10 +30,10 @@ pub(super) struct Environments {
     pub(super) tags: Vec<Tag>,
 }
 
-/// The tag that RAGEN plays if nobody names another.
+/// The tag that RAGEN uses if none is named.
 pub(super) const DEFAULT: &str = "CoordSokoban";
 
-/// Settings that RAGEN has called otherwise at another time.
+/// Settings that had another name in other versions of RAGEN.
 pub(super) const OTHER_NAMES: &[(&str, &str)] = &[("board_size", "grid_size")];
 
 type Settings = Vec<(&'static str, &'static str)>;
@@ -48,7 +48,7 @@ pub(super) struct EnvType {
     /// Settings of ours that RAGEN has no name for.
     pub(super) fixed: Settings,
     rows: Vec<Row>,
-    /// Something to know about it.
+    /// A remark for the user.
     pub(super) remark: Option<&'static str>,
 }
 
@@ -75,16 +75,16 @@ pub(super) struct Tag {
 pub(super) struct Setting {
     pub(super) name: String,
     pub(super) value: String,
-    /// The key that says it; `None` if the tag or RAGEN's default does.
+    /// The key that sets it; `None` for a value from the tag or RAGEN's default.
     pub(super) key: Option<String>,
 }
 
-/// What one setting becomes.
+/// The translation of one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     /// Ours, below the environment's section.
     Set(Vec<(&'static str, String)>),
-    /// Part of what another setting becomes.
+    /// Covered by the translation of another setting.
     PartOf(String),
     /// Nothing, for a reason.
     NoEffect(String),
@@ -133,7 +133,7 @@ fn pairs(text: &'static str) -> Settings {
 }
 
 impl EnvType {
-    /// The line of a setting among some, and the part of its name below a mapping's.
+    /// The line for a setting, given all settings, and the rest of its name below a mapping.
     fn row<'n>(&self, name: &'n str, all: &[Setting]) -> Option<(&Row, &'n str)> {
         let holds = |term: &str| match term
             .strip_prefix("if ")

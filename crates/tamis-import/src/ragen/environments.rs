@@ -1,4 +1,4 @@
-//! The environments that a run plays: what `custom_envs` says of each tag.
+//! The environments of a run, from the entries of `custom_envs` for each tag.
 
 use super::env_type::{EnvType, OTHER_NAMES, Outcome, Setting, Tag, environments};
 use super::played::{CUSTOM, FILES, MORE, Place, Played, TRAIN_TAGS, VAL_TAGS, num_more_below, places};
@@ -21,7 +21,7 @@ const KEYS_OF_TAG: [&str; 7] = [
     "env_config",
 ];
 
-/// Our settings, each with its value, that no key says but the tag or RAGEN's defaults.
+/// Our settings and their values that come from the tag or RAGEN's defaults, not from a key.
 type Pairs = Vec<(String, String)>;
 
 /// Sets the environments that tags and their settings name.
@@ -74,7 +74,7 @@ pub(crate) fn environment(t: &mut Translator) {
     }
 }
 
-/// Lists the environments beside the first, of which keys are set then.
+/// Lists the environments after the first. Their keys are set afterwards.
 fn list_more(places: &[Place], found: &[Known], t: &mut Translator) {
     let of_kind = |(place, known): (&Place, &Known)| {
         format!("{{kind: {}, name: {}}}", known.env_type.kind, scalar(&place.tag))
@@ -101,7 +101,7 @@ fn name_all(places: &[Place]) -> String {
     }
 }
 
-/// The kind of a tag's environment; refused where there is none here.
+/// The kind of a tag's environment. An error if tamis has none.
 fn find(place: &Place, t: &mut Translator) -> Option<Known> {
     let tag = environments().tags.iter().find(|known| known.name == place.tag);
     let env_type_key = format!("{}env_type", place.custom);
@@ -139,7 +139,7 @@ fn one(place: &Place, known: &Known, t: &mut Translator) {
     }
 }
 
-/// What `custom_envs` and validation's tags say where no tag of training is given.
+/// Handles `custom_envs` and validation's tags if there is no training tag.
 fn without_tag(played: Played, t: &mut Translator) {
     let keys = keys_below(CUSTOM, t);
     for key in [TRAIN_TAGS, VAL_TAGS] {
@@ -167,7 +167,7 @@ fn keys_below(start: &str, t: &Translator) -> Vec<String> {
     t.given.iter().filter(|given| given.key.starts_with(start)).map(|given| given.key.clone()).collect()
 }
 
-/// Says of the keys of every tag but some that they do nothing.
+/// Notes that the keys of all other tags have no effect.
 fn say_of_others(places: &[Place], reason: &str, t: &mut Translator) {
     for key in keys_below(CUSTOM, t) {
         if !places.iter().any(|place| key.starts_with(&place.custom)) {
@@ -176,7 +176,7 @@ fn say_of_others(places: &[Place], reason: &str, t: &mut Translator) {
     }
 }
 
-/// Refuses a tag that nobody defines.
+/// Refuses a tag without a definition.
 fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
     let names: Vec<&'static str> = environments().tags.iter().map(|tag| tag.name).collect();
     let tag = &place.tag;
@@ -190,7 +190,7 @@ fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
     }
 }
 
-/// The kind of environment by RAGEN's name; refused where there is none here.
+/// The kind of environment by RAGEN's name. An error if tamis has none.
 fn find_type(name: &str, key: &str, place: &Place, t: &mut Translator) -> Option<&'static EnvType> {
     if let Some(found) = environments().kinds.iter().find(|known| known.name == name) {
         return Some(found);
@@ -219,8 +219,8 @@ fn find_type(name: &str, key: &str, place: &Place, t: &mut Translator) -> Option
     None
 }
 
-/// Our settings of the environment: those of keys are set, the others go into `pairs`. Returns its own limit
-/// of actions, with the key that says it.
+/// Our settings of the environment. Those with a key are set directly, the others go into `pairs`. Returns
+/// the environment's own limit of actions, and the key that set it.
 fn settings(
     known: &Known,
     place: &Place,
@@ -263,7 +263,7 @@ fn settings(
     limit
 }
 
-/// The settings of RAGEN's kind, those of the tag over them, and those of keys over both.
+/// The defaults of RAGEN's kind, overridden by the tag's settings, overridden by keys.
 fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Translator) -> Vec<Setting> {
     let start = format!("{custom}env_config");
     // `null` takes the tag's own out.
@@ -291,8 +291,7 @@ fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Transla
     all
 }
 
-/// How many actions an episode may have: the tag's number, or the environment's own limit where that is
-/// lower.
+/// Most actions of an episode: the tag's number, or the environment's own limit if that is lower.
 fn actions(
     known: &Known,
     place: &Place,
@@ -330,13 +329,13 @@ fn actions(
     } else {
         pairs.push((ours, value.to_string()));
     }
-    // RAGEN's lake has no limit of its own, ours has that of gymnasium.
+    // RAGEN's lake has no limit of its own. Ours has gymnasium's.
     if known.env_type.kind == "frozen_lake" && value > 100.0 {
         t.set(&[&key, named_by], &format!("{}.max_steps", place.ours), &value.to_string());
     }
 }
 
-/// What the policy is told.
+/// Settings of the prompt that the policy gets.
 fn words(place: &Place, pairs: &mut Pairs, t: &mut Translator) {
     const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
     let custom = &place.custom;

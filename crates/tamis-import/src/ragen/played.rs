@@ -1,4 +1,4 @@
-//! What a run plays: environments by RAGEN's tags, those of its own, or none.
+//! What a run plays: environments by RAGEN's tags, our own section `environment`, or none.
 
 use super::env_type;
 use crate::owner::Owner;
@@ -22,14 +22,15 @@ pub(super) const FILES: [&str; 2] = ["data.train_files", "data.val_files"];
 pub(crate) enum Played {
     /// Environments of RAGEN's.
     Tag,
-    /// What stands under `environment`, which RAGEN's keys are put over.
+    /// The section `environment`, which RAGEN's keys change.
     Own,
     /// None: it has rows of a file, or a task that makes them.
     Nothing,
 }
 
 impl Played {
-    /// What the run plays: what is named, or in a whole command without a file of prompts RAGEN's default.
+    /// What the run plays: what is named. A whole command that names nothing and has no file of prompts plays
+    /// RAGEN's default.
     pub(crate) fn by(t: &Translator) -> Self {
         let is_of_custom = |given: &Given| given.key.starts_with(CUSTOM);
         let is_named = t.text(TRAIN_TAGS).is_some()
@@ -48,7 +49,7 @@ impl Played {
     }
 }
 
-/// The tags of one of the two lists.
+/// The tags of training or of validation.
 fn tags(key: &str, t: &Translator) -> Option<Vec<String>> {
     let node = &t.find(key)?.node;
     let mut tags: Vec<String> = match &node.value {

@@ -4,8 +4,8 @@ use super::played::{Place, TRAIN_TAGS, VAL_TAGS};
 use crate::translator::{Translator, show};
 use tamis_config::tree::{Value, parse_float};
 
-/// Training or validation: its tags, how many groups each of them has, how many there are, and RAGEN's
-/// default of that.
+/// Training or validation: its tags, the number of groups of each, the total number of groups, and RAGEN's
+/// default of the total.
 pub(super) struct Side {
     tags: &'static str,
     groups: &'static str,
@@ -41,7 +41,7 @@ fn total(side: &Side, t: &mut Translator) -> Option<f64> {
     t.number(side.total).or(t.whole.then_some(side.default))
 }
 
-/// The groups of each tag that is listed, in that order, where they are given and add up.
+/// The number of groups of each listed tag, in that order, if they are given and add up.
 pub(super) fn groups(side: &Side, t: &mut Translator) -> Option<Vec<f64>> {
     let node = t.find(side.groups)?.node.clone();
     if node.is_null() {
@@ -110,12 +110,12 @@ fn share(places: &[&Place], side: &Side, given: Option<Vec<f64>>, all: f64, t: &
     places.iter().map(of_tag).collect()
 }
 
-/// The keys that are given and say something, of some.
+/// Those of the given keys that have a value.
 fn said(keys: &[&'static str], t: &Translator) -> Vec<&'static str> {
     keys.iter().copied().filter(|key| t.text(key).is_some()).collect()
 }
 
-/// Sets how many levels an environment has, whatever a key of its own says.
+/// Sets the number of levels of an environment, overriding its own key.
 fn put(place: &Place, name: &str, from: &[&str], levels: f64, t: &mut Translator) {
     let ours = format!("{}.{name}", place.ours);
     for note in &mut t.notes {
@@ -124,7 +124,7 @@ fn put(place: &Place, name: &str, from: &[&str], levels: f64, t: &mut Translator
     t.set(from, &ours, &levels.to_string());
 }
 
-/// Training levels: shares as `n_groups` has them, and a level for each group of the run.
+/// Training levels: in the proportions of `n_groups`, with at least one level for each group of the run.
 fn train_sizes(places: &[Place], given: Option<Vec<f64>>, t: &mut Translator) {
     for place in places.iter().filter(|place| !place.trains) {
         put(place, "train_size", &[VAL_TAGS], 0.0, t);
@@ -151,7 +151,7 @@ fn train_sizes(places: &[Place], given: Option<Vec<f64>>, t: &mut Translator) {
     }
 }
 
-/// Validation levels: as many as there are groups.
+/// Validation levels: one for each group.
 fn val_sizes(places: &[Place], given: Option<Vec<f64>>, t: &mut Translator) {
     for place in places.iter().filter(|place| !place.validates) {
         put(place, "val_size", &[VAL_TAGS], 0.0, t);
@@ -166,7 +166,7 @@ fn val_sizes(places: &[Place], given: Option<Vec<f64>>, t: &mut Translator) {
     let shares = share(&validated, &VAL, given, all, t);
     let from = said(&[VAL.groups, VAL.total, VAL_TAGS, TRAIN_TAGS], t);
     for (number, (place, share)) in validated.iter().zip(shares).enumerate() {
-        // Levels that are left over where they are divided equally go to the first ones.
+        // If equal parts leave a remainder, the first environments get one more level.
         let is_first = !is_given && (number as f64) < all % validated.len() as f64;
         let levels = if is_first { share.floor() + 1.0 } else { share.floor() };
         put(place, "val_size", &from, levels, t);

@@ -9,12 +9,12 @@ const SETS: [(&str, [&str; 7]); 3] = [
     ("letters", ["W", ".", "G", "C", "B", "A", "@"]),
 ];
 
-/// What the cells are, in the same order.
+/// The meaning of the cells, in the same order.
 const CELLS: [&str; 7] = ["wall", "empty", "target", "box on target", "box", "player", "player on target"];
 
 const LOOKUP: &str = "grid_lookup.";
 
-/// What the symbol of a cell becomes: the first says which set it is, the others are part of that.
+/// The translation of a cell's symbol. The first symbol determines the set; the others belong to it.
 pub(super) fn of_cell(setting: &Setting, all: &[Setting]) -> Outcome {
     let first = all.iter().find(|other| other.name.starts_with(LOOKUP));
     match (find_set(all), first) {
@@ -39,7 +39,7 @@ pub(super) fn of_legend(symbol: &str, words: &str, all: &[Setting]) -> Outcome {
     }
 }
 
-/// The set that has all symbols that are given; the first where none is.
+/// The set that contains all given symbols; the first set if none are given.
 fn find_set(all: &[Setting]) -> Option<(&'static str, [&'static str; 7])> {
     let given: Vec<(&str, &str)> = (all.iter())
         .filter_map(|other| Some((other.name.strip_prefix(LOOKUP)?, other.value.as_str())))

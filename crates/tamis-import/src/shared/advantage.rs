@@ -27,7 +27,7 @@ pub(crate) fn estimator(t: &mut Translator) {
                         "verl's vectorised form takes no deviation below 0.001; here it is as in `grpo`",
                     );
                 }
-                // verl keeps the raw reward of a group of one.
+                // verl keeps the raw reward in a group of one.
                 if has_key(ours.as_str(), "singleton") {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }
@@ -44,8 +44,7 @@ pub(crate) fn estimator(t: &mut Translator) {
     }
 }
 
-/// Sets what advantages are divided by: `group`, `batch` or `none`. GRPO over passes has a key of its own for
-/// it.
+/// Sets the divisor of advantages: `group`, `batch` or `none`. GRPO over passes has a separate key for it.
 pub(crate) fn scale(t: &mut Translator, key: &str, scale: &str) {
     let kind = t.kind_of("objective.advantage").unwrap_or_default();
     match scale {
@@ -61,7 +60,7 @@ fn has_key(kind: &str, key: &str) -> bool {
     Advantage::shape().keys_of_kind(kind).iter().any(|spec| spec.name == key)
 }
 
-/// The estimator of ours that verl, EasyR1 or the fork of `cpo` has by this name.
+/// Our estimator for this name in verl, EasyR1 or the fork of `cpo`.
 pub(crate) fn estimator_of_ours(name: &str) -> Option<Advantage> {
     let name = match name {
         "grpo_vectorized" => "grpo",

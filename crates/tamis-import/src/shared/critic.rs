@@ -6,7 +6,7 @@ use super::advantage::estimator_of_ours;
 use crate::owner::Owner;
 use crate::translator::Translator;
 
-/// Whether the estimator that is asked for has a critic. If none is, a whole configuration has its owner's
+/// Whether the chosen estimator has a critic. If none is chosen, a whole configuration has its system's
 /// default: gae, and grpo in EasyR1.
 pub(crate) fn has_critic(owner: Owner, t: &Translator) -> bool {
     match t.text("algorithm.adv_estimator").as_deref() {

@@ -12,7 +12,7 @@ fn estimator(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// The estimator that the first of some keys names; the others are the switches of the KL.
+/// Sets the estimator from the first of some keys. The others are the switches of the KL.
 pub(crate) fn set_estimator(t: &mut Translator, keys: &[&str], default: &str) {
     let key = keys.first().copied().unwrap_or_default();
     let kind = t.text(key).unwrap_or_else(|| default.to_owned());

@@ -1,4 +1,4 @@
-//! Keys of what learns. Those systems learn in PyTorch; here PyTorch is one of two.
+//! Keys of the learner. The other systems learn in PyTorch; here PyTorch is one of two engines.
 
 use crate::translator::Translator;
 use tamis_config::render::scalar;
@@ -6,8 +6,8 @@ use tamis_config::tree::Value;
 
 const BACKEND: &str = "learner.backend";
 
-/// The layers that have an adapter, as YAML; `None` if the value of the key names none. Without a value they
-/// are those of `default`.
+/// The layers with an adapter, as YAML; `None` if the key's value names none. Without a value, `default` is
+/// used.
 pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String> {
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
     let Some(given) = t.find(key).filter(|given| !given.node.is_null()) else {
@@ -31,7 +31,7 @@ pub(crate) fn is_torch(t: &Translator) -> bool {
     t.text_of(BACKEND).as_deref() == Some("torch")
 }
 
-/// A key of PyTorch's that becomes one of ours if PyTorch learns, and nothing on the native engine.
+/// Translates a key of PyTorch to ours if the learner is PyTorch. It has no effect on the native engine.
 pub(crate) fn of_torch(key: &str, ours: &str, value: &str, native: &str, t: &mut Translator) {
     if is_torch(t) {
         t.set(&[key], ours, value);

@@ -2,8 +2,8 @@
 
 use crate::translator::Translator;
 
-/// A learning-rate schedule into one of ours: the keys of the steps of the warm-up, of their share, of what
-/// is left at the end and of the number of steps, and the names of the kind.
+/// Translates a learning-rate schedule. The arguments are the keys for the warm-up steps, their share, the
+/// final rate and the number of steps, and the names of the kinds.
 pub(crate) fn schedule(
     ours: &str,
     [steps, ratio, min_ratio, total]: [&str; 4],

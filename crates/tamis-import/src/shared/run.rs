@@ -13,8 +13,8 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
         serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
         _ => Vec::new(),
     };
-    // The loggers of other systems sort runs by the project, which is a folder here. TRL's is read by Trackio
-    // only.
+    // The loggers of other systems group runs by project, which is a folder here. TRL's is only read by
+    // Trackio.
     let project = t.text("trainer.project_name");
     let project_of_trl = t.text("project");
     let in_project = |kind: &str, place: &str, project: Option<&str>| match project {

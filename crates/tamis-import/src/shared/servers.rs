@@ -3,12 +3,13 @@
 use crate::translator::{Translator, show};
 use tamis_config::render::scalar;
 
-/// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.
+/// Options of an engine, with the flags of vLLM and SGLang that they become. An empty flag means that there
+/// is none.
 struct Flag {
     option: &'static str,
     vllm: &'static str,
     sglang: &'static str,
-    /// Of a switch: the value that needs a flag.
+    /// For a switch: the value that needs a flag.
     switch: Option<bool>,
 }
 
@@ -34,7 +35,7 @@ const FLAGS: [Flag; 9] = [
     },
 ];
 
-/// The option of an engine as an argument of its server, where it needs one.
+/// The option of an engine as an argument of its server, if it needs one.
 pub(crate) fn argument(t: &mut Translator, key: &str, option: &str, backend: &str) -> Option<String> {
     let flag = FLAGS.iter().find(|flag| flag.option == option)?;
     let name = if backend == "sglang" { flag.sglang } else { flag.vllm };
@@ -54,8 +55,8 @@ pub(crate) fn argument(t: &mut Translator, key: &str, option: &str, backend: &st
     Some(format!("{name}={value}"))
 }
 
-/// Has the run start servers of an engine, with the arguments that its options become; `name` is the key that
-/// names it.
+/// Makes the run start servers of an engine, with its options as arguments. `name` is the key that names the
+/// engine.
 pub(crate) fn engine(name: &str, backend: &str, t: &mut Translator) {
     let prefix = name.trim_end_matches("name");
     let mut arguments = Vec::new();
@@ -63,7 +64,7 @@ pub(crate) fn engine(name: &str, backend: &str, t: &mut Translator) {
         let key = format!("{prefix}{option}");
         arguments.extend(argument(t, &key, option, backend).map(|argument| (key, argument)));
     }
-    // They go before the keys of verl that say the same, and a server takes the last.
+    // They precede verl's own keys of the same meaning: a server uses the last one.
     arguments.extend(engine_kwargs(t, &format!("{prefix}engine_kwargs."), backend));
     launch(t, name, &arguments);
 }

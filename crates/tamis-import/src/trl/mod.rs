@@ -1,5 +1,5 @@
-//! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` under it and of its script, with their
-//! defaults there; those that older versions had too.
+//! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` that it extends, and of its script, with
+//! their defaults there. Includes fields of older versions.
 
 mod rewards;
 mod rules;
@@ -26,5 +26,5 @@ pub(super) const LISTS: [&str; 9] = [
 pub(super) const OLDER: [(&str, &str); 2] =
     [("evaluation_strategy", "eval_strategy"), ("per_gpu_train_batch_size", "per_device_train_batch_size")];
 
-/// Switches whose default says no more than "not given".
+/// Switches whose default only means "not given".
 pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointing", "disable_tqdm"];

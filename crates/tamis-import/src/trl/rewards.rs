@@ -17,7 +17,7 @@ fn find_registered(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The reward that a model is, named by the last part of its name, as TRL names it.
+/// The name of a reward that is a model, as in TRL: the last part of the model's name.
 fn reward_model(name: &str) -> String {
     let tail = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
     format!("name: {}, kind: model, path: {}", scalar(tail), scalar(name))

@@ -86,7 +86,7 @@ pub(crate) fn data(t: &mut Translator) {
     t.no_effect(TEST, "`data.val` is what is validated on");
 }
 
-/// What one of TRL's `datasets` is here; `None` where it asks for more than a file or a split has.
+/// The path of an entry of TRL's `datasets`; `None` if it needs more than a file or a split.
 fn path_of_mixture(item: &serde_json::Value) -> Option<String> {
     let text = |key: &str| item.get(key).and_then(serde_json::Value::as_str);
     let path = text("path")?;
@@ -106,7 +106,7 @@ fn path_of_mixture(item: &serde_json::Value) -> Option<String> {
     })
 }
 
-/// Whether a name is one on a hub: nothing is at the path that it would be.
+/// Whether a name is on a hub: there is no file at that path.
 fn is_on_hub(name: &str) -> bool {
     SplitName::parse(name).is_some() && !std::path::Path::new(name).exists()
 }
@@ -161,7 +161,7 @@ pub(crate) fn generation(t: &mut Translator) {
             "stop_strings" => "stop",
             "max_new_tokens" | "max_tokens" => "max_response_length",
             "do_sample" if value == true => continue,
-            // What vLLM understands beside them.
+            // Options that vLLM accepts in addition.
             _ if t.flag("use_vllm", false) && !name.contains('.') => {
                 t.set(&[KEY], &format!("rollout.server_parameters.{name}"), &value.to_string());
                 continue;
@@ -192,7 +192,7 @@ pub(crate) fn generation(t: &mut Translator) {
     t.no_effect(KEY, "it is empty");
 }
 
-/// Refuses an option of the schedule that it does not have; if it has all, `$known` says so.
+/// Refuses an unknown option of the schedule. If all are known, sets `$known`.
 pub(crate) fn known_options(key: &str, known: &str, t: &mut Translator) {
     let options = t.find(key).map(|given| given.node.to_json());
     let names =

@@ -4,14 +4,14 @@ use crate::translator::Translator;
 
 const MODE: &str = "trainer.v1.trainer_mode";
 
-/// Whether one of verl's asynchronous modes is asked for.
+/// Whether one of verl's asynchronous modes is on.
 pub(crate) fn is_asynchronous(t: &Translator) -> bool {
     let uses_v1 = t.text("trainer.use_v1").is_none_or(|text| !matches!(text.as_str(), "False" | "false"));
     let mode = t.text(MODE);
     uses_v1 && mode.is_some_and(|mode| matches!(mode.as_str(), "colocate_async" | "separate_async"))
 }
 
-/// Whether servers have GPUs of their own in the mode that is asked for.
+/// Whether servers have separate GPUs in the chosen mode.
 pub(crate) fn is_separate(t: &Translator) -> bool {
     is_asynchronous(t) && t.text(MODE).as_deref() == Some("separate_async")
 }
