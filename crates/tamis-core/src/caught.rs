@@ -1,7 +1,7 @@
-//! Panics of other people's libraries as values, so that a damaged file cannot end the program.
+//! Turns panics of outside libraries into values, so that a damaged file cannot end the program.
 //!
-//! No library of tamis touches the process-wide panic hook: [`catch`] only marks the thread while it runs,
-//! and a program that wants caught panics to stay unprinted asks [`is_catching`] in a hook of its own, as the
+//! No library of tamis touches the process-wide panic hook: [`catch`] only marks the thread while it runs. A
+//! program that does not want caught panics printed calls [`is_catching`] in a hook of its own, as the
 //! command line does.
 
 use std::any::Any;
@@ -12,10 +12,10 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call; a panic in it becomes the first line of its text.
+/// Runs a call. A panic in it becomes an error with the first line of the panic's text.
 ///
 /// # Errors
-/// The panic's text, or `an assertion failed` where it has none.
+/// The panic's text, or `an assertion failed` if it has none.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     let outer = CATCHING.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(call));
@@ -23,7 +23,7 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     outcome.map_err(|payload| text(payload.as_ref()))
 }
 
-/// Whether a panic of this thread would be caught by [`catch`]: a panic hook has nothing to print then.
+/// Whether [`catch`] would catch a panic of this thread: a panic hook then has nothing to print.
 pub fn is_catching() -> bool {
     CATCHING.get()
 }

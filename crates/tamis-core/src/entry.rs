@@ -1,4 +1,4 @@
-//! One named thing of the field, described where its code stands.
+//! One named thing of the field, described beside its code.
 
 /// Family of an entry: the configuration key that takes its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +33,7 @@ pub enum Family {
     EarlyStop,
     /// A measurement of a batch.
     Diagnostic,
-    /// Sharing sequences out over ranks and micro-batches.
+    /// Distribution of sequences over ranks and micro-batches.
     Balancing,
 }
 
@@ -58,17 +58,17 @@ impl Family {
         Self::Balancing,
     ];
 
-    /// The configuration key that takes its names, or the word for it where there is none.
+    /// The configuration key that takes its names, or a word for it if there is none.
     pub fn key(self) -> &'static str {
         self.words().0
     }
 
-    /// The heading of its part of the page.
+    /// The heading of its section of the page.
     pub fn heading(self) -> &'static str {
         self.words().1
     }
 
-    /// One of it, with its article, as in "`dapo` is a preset".
+    /// A member of the family with its article, as in "`dapo` is a preset".
     pub fn noun(self) -> &'static str {
         self.words().2
     }
@@ -104,28 +104,28 @@ pub struct Entry {
     pub name: &'static str,
     /// The kind of thing.
     pub family: Family,
-    /// Its effect, in one line: a sentence. Empty in the entry of a kind or value, whose text is the doc of
-    /// the line that registers it; [`catalogue::entries`](crate::catalogue::entries) fills it in.
+    /// Its effect, as one sentence on one line. Empty for a kind or value, whose text is the doc of the line
+    /// that registers it; [`catalogue::entries`](crate::catalogue::entries) fills it in.
     pub meaning: &'static str,
     /// Formula, in one line of plain text; empty for tasks and rewards.
     pub formula: &'static str,
     /// Paper with its arXiv number and equation, or the package that introduced it; empty for tasks and
     /// rewards.
     pub source: &'static str,
-    /// Configuration keys that it reads, by their whole names (`objective.entropy.coefficient`); their
-    /// defaults are the configuration's. Empty where it has none, and where it is a kind of a section, which
-    /// has them (rewards, advantages, shapings, policy losses, filters).
+    /// Configuration keys that it reads, by their full names (`objective.entropy.coefficient`); their
+    /// defaults are the configuration's. Empty if it has none, and for a kind of a section, which has the
+    /// keys itself (rewards, advantages, shapings, policy losses, filters).
     pub defaults: &'static [&'static str],
-    /// Results for singletons, uniform groups, unscored members, empty batches, one sentence each.
+    /// Results for singletons, uniform groups, unscored members and empty batches, one sentence each.
     pub degenerate: &'static [&'static str],
     /// Names in other systems: `("verl", "algorithm.adv_estimator=rloo")`.
     pub known_as: &'static [(&'static str, &'static str)],
-    /// Differences from those, each with the setting that gives their numbers, one sentence each.
+    /// Differences from those systems, each with the setting that gives their numbers, one sentence each.
     pub differences: &'static [&'static str],
 }
 
 impl Entry {
-    /// The rest of the entry of a kind or value: its text and its keys are those of its registration.
+    /// Completes the entry of a kind or value, whose text and keys come from its registration.
     pub const REGISTERED: Self = Self {
         name: "",
         family: Family::Filter,

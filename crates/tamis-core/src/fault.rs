@@ -1,6 +1,6 @@
-//! What failed, as a person reads it: the error of whatever no caller tells apart.
-//! An error that somebody matches is an enum; every other one is a [`Fault`], whose message is complete when
-//! it is made.
+//! Failures that no caller distinguishes, as text for a person.
+//! An error that some caller matches is an enum. Every other error is a [`Fault`], whose message is complete
+//! when it is created.
 
 use std::error::Error;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::setting::OutOfRange;
 
-/// An error and its sources, the outermost first. A source that an earlier text ends with or contains is
-/// left out: a wrapper that shows what it wraps need not show it twice.
+/// An error and its sources, the outermost first. A source is left out if an earlier text ends with it or
+/// contains it: a wrapper that shows its source need not show it twice.
 pub fn causes(error: &dyn Error) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -23,7 +23,7 @@ pub fn causes(error: &dyn Error) -> Vec<String> {
     texts
 }
 
-/// An error and its sources in one text: [`causes`] with colons between them.
+/// An error and its sources in one text: the texts of [`causes`], joined by colons.
 ///
 /// ```
 /// use tamis_core::fault::{self, Fault};
@@ -49,7 +49,7 @@ pub struct Fault {
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// A [`Fault`] with a message as `format!` makes it.
+/// A [`Fault`] with a message formatted as by `format!`.
 #[macro_export]
 macro_rules! fault {
     ($($message:tt)+) => { $crate::fault::Fault::new(format!($($message)+)) };
@@ -121,7 +121,7 @@ mod tests {
             chain(&outer.with_source(middle.with_source(inner)))
         };
         assert_eq!(of(["read", "open", "no such disk"]), "read: open: no such disk");
-        // The text before it ends with it, contains it, or contained it further up.
+        // The text before it ends with it or contains it, or an earlier one contains it.
         assert_eq!(
             of(["read: no such disk", "no such disk", "os error 2"]),
             "read: no such disk: os error 2"
@@ -131,7 +131,7 @@ mod tests {
             "no such disk (while reading)"
         );
         assert_eq!(of(["read: no such disk", "open", "no such disk"]), "read: no such disk: open");
-        // A wrapper that shows less than its source hides nothing.
+        // A wrapper that shows less than its source does not hide the source.
         assert_eq!(of(["read", "read a.json", ""]), "read: read a.json");
     }
 }

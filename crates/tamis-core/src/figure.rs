@@ -1,14 +1,14 @@
-//! Numbers as people read them, in lines, tables and messages.
+//! Numbers for people, in lines, tables and messages.
 //!
-//! Files get every digit; a person gets a number that fits a line. A reward of 1e300 written out is three
-//! hundred digits, so numbers far from 1 are shown in scientific form.
+//! Files get every digit; a person gets a number that fits into a line. A reward of 1e300 written out has
+//! three hundred digits, so numbers far from 1 are shown in scientific form.
 
 /// From here on, a number is shown in scientific form.
 const LARGE: f64 = 1e9;
 /// Below here, the shortest form is scientific.
 const SMALL: f64 = 1e-7;
 
-/// With so many digits after the point; from 1e9 on as a number and its exponent, with as many.
+/// With `digits` digits after the point; from 1e9 on in scientific form, with the same number of digits.
 ///
 /// ```
 /// use tamis_core::figure::fixed;
@@ -52,7 +52,7 @@ pub fn exact_percent(share: f64) -> String {
     format!("{}%", shortest((1e12 * share).round() / 1e10))
 }
 
-/// Bytes with one decimal of the largest unit that they fill.
+/// Bytes with one decimal, in the largest unit of which there is at least one.
 ///
 /// ```
 /// use tamis_core::figure::bytes;
@@ -63,14 +63,14 @@ pub fn bytes(bytes: u64) -> String {
     if unit == 1 { format!("{bytes} B") } else { format!("{:.1} {name}", bytes as f64 / unit as f64) }
 }
 
-/// The largest unit that so many bytes fill, in bytes, and its name.
+/// The largest unit that `bytes` fill at least once, in bytes, and its name.
 pub fn byte_unit(bytes: u64) -> (u64, &'static str) {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "B"))
 }
 
-/// With all the digits that tell it from every other number, and no more; from 1e9 on and below 1e-7 in
-/// scientific form, where that is shorter.
+/// With as many digits as distinguish it from every other number, and no more; from 1e9 on and below 1e-7 in
+/// scientific form, if that is shorter.
 ///
 /// ```
 /// use tamis_core::figure::shortest;
@@ -86,7 +86,7 @@ pub fn shortest(value: f64) -> String {
         return plain();
     }
     let scientific = format!("{value:e}");
-    // The plain form is made only where it is known to be short.
+    // The plain form is made only if it is known to be short.
     if value.abs() < 1e18 && value.abs() >= LARGE && plain().len() <= scientific.len() {
         return plain();
     }

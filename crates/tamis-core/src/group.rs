@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PromptId(pub u64);
 
-/// Number of a dispatch, unique in a run and increasing in dispatch order. The same prompt met again is
+/// Number of a dispatch, unique in a run and increasing in dispatch order. A prompt that is drawn again forms
 /// another group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupId(pub u64);
@@ -60,10 +60,11 @@ pub enum FinishReason {
     Length,
 }
 
-/// A named number about a trajectory, with the finer numbers it was summed from where the reward gave them.
+/// A named number about a trajectory, with the finer numbers of which it is the sum if the reward provides
+/// them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
-    /// The trajectory's number; NaN when the reward gave no answer.
+    /// The trajectory's number; NaN if the reward gave no answer.
     #[serde(with = "nan_as_null")]
     pub value: f64,
     /// One number per completion token (process rewards), summing to `value`.
@@ -74,7 +75,7 @@ pub struct Score {
     pub per_turn: Option<Vec<f64>>,
 }
 
-/// Names that no reward function can have: those of numbers that tamis computes itself.
+/// Names that no reward function may have: they belong to numbers that tamis computes itself.
 pub const RESERVED_SCORES: [&str; 6] =
     ["score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
 
@@ -84,29 +85,29 @@ impl Score {
         Self { value, per_token: None, per_turn: None }
     }
 
-    /// No answer: NaN, outside every statistic.
+    /// No answer: NaN, which all statistics leave out.
     pub fn unanswered() -> Self {
         Self::of(f64::NAN)
     }
 }
 
-/// One answer of the policy in a trajectory of several, with what an environment made of it.
+/// One answer of the policy in a trajectory of several, with the environment's reaction.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Turn {
-    /// Its first token among those of the trajectory.
+    /// Index of its first token in the trajectory.
     pub start: u32,
-    /// One past its last token. What stands between two turns, the environment wrote.
+    /// One past its last token. The environment wrote the tokens between two turns.
     pub end: u32,
-    /// First of the tokens that the policy saw before it, where it saw neither the prompt nor what stands
-    /// before that one; `None`: it goes on from the turn before.
+    /// The first token that the policy saw before this turn, if it saw neither the prompt nor earlier tokens;
+    /// `None`: the turn continues the one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_start: Option<u32>,
     /// The answer as text.
     pub text: String,
-    /// What the environment showed after it; empty after the last turn.
+    /// The environment's output after it; empty after the last turn.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub observation: String,
-    /// Whose message that is; empty: the user's.
+    /// Role of that message; empty: the user.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub role: String,
     /// Reward of the turn.
@@ -116,18 +117,19 @@ pub struct Turn {
     pub info: BTreeMap<String, f64>,
 }
 
-/// A text among the tokens of a trajectory, with its places among them.
+/// One text among a trajectory's tokens, by its indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Its first token. That of the first part, where it is also the first of its answer, follows the prompt.
+    /// Its first token. If that is also the first token of the answer (in the first part), it follows the
+    /// prompt.
     pub start: usize,
-    /// The first token after what was shown to the policy.
+    /// The first token after the part that the policy was shown.
     pub answer: usize,
     /// One past its last token.
     pub end: usize,
 }
 
-/// The texts that the tokens of an episode consist of, where they are not one that goes on from the prompt.
+/// The texts of which an episode's tokens consist, unless they are one text that continues the prompt.
 ///
 /// ```
 /// use tamis_core::group::{Part, Turn, parts};
@@ -142,7 +144,7 @@ pub fn parts(turns: &[Turn], num_tokens: usize) -> Vec<Part> {
     }
     let begin = |(place, turn): (usize, &Turn)| match turn.context_start {
         Some(start) => Some((start as usize, turn.start as usize)),
-        // What goes on from the prompt.
+        // The first answer continues the prompt.
         None => (place == 0).then_some((0, 0)),
     };
     let begun: Vec<(usize, usize)> = turns.iter().enumerate().filter_map(begin).collect();
@@ -150,17 +152,17 @@ pub fn parts(turns: &[Turn], num_tokens: usize) -> Vec<Part> {
     begun.iter().zip(ends).map(|(&(start, answer), end)| Part { start, answer, end }).collect()
 }
 
-/// What an environment made of a trajectory.
+/// An environment's results for a trajectory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Episode {
-    /// The answers in their order; at least one.
+    /// The answers in order; at least one.
     pub turns: Vec<Turn>,
-    /// Whether its task was solved; `None` where its environment does not say.
+    /// Whether the task was solved; `None` if the environment does not report it.
     #[serde(default)]
     pub is_success: Option<bool>,
-    /// Whether a limit (of turns, actions, tokens) ended it, and not the environment.
+    /// Whether a limit (of turns, actions, tokens) ended it rather than the environment.
     pub is_cut: bool,
-    /// Whether its environment gave no reward: a reward function has to.
+    /// Whether the environment gave no reward, so that a reward function must.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unscored: bool,
 }
@@ -176,7 +178,7 @@ impl Episode {
         mask
     }
 
-    /// The texts that its tokens consist of; see [`parts`].
+    /// The texts of which its tokens consist; see [`parts`].
     pub fn parts(&self, num_tokens: usize) -> Vec<Part> {
         parts(&self.turns, num_tokens)
     }
@@ -202,20 +204,20 @@ pub struct Trajectory {
     pub text: String,
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN where the
-    /// sampler did not say, 0 at tokens that the policy did not write.
+    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN if the
+    /// sampler did not report it, 0 at tokens that the policy did not write.
     #[serde(with = "nans_as_null")]
     pub logprobs: Vec<f32>,
     /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in
-    /// nats; `None` where the sampler does not say.
+    /// nats; `None` if the sampler does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
     /// Mask of the tokens that the policy produced \[T\]; `false` for tool and environment output.
     pub loss_mask: Vec<bool>,
-    /// Its turns, where it was played in an environment; `None`: the whole of it is one answer.
+    /// Its turns, if it was played in an environment; `None`: it is a single answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
-    /// Why it ended: its last answer, where it has several.
+    /// Why it ended; with several answers, why the last one ended.
     pub finish_reason: FinishReason,
     /// Oldest and newest policy version that sampled its tokens.
     pub versions: (PolicyVersion, PolicyVersion),
@@ -232,18 +234,18 @@ impl Trajectory {
         !self.reward.is_nan()
     }
 
-    /// Whether the sampler said the log-probability of every token.
+    /// Whether the sampler reported the log-probability of every token.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.iter().all(|logprob| !logprob.is_nan())
     }
 
-    /// Answers of the policy in it: one, where it was not played in an environment.
+    /// Number of the policy's answers: one, unless it was played in an environment.
     pub fn num_turns(&self) -> usize {
         self.episode.as_ref().map_or(1, |episode| episode.turns.len())
     }
 
-    /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where
-    /// there is no token at all.
+    /// Index of each turn's last token. An empty turn reuses the previous token's index. Empty if there is no
+    /// token at all.
     pub fn turn_ends(&self) -> Vec<usize> {
         match &self.episode {
             None => self.token_ids.len().checked_sub(1).into_iter().collect(),
@@ -255,12 +257,12 @@ impl Trajectory {
         }
     }
 
-    /// Number of tokens that the policy wrote: all of them, but for those of an environment.
+    /// Number of tokens that the policy wrote: all, except those of an environment.
     pub fn num_written(&self) -> usize {
         self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
     }
 
-    /// Whether the response limit cut it off.
+    /// Whether the response limit truncated it.
     pub fn is_truncated(&self) -> bool {
         self.finish_reason == FinishReason::Length
     }
@@ -279,7 +281,7 @@ pub struct Group {
     pub dispatched: PolicyVersion,
     /// Prompt tokens as the model saw them.
     pub prompt_token_ids: Vec<u32>,
-    /// Paths of the images that the model saw with them, in the order of their places.
+    /// Paths of the images that the model saw with them, in the order of their positions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
     /// Members in sample order \[G\].

@@ -1,12 +1,13 @@
 //! Kernel: rollout groups, filters, advantages, losses and the scheduling machine, all of it pure.
 //!
 //! Nothing here does I/O, waits, reads a clock or uses a tensor framework. Data flows one way through the
-//! modules: [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is
-//! generated next, what is trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`]
-//! (a loss value and one derivative per token), shared out over ranks and micro-batches by [`balance`];
-//! [`diagnostics`] measure a batch and [`early_stop`] says when a run goes on for nothing. [`random`] gives
-//! every draw its own key; [`ragged`] is how per-token data is laid out; [`figure`] writes numbers for
-//! people; [`weights`] has the words of the configuration for them; [`caught`] makes values of panics.
+//! modules: [`group`] (what was sampled) → [`filter`] (which groups have a signal) → [`schedule`] (what is
+//! generated next and what is trained on) → [`advantage`] → [`correction`] (weights and masks) →
+//! [`objective`] (a loss value and one derivative per token). [`balance`] distributes the work over ranks and
+//! micro-batches, [`diagnostics`] measure a batch, and [`early_stop`] detects runs that no longer make
+//! progress. [`random`] gives every draw its own key, [`ragged`] defines the layout of per-token data,
+//! [`figure`] formats numbers for people, [`weights`] has the configuration's words for weights, and
+//! [`caught`] turns panics into values.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged),
 //! V vocabulary.

@@ -1,7 +1,7 @@
-//! Text from outside, as it may be printed: what was sampled, answered or read must not move the cursor,
-//! recolour the terminal, forge a line or turn the reading direction.
+//! Makes outside text safe to print: sampled, received or read text must not move the cursor, recolour the
+//! terminal, forge a line or change the reading direction.
 
-/// One line: every control character written as an escape, ends of line and tabs too.
+/// One line: every control character is written as an escape, including line ends and tabs.
 ///
 /// ```
 /// use tamis_core::printable::one_line;
@@ -16,7 +16,7 @@ pub fn one_line(text: &str) -> String {
     shown
 }
 
-/// Several lines: as [`one_line`], with ends of line as they are and tabs as four spaces.
+/// Several lines: like [`one_line`], but line ends stay and tabs become four spaces.
 ///
 /// ```
 /// use tamis_core::printable::lines;
@@ -34,7 +34,7 @@ pub fn lines(text: &str) -> String {
     shown
 }
 
-/// On one line, of at most so many characters: the middle of a longer text is left out.
+/// One line of at most `longest` characters: the middle of a longer text is left out.
 ///
 /// ```
 /// use tamis_core::printable::cut_middle;
@@ -52,7 +52,7 @@ pub fn cut_middle(text: &str, longest: usize) -> String {
     format!("{}…{}", one_line(&start), one_line(&end))
 }
 
-/// On one line, of at most so many characters: the start of a longer text is left out.
+/// One line of at most `longest` characters: the start of a longer text is left out.
 ///
 /// ```
 /// use tamis_core::printable::cut_start;
@@ -76,8 +76,8 @@ fn push(shown: &mut String, character: char) {
     }
 }
 
-/// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and separators of lines that are
-/// no control characters.
+/// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and line separators that are not
+/// control characters.
 fn turns_direction(character: char) -> bool {
     matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

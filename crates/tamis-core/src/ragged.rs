@@ -27,7 +27,7 @@ pub(crate) fn check_length(column: &'static str, expected: usize, actual: usize)
     }
 }
 
-/// Tokens between the first offset and the last; fails where a trajectory ends before its start.
+/// Tokens between the first offset and the last; fails if a trajectory ends before its start.
 pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, Fault> {
     if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
         return Err(fault!("offsets of trajectory {row} go backwards"));
@@ -57,13 +57,13 @@ impl<T> Ragged<T> {
         ragged
     }
 
-    /// Other values, as many, with the same rows.
+    /// Other values with the same row lengths.
     pub(crate) fn cut_alike<U>(&self, values: Vec<U>) -> Ragged<U> {
         debug_assert_eq!(values.len(), self.values.len());
         Ragged { values, offsets: self.offsets.clone() }
     }
 
-    /// Wraps a flat vector cut at the given lengths; fails where they do not sum to its length.
+    /// Wraps a flat vector cut at the given lengths; fails if they do not sum to its length.
     pub fn from_lengths(values: Vec<T>, lengths: &[usize]) -> Result<Self, Fault> {
         let expected: usize = lengths.iter().sum();
         if expected != values.len() {
@@ -98,7 +98,7 @@ impl<T> Ragged<T> {
         self.values.len()
     }
 
-    /// Row i; panics where `i >= num_rows()`, as slices do.
+    /// Row i; panics if `i >= num_rows()`, as slices do.
     pub fn row(&self, i: usize) -> &[T] {
         &self.values[self.offsets[i]..self.offsets[i + 1]]
     }

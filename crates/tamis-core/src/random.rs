@@ -1,4 +1,4 @@
-//! Keyed randomness: every draw is a pure function of what it is for.
+//! Keyed randomness: every draw is a pure function of its purpose and coordinates.
 //!
 //! A [`Key`] is folded from a seed, a purpose and the coordinates of the draw; [`Key::block`] is
 //! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) at a counter.
@@ -34,13 +34,13 @@ pub enum Purpose {
     Objective = 9,
     /// Order of groups before they are cut into the critic's mini-batches.
     Critic = 10,
-    /// Tokens of a completion that a client asks a server for.
+    /// Tokens of a completion that a client requests from a server.
     Served = 11,
     /// Levels of an environment.
     Environment = 12,
     /// Choice of the prompts that are generated from.
     Selection = 13,
-    /// Choice of the kept groups that are copied where too few were kept.
+    /// Choice of the kept groups that are copied if too few were kept.
     Copies = 14,
     /// Choice of the training prompts that are held out.
     HoldOut = 15,
@@ -64,7 +64,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A text is no key.
+/// The text is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("a key is sixteen hexadecimal digits")]
 pub struct KeyError;
@@ -103,7 +103,7 @@ impl Key {
         self.0
     }
 
-    /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...); the order of
+    /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...). The order of
     /// coordinates matters.
     #[must_use]
     pub fn with(self, coordinate: u64) -> Self {
@@ -126,7 +126,7 @@ impl Key {
         (self.bits(counter) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in `0..bound` by multiplication (bias below `bound / 2^64`); 0 where `bound` is 0 or 1.
+    /// Uniform in `0..bound` by multiplication (bias below `bound / 2^64`); 0 if `bound` is 0 or 1.
     pub fn below(self, counter: u64, bound: u64) -> u64 {
         ((u128::from(self.bits(counter)) * u128::from(bound)) >> 64) as u64
     }

@@ -31,9 +31,9 @@ impl Architecture {
 }
 
 choice! {
-    /// The number format that weights are saved in. Computation is in f32 whatever it is.
+    /// The number format in which weights are saved. Computation is always in f32.
     pub enum SaveDtype {
-        /// 32 bits: what was trained, exactly.
+        /// 32 bits: the trained values exactly.
         F32 = "f32",
         /// bfloat16: half the size, 8 bits of precision.
         Bf16 = "bf16",

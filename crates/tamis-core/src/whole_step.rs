@@ -1,18 +1,18 @@
-//! Why a mini-batch cannot be trained on while the rest of its step is still generated.
+//! Reasons why a mini-batch cannot be trained on while the rest of its step is still being generated.
 //!
-//! A streaming schedule hands mini-batches out as they are ready. Trained on at once they give what they give
-//! in a whole batch only where nothing that is computed of one of its groups looks at others of the step.
-//! [`WholeStep`] lists the reasons; an estimator, a shaping or a filter names its own, the rest of a run's
-//! settings are looked through by [`StepUpdates`](crate::schedule::StepUpdates).
+//! A streaming schedule hands mini-batches out as soon as they are ready. Training on them at once gives the
+//! same result as training on the whole batch only if nothing that is computed for a group depends on other
+//! groups of the step. [`WholeStep`] lists the exceptions. An estimator, a shaping or a filter names its own;
+//! [`StepUpdates`](crate::schedule::StepUpdates) checks the rest of a run's settings.
 //!
-//! Parts that look at a mini-batch alone are no obstacle: losses, aggregations and their normalisers,
+//! Parts that depend only on the mini-batch are no obstacle: losses, aggregations and their normalisers,
 //! selections of tokens by covariance or entropy, an adaptive coefficient that moves after every update.
-//! Neither are passes by the policy as the step begins (log-probabilities of carried groups, say): the
-//! learner keeps its weights until the step is complete.
+//! Passes by the policy as of the start of the step (log-probabilities of carried groups, for example) are no
+//! obstacle either: the learner keeps those weights until the step is complete.
 
 use std::fmt;
 
-/// A property of a run that needs all groups of a step, or its end. `Display` is the reason.
+/// A property of a run that needs all groups of a step, or the end of the step. `Display` prints the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WholeStep {
     /// Advantages are whitened over the tokens or trajectories of the step.

@@ -60,11 +60,11 @@ filter
   kinds
     variance: Keeps a group whose members differ in the metric (largest minus smallest above `tolerance`)
     mean_range: Keeps a group whose mean of the metric lies between `low` and `high`
-    top_p: Keeps the best groups of a generation round that together hold the share `p` of the mass (RAGEN)
+    top_p: Keeps the best groups of a generation round that together have the share `p` of the mass (RAGEN)
     top_k: Keeps the `k` best groups of a generation round, or a `fraction` of all
     min_p: Keeps the groups of a generation round whose score is at least `p` times the best
-    percentile: Keeps the groups of a generation round ranked from the share `low` to the share `high`, best first
-    within_group: Keeps every group, and trains on those `k` of its members (or a `fraction`) whose metric varies most
+    percentile: Keeps the groups of a generation round whose rank is between the shares `low` and `high`, best first
+    within_group: Keeps every group, and trains on the `k` of its members (or a `fraction`) whose metric varies most
   also known as
     actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
     actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)

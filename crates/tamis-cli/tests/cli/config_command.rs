@@ -156,10 +156,10 @@ schedule.on_limit
   preset     cispo: error
   values
     error: The run stops with a diagnosis, as in verl.
-    use_partial: The groups that are there are trained on, as in EasyR1's dynamic sampling.
-    skip: The groups are given up and the next step starts.
-    keep_dropped: The groups that are there are trained on, and for the rest groups that the filter dropped in this step, those dispatched first (slime's `keep_when_insufficient`); never unscored ones. Counted as `kept_when_insufficient`. Not with `mode: streaming`.
-    duplicate: The groups that are there are trained on, and for the rest copies of them, each group as often as the others or once more (SkyRL's `dynamic_sampling.type: replace`). Counted as `duplicated`. Not with `mode: streaming`.
+    use_partial: The step trains on the groups that it has, as in EasyR1's dynamic sampling.
+    skip: The step discards its groups, and the next step starts.
+    keep_dropped: The step trains on the groups that it has, and fills the rest of the batch with groups that the filter dropped in this step, first dispatched first (slime's `keep_when_insufficient`); never with unscored ones. They are counted as `kept_when_insufficient`. Not with `mode: streaming`.
+    duplicate: The step trains on the groups that it has, and fills the rest of the batch with copies of them; numbers of copies differ by at most one (SkyRL's `dynamic_sampling.type: replace`). They are counted as `duplicated`. Not with `mode: streaming`.
   also known as
     algorithm.filter_groups.enable (verl, default False there)
     algorithm.use_dynamic_sample (EasyR1, default false there)

@@ -1,4 +1,4 @@
-//! The input of an estimator: rewards, and the columns that some need beyond them.
+//! The input of an estimator: rewards, and the further columns that some estimators need.
 
 use std::borrow::Cow;
 
@@ -14,28 +14,28 @@ pub struct Component<'a> {
     pub name: &'a str,
     /// Weight of the score in the sum.
     pub weight: f64,
-    /// Reward of each trajectory `[P][G]`; NaN: it gave no answer.
+    /// Reward of each trajectory `[P][G]`; NaN: no answer.
     pub rewards: &'a Ragged<f64>,
 }
 
-/// The columns that an estimator may look at. Columns beyond the rewards are optional; an estimator that
-/// needs one says so ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch
-/// without it.
+/// The columns that an estimator may use. Columns beyond the rewards are optional. An estimator that needs
+/// one lists it ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch without
+/// it.
 ///
 /// Trajectories are counted through the groups: trajectory i of `[B]` is the i-th value of `rewards`, B =
-/// P·G. Every per-token column has one row of the same length T per trajectory, masked tokens included; at
-/// masked tokens, and anywhere in an unscored trajectory, values may be anything, NaN included (except
-/// rewards, which masked tokens may carry).
+/// P·G. Every per-token column has one row per trajectory, of the same length T, masked tokens included. At
+/// masked tokens, and anywhere in an unscored trajectory, values may be anything, including NaN. Rewards are
+/// the exception: masked tokens may have them.
 #[derive(Debug, Clone, Copy)]
 pub struct AdvantageBatch<'a> {
     /// Reward of each trajectory, one row per group `[P][G]`; NaN: unscored.
     pub rewards: &'a Ragged<f64>,
-    /// Tokens trained on of each trajectory \[B\]. Not needed where the mask is given.
+    /// Tokens trained on of each trajectory \[B\]. Not needed if the mask is given.
     pub lengths: Option<&'a [usize]>,
     /// Mask of the tokens that the policy produced `[B][T]`; `false` for tool and environment output.
     pub mask: Option<&'a Ragged<bool>>,
-    /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward stands at
-    /// its last unmasked token.
+    /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward is at its
+    /// last unmasked token.
     pub token_rewards: Option<&'a Ragged<f64>>,
     /// Rewards per turn `[B][turns]`.
     pub turn_rewards: Option<&'a Ragged<f64>>,
@@ -54,7 +54,7 @@ pub struct AdvantageBatch<'a> {
     pub sum_pi_squared: Option<&'a Ragged<f64>>,
     /// Importance weights of the rollout correction `[B][T]`.
     pub rollout_weights: Option<&'a Ragged<f64>>,
-    /// The rewards that `rewards` is the weighted sum of \[K\].
+    /// The rewards whose weighted sum is `rewards` \[K\].
     pub components: Option<&'a [Component<'a>]>,
     /// Reward of a greedy completion of each prompt \[P\]; NaN: unscored.
     pub greedy_rewards: Option<&'a [f64]>,
@@ -62,8 +62,8 @@ pub struct AdvantageBatch<'a> {
     pub generated: Option<Generated<'a>>,
 }
 
-/// Marks the last unmasked token of every turn; where it is not known of which turn a token is \[T\], each
-/// run of unmasked tokens is one.
+/// Marks the last unmasked token of every turn. If the turn of each token \[T\] is not known, each run of
+/// unmasked tokens is a turn.
 pub(super) fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec<usize>) {
     ends.clear();
     let mut previous: Option<usize> = None;
@@ -83,7 +83,7 @@ pub(super) fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec
 }
 
 impl<'a> AdvantageBatch<'a> {
-    /// A batch of outcome rewards alone.
+    /// A batch with only outcome rewards.
     pub fn of_rewards(rewards: &'a Ragged<f64>) -> Self {
         Self {
             rewards,
@@ -109,7 +109,7 @@ impl<'a> AdvantageBatch<'a> {
         self.rewards.num_values()
     }
 
-    /// Whether a column can be read.
+    /// Whether a column is available.
     pub fn has(&self, column: Column) -> bool {
         match column {
             Column::Lengths => self.lengths.is_some() || self.mask.is_some(),
@@ -123,7 +123,7 @@ impl<'a> AdvantageBatch<'a> {
         }
     }
 
-    /// A per-token column of numbers; `None` where it was not given or is none.
+    /// A per-token column of numbers; `None` if it was not given or is no such column.
     fn numbers(&self, column: Column) -> Option<&'a Ragged<f64>> {
         match column {
             Column::TokenRewards => self.token_rewards,
@@ -137,17 +137,17 @@ impl<'a> AdvantageBatch<'a> {
         }
     }
 
-    /// A per-token column that an estimator cannot do without.
+    /// A per-token column that an estimator needs.
     pub(crate) fn tokens(&self, column: Column, estimator: &'static str) -> Result<&'a Ragged<f64>> {
         self.numbers(column).ok_or_else(|| missing(column, estimator))
     }
 
-    /// The mask, for an estimator that cannot do without.
+    /// The mask, for an estimator that needs it.
     pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>> {
         self.mask.ok_or_else(|| missing(Column::Mask, estimator))
     }
 
-    /// Tokens trained on of trajectory i, from the lengths otherwise the mask; 0 where neither is given.
+    /// Tokens trained on of trajectory i, from the lengths or else the mask; 0 if neither is given.
     pub(crate) fn length(&self, i: usize) -> usize {
         match (self.lengths, self.mask) {
             (Some(lengths), _) => lengths[i],
@@ -156,7 +156,7 @@ impl<'a> AdvantageBatch<'a> {
         }
     }
 
-    /// Rewards of a component, NaN where the trajectory is unscored: it is outside that component's
+    /// Rewards of a component; NaN if the trajectory is unscored, which leaves it out of that component's
     /// statistics too.
     pub(crate) fn component(&self, component: &Component<'a>) -> Cow<'a, Ragged<f64>> {
         let (rewards, answers) = (self.rewards.values(), component.rewards.values());
@@ -175,7 +175,7 @@ impl<'a> AdvantageBatch<'a> {
         Cow::Owned(scored)
     }
 
-    /// Number of turns of trajectory i that have an unmasked token; 0 where no mask is given.
+    /// Number of turns of trajectory i that have an unmasked token; 0 if no mask is given.
     pub(crate) fn num_turns(&self, i: usize) -> usize {
         let mut ends = Vec::new();
         if let Some(mask) = self.mask {
@@ -184,8 +184,8 @@ impl<'a> AdvantageBatch<'a> {
         ends.len()
     }
 
-    /// Whether all lengths fit together, all needed columns are there, and what will be read is finite.
-    /// Linear in what is checked.
+    /// Whether all lengths fit together, all needed columns are there, and everything that will be read is
+    /// finite. Linear in what is checked.
     pub(crate) fn check(&self, estimator: &'static str, needs: &[Column], uses: &[Column]) -> Result<()> {
         if let Some(&column) = needs.iter().find(|&&column| !self.has(column)) {
             return Err(missing(column, estimator));
@@ -254,7 +254,7 @@ impl<'a> AdvantageBatch<'a> {
         Ok(())
     }
 
-    /// Whether a per-token column is cut like the mask.
+    /// Whether a per-token column has the same row lengths as the mask.
     fn same_rows(&self, column: Column, offsets: &[usize]) -> Result<()> {
         let (expected, actual) = (self.num_trajectories(), offsets.len() - 1);
         if expected != actual {
@@ -267,8 +267,8 @@ impl<'a> AdvantageBatch<'a> {
         self.mask.map_or(Ok(()), |mask| row_lengths(column, mask.offsets(), offsets))
     }
 
-    /// Whether what an estimator reads of a column is finite: all of a scored trajectory's row, or its
-    /// unmasked tokens.
+    /// Whether everything that an estimator reads of a column is finite: the whole row of a scored
+    /// trajectory, or its unmasked tokens.
     fn finite(&self, column: Column, numbers: &Ragged<f64>, only_unmasked: bool) -> Result<()> {
         for (trajectory, (reward, row)) in self.rewards.values().iter().zip(numbers.rows()).enumerate() {
             if reward.is_nan() {
@@ -305,8 +305,8 @@ fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<(
 }
 
 fn finite_rewards(name: &str, rewards: &Ragged<f64>) -> Result<()> {
-    // One pass over the flat values; which group it was is looked up only where there is something to report.
-    // In chunks without an exit, so that it vectorises.
+    // One pass over the flat values; the group is looked up only if there is something to report. In chunks
+    // without an early exit, so that it vectorises.
     let has_infinite = |chunk: &[f64]| chunk.iter().fold(false, |found, reward| found | reward.is_infinite());
     if !rewards.values().chunks(256).any(has_infinite) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The reward less the mean of the whole batch: groups play no part, and one completion a prompt is enough.
+//! The reward less the mean of the whole batch. Groups are ignored, and one completion per prompt is enough.
 
 use super::statistics::Moments;
 use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Result};

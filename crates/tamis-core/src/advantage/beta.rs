@@ -31,17 +31,17 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * shifted.ln() - shifted + series.ln()
 }
 
-/// Density of Beta(alpha, beta) at p, for alpha, beta > 0 and p in `[0, 1]`: 0, finite or infinite at the
-/// ends as the exponents say.
+/// Density of Beta(alpha, beta) at p, for alpha, beta > 0 and p in `[0, 1]`. At the ends it is 0, finite or
+/// infinite according to the exponents.
 ///
 /// `p^(alpha - 1)·(1 - p)^(beta - 1) / B(alpha, beta)`.
 pub(super) fn density(p: f64, alpha: f64, beta: f64) -> f64 {
     let exponents = [alpha - 1.0, beta - 1.0];
     if exponents.iter().all(|exponent| *exponent == 0.0) {
-        // Uniform, and exactly so.
+        // Uniform, and exactly 1.
         return 1.0;
     }
-    // An exponent of 0 makes its factor 1 even where the base is 0.
+    // An exponent of 0 makes its factor 1 even if the base is 0.
     let log_factor = |base: f64, exponent: f64| if exponent == 0.0 { 0.0 } else { exponent * base.ln() };
     let log_norm = ln_gamma(alpha) + ln_gamma(beta) - ln_gamma(alpha + beta);
     (log_factor(p, exponents[0]) + log_factor(1.0 - p, exponents[1]) - log_norm).exp()

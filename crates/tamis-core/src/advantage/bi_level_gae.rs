@@ -37,17 +37,17 @@ settings! {
     /// With `V(end_k)` the value at the last token of turn k and `R_k` its reward:
     /// `D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k)`, `A_k = D_k + turn_gamma·lambda·A_(k+1)`. The turn's
     /// return `A_k + V(end_k)` is then the only reward of its tokens, whose GAE with `gamma` and `lambda`
-    /// begins anew in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` from
-    /// before.
+    /// starts again in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` before
+    /// whitening.
     ///
     /// Source: RAGEN `compute_bi_level_gae_advantage_return` (VAGEN, section 3.3).
     ///
     /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, otherwise token rewards `[B][T]` summed
     /// over each turn, otherwise the trajectory's reward in its last turn; turns `[B][T]`, otherwise each run
-    /// of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
+    /// of unmasked tokens is a turn. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
     ///
     /// # Errors
-    /// If a trajectory has another number of turn rewards than turns.
+    /// A trajectory does not have as many turn rewards as turns.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, BiLevelGae};
@@ -78,7 +78,7 @@ settings! {
         turn_gamma: f64 = 0.95, Between(0.0, 1.0);
         /// Whiten advantages over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -35,7 +35,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "the paper leaves the estimator of Var[p] open: `ddof: 0` keeps alpha and beta at 1 or above; BNPO's \
             code takes `ddof: 1` and clamps (`at_least_one`)",
-        "BNPO's code takes p = 0 for a prompt with one sample, and NaN where success rates do not differ",
+        "BNPO's code takes p = 0 for a prompt with one sample, and NaN if success rates do not differ",
         "TRL's `loss_type=bnpo` is another thing: a token mean over the local micro-batch",
     ],
     ..Entry::REGISTERED
@@ -47,11 +47,11 @@ settings! {
     ///
     /// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise
     /// the variance of the gradient), section 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a
-    /// baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops uniform groups
-    /// changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
+    /// baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops uniform groups would
+    /// change the moments, so they are taken before it ([`AdvantageBatch::generated`]).
     ///
     /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With
-    /// components the mean over them, each with its own statistics. Degenerate cases: see the catalogue's
+    /// components: the mean over them, each with its own statistics. Degenerate cases: see the catalogue's
     /// entry.
     ///
     /// ```
@@ -63,7 +63,7 @@ settings! {
     /// // f(1/4; 2, 2) = 6·1/4·3/4 = 9/8.
     /// let fixed = Bnpo { alpha: Some(2.0), beta: Some(2.0), ..Bnpo::default() };
     /// assert!((fixed.advantages(&batch)?.values()[0] - 2.0 / 3.0).abs() < 1e-14);
-    /// // One prompt says nothing about the spread.
+    /// // One prompt gives no estimate of the spread.
     /// assert_eq!(Bnpo::default().advantages(&batch)?.values(), [0.75, -0.25, -0.25, -0.25]);
     /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
     /// ```
@@ -75,7 +75,7 @@ settings! {
         beta: Option<f64> = None, Positive;
         /// Delta degrees of freedom of the variance over prompts: 0 divides by n, 1 by n - 1.
         ddof: u8 = 0, Between(0.0, 1.0);
-        /// Take fitted parameters below 1 as 1 (there are such only with `ddof: 1`).
+        /// Replace fitted parameters below 1 by 1 (they occur only with `ddof: 1`).
         at_least_one: bool = true;
         /// Largest weight of a prompt.
         max_weight: f64 = 1e6, Positive;
@@ -86,7 +86,7 @@ settings! {
     }
 }
 
-/// Whether all scored rewards are in the range that an estimator is defined on.
+/// Whether all scored rewards are in the range for which an estimator is defined.
 pub(super) fn check_range(
     estimator: &'static str,
     rewards: &Ragged<f64>,
@@ -104,7 +104,7 @@ pub(super) fn check_bounds(low: f64, high: f64) -> Result<()> {
 }
 
 impl Bnpo {
-    /// Alpha and beta for the statistics of a step, whose rewards lie in `low..=high`.
+    /// Alpha and beta from the statistics of a step whose rewards are in `low..=high`.
     pub fn parameters(&self, generated: &GeneratedStatistics) -> (f64, f64) {
         let width = self.high - self.low;
         let mean = (generated.mean() - self.low) / width;
@@ -120,8 +120,7 @@ impl Bnpo {
         (self.alpha.unwrap_or(alpha), self.beta.unwrap_or(beta))
     }
 
-    /// Advantages of one reward, 0 for unscored members, of which `generated` are the statistics before
-    /// filtering.
+    /// Advantages of one reward, 0 for unscored members; `generated` are its statistics before filtering.
     fn of(&self, rewards: &Ragged<f64>, generated: &GeneratedStatistics, share: f64) -> Result<Ragged<f64>> {
         check_range(ENTRY.name, rewards, (self.low, self.high))?;
         let (alpha, beta) = self.parameters(generated);

@@ -37,8 +37,8 @@ settings! {
     /// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the
     /// rewards of the last `window` steps.
     ///
-    /// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps
-    /// are the state.
+    /// Source: none published; the catalogue's entry lists our interpretation. The counts of recent steps are
+    /// the state.
     ///
     /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear.
     /// Degenerate cases: see the catalogue's entry.
@@ -60,9 +60,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct BnpoRunning {
-        /// Number of last steps whose rewards count, this one included.
+        /// Number of latest steps whose rewards count, including this one.
         window: usize = 10, AtLeast(1.0);
-        /// Number of successes, and of failures, that count before any was seen.
+        /// Number of successes, and of failures, that count initially.
         prior: f64 = 1.0, Positive;
         /// Number added to the variance of the success rate, whose root divides the advantage.
         delta: f64 = 1e-4, NonNegative;

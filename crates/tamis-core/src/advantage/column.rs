@@ -1,9 +1,9 @@
-//! The columns that an estimator may look at beyond the rewards.
+//! The columns that an estimator may use besides the rewards.
 
-/// A column of an [`AdvantageBatch`](super::AdvantageBatch) beyond the rewards.
+/// A column of an [`AdvantageBatch`](super::AdvantageBatch) besides the rewards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Column {
-    /// Tokens trained on, per trajectory; counted from the mask where that is given.
+    /// Tokens trained on, per trajectory; counted from the mask if that is given.
     Lengths,
     /// Mask of the tokens that the policy produced.
     Mask,
@@ -54,7 +54,7 @@ impl Column {
         }
     }
 
-    /// The column's content and its provider, to complete a refusal.
+    /// The column's content and its provider, for an error message.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Lengths => "number of tokens trained on of each trajectory",

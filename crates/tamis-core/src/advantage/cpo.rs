@@ -1,5 +1,5 @@
-//! CPO: GRPO's advantage, moved by how much the gold answer in the prompt changes the log-probability of the
-//! completion.
+//! CPO: GRPO's advantage, changed by the effect of the gold answer in the prompt on the log-probability of
+//! the completion.
 
 use super::{
     AdvantageBatch, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo, Result, Scale,
@@ -27,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
     known_as: &[("26hzhang/verl", "algorithm.adv_estimator=cpo, +algorithm.gold_as_hint=True")],
     differences: &[
         "the fork compares a list with a number, so that no group is ever found all right or all wrong; \
-            wrong completions then fall under the bound |A|/2, which is 0 where all are wrong. Here groups \
+            wrong completions then fall under the bound |A|/2, which is 0 if all are wrong. Here groups \
             are told apart by their rewards, as the fork's text says",
         "the fork moves advantages inside the micro-batch of every epoch, in place, so that a second epoch \
             moves them again; here they are moved once per step",
@@ -40,7 +40,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Unit that the contrast with the gold answer is taken over.
+    /// Unit over which the contrast with the gold answer is taken.
     pub enum CpoWrap {
         /// The completion: the mean over its tokens.
         SeqKl = "seq_kl",
@@ -50,14 +50,14 @@ choice! {
 }
 
 settings! {
-    /// GRPO's advantage moved by the contrast between the policy with and without the gold answer.
+    /// GRPO's advantage, changed by the contrast between the policy with and without the gold answer.
     ///
     /// The contrast of a token is `lg - l`: its log-probability given the gold answer less the old one. A
-    /// completion is right where its reward is at least `right`. Rights are raised by `pos_alpha` times their
-    /// entropy, wrongs moved by `neg_alpha` times their contrast. In mixed groups both are bounded by
-    /// `|A|/2`, so that the sign of A stays.
+    /// completion is right if its reward is at least `right`. Right completions are raised by `pos_alpha`
+    /// times their entropy, wrong ones changed by `neg_alpha` times their contrast. In mixed groups both
+    /// changes are bounded by `|A|/2`, so that the sign of A stays.
     ///
-    /// Source: the fork 26hzhang/verl; no paper. The formula and what differs there: the catalogue's entry.
+    /// Source: the fork 26hzhang/verl; no paper. The catalogue's entry has the formula and the differences.
     ///
     /// Shapes: rewards `[P][G]`, mask, old and gold log-probabilities and (for `pos_alpha` other than 0)
     /// entropy `[B][T]` to advantages `[P][G]`, or `[B][T]` for [`CpoWrap::TokKl`]. Linear in N.
@@ -79,32 +79,32 @@ settings! {
     /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
     /// ```
     pub struct Cpo {
-        /// Unit that the contrast with the gold answer is taken over.
+        /// Unit over which the contrast with the gold answer is taken.
         wrap: CpoWrap = CpoWrap::SeqKl;
         /// Weight of the entropy by which right completions are raised.
         pos_alpha: f64 = 0.0;
-        /// Weight of the contrast by which wrong completions are moved.
+        /// Weight of the contrast by which wrong completions are changed.
         neg_alpha: f64 = 1.0;
         /// Least reward of a right completion (the fork rewards with -1 and 1).
         right: f64 = 1.0;
-        /// The prompt as the policy that knows the answer sees it: `{prompt}` is the text, or the user's last
-        /// message, `{gold}` its gold answer. Where it is too long it is cut from the left.
+        /// The prompt for the policy that knows the answer: `{prompt}` is the text, or the user's last
+        /// message, and `{gold}` its gold answer. A text that is too long is cut from the left.
         gold_hint: String = "{prompt}\n\nThe right answer is {gold}.\n".to_owned();
         ..grpo: Grpo;
     }
 }
 
-/// One completion: its columns \[T\] and what its rewards say.
+/// One completion: its columns \[T\] and the facts from its rewards.
 struct Completion<'a> {
     mask: &'a [bool],
     old: &'a [f64],
     gold: &'a [f64],
-    /// Only where `pos_alpha` is not 0.
+    /// Only if `pos_alpha` is not 0.
     entropy: Option<&'a [f64]>,
     /// GRPO's.
     advantage: f64,
     is_right: bool,
-    /// Whether its group holds rights and wrongs.
+    /// Whether its group has right and wrong completions.
     is_mixed: bool,
 }
 
@@ -119,7 +119,7 @@ impl Completion<'_> {
         if count == 0 { 0.0 } else { sum / count as f64 }
     }
 
-    /// Least entropy of the unmasked tokens and the width of their range.
+    /// Least entropy of the unmasked tokens, and the width of their range.
     fn entropy_range(&self) -> (f64, f64) {
         let Some(entropy_t) = self.entropy else { return (0.0, 0.0) };
         let unmasked = entropy_t.iter().zip(self.mask).filter(|&(_, &on)| on).map(|(&entropy, _)| entropy);
@@ -147,7 +147,7 @@ impl Cpo {
         advantage + shift
     }
 
-    /// The advantage of each token of a completion; 0 where it is masked.
+    /// The advantage of each token of a completion; 0 if it is masked.
     fn of_tokens<'a>(&'a self, completion: &'a Completion<'a>) -> impl Iterator<Item = f64> + 'a {
         let Completion { advantage, is_mixed, old, gold, .. } = *completion;
         let bound = if is_mixed { advantage.abs() / 2.0 } else { f64::INFINITY };

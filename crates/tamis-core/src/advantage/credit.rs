@@ -1,14 +1,14 @@
-//! Assigns rewards to tokens, and sums the rewards to come from each token.
+//! Assigns rewards to tokens, and sums the rewards from each token on.
 
 use super::AdvantageBatch;
 use crate::choice;
 use crate::ragged::Ragged;
 
 choice! {
-    /// Token that a reward on a masked token (tool or environment output) counts for.
+    /// Token to which a reward on a masked token (tool or environment output) is assigned.
     pub enum MaskedRewards {
-        /// The last token of the policy before it, whose consequence it is; before the first such token the
-        /// reward is lost.
+        /// The last token of the policy before it, which caused it. Before the first such token the reward is
+        /// lost.
         Credited = "credited",
         /// None: such rewards are lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token
         /// baselines.
@@ -16,10 +16,10 @@ choice! {
     }
 }
 
-/// Rewards of trajectory i by the unmasked token that they belong to, into a vector \[T\] of the caller; 0 at
-/// masked tokens.
+/// Writes the rewards of trajectory i to the unmasked tokens to which they belong, in the caller's vector
+/// \[T\]; 0 at masked tokens.
 ///
-/// Without rewards per token the trajectory's reward stands at its last unmasked token.
+/// Without rewards per token the trajectory's reward goes to its last unmasked token.
 pub(crate) fn credit(
     batch: &AdvantageBatch<'_>,
     i: usize,
@@ -48,8 +48,8 @@ pub(crate) fn credit(
     }
 }
 
-/// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked
-/// token; 0 at masked tokens.
+/// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, with next the next
+/// unmasked token; 0 at masked tokens.
 fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     let mut to_go = 0.0;
     for (credit, &on) in credit_t.iter_mut().zip(mask_t).rev() {
@@ -60,8 +60,8 @@ fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     }
 }
 
-/// Rewards to go of every trajectory of a batch `[B][T]`: what [`credit`] gives each unmasked token and what
-/// follows it. 0 at masked tokens, and everywhere in unscored trajectories.
+/// Rewards to go of every trajectory of a batch `[B][T]`: the sum of the rewards from each unmasked token on,
+/// as assigned by [`credit`]. 0 at masked tokens, and everywhere in unscored trajectories.
 pub(crate) fn returns(
     batch: &AdvantageBatch<'_>,
     mask: &Ragged<bool>,
@@ -102,7 +102,7 @@ mod tests {
         let rewards = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
         assert_eq!(credits(Some(rewards), MaskedRewards::Credited), [0.0, 2.0, 12.0, 0.0, 48.0, 0.0]);
         assert_eq!(credits(Some(rewards), MaskedRewards::Lost), [0.0, 2.0, 4.0, 0.0, 16.0, 0.0]);
-        // An outcome stands at the last token of the policy, whatever follows it.
+        // An outcome is at the last token of the policy, whatever follows it.
         assert_eq!(credits(None, MaskedRewards::Lost), [0.0, 0.0, 0.0, 0.0, 7.0, 0.0]);
     }
 

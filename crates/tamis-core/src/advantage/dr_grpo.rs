@@ -1,4 +1,4 @@
-//! Dr. GRPO's advantage: centred on the group, divided by nothing.
+//! Dr. GRPO's advantage: centred on the group, without a divisor.
 
 use super::{
     AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Grpo, Result, Scale, SingletonAdvantage,
@@ -42,7 +42,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct DrGrpo {
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

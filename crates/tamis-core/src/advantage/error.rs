@@ -14,7 +14,7 @@ pub enum AdvantageError {
     /// A setting outside its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// A setting outside the range that others of its estimator leave.
+    /// A setting outside the range that the estimator's other settings leave.
     #[error("advantage setting `{setting}` is {}; expected {expected}", shortest(*.value))]
     Setting {
         /// Name of the setting.
@@ -44,5 +44,5 @@ pub(crate) fn in_range(
     if fine { Ok(()) } else { Err(AdvantageError::Setting { setting, value, expected }) }
 }
 
-/// What an estimator or a change to advantages comes to.
+/// Result of an estimator or of a change to advantages.
 pub type Result<T, E = AdvantageError> = std::result::Result<T, E>;

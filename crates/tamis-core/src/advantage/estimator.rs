@@ -1,4 +1,4 @@
-//! The one mechanism of all estimators: a trait, and what comes out.
+//! The common interface of all estimators: a trait, and its result.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ impl Advantages {
     }
 }
 
-/// State that estimators carry from step to step: saved in checkpoints, an input and an output of every call.
+/// State that estimators carry from step to step: saved in checkpoints, input and output of every call.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageState {
@@ -57,7 +57,7 @@ pub struct AdvantageState {
 pub struct RecentStep {
     /// Sum of the rewards of its scored trajectories.
     pub successes: f64,
-    /// Sum of what they fell short of 1.
+    /// Sum of the amounts by which they are below 1.
     pub failures: f64,
 }
 
@@ -66,15 +66,15 @@ pub struct RecentStep {
 pub struct Estimate {
     /// The advantages.
     pub advantages: Advantages,
-    /// Returns, the targets of a critic's values, per token `[B][T]`, where the estimator forms them.
+    /// Returns, the targets of a critic's values, per token `[B][T]`, if the estimator computes them.
     pub returns: Option<Ragged<f64>>,
     /// State for the next step.
     pub state: AdvantageState,
 }
 
 impl Estimate {
-    /// One number per trajectory, 0 where it is not finite (as NaN of unscored members is not), and nothing
-    /// else new.
+    /// One number per trajectory, 0 if it is not finite (for example NaN for an unscored member); nothing
+    /// else changes.
     pub(crate) fn per_trajectory(advantages: Ragged<f64>, state: &AdvantageState) -> Self {
         let advantages = Advantages::PerTrajectory(zero_where_not_finite(advantages));
         Self { advantages, returns: None, state: state.clone() }
@@ -95,63 +95,62 @@ impl Estimate {
 /// # Ok::<(), &str>(())
 /// ```
 ///
-/// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an
-/// infinite reward is an error; every advantage is finite; the same batch and state give the same bits; time
-/// is linear in what is read.
+/// Every estimator fulfils these rules. A trajectory whose reward is NaN is unscored: it is left out of all
+/// statistics and gets 0. An infinite reward is an error. Every advantage is finite. The same batch and state
+/// give the same bits. Time is linear in what is read.
 pub trait AdvantageEstimator: Named + Ranged {
-    /// Columns beyond the rewards without which there is no advantage: the trainer provides them or refuses
-    /// at start.
+    /// Columns besides the rewards that it needs: the trainer provides them or refuses to start.
     fn needs(&self) -> &'static [Column] {
         &[]
     }
 
-    /// Columns that are read where they are given.
+    /// Columns that are read if they are given.
     fn uses(&self) -> &'static [Column] {
         &[]
     }
 
-    /// Why its advantages wait for the whole step; `None`: those of a group depend on that group alone.
+    /// Why its advantages need the whole step; `None`: those of a group depend only on the group.
     fn whole_step(&self) -> Option<WholeStep> {
         None
     }
 
-    /// Baseline of the rewards where it is not the group's: `a critic`. A group whose members all score the
-    /// same then teaches something.
+    /// Baseline of the rewards if it is not the group's: `a critic`. A group whose members all have the same
+    /// score then has something to teach.
     fn baseline_beyond_group(&self) -> Option<&'static str> {
         None
     }
 
-    /// Least and largest reward that it is defined for; `None`: any.
+    /// Least and greatest reward for which it is defined; `None`: any.
     fn reward_range(&self) -> Option<(f64, f64)> {
         None
     }
 
-    /// Over what the deviation that divides advantages is taken, where a key decides it.
+    /// The rewards whose deviation divides the advantages, if a key decides it.
     fn divisor(&self) -> Option<Scale> {
         None
     }
 
-    /// The text in which `{prompt}` and `{gold}` stand for a prompt and its gold answer, of an estimator that
-    /// needs [`Column::GoldLogprobs`].
+    /// The text in which `{prompt}` and `{gold}` are replaced by a prompt and its gold answer, for an
+    /// estimator that needs [`Column::GoldLogprobs`].
     fn gold_hint(&self) -> Option<&str> {
         None
     }
 
-    /// Whether every setting is in range, and they go together.
+    /// Whether every setting is in range and they fit together.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first setting that is not.
     fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }
 
-    /// The computation itself, on a batch that [`Self::estimate`] has checked.
+    /// The computation, on a batch that [`Self::estimate`] has checked.
     fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate>;
 
     /// Advantages in the batch's order, with returns and the next state.
     ///
     /// # Errors
-    /// A setting out of range, a missing column, columns that do not fit together, a number that is not
+    /// A setting is out of range, a column is missing, columns do not fit together, or a number is not
     /// finite.
     fn estimate(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate> {
         self.check()?;
@@ -159,7 +158,7 @@ pub trait AdvantageEstimator: Named + Ranged {
         self.compute(batch, state)
     }
 
-    /// Advantages alone, from the state at the start of a run.
+    /// Only the advantages, from the state at the start of a run.
     fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages> {
         Ok(self.estimate(batch, &AdvantageState::default())?.advantages)
     }

@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "masked tokens are skipped as if they were not there: no value, no discount",
         "unscored trajectories are outside the statistics and get 0, as do their returns",
-        "where all advantages of the batch are equal, or there is one token, every advantage is 0",
+        "if all advantages of the batch are equal, or there is one token, every advantage is 0",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=gae with algorithm.gamma and algorithm.lam"),
@@ -27,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     differences: &[
         "verl leaves whitened numbers at masked tokens, loses rewards on them (`masked_rewards: lost`), adds \
-            1e-8 to the number of tokens and raises where there is one",
+            1e-8 to the number of tokens and raises an error for a single one",
         "a filter that drops uniform groups drops signal here",
     ],
     ..Entry::REGISTERED
@@ -35,7 +35,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 settings! {
     /// `A_t = Σ_k (gamma·lambda)^k·d_(t+k)` with `d_t = r_t + gamma·V_(t+1) - V_t` over unmasked tokens,
-    /// whitened over the batch; returns `A_t + V_t` from before whitening.
+    /// whitened over the batch; returns are `A_t + V_t` before whitening.
     ///
     /// Source: Schulman et al., arXiv 1506.02438, eq. 16; verl `gae`. The value after the last token is 0: a
     /// trajectory is a whole episode.
@@ -68,7 +68,7 @@ settings! {
         lambda: f64 = 1.0, Between(0.0, 1.0);
         /// Whiten advantages over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

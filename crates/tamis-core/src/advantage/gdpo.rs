@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the \
             group; unscored members are outside and get 0",
-        "where all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
+        "if all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
         "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
     known_as: &[
@@ -35,8 +35,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k
-    /// alone, whitened over tokens.
+    /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki`, with `z_k` the GRPO advantage of component k by
+    /// itself, whitened over tokens.
     ///
     /// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different
     /// combinations collapse into one advantage.
@@ -59,7 +59,7 @@ settings! {
     ///     ..AdvantageBatch::of_rewards(&sum)
     /// };
     /// let gdpo = Gdpo { epsilon: 0.0, whiten: false, ..Gdpo::default() };
-    /// // Each component alone is ±1/√2; 3 - 1 = 2 of them.
+    /// // Each component by itself is ±1/√2; 3 - 1 = 2 of them.
     /// assert!((gdpo.advantages(&batch)?.values()[0] - 2.0_f64.sqrt()).abs() < 1e-15);
     /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
     /// ```
@@ -69,12 +69,12 @@ settings! {
         epsilon: f64 = 1e-6, NonNegative;
         /// Whiten the sums over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 
-/// Weighted sum over components of each one's advantage within its group; NaN for unscored members.
+/// Weighted sum over components of their advantages within the group; NaN for unscored members.
 pub(super) fn normalised_sum(
     batch: &AdvantageBatch<'_>,
     epsilon: f64,

@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::Moments;
 
-/// Success rates of the prompts of a step and the rewards of its trajectories, before any group is dropped.
+/// Success rates of a step's prompts and the rewards of its trajectories, before any group is dropped.
 ///
-/// Gathered group by group ([`Self::add`]) as rounds arrive, so that no reward needs to be kept; parts may be
-/// merged. Unscored members (NaN) are outside, and a group without a scored member is no prompt.
+/// They are gathered group by group ([`Self::add`]) as rounds arrive, so that no reward needs to be kept;
+/// parts may be merged. Unscored members (NaN) are left out, and a group without a scored member does not
+/// count as a prompt.
 ///
 /// ```
 /// use tamis_core::advantage::GeneratedStatistics;
@@ -30,19 +31,19 @@ pub struct GeneratedStatistics {
     reward_sum: f64,
 }
 
-/// Everything that a step generated, before any group is dropped: of the reward, and of each component where
-/// there are several.
+/// Everything that a step generated, before any group is dropped: statistics of the reward, and of each
+/// component if there are several.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Generated<'a> {
-    /// Of the reward.
+    /// Statistics of the reward.
     pub reward: GeneratedStatistics,
-    /// Of each component, in the order of [`AdvantageBatch::components`](super::AdvantageBatch::components);
-    /// empty without.
+    /// Statistics of each component, in the order of
+    /// [`AdvantageBatch::components`](super::AdvantageBatch::components); empty without components.
     pub components: &'a [GeneratedStatistics],
 }
 
 impl GeneratedStatistics {
-    /// Of all rows of a batch, for a step without a filter.
+    /// From all rows of a batch, for a step without a filter.
     pub fn of<'a>(groups: impl IntoIterator<Item = &'a [f64]>) -> Self {
         let mut statistics = Self::default();
         for rewards_g in groups {
@@ -66,7 +67,7 @@ impl GeneratedStatistics {
         });
     }
 
-    /// Adds what another part of the step generated (Chan et al., "Updating formulae", 1979).
+    /// Adds the statistics of another part of the step (Chan et al., "Updating formulae", 1979).
     pub fn merge(&mut self, other: &Self) {
         let num_prompts = self.num_prompts + other.num_prompts;
         if num_prompts == 0 {

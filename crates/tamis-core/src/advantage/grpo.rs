@@ -1,4 +1,4 @@
-//! Group-relative advantage: the reward measured against its own group.
+//! Group-relative advantage: the reward in comparison with its own group.
 
 use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
@@ -44,12 +44,12 @@ settings! {
     /// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et
     /// al., "Understanding R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and
     /// `epsilon` open; the named constructors give what each package computes.
-    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`; by turns also the mask `[B][T]`,
-    /// and turns `[B][T]` where given, otherwise each run of unmasked tokens is one. Linear in the number of
+    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. By turns also the mask `[B][T]`,
+    /// and turns `[B][T]` if given, otherwise each run of unmasked tokens is a turn. Linear in the number of
     /// trajectories.
     ///
     /// Degenerate cases:
-    /// - unscored members (NaN) are outside the statistics and get 0;
+    /// - unscored members (NaN) are left out of the statistics and get 0;
     /// - a uniform group (max == min of its scored members) gets exactly 0;
     /// - a group of several members of which at most one is scored gets 0;
     /// - a group of one member follows [`SingletonAdvantage`];
@@ -57,8 +57,8 @@ settings! {
     /// - [`Scale::Batch`] with fewer than `ddof + 1` scored rewards in the batch gives 0.
     ///
     /// # Differs from
-    /// verl and TRL compute the deviation of a uniform group in floating point. Three rewards of 0.1 then
-    /// differ from their mean by one unit in the last place, and float32 noise over `epsilon` gives
+    /// verl and TRL, which compute the deviation of a uniform group in floating point. Three rewards of 0.1
+    /// then differ from their mean by one unit in the last place, and float32 noise over `epsilon` gives
     /// advantages of up to 3e-4; here they are zero.
     ///
     /// ```
@@ -82,7 +82,7 @@ settings! {
         ddof: u8 = 1, Between(0.0, 1.0);
         /// Number added to the deviation that divides the advantage (1e-6 in verl, 1e-4 in TRL).
         epsilon: f64 = 1e-6, NonNegative;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
         /// Unit that counts once in mean and deviation: an episode, or each of its turns.
         statistics: StatisticsUnit = StatisticsUnit::Episode;
@@ -112,7 +112,7 @@ impl Grpo {
         }
     }
 
-    /// Dr. GRPO: centred, not divided.
+    /// Dr. GRPO: centred, without a divisor.
     pub fn dr_grpo() -> Self {
         Self { scale: Scale::None, ..Self::verl() }
     }
@@ -124,13 +124,13 @@ impl Grpo {
         self.of(batch.rewards, turns.as_deref())
     }
 
-    /// Advantages of rewards `[P][G]` that have been checked, in whose statistics each counts as often as
-    /// `weights` \[B\] says; once without any.
+    /// Advantages of rewards `[P][G]` that have been checked. In the statistics each reward counts `weights`
+    /// \[B\] times, or once if there are no weights.
     pub(crate) fn of(&self, rewards: &Ragged<f64>, weights: Option<&[usize]>) -> Ragged<f64> {
         let weighted = |rewards: &[f64], weights: &[usize]| {
             Moments::weighted(|| rewards.iter().copied().zip(weights.iter().copied()))
         };
-        // Of the whole batch, so that it is computed once; unused under the other scales.
+        // For the whole batch, so that it is computed once; unused with the other scales.
         let batch_deviation = match self.scale {
             Scale::Batch => weights
                 .map_or_else(|| Moments::of(rewards.values()), |weights| weighted(rewards.values(), weights))

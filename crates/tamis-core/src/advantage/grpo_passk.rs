@@ -1,4 +1,4 @@
-//! The pass@k advantage: only the best of a group is rewarded, by its lead over the second.
+//! The pass@k advantage: only the best of a group is rewarded, with its lead over the second.
 
 use super::per_group::per_group;
 use super::{
@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 otherwise, over the scored members of the group",
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
     degenerate: &[
-        "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
+        "if two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 has no signal",
         "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
@@ -54,7 +54,7 @@ settings! {
         ddof: u8 = 1, Between(0.0, 1.0);
         /// Number added to the deviation that divides the advantage (1e-6 in verl, 1e-4 in TRL).
         epsilon: f64 = 1e-6, NonNegative;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

@@ -1,4 +1,4 @@
-//! The estimators by name, as a configuration chooses them: one line registers one.
+//! The estimators by name, as a configuration selects them; one line registers one.
 
 use super::{
     AdvantageEstimator, BatchMean, BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
@@ -15,16 +15,16 @@ tagged! {
         Grpo(Grpo) = "grpo",
         /// The reward less the mean of its group, not divided by its deviation (arXiv 2503.20783).
         DrGrpo(DrGrpo) = "dr_grpo",
-        /// The best of a group gets its lead over the second, all others nothing (arXiv 2503.19595).
+        /// The best of a group gets its lead over the second, all others 0 (arXiv 2503.19595).
         GrpoPassk(GrpoPassk) = "grpo_passk",
         /// The reward less the mean of the other members of its group (arXiv 2402.14740).
         Rloo(Rloo) = "rloo",
-        /// Discounted rewards to go of every token, whitened over the tokens of the batch; groups play no
-        /// part (arXiv 2501.03262).
+        /// Discounted rewards to go of every token, whitened over the tokens of the batch; groups are ignored
+        /// (arXiv 2501.03262).
         ReinforcePlusPlus(ReinforcePlusPlus) = "reinforce_plus_plus",
         /// The reward less the mean of its group, whitened over the tokens of the batch (arXiv 2501.03262).
         ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline) = "reinforce_plus_plus_baseline",
-        /// The reward less the mean of the batch; groups play no part, so one completion per prompt is enough
+        /// The reward less the mean of the batch; groups are ignored, so one completion per prompt is enough
         /// (FlashREINFORCE).
         BatchMean(BatchMean) = "batch_mean",
         /// The reward less that of a greedy completion of the same prompt (arXiv 2310.10505).
@@ -39,7 +39,7 @@ tagged! {
         /// of the batch (arXiv 2601.05242).
         Gdpo(Gdpo) = "gdpo",
         /// Each of several rewards normalised within its group, their weighted sum normalised over the
-        /// trajectories of the batch: `gdpo` as TRL has it
+        /// trajectories of the batch: TRL's form of `gdpo`
         /// (`multi_objective_aggregation: normalize_then_sum`).
         NormalizeThenSum(NormalizeThenSum) = "normalize_then_sum",
         /// The reward to go less its group mean at the same position, weighted by the gradient energy of each
@@ -50,16 +50,16 @@ tagged! {
         /// Exponentially weighted sums of a critic's errors, whitened over the tokens of the batch
         /// (generalised advantage estimation, arXiv 1506.02438).
         Gae(Gae) = "gae",
-        /// GAE over the turns of an episode, whose returns are the rewards of a GAE over the tokens within
-        /// each turn.
+        /// GAE over the turns of an episode, and within each turn over its tokens, with the turn's return as
+        /// their reward.
         BiLevelGae(BiLevelGae) = "bi_level_gae",
         /// The reward less its group's success rate, over the density of a Beta distribution fitted to the
         /// success rates of all prompts of the step (arXiv 2506.02864).
         Bnpo(Bnpo) = "bnpo",
-        /// The reward less a success rate held over recent steps, over the deviation of a Bernoulli of that
-        /// rate.
+        /// The reward less a success rate estimated over recent steps, over the deviation of a Bernoulli of
+        /// that rate.
         BnpoRunning(BnpoRunning) = "bnpo_running",
-        /// GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the
+        /// GRPO's advantage, changed by how much the gold answer in the prompt raises or lowers the
         /// log-probability of the completion.
         Cpo(Cpo) = "cpo",
     }

@@ -1,7 +1,7 @@
 //! Advantages: how much better than expected a trajectory, a turn or a token did.
 //!
-//! Rewards `[P][G]` come in as one row per group (NaN = unscored), with further columns where an estimator
-//! needs them ([`AdvantageBatch`]). An [`AdvantageEstimator`], chosen by [`Advantage`], turns them into
+//! Rewards `[P][G]` come in as one row per group (NaN = unscored), with further columns if an estimator needs
+//! them ([`AdvantageBatch`]). An [`AdvantageEstimator`], selected by [`Advantage`], turns them into
 //! [`Advantages`], with returns for a critic and the state for the next step ([`Estimate`]). [`shaping`] then
 //! changes finished advantages, and the [objective](crate::objective) takes them as a column. One file per
 //! estimator, named by the field's term.

@@ -1,4 +1,4 @@
-//! Several rewards as TRL normalises them: each within its group, then their sum over the batch.
+//! Several rewards, normalised as in TRL: each within its group, then their sum over the batch.
 
 use super::gdpo::normalised_sum;
 use super::statistics::Moments;
@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform, or \
             answered for one member, in the group",
-        "unscored members are outside and get 0; where all sums of the batch are equal every advantage is 0",
+        "unscored members are left out and get 0; if all sums of the batch are equal every advantage is 0",
         "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
     known_as: &[("TRL", "multi_objective_aggregation=normalize_then_sum")],
@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, then
+    /// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k by itself, then
     /// `A_i = (S_i - mean(S))/(std(S) + epsilon)` over the batch.
     ///
     /// Source: Liu et al., arXiv 2601.05242, as TRL computes it; sample deviations throughout.
@@ -54,7 +54,7 @@ settings! {
     pub struct NormalizeThenSum {
         /// Number added to the deviation of each reward and to that of the sums.
         epsilon: f64 = 1e-4, NonNegative;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

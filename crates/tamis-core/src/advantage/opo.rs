@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
-        "where no scored member has a token the plain mean is taken",
+        "if no scored member has a token the plain mean is taken",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=opo")],
@@ -28,11 +28,11 @@ settings! {
     /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
     ///
     /// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each
-    /// trajectory's score function, which is taken to grow with its length. The advantages weighted by length
-    /// sum to zero within a group.
+    /// trajectory's score function, which is assumed to grow with its length. The advantages weighted by
+    /// length sum to zero within a group.
     ///
     /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored
-    /// members are outside and get 0; uniform groups get exactly 0; groups without a token use the plain
+    /// members are left out and get 0; uniform groups get exactly 0; groups without a token use the plain
     /// mean; a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
@@ -46,7 +46,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Opo {
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

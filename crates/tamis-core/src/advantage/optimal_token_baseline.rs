@@ -1,5 +1,5 @@
-//! The optimal baseline per token position: rewards to go of a group weighted by how much each trajectory
-//! moves the gradient so far.
+//! The optimal baseline per token position: rewards to go of a group, weighted by each trajectory's effect on
+//! the gradient so far.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ pub(super) const ENTRY: Entry = Entry {
     source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token \
         baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
     degenerate: &[
-        "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), \
-            where all weights are 0 the plain mean is taken",
+        "if all rewards to go at a position are equal every advantage is exactly 0 (with `epsilon: 0`), \
+            if all weights are 0 the plain mean is taken",
         "beyond the second longest trajectory of a group the longest has no one to be compared with: \
             baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
         "unscored trajectories are outside and get 0; with fewer than two scored members of several all get 0",
@@ -34,15 +34,15 @@ pub(super) const ENTRY: Entry = Entry {
         "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses \
             rewards on masked tokens (`masked_rewards: lost`)",
         "verl finds the tail by comparing counts of unmasked tokens but cuts it by position (`tail: \
-            zeroed_by_count`), which differ where tokens are masked",
+            zeroed_by_count`), which differ if tokens are masked",
     ],
     ..Entry::REGISTERED
 };
 
 choice! {
-    /// Value of a token baseline where only the longest trajectory of a group still has tokens.
+    /// Value of a token baseline at positions that only the longest trajectory of a group reaches.
     pub enum Tail {
-        /// 0, so the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
+        /// 0, so that the whole reward to go counts (verl `handle_zero_tail=True` if no token is masked).
         Zeroed = "zeroed",
         /// As `zeroed`, from the position that equals the second largest number of unmasked tokens (verl).
         ZeroedByCount = "zeroed_by_count",
@@ -61,7 +61,7 @@ pub(super) enum Position {
 }
 
 impl Position {
-    /// Position and flat place of the unmasked tokens of a row.
+    /// Position and flat index of the unmasked tokens of a row.
     fn unmasked(self, mask: &[bool], tokens: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         let unmasked = tokens.enumerate().filter(|(_, token)| mask[*token]).enumerate();
         unmasked.map(move |(num_unmasked, (t, token))| match self {
@@ -71,7 +71,7 @@ impl Position {
     }
 }
 
-/// Per position of a group, over its members that have an unmasked token there.
+/// One number per position of a group, over its members that have an unmasked token there.
 #[derive(Clone, Copy)]
 struct Baseline {
     weighted: f64,
@@ -107,7 +107,7 @@ impl Baseline {
     }
 }
 
-/// One trajectory's tokens while its group is at work.
+/// One trajectory's tokens while its group is processed.
 struct Member {
     /// Range of the trajectory in the group's list of positions.
     places: Range<usize>,
@@ -119,15 +119,15 @@ settings! {
     /// Optimal baseline per token position.
     ///
     /// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with
-    /// respect to the logits (times the squared rollout weight, where there is one), `W_t` its sum up to t,
+    /// respect to the logits (times the squared rollout weight, if there is one), `W_t` its sum up to t, and
     /// `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over the members of the group
     /// with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
     ///
     /// Source: verl 0.9.1 `optimal_token_baseline` (Li et al., "The optimal token baseline", 2025).
     ///
-    /// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]`
-    /// to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the
-    /// catalogue's entry. Positions count every token; for trajectories with tool output see
+    /// Shapes: mask, old log-probabilities, Σπ², and token rewards and rollout weights if given, all
+    /// `[B][T]`, to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see
+    /// the catalogue's entry. Positions count every token; for trajectories with tool output see
     /// [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
     ///
     /// ```
@@ -154,9 +154,9 @@ settings! {
         tail: Tail = Tail::Zeroed;
         /// Number added to the sum of weights that divides the baseline (1e-8 in verl).
         epsilon: f64 = 0.0, NonNegative;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }
@@ -177,7 +177,7 @@ impl OptimalTokenBaseline {
         let returns = returns(batch, mask, self.masked_rewards, 1.0);
         let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
         let (mut members, mut baselines): (Vec<Member>, Vec<Baseline>) = (Vec::new(), Vec::new());
-        // Position and flat place of every unmasked token of a group, member after member.
+        // Position and flat index of every unmasked token of a group, member after member.
         let mut places: Vec<(usize, usize)> = Vec::new();
         let mut first = 0;
         for rewards_g in batch.rewards.rows() {
@@ -227,7 +227,7 @@ impl OptimalTokenBaseline {
         Ok(Estimate::per_token(per_token, returns, state))
     }
 
-    /// The member that outlasts all others, and the position from which it is alone.
+    /// The member that is longer than all others, and the position from which it is the only one.
     fn tail_of(&self, members: &[Member]) -> Option<(usize, usize)> {
         let length = |member: &Member| match self.tail {
             Tail::Zeroed => member.end,
@@ -258,7 +258,7 @@ fn cumulative_weights(batch: &AdvantageBatch<'_>, estimator: &'static str) -> Re
         for token in pair[0]..pair[1] {
             if mask.values()[token] {
                 let rho = batch.rollout_weights.map_or(1.0, |weights| weights.values()[token]);
-                // (1 - π)² plus the squares of the others; below 0 by rounding alone.
+                // (1 - π)² plus the squares of the others; below 0 only by rounding.
                 let energy = (1.0 - 2.0 * logprobs[token].exp() + sum_pi_squared[token]).max(0.0);
                 total += energy * rho * rho;
             }

@@ -14,8 +14,8 @@ pub(crate) struct MixedGroup<'a> {
 /// Advantages of rewards `[P][G]`, each group by itself; unscored members stay NaN.
 ///
 /// `mixed` is called once for each group whose rewards differ, and returns the advantage of a reward in that
-/// group. The only member of a group of one gets `alone` of its reward; every other member of a uniform group
-/// gets exactly 0.
+/// group. The only member of a group of one gets `alone` applied to its reward; every other member of a
+/// uniform group gets exactly 0.
 pub(crate) fn per_group<F: Fn(f64) -> f64>(
     rewards: &Ragged<f64>,
     alone: impl Fn(f64) -> f64,

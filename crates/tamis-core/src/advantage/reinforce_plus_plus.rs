@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
-        "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform \
+        "if all returns of the batch are equal, or there is one token, every advantage is 0; a uniform \
             group is not 0 unless the batch is",
         "singletons are members of the batch like any other",
     ],
@@ -28,7 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no \
             return back over one, so that a reward after a tool call never reached the turns before it",
-        "verl adds 1e-8 to the number of tokens and raises where there is one",
+        "verl adds 1e-8 to the number of tokens and raises an error for a single one",
     ],
     ..Entry::REGISTERED
 };
@@ -41,7 +41,7 @@ settings! {
     /// the policy only.
     ///
     /// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`,
-    /// 0 at masked tokens. Linear in N. Degenerate cases: unscored trajectories are outside and get 0; equal
+    /// 0 at masked tokens. Linear in N. Degenerate cases: unscored trajectories are left out and get 0; equal
     /// returns throughout, or fewer than two tokens, give 0.
     ///
     /// ```
@@ -61,7 +61,7 @@ settings! {
         gamma: f64 = 1.0, Between(0.0, 1.0);
         /// Whiten returns over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -17,8 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
     degenerate: &[
         "unscored members are outside both statistics and get 0",
-        "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",
-        "where all D of the batch are equal, or there are fewer than two tokens, every advantage is 0",
+        "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only if lengths and rewards are unrelated",
+        "if all D of the batch are equal, or there are fewer than two tokens, every advantage is 0",
         "a group of one has D = 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=reinforce_plus_plus_baseline")],
@@ -34,7 +34,7 @@ settings! {
     /// Source: Hu, arXiv 2501.03262; verl `reinforce_plus_plus_baseline`.
     ///
     /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases:
-    /// unscored members are outside and get 0; a batch without a difference gives 0; a group of one follows
+    /// unscored members are left out and get 0; a batch without a difference gives 0; a group of one follows
     /// [`SingletonAdvantage`]; trajectories without tokens do not count.
     ///
     /// ```
@@ -51,7 +51,7 @@ settings! {
     pub struct ReinforcePlusPlusBaseline {
         /// Whiten the centred rewards over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

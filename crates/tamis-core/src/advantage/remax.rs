@@ -1,4 +1,4 @@
-//! ReMax: the reward measured against that of the prompt's greedy completion.
+//! ReMax: the reward in comparison with that of the prompt's greedy completion.
 
 use super::credit::returns;
 use super::error::missing;
@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
     degenerate: &[
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
-        "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",
+        "a uniform group is 0 only if its greedy completion scores the same; a singleton is like any other",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=remax"), ("EasyR1", "algorithm.adv_estimator=remax")],
     differences: &[
@@ -47,7 +47,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Remax {
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

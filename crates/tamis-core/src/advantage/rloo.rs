@@ -1,4 +1,4 @@
-//! Leave-one-out: the reward measured against the mean of the others.
+//! Leave-one-out: the reward in comparison with the mean of the others.
 
 use super::per_group::per_group;
 use super::{AdvantageBatch, AdvantageEstimator, AdvantageState, Estimate, Result, SingletonAdvantage};
@@ -31,8 +31,8 @@ settings! {
     /// Unbiased, not divided by a deviation.
     ///
     /// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages
-    /// `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0; uniform groups get exactly
-    /// 0; a group of one follows [`SingletonAdvantage`].
+    /// `[P][G]`, linear. Degenerate cases: unscored members are left out and get 0; uniform groups get
+    /// exactly 0; a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Rloo};
@@ -45,7 +45,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Rloo {
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

@@ -5,9 +5,9 @@ use crate::choice;
 choice! {
     /// Rewards whose deviation divides the advantages.
     pub enum Scale {
-        /// Those of the group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
+        /// Rewards of the group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
         Group = "group",
-        /// All scored ones of the batch (TRL `scale_rewards="batch"`).
+        /// All scored rewards of the batch (TRL `scale_rewards="batch"`).
         Batch = "batch",
         /// None: no division (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
         None = "none",

@@ -1,4 +1,4 @@
-//! Groups of one member, which have no one to be compared with.
+//! Groups of one member, which have nothing to be compared with.
 
 use crate::choice;
 use crate::ragged::Ragged;
@@ -6,18 +6,18 @@ use crate::ragged::Ragged;
 choice! {
     /// The advantage in a group of one trajectory.
     ///
-    /// A group of several members of which only one is scored is none: its members get 0.
+    /// This does not apply to a group of several members of which only one is scored: its members get 0.
     pub enum SingletonAdvantage {
-        /// Zero: such a group has nothing to be compared with (TRL).
+        /// Zero: there is nothing to compare with (TRL).
         Zero = "zero",
-        /// The reward itself, as if the baseline were 0 (verl; its GRPO takes the deviation as 1, so there
+        /// The reward itself, as if the baseline were 0 (verl; its GRPO uses a deviation of 1, which gives
         /// the reward over `1 + epsilon`).
         Raw = "raw",
     }
 }
 
 impl SingletonAdvantage {
-    /// Advantage of the only member of a group, given its reward; 0 where that is NaN.
+    /// Advantage of the only member of a group, from its reward; 0 if that is NaN.
     pub(crate) fn advantage(self, reward: f64) -> f64 {
         match self {
             Self::Raw if !reward.is_nan() => reward,
@@ -26,7 +26,7 @@ impl SingletonAdvantage {
     }
 }
 
-/// 0 for what an unscored member left behind as NaN, and for what overflowed.
+/// 0 for the NaN of an unscored member, and after an overflow.
 pub(crate) fn finite_or_zero(advantage: f64) -> f64 {
     if advantage.is_finite() { advantage } else { 0.0 }
 }

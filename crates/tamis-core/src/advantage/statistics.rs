@@ -1,11 +1,11 @@
-//! Statistics of rewards, within groups and over the batch; unscored members (NaN) are outside all of them.
+//! Statistics of rewards, within groups and over the batch. All of them leave out unscored members (NaN).
 
 /// Count, mean, extremes and spread of the scored members of a slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Moments {
-    /// Number that are not NaN.
+    /// Number of values that are not NaN.
     pub(crate) count: usize,
-    /// Their mean; NaN where there are none.
+    /// Their mean; NaN if there are none.
     pub(crate) mean: f64,
     /// Sum of squared differences from the mean.
     squares: f64,
@@ -15,9 +15,10 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Two passes, so that a large mean does not cancel the spread away.
+    /// Two passes, so that a large mean does not cancel the spread.
     pub(crate) fn of(values: &[f64]) -> Self {
-        // A sum is NaN only where a member is, or infinities met: then what remains is looked at alone.
+        // A sum is NaN only if a member is, or if opposite infinities were added: then the remaining ones are
+        // handled separately.
         let moments = Self::of_numbers(values);
         if !moments.sum.is_nan() {
             return moments;
@@ -26,7 +27,7 @@ impl Moments {
         Self::of_numbers(&scored)
     }
 
-    /// Of numbers none of which is NaN, four side by side.
+    /// For numbers without NaN, in four lanes.
     fn of_numbers(values: &[f64]) -> Self {
         let (chunks, rest) = values.as_chunks::<LANES>();
         let mut sums = [0.0; LANES];
@@ -59,10 +60,9 @@ impl Moments {
         }
     }
 
-    /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is
-    /// outside.
+    /// For numbers with a count each, for example lengths with their trajectories. NaN is left out.
     ///
-    /// The function is called twice, and must give the same numbers both times.
+    /// The function is called twice and must return the same numbers both times.
     pub(crate) fn weighted<I: Iterator<Item = (f64, usize)>>(numbers: impl Fn() -> I) -> Self {
         let scored = || numbers().filter(|(value, weight)| !value.is_nan() && *weight > 0);
         let (mut count, mut sum, mut min, mut max) = (0_usize, 0.0, f64::INFINITY, f64::NEG_INFINITY);
@@ -87,7 +87,7 @@ impl Moments {
         self.count < 2 || self.min >= self.max
     }
 
-    /// Standard deviation; exactly 0 where the values do not differ, NaN with fewer than `ddof + 1` of them.
+    /// Standard deviation; exactly 0 if the values do not differ, NaN with fewer than `ddof + 1` of them.
     pub(crate) fn deviation(&self, ddof: u8) -> f64 {
         let freedom = self.count as f64 - f64::from(ddof);
         if freedom <= 0.0 {
@@ -100,5 +100,5 @@ impl Moments {
     }
 }
 
-/// Numbers that are summed side by side, in the same order whatever the processor's vectors.
+/// Number of lanes that are summed in parallel, in the same order whatever the processor's vectors.
 const LANES: usize = 4;

@@ -3,13 +3,13 @@
 use crate::choice;
 
 choice! {
-    /// Unit that counts once in the statistics of a group whose members were played in turns.
+    /// Unit that counts once in the statistics of a group whose members have turns.
     pub enum StatisticsUnit {
         /// An episode: a member counts once, whatever its number of turns (RAGEN, whose rows are turns, takes
-        /// one of each episode).
+        /// one row of each episode).
         Episode = "episode",
-        /// A turn: a member counts once for each of its turns, so that long episodes weigh more in the mean
-        /// and in the deviation (what verl computes where each turn is a sample of the group).
+        /// A turn: a member counts once for each of its turns, so that long episodes have more weight in the
+        /// mean and the deviation (verl's result if each turn is a sample of the group).
         Turn = "turn",
     }
 }

@@ -15,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "as optimal_token_baseline, t counting unmasked tokens only",
     source: "verl 0.9.1 core_algos.compute_multi_turn_optimal_token_baseline_advantage",
     degenerate: &[
-        "as `optimal_token_baseline`; where no token is masked it is the same",
+        "as `optimal_token_baseline`; if no token is masked it is the same",
         "the tail is the same under both readings, since positions are counts",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=tir_optimal_token_baseline")],
@@ -27,8 +27,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output
-    /// shifts nothing.
+    /// [`OptimalTokenBaseline`] with positions that count only unmasked tokens, so that the length of tool
+    /// output shifts nothing.
     ///
     /// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as
     /// [`OptimalTokenBaseline`].
@@ -38,9 +38,9 @@ settings! {
         tail: Tail = Tail::Zeroed;
         /// Number added to the sum of weights that divides the baseline (1e-8 in verl).
         epsilon: f64 = 0.0, NonNegative;
-        /// Advantage of a trajectory that is alone in its group.
+        /// Advantage of a trajectory that is the only one of its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// Token that a reward on a masked token (tool or environment output) counts for.
+        /// Token to which a reward on a masked token (tool or environment output) is assigned.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

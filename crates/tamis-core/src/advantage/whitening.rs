@@ -1,17 +1,17 @@
-//! Whitening: mean 0 and deviation 1 over everything that is trained on.
+//! Whitening: mean 0 and deviation 1 over all trained tokens.
 
 use super::singleton::finite_or_zero;
 use super::statistics::Moments;
 use crate::ragged::Ragged;
 
-/// Added to the variance, so that nearly uniform numbers are not blown up (verl `masked_whiten`).
+/// Added to the variance, so that nearly uniform numbers are not magnified (verl `masked_whiten`).
 const VARIANCE_EPSILON: f64 = 1e-8;
 
-/// `(x - mean) / sqrt(variance + 1e-8)`, sample variance; 0 where the numbers do not differ or are fewer than
+/// `(x - mean) / sqrt(variance + 1e-8)`, sample variance; 0 if the numbers do not differ or are fewer than
 /// two.
 ///
-/// Source: Schulman et al.'s PPO code; verl `masked_whiten`, which also adds 1e-8 to the count and raises for
-/// a single number.
+/// Source: Schulman et al.'s PPO code; verl `masked_whiten`, which also adds 1e-8 to the count and raises an
+/// error for a single number.
 struct Whitening {
     mean: f64,
     factor: f64,
@@ -31,8 +31,7 @@ impl Whitening {
     }
 }
 
-/// Whitens one number per trajectory over tokens: each counts as often as `length` says. NaN stays outside
-/// and becomes 0.
+/// Whitens one number per trajectory over tokens: each counts `length` times. NaN is left out and becomes 0.
 pub(crate) fn by_length(values: &mut Ragged<f64>, length: impl Fn(usize) -> usize) {
     let numbers = || values.values().iter().enumerate().map(|(i, &value)| (value, length(i)));
     let whitening = Whitening::of(&Moments::weighted(numbers));

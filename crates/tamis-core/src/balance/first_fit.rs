@@ -20,9 +20,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Packs sequences, the longest first, into micro-batches of at most `limit` tokens: the indices of each,
-/// ascending, in the order in which they were opened. A longer sequence passes alone. `O(n log n)`.
-/// A limit of 0 is refused.
+/// Packs sequences, the longest first, into micro-batches of at most `limit` tokens. Returns the indices of
+/// each micro-batch, ascending, in the order in which these were opened. A sequence above the limit gets its
+/// own micro-batch. `O(n log n)`. A limit of 0 is refused.
 ///
 /// ```
 /// use tamis_core::balance::first_fit;
@@ -34,8 +34,8 @@ pub fn first_fit(lengths: &[usize], limit: usize) -> Result<Vec<Vec<usize>>, Fau
         return Err(fault!("a micro-batch of 0 tokens holds nothing"));
     }
     let leaves = lengths.len().next_power_of_two();
-    // A tree over all bins that could be needed: each node holds the most room below it. Bins not yet opened
-    // have all of it.
+    // A tree over all bins that may be needed: each node holds the greatest room below it. Unopened bins have
+    // the whole limit.
     let mut room = vec![limit; 2 * leaves];
     let mut bins: Vec<Vec<usize>> = Vec::new();
     let mut order: Vec<usize> = (0..lengths.len()).collect();

@@ -1,5 +1,5 @@
-//! The largest differencing method: repeatedly merges the two partial solutions that differ most, heaviest
-//! part onto lightest.
+//! The largest differencing method: repeatedly merges the two partial solutions with the greatest spread, the
+//! heaviest part with the lightest.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -17,14 +17,14 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Karmarkar and Karp, The differencing method of set partitioning, UCB/CSD 82/113, 1982; k parts: Korf, IJCAI 2009",
     defaults: &[],
     degenerate: &[
-        "fewer sequences than parts, and numbers that do not come out even where sizes are equal, are refused",
+        "fewer sequences than parts are refused, and so are numbers that cannot be divided into equal sizes",
         "equal costs are told apart by size and index, so that the result is one",
     ],
     known_as: &[("verl", "get_seqlen_balanced_partitions")],
     differences: &["the same parts as verl's, indices ascending within each"],
 };
 
-/// Whether items of such costs can be divided into `parts`.
+/// Whether items of these costs can be divided into `parts`.
 fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), Fault> {
     let items = costs.len();
     if parts == 0 {
@@ -64,8 +64,8 @@ impl Part {
     }
 }
 
-/// A partial solution: its parts that are not empty, heaviest first. Items differ between solutions, so no
-/// two are equal.
+/// A partial solution: its non-empty parts, heaviest first. Items differ between solutions, so no two are
+/// equal.
 #[derive(Debug, PartialEq, Eq)]
 struct Solution {
     parts: Vec<Part>,
@@ -73,7 +73,7 @@ struct Solution {
 }
 
 impl Solution {
-    /// With what is missing to `k` parts taken as empty.
+    /// Missing parts up to `k` count as empty.
     fn new(parts: Vec<Part>, k: usize) -> Self {
         let mut solution = Self { parts, spread: 0 };
         solution.measure(k);
@@ -88,7 +88,8 @@ impl Solution {
 }
 
 impl Ord for Solution {
-    /// The one of largest spread is the greatest; of equal spread the one whose heaviest part is.
+    /// The one with the largest spread is the greatest; of equal spread, the one with the greatest heaviest
+    /// part.
     fn cmp(&self, other: &Self) -> Ordering {
         let heaviest = |solution: &Self| solution.parts.first().map(Part::order);
         // The order of parts is reversed.
@@ -102,14 +103,14 @@ impl PartialOrd for Solution {
     }
 }
 
-/// Divides items of the given costs into `parts`: the indices of each, ascending, parts from the heaviest
-/// to the lightest.
+/// Divides items of the given costs into `parts`. Returns the indices of each part, ascending, parts from the
+/// heaviest to the lightest.
 ///
 /// With `equal_size` every part gets the same number of items. `O(n log n + n·k)` time; memory is linear,
-/// because a part is a list and a solution holds its non-empty parts alone.
+/// because a part is a list and a solution holds only its non-empty parts.
 ///
 /// # Errors
-/// No parts, fewer items than parts, a number that does not come out even where sizes are equal, a sum beyond
+/// No parts, fewer items than parts, a number that cannot be divided into equal sizes, a sum beyond 64 bits.
 /// 64 bits.
 ///
 /// ```
@@ -124,7 +125,7 @@ pub fn karmarkar_karp(costs: &[u64], parts: usize, equal_size: bool) -> Result<V
     let part = |&item: &u32| Part { cost: costs[item as usize], items: 1, first: item, last: item };
     let mut order: Vec<u32> = (0..costs.len() as u32).collect();
     order.sort_unstable_by_key(|&item| (costs[item as usize], item));
-    // Of equal sizes, each solution begins with one item for each part, those of similar cost together.
+    // With equal sizes, each solution begins with one item for each part; these have similar costs.
     let size = if equal_size { parts } else { 1 };
     let begin = |items: &[u32]| Solution::new(items.iter().rev().map(part).collect(), parts);
     let mut solutions: BinaryHeap<Solution> = order.chunks(size).map(begin).collect();
@@ -153,7 +154,7 @@ pub fn karmarkar_karp(costs: &[u64], parts: usize, equal_size: bool) -> Result<V
 /// Merges the parts of `other` into `one`: the i-th heaviest of one with the i-th lightest of the other, of
 /// `k` each.
 fn merge(one: &mut Vec<Part>, other: &[Part], k: usize, next: &mut [u32], scratch: &mut Vec<Part>) {
-    // Parts of one that meet an empty part of the other, and the reverse, are as they were, and in order.
+    // Parts that are merged with an empty part of the other are unchanged, and in order.
     let mine = one.len().min(k - other.len());
     let theirs = other.len().min(k - one.len());
     scratch.clear();
@@ -169,7 +170,7 @@ fn merge(one: &mut Vec<Part>, other: &[Part], k: usize, next: &mut [u32], scratc
     }
     one.truncate(mine);
     if theirs + scratch.len() == 1 {
-        // A single new part, as when one solution is a single item: into its place.
+        // A single new part, for example if one solution is a single item: it is inserted at its place.
         let part = scratch.first().or(other.first()).copied();
         if let Some(part) = part {
             let place = one.partition_point(|present| present.order() < part.order());

@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     defaults: &[],
     degenerate: &[
         "a sequence over the limit is refused",
-        "where 16 parts more are still over the limit, first fit decides, which never is",
+        "if 16 further parts are still over the limit, first fit decides, which always stays within it",
     ],
     known_as: &[("verl", "actor.use_dynamic_bsz, ppo_max_token_len_per_gpu")],
     differences: &[
@@ -24,13 +24,13 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Number of parts beyond the fewest that are tried before first fit decides.
+/// Number of parts beyond the minimum that are tried before first fit decides.
 const ATTEMPTS: usize = 16;
 
-/// Cuts sequences into at least `least` micro-batches of at most `limit` tokens and nearly equal numbers
-/// of them: the indices of each, ascending, the heaviest first.
+/// Cuts sequences into at least `least` micro-batches of at most `limit` tokens and nearly equal numbers of
+/// tokens. Returns the indices of each, ascending, the heaviest first.
 ///
-/// No sequences, no micro-batches; never more micro-batches than sequences.
+/// Without sequences there are no micro-batches; there are never more micro-batches than sequences.
 ///
 /// # Errors
 /// A limit of 0, a sequence over the limit, a sum of tokens beyond 64 bits.

@@ -1,7 +1,7 @@
-//! Micro-batches of nearly equal cost: which sequences pass through the learner together.
+//! Micro-batches of nearly equal cost: decides which sequences go through the learner together.
 //!
-//! Which trajectories share an optimizer batch is the schedule's decision and is never changed here. Every
-//! result holds each index exactly once, ascending within a part. The objective's normalisers count the whole
+//! The schedule decides which trajectories share an optimizer batch; nothing here changes that. Every result
+//! holds each index exactly once, ascending within a part. The objective's normalisers count the whole
 //! optimizer batch, so the loss does not depend on how the batch was cut.
 
 pub mod first_fit;

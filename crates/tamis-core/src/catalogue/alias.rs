@@ -2,8 +2,8 @@
 
 use super::{Entry, entries};
 
-/// Words of the field for what has another name here, or several parts: as [`plain`] spells them, with the
-/// entries' names.
+/// Words of the field for things that have another name here, or several parts: spelt as by [`plain`], with
+/// the entries' names.
 const ALIASES: &[(&str, &[&str])] = &[
     ("critic", &["gae", "value_loss"]),
     ("dppo", &["dppo_tv", "dppo_kl"]),
@@ -14,14 +14,14 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("vanilla", &["clip"]),
 ];
 
-/// A name without what people spell differently: case, hyphens, underscores, dots, spaces and the pluses of
-/// REINFORCE++.
+/// A name without the parts that people spell differently: case, hyphens, underscores, dots, spaces and the
+/// pluses of REINFORCE++.
 pub(super) fn plain(name: &str) -> String {
     name.to_lowercase().replace('+', "plus").replace(['-', '_', '.', ' '], "")
 }
 
-/// The entries that a word stands for which is no entry's own name: first by the field's words, then by the
-/// names and keys of the systems.
+/// The entries for a word that is no entry's own name: first by the field's words, then by the names and keys
+/// of other systems.
 pub(super) fn find_also(name: &str) -> Vec<&'static Entry> {
     let word = plain(name);
     if let Some((_, names)) = ALIASES.iter().find(|(alias, _)| *alias == word) {
@@ -30,7 +30,7 @@ pub(super) fn find_also(name: &str) -> Vec<&'static Entry> {
     entries().filter(|entry| system_names(entry).any(|known| plain(known) == word)).collect()
 }
 
-/// Every word that [`find_also`] knows, with the entry that it stands for.
+/// Every word that [`find_also`] knows, with its entry.
 pub(super) fn words() -> impl Iterator<Item = (String, &'static str)> {
     let aliases =
         ALIASES.iter().flat_map(|(alias, names)| names.iter().map(|name| ((*alias).to_owned(), *name)));
@@ -38,9 +38,9 @@ pub(super) fn words() -> impl Iterator<Item = (String, &'static str)> {
     aliases.chain(systems)
 }
 
-/// Names of an entry in other systems: the words of its list that are names, whole
-/// (`algorithm.filter_groups`) and by their last part (`filter_groups`). A word without a joint could be
-/// anything.
+/// Names of an entry in other systems: the words of its list that are names, in full
+/// (`algorithm.filter_groups`) and by their last part (`filter_groups`). A word without a separator is too
+/// ambiguous.
 fn system_names(entry: &'static Entry) -> impl Iterator<Item = &'static str> {
     entry
         .known_as

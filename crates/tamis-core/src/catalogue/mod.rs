@@ -1,9 +1,9 @@
 //! The catalogue of algorithms by their names in the field: one entry per estimator, loss, filter and
 //! correction.
 //!
-//! Every module states its own [entries](crate::entry) beside the code that they describe; here they become
-//! one table. Help texts, `tamis explain NAME` and the generated page `docs/algorithms.md` read this table
-//! and nothing else.
+//! Every module defines its own [entries](crate::entry) beside the code that they describe; here they become
+//! one table. Help texts, `tamis explain NAME` and the generated page `docs/algorithms.md` read only this
+//! table.
 
 mod alias;
 mod text;
@@ -37,7 +37,7 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     entries.iter()
 }
 
-/// An entry with its text; that of a kind or value is the doc of the line that registers it.
+/// An entry with its text. For a kind or value the text is the doc of the line that registers it.
 fn with_meaning(entry: Entry) -> Entry {
     let registered = match entry.family {
         Family::Advantage => Advantage::shape(),
@@ -55,8 +55,8 @@ fn with_meaning(entry: Entry) -> Entry {
     }
 }
 
-/// The entries of a name: usually one, several where families share it or where the word stands for more than
-/// one part. Case, hyphens, underscores and dots do not matter, and names of the systems count: `Dr.GRPO` is
+/// The entries of a name: usually one, several if families share it or if the word covers more than one part.
+/// Case, hyphens, underscores and dots do not matter, and names in other systems count: `Dr.GRPO` is
 /// `dr_grpo`, verl's `vanilla` is `clip`.
 ///
 /// ```
@@ -75,13 +75,13 @@ pub fn find(name: &str) -> Vec<&'static Entry> {
     if spelt.is_empty() { alias::find_also(name) } else { spelt }
 }
 
-/// Whether a name is an entry's own, however it is spelt; otherwise [`find`] found it by what others call
-/// it.
+/// Whether a name is an entry's own, in any spelling; otherwise [`find`] found it by a name from another
+/// system.
 pub fn is_own_name(name: &str, entry: &Entry) -> bool {
     alias::plain(entry.name) == alias::plain(name)
 }
 
-/// Names that `name` may have been meant for, the nearest first; at most three.
+/// Names that `name` may have been meant as, the nearest first; at most three.
 pub fn nearest(name: &str) -> Vec<&'static str> {
     let word = alias::plain(name);
     let own = nearest_of(&word, entries().map(|entry| (alias::plain(entry.name), entry.name)));
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(names("REINFORCE++-baseline"), ["reinforce_plus_plus_baseline"]);
         assert_eq!(names("clip_cov"), names("CLIP-Cov"));
         assert_eq!(names("vanilla"), ["clip"]);
-        // A whole algorithm, by its own entry where there is one, else by its parts.
+        // A whole algorithm: its own entry if there is one, otherwise its parts.
         let ppo = names("PPO");
         assert!(ppo == ["ppo"] || ppo == ["gae", "clip", "value_loss"], "{ppo:?}");
         assert!(is_own_name("Dr.GRPO", find("Dr.GRPO")[0]) && !is_own_name("vanilla", find("vanilla")[0]));

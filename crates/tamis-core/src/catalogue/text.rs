@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::entry::Entry;
 
-/// The configuration keys that an entry reads, each with the value that a run has where nobody sets it.
+/// The configuration keys that an entry reads, each with its default value.
 pub type SettingsOf<'a> = &'a dyn Fn(&Entry) -> Vec<(String, String)>;
 
 impl Entry {

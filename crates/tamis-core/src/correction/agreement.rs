@@ -1,9 +1,9 @@
-//! Agreement of a sampler with the policy token by token: whether a server and the learner run the same
+//! Agreement of a sampler with the policy, token by token: whether a server and the learner run the same
 //! model.
 
 use super::spread::Spread;
 
-/// Measures over the tokens of a batch, each the sampler's log-probability of a token beside the policy's.
+/// Measures over the tokens of a batch, from the sampler's and the policy's log-probability of each token.
 ///
 /// Source: verl `calculate_debug_metrics` (`training/rollout_probs_diff_*`, over probabilities), TRL
 /// `sampling/sampling_logp_difference/*` (over log-probabilities).
@@ -20,21 +20,21 @@ use super::spread::Spread;
 pub struct Agreement {
     /// Largest `|p - q|` of the probabilities of a sampled token.
     pub prob_difference_max: f64,
-    /// Mean of it.
+    /// Its mean.
     pub prob_difference_mean: f64,
-    /// Standard deviation of the difference of probabilities (ddof 1); NaN of one token.
+    /// Standard deviation of the difference of probabilities (ddof 1); NaN for one token.
     pub prob_difference_std: f64,
-    /// Pearson's correlation of the two probabilities; NaN where one of them is the same everywhere.
+    /// Pearson's correlation of the two probabilities; NaN if one of them is the same everywhere.
     pub prob_correlation: f64,
     /// Largest `|log p - log q|`, in nats.
     pub logprob_difference_max: f64,
-    /// Mean of it.
+    /// Its mean.
     pub logprob_difference_mean: f64,
 }
 
 impl Agreement {
-    /// Of tokens (sampler, policy), in nats; `None` of no token. A log-probability that is no number makes
-    /// every measure none.
+    /// From tokens (sampler, policy), in nats; `None` without tokens. A log-probability that is not a number
+    /// makes every measure NaN.
     pub fn of(tokens: &[(f64, f64)]) -> Option<Self> {
         let (mut probs, mut logprobs) = (Spread::around(0.0), Spread::around(0.0));
         let [mut sampler_mean, mut policy_mean] = [0.0; 2];
@@ -66,7 +66,7 @@ impl Agreement {
         })
     }
 
-    /// Names as logged: verl's, TRL's beside them.
+    /// Names as logged: verl's, together with TRL's.
     pub fn to_pairs(&self) -> [(&'static str, f64); 7] {
         [
             ("training/rollout_probs_diff_valid", 1.0),

@@ -1,4 +1,4 @@
-//! Importance sampling: a weight for what the sampler drew too often or too seldom.
+//! Importance sampling: weights what the sampler drew too often or too seldom.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::entry::{Entry, Family};
 use crate::fault;
 use crate::objective::Real;
 
-/// Settings that all entries share.
+/// Settings that all entries have in common.
 const KNOWN: &[(&str, &str)] = &[
     ("verl", "algorithm.rollout_correction.rollout_is=token|sequence"),
     ("TRL", "vllm_importance_sampling_mode=token_truncate|token_mask|sequence_truncate|sequence_mask"),
@@ -45,7 +45,7 @@ pub(super) const SEQUENCE: Entry = Entry {
     family: Family::Correction,
     meaning: "Each trajectory is weighted by how much likelier the policy finds it than the sampler did, up to a bound.",
     formula: "w_i = clamp(exp(Σ_t d_t), min, max), the same for each of its tokens",
-    source: "as token_is; unbiased for the trajectory where no bound binds",
+    source: "as token_is; unbiased for the trajectory if no bound applies",
     defaults: &[
         "objective.correction.weights.level",
         "objective.correction.weights.outside",
@@ -64,7 +64,7 @@ pub(super) const ICEPOP: Entry = Entry {
     name: "icepop",
     family: Family::Correction,
     meaning: "Weights outside two bounds become 0 instead of the bound.",
-    formula: "w = exp(d) where min <= exp(d) <= max, otherwise 0",
+    formula: "w = exp(d) if min <= exp(d) <= max, otherwise 0",
     source: "IcePop, Ling team, Small leak can sink a great ship, 2025; TRL *_mask",
     defaults: &[
         "objective.correction.weights.outside",
@@ -85,7 +85,7 @@ pub(super) const BATCH_NORMALIZE: Entry = Entry {
     name: "batch_normalize",
     family: Family::Correction,
     meaning: "Weights are divided by their mean over the optimizer batch, so that the loss keeps its scale.",
-    formula: "w / mean(w), the mean over unmasked tokens, or over trajectories where the weight is theirs; after bounds",
+    formula: "w / mean(w), the mean over unmasked tokens, or over trajectories if they have the weights; after bounds",
     source: "self-normalised importance sampling; verl rollout_is_batch_normalize",
     defaults: &["objective.correction.weights.batch_normalize"],
     degenerate: &["a mean of 0 or one that is not finite divides nothing"],
@@ -108,7 +108,7 @@ choice! {
     pub enum OutsideBounds {
         /// The nearer bound.
         Truncate = "truncate",
-        /// 0: it carries no loss.
+        /// 0: it has no loss.
         Mask = "mask",
     }
 }
@@ -117,24 +117,24 @@ choice! {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportanceWeights {
-    /// Unit that one weight belongs to.
+    /// Unit that has one weight.
     pub level: CorrectionLevel,
-    /// Treatment of a ratio outside the bounds.
+    /// What happens to a ratio outside the bounds.
     pub outside: OutsideBounds,
     /// Lower bound of the ratio, at least 0.
     #[serde(default)]
     pub min: Option<f64>,
-    /// Upper bound of the ratio, above 0. Without bounds this is plain importance sampling, whose variance
-    /// has none either.
+    /// Upper bound of the ratio, above 0. Without bounds this is plain importance sampling, whose variance is
+    /// not bounded either.
     #[serde(default)]
     pub max: Option<f64>,
-    /// Divide by the mean weight of the batch.
+    /// Whether to divide by the mean weight of the batch.
     #[serde(default)]
     pub batch_normalize: bool,
 }
 
-/// Weights before and after the bounds; means are over tokens, `sequence_*` over trajectories of their token
-/// mean.
+/// Weights before or after the bounds. Means are over tokens; `sequence_*` are over trajectories, from their
+/// token means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WeightStatistics {
     /// Mean over tokens.
@@ -145,7 +145,7 @@ pub struct WeightStatistics {
     pub min: f64,
     /// Largest.
     pub max: f64,
-    /// `(Σw)² / (n·Σw²)` over tokens: the share of the batch that the weights leave, 1 where all are equal.
+    /// `(Σw)² / (n·Σw²)` over tokens: the effective share of the batch, 1 if all weights are equal.
     pub effective_share: f64,
     /// Mean over trajectories.
     pub sequence_mean: f64,
@@ -160,25 +160,25 @@ pub struct WeightStatistics {
 /// Metrics of importance sampling on a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImportanceMetrics {
-    /// Unit that one weight belongs to.
+    /// Unit that has one weight.
     pub level: CorrectionLevel,
-    /// Treatment of ratios outside the bounds.
+    /// What happens to ratios outside the bounds.
     pub outside: OutsideBounds,
     /// Before bounds.
     pub raw: WeightStatistics,
     /// After bounds, before the normalisation.
     pub bounded: WeightStatistics,
-    /// Share of ratios above the upper bound, of tokens or of trajectories as the level is.
+    /// Share of ratios above the upper bound, of tokens or of trajectories according to the level.
     pub share_above: f64,
-    /// Share of ratios below the lower bound; where only `max` is set, below `1/max` (verl reports that).
+    /// Share of ratios below the lower bound; if only `max` is set, below `1/max` (as verl reports).
     pub share_below: f64,
     /// Share of trajectories whose mean raw weight is above the upper bound.
     pub sequence_share_above: f64,
     /// Share of trajectories whose mean raw weight is below the lower bound.
     pub sequence_share_below: f64,
-    /// Share of tokens whose weight became 0, where [`OutsideBounds::Mask`].
+    /// Share of tokens whose weight became 0, with [`OutsideBounds::Mask`].
     pub masked_share: Option<f64>,
-    /// Divisor of the weights, where they were normalised.
+    /// Divisor of the weights, if they were normalised.
     pub normalisation: Option<f64>,
 }
 
@@ -227,11 +227,11 @@ impl ImportanceWeights {
         Self { level: CorrectionLevel::Sequence, ..Self::truncated_tokens(max) }
     }
 
-    /// verl's `rollout_is` with a `rollout_is_threshold` as it writes them: a number truncates, `lo_hi` masks
+    /// verl's `rollout_is` with a `rollout_is_threshold` as verl writes it: a number truncates, `lo_hi` masks
     /// outside (IcePop).
     ///
     /// # Errors
-    /// [`CorrectionError::Threshold`] where it is neither.
+    /// [`CorrectionError::Threshold`] if it is neither.
     pub fn verl(level: CorrectionLevel, threshold: &str) -> Result<Self, CorrectionError> {
         Ok(match super::rejection::threshold(threshold)? {
             (None, max) => Self { level, ..Self::truncated_tokens(max) },
@@ -241,8 +241,8 @@ impl ImportanceWeights {
         })
     }
 
-    /// TRL's `vllm_importance_sampling_mode` with its two bounds. Its log-ratios have no limit: set
-    /// [`Correction::log_ratio_limit`](super::Correction::log_ratio_limit) to `None` beside it.
+    /// TRL's `vllm_importance_sampling_mode` with its two bounds. Its log-ratios have no limit: also set
+    /// [`Correction::log_ratio_limit`](super::Correction::log_ratio_limit) to `None`.
     ///
     /// # Errors
     /// An unknown mode.
@@ -390,7 +390,7 @@ impl ImportanceWeights {
         ratio < self.min.unwrap_or(0.0) || ratio > self.max.unwrap_or(f64::INFINITY)
     }
 
-    /// Divides weights by their mean and returns it; `None` where there is nothing to divide by.
+    /// Divides weights by their mean and returns the mean; `None` if there is nothing to divide by.
     fn normalise<T: Real>(
         &self,
         columns: &SamplerColumns<'_, T>,

@@ -4,18 +4,18 @@ use super::importance::{CorrectionLevel, WeightStatistics};
 use super::{ImportanceMetrics, Mismatch, RejectionMetrics, SamplerColumns};
 use crate::objective::Real;
 
-/// Metrics of a corrected batch. Means and shares of nothing are NaN.
+/// Metrics of a corrected batch. Means and shares without values are NaN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CorrectionMetrics {
     /// Divergence of the sampler from the policy, before any correction.
     pub mismatch: Mismatch,
-    /// Weights before and after bounds, where there is importance sampling.
+    /// Weights before and after bounds, if there is importance sampling.
     pub importance: Option<ImportanceMetrics>,
     /// One for each criterion, in the order of the settings.
     pub rejections: Vec<RejectionMetrics>,
     /// Share of tokens that all criteria together leave out.
     pub rejected_share: f64,
-    /// Share of trajectories of which they leave out something.
+    /// Share of trajectories in which they leave something out.
     pub sequence_rejected_share: f64,
 }
 
@@ -49,7 +49,7 @@ impl CorrectionMetrics {
     }
 
     /// Names as logged: verl's `rollout_corr/*`, TRL's `sampling/*`, and `rollout_corr/rollout_is_raw_*` for
-    /// weights before bounds, which neither has.
+    /// weights before bounds, which neither logs.
     pub fn to_pairs(&self) -> Vec<(String, f64)> {
         let mut named: Vec<(String, f64)> =
             self.mismatch.to_pairs().iter().map(|&(name, value)| (name.to_owned(), value)).collect();
@@ -72,7 +72,7 @@ impl CorrectionMetrics {
 
 fn named_weights(metrics: &ImportanceMetrics, named: &mut Vec<(String, f64)>) {
     let ImportanceMetrics { raw, bounded, .. } = metrics;
-    // verl reports the extremes of trajectory weights before bounds, of token weights after them.
+    // verl reports the extremes of trajectory weights before bounds, but of token weights after them.
     let (min, max) = match metrics.level {
         CorrectionLevel::Token => (bounded.min, bounded.max),
         CorrectionLevel::Sequence => (raw.min, raw.max),
@@ -107,7 +107,7 @@ fn named_weights(metrics: &ImportanceMetrics, named: &mut Vec<(String, f64)>) {
     if let Some(factor) = metrics.normalisation {
         push("batch_norm_factor", factor);
     }
-    // TRL's are over tokens or over trajectories, as its mode is.
+    // TRL's are over tokens or over trajectories according to its mode.
     let WeightStatistics { mean, min, max, sequence_mean, sequence_min, sequence_max, .. } = *bounded;
     let [mean, min, max] = match metrics.level {
         CorrectionLevel::Token => [mean, min, max],

@@ -4,7 +4,7 @@ use super::SamplerColumns;
 use super::spread::Spread;
 use crate::objective::Real;
 
-/// Measures over the unmasked tokens whose behaviour log-probability is known; NaN where there are none.
+/// Measures over the unmasked tokens whose behaviour log-probability is known; NaN if there are none.
 ///
 /// Source: verl `compute_offpolicy_metrics` (`rollout_corr/*`); TRL `sampling/sampling_logp_difference/*`.
 /// Perplexities are means over trajectories of `exp(-mean log-probability)`.
@@ -28,7 +28,7 @@ pub struct Mismatch {
     pub behaviour_log_ppl: f64,
     /// Mean over trajectories of the difference of log-perplexities, policy minus sampler.
     pub log_ppl_diff: f64,
-    /// Mean of its size.
+    /// Mean of its absolute value.
     pub log_ppl_abs_diff: f64,
     /// Largest.
     pub log_ppl_diff_max: f64,
@@ -47,7 +47,7 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    /// Of columns that have been checked; ratios are limited to `exp(±limit)`.
+    /// From columns that have been checked; ratios are limited to `exp(±limit)`.
     pub(super) fn of<T: Real>(columns: &SamplerColumns<'_, T>, limit: f64, count_masked: bool) -> Self {
         let (mut tokens, mut unknown) = (0_usize, 0_usize);
         let [mut gap, mut k3, mut squares, mut sizes] = [0.0; 4];
@@ -115,7 +115,7 @@ impl Mismatch {
         }
     }
 
-    /// Names as logged: verl's where it has one, TRL's beside them.
+    /// Names as logged: verl's if it has one, together with TRL's.
     pub fn to_pairs(&self) -> [(&'static str, f64); 16] {
         [
             ("rollout_corr/unknown_fraction", self.unknown as f64 / self.tokens as f64),
@@ -160,7 +160,7 @@ mod tests {
         assert!((found.difference_mean - 2_f64.ln()).abs() < 1e-15);
     }
 
-    /// A trajectory with known tokens, one whose sampler said nothing, one fully masked.
+    /// One trajectory has known tokens, the sampler reported nothing for another, and one is fully masked.
     #[test]
     fn trajectories_that_say_nothing() {
         let half = 0.5_f64.ln();
@@ -173,7 +173,7 @@ mod tests {
         let found = Mismatch::of(&columns, 20.0, false);
         assert!((found.policy_ppl - 2.0).abs() < 1e-15 && (found.behaviour_ppl - 4.0).abs() < 1e-14);
         assert_eq!(found.to_pairs()[0], ("rollout_corr/unknown_fraction", 0.5));
-        // Asked for, the masked one counts as log-probability 0; the unknown one never does.
+        // If requested, the masked one counts as log-probability 0; the unknown one never does.
         let counted = Mismatch::of(&columns, 20.0, true);
         assert!((counted.policy_ppl - 1.5).abs() < 1e-15 && (counted.behaviour_ppl - 2.5).abs() < 1e-14);
     }

@@ -12,17 +12,17 @@
 //! finish reasons ─ truncated ─ Columns.mask
 //! ```
 //!
-//! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend on
-//! that trajectory alone, so that they have the same bits however the batch is cut; `batch_normalize` alone
-//! looks at the others, and must be given them all.
+//! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend
+//! only on that trajectory, so they have the same bits however the batch is cut. `batch_normalize` is the
+//! exception: it depends on all trajectories of the batch and must get them all.
 //!
 //! Masks that the loss itself draws over an optimizer batch (top entropy, off-policy trajectories) are
 //! [`LossMasks`](crate::objective::LossMasks).
 //!
 //! Notation: `d = old - behaviour` of a token, `r = exp(d)` its importance ratio.
 //!
-//! A behaviour log-probability that is not finite (a sampler that reported nothing) is *unknown*: its ratio
-//! is 1, it is left out of the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
+//! A behaviour log-probability that is not finite (the sampler reported nothing) is *unknown*: its ratio is
+//! 1, it is left out of the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
 
 pub mod agreement;
 pub mod importance;
@@ -62,7 +62,7 @@ pub const ENTRIES: &[Entry] = &[
 
 /// The columns that the correction reads: B trajectories, per-token columns flat \[N\], in nats.
 ///
-/// Where the mask is `false` nothing of the other columns is read.
+/// If the mask is `false`, the other columns are not read.
 #[derive(Debug, Clone, Copy)]
 pub struct SamplerColumns<'a, T> {
     /// Offsets of the trajectories \[B + 1\]; need not begin at 0.
@@ -72,7 +72,7 @@ pub struct SamplerColumns<'a, T> {
     /// Log-probability under the policy: at the start of the step, or in bypass mode the one being trained
     /// \[N\].
     pub old: &'a [T],
-    /// Log-probability as the sampler gave it \[N\]; not finite: unknown.
+    /// Log-probability as the sampler reported it \[N\]; not finite: unknown.
     pub behaviour: &'a [T],
 }
 
@@ -80,21 +80,21 @@ pub struct SamplerColumns<'a, T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The policy at the start of the step is computed anew; the correction bridges it and the sampler (three
-    /// policies).
+    /// The policy at the start of the step is evaluated again; the correction applies between it and the
+    /// sampler (three policies).
     #[default]
     Decoupled,
-    /// `old` is what the sampler gave (two policies): the ratio of the clipped loss holds the correction
-    /// already, so that importance weights are not applied; rejection is, and is judged with the policy being
-    /// trained.
+    /// `old` is what the sampler reported (two policies). The ratio of the clipped loss already contains the
+    /// correction, so importance weights are not applied. Rejection is applied, and judged with the policy
+    /// being trained.
     BypassClip,
-    /// No ratio in the loss: REINFORCE weighted by the importance of the policy being trained over the
+    /// No ratio in the loss: REINFORCE weighted by the importance ratio of the policy being trained to the
     /// sampler.
     BypassReinforce,
 }
 
 impl Mode {
-    /// Whether the trainer gives the sampler's log-probabilities as `old`, and so saves a forward pass.
+    /// Whether the trainer uses the sampler's log-probabilities as `old`, which saves a forward pass.
     pub fn is_bypass(self) -> bool {
         self != Self::Decoupled
     }
@@ -105,10 +105,10 @@ impl Mode {
     }
 }
 
-/// Correction of a batch from a sampler that is not the policy. The default does nothing but measure.
+/// Correction of a batch from a sampler that is not the policy. The default only measures.
 ///
 /// Source: verl `algorithm.rollout_correction`; TRL `vllm_importance_sampling_*`. See [`preset`] for the
-/// named settings of either.
+/// named settings of both.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Correction {
@@ -116,13 +116,13 @@ pub struct Correction {
     pub mode: Mode,
     /// Weights; `None`: every weight is 1.
     pub importance: Option<ImportanceWeights>,
-    /// Rejections; a token stays where every one of them lets it stay.
+    /// Rejections; a token stays if all of them keep it.
     pub rejections: Vec<Rejection>,
-    /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated
-    /// (verl 20); `None`: not (TRL).
+    /// `d`, and its sum over a trajectory, are clamped to plus and minus this before the exponential (verl
+    /// 20); `None`: no limit (TRL).
     pub log_ratio_limit: Option<f64>,
-    /// Metrics over trajectories count those that are fully masked too, as if their ratio were 0 and their
-    /// perplexity 1 (verl). Weights and masks do not depend on it.
+    /// Metrics over trajectories also count fully masked ones, as if their ratio were 0 and their perplexity
+    /// 1 (verl). Weights and masks do not depend on it.
     pub count_masked_trajectories: bool,
 }
 
@@ -141,19 +141,19 @@ impl Default for Correction {
 /// Result of [`Correction::correct`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Corrected {
-    /// Weight of each token's policy loss \[N\], 0 where the mask was `false`; `None` where there is no
-    /// importance sampling or the mode does not apply it. A constant: nothing is differentiated through it.
+    /// Weight of each token's policy loss \[N\], 0 if the mask was `false`; `None` if there is no importance
+    /// sampling or the mode does not apply it. A constant: it is not differentiated.
     pub weights: Option<Vec<f64>>,
-    /// Mask of the tokens that are still trained on \[N\]: never one that was not before.
+    /// Mask of the tokens that are still trained on \[N\]: never more than before.
     pub mask: Vec<bool>,
     /// Metrics of the correction.
     pub metrics: CorrectionMetrics,
 }
 
-/// The correction has a setting out of range or columns that do not fit together.
+/// A setting of the correction is out of range, or its columns do not fit together.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum CorrectionError {
-    /// Columns that do not fit together, or what cannot be read from verl.
+    /// Columns that do not fit together, or verl settings that cannot be read.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// A setting outside its range.
@@ -181,7 +181,7 @@ pub enum CorrectionError {
         "threshold `{text}` is {problem}; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
     )]
     Threshold {
-        /// As given.
+        /// The given text.
         text: String,
         /// The fault.
         problem: &'static str,
@@ -192,7 +192,7 @@ pub enum CorrectionError {
             seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3, and tv and binary_kl like k3"
     )]
     UnknownStatistic {
-        /// As given.
+        /// The given name.
         name: String,
     },
 }
@@ -208,16 +208,16 @@ pub(crate) struct SamplerRow<'a, T> {
 /// An unmasked token of a trajectory.
 #[derive(Clone, Copy)]
 pub(crate) struct SampledToken {
-    /// Place in the flat columns.
+    /// Index in the flat columns.
     pub(crate) place: usize,
     pub(crate) old: f64,
-    /// The sampler's; the policy's own where unknown.
+    /// The sampler's log-probability; the policy's own if unknown.
     pub(crate) behaviour: f64,
     pub(crate) known: bool,
 }
 
 impl SampledToken {
-    /// `d`, 0 where unknown.
+    /// `d`, 0 if unknown.
     pub(crate) fn log_ratio(&self) -> f64 {
         if self.known { self.old - self.behaviour } else { 0.0 }
     }
@@ -284,18 +284,18 @@ impl Correction {
 
     /// Weights, mask and metrics of a whole optimizer batch. Linear in N.
     ///
-    /// Rejections are all judged on the mask as it came in. Degenerate: without an unmasked token there is
-    /// nothing to weigh or to reject, and means are NaN; a fully masked trajectory has weight 0 and stays
-    /// fully masked.
+    /// All rejections are judged on the incoming mask. Degenerate: without an unmasked token there is nothing
+    /// to weight or to reject, and means are NaN. A fully masked trajectory has weight 0 and stays fully
+    /// masked.
     ///
     /// # Errors
-    /// Columns that do not fit together, settings out of range. NaN in `old` is not an error: it ends up in
-    /// the weight, and from there in loss and gradient, where the learner finds it.
+    /// Columns do not fit together, or settings are out of range. NaN in `old` is not an error: it appears in
+    /// the weight, and then in loss and gradient, in which the learner detects it.
     ///
     /// ```
     /// use tamis_core::correction::{Correction, ImportanceWeights, SamplerColumns};
     ///
-    /// // The policy finds the first token twice as likely as the sampler did, the second exactly as likely.
+    /// // The policy gives the first token twice the sampler's probability, and the second the same.
     /// let half = 0.5_f64.ln();
     /// let columns = SamplerColumns { offsets: &[0, 2], mask: &[true; 2], old: &[half, half], behaviour: &[2.0 * half, half] };
     /// let importance = Some(ImportanceWeights::truncated_tokens(1.5));

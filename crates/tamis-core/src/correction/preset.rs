@@ -1,4 +1,4 @@
-//! Corrections by the names under which verl and TRL offer them.
+//! Corrections under the names that verl and TRL use.
 
 use super::importance::{ImportanceWeights, OutsideBounds};
 use super::rejection::{Rejection, RejectionScope, Statistic};
@@ -39,11 +39,11 @@ pub(super) const BYPASS: Entry = Entry {
 };
 
 choice! {
-    /// Corrections by name, as verl and TRL have them. `token_is` and `seq_is` weigh by the ratio up to 2,
-    /// `geo_rs` rejects trajectories whose mean ratio is off by more than 0.1 %, `k3_rs` those whose mean k3
-    /// is above 0.01.
+    /// Corrections by name, as in verl and TRL. `token_is` and `seq_is` weight by the ratio up to 2, `geo_rs`
+    /// rejects trajectories whose mean ratio is off by more than 0.1 %, and `k3_rs` those whose mean k3 is
+    /// above 0.01.
     pub enum CorrectionPreset {
-        /// Nothing but metrics.
+        /// Only metrics.
         Disabled = "disabled",
         /// Token weights up to 2.
         DecoupledTokenIs = "decoupled_token_is",
@@ -65,7 +65,7 @@ choice! {
         DecoupledK3RsSeqTis = "decoupled_k3_rs_seq_tis",
         /// `decoupled_k3_rs` with token weights up to 2.
         DecoupledK3RsTokenTis = "decoupled_k3_rs_token_tis",
-        /// The ratio of the loss is to the policy that sampled.
+        /// The loss uses the ratio to the policy that sampled.
         BypassPpoClip = "bypass_ppo_clip",
         /// `bypass_ppo_clip` with the rejection of `decoupled_geo_rs`.
         BypassPpoClipGeoRs = "bypass_ppo_clip_geo_rs",

@@ -1,4 +1,4 @@
-//! Rejection: tokens and trajectories too far from the policy that sampled them leave the loss.
+//! Rejection: tokens and trajectories too far from the policy that sampled them are left out of the loss.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,
     meaning: "Tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask.",
-    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d, \
+    formula: "kept if min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d, \
         tv = |p - q|, binary_kl = q·ln(q/p) + (1 - q)·ln((1 - q)/(1 - p)) with p = exp(old), q = \
         exp(behaviour); of a trajectory: their sum, mean or maximum",
     source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020; tv and \
@@ -30,7 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over \
             policy, the inverse of the importance ratio",
-        "verl's loss is NaN where everything is rejected",
+        "verl's loss is NaN if everything is rejected",
         "verl has no tv and no binary_kl",
         "1e-8 is added to both complements of binary_kl inside the logarithm, so that certain tokens are defined",
     ],
@@ -49,7 +49,7 @@ pub enum Statistic {
     /// `|exp(old) - exp(behaviour)|`, the total variation of the token against all others: from 0 to 1.
     Tv,
     /// Kullback-Leibler divergence of the policy from the sampler for the token against all others: never
-    /// negative (but for rounding).
+    /// negative (except by rounding).
     BinaryKl,
 }
 
@@ -62,7 +62,7 @@ impl Statistic {
         (Self::BinaryKl, "binary_kl"),
     ];
 
-    /// Its value for a token whose log-ratio `old - behaviour` is held within plus and minus `limit`.
+    /// Its value for a token whose log-ratio `old - behaviour` is clamped to plus and minus `limit`.
     #[inline]
     fn of(self, token: &SampledToken, limit: f64) -> f64 {
         let log_ratio = token.log_ratio().clamp(-limit, limit);
@@ -85,7 +85,7 @@ impl Statistic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RejectionScope {
-    /// Each token alone.
+    /// Each token by itself.
     Token,
     /// The trajectory by the sum over its tokens.
     SeqSum,
@@ -103,15 +103,15 @@ pub struct Rejection {
     pub statistic: Statistic,
     /// Unit that is judged.
     pub scope: RejectionScope,
-    /// Smallest value that stays, in nats.
+    /// Smallest value that is kept, in nats.
     #[serde(default)]
     pub min: Option<f64>,
-    /// Largest value that stays, in nats.
+    /// Largest value that is kept, in nats.
     #[serde(default)]
     pub max: Option<f64>,
 }
 
-/// Values of the statistic, and how much went.
+/// Values of the statistic, and the shares that were rejected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RejectionMetrics {
     /// The criterion.
@@ -128,7 +128,7 @@ pub struct RejectionMetrics {
     pub share_above: f64,
     /// Share below the lower.
     pub share_below: f64,
-    /// Mean over trajectories of their value, or of the mean of their tokens'.
+    /// Mean over trajectories of their value; for tokens, of the mean of the trajectory's tokens.
     pub sequence_mean: f64,
     /// Sample deviation of the same; NaN with fewer than two trajectories.
     pub sequence_deviation: f64,
@@ -136,13 +136,13 @@ pub struct RejectionMetrics {
     pub sequence_min: f64,
     /// Largest of the same.
     pub sequence_max: f64,
-    /// Share of trajectories of which it is above the upper bound.
+    /// Share of trajectories for which it is above the upper bound.
     pub sequence_share_above: f64,
-    /// Share of trajectories of which it is below the lower bound.
+    /// Share of trajectories for which it is below the lower bound.
     pub sequence_share_below: f64,
     /// Share of tokens that this criterion leaves out.
     pub rejected_share: f64,
-    /// Share of trajectories of which it leaves out something.
+    /// Share of trajectories in which it leaves something out.
     pub sequence_rejected_share: f64,
 }
 
@@ -176,14 +176,14 @@ impl Rejection {
         format!("{scope}_{}", statistic.map_or("", |(_, name)| name))
     }
 
-    /// verl's `rollout_rs`, and `tv` and `binary_kl`, with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves
-    /// several criteria.
+    /// verl's `rollout_rs` (and the names `tv` and `binary_kl`) with its `rollout_rs_threshold`, each a
+    /// comma-separated list; one threshold serves several criteria.
     ///
-    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2`,
+    /// For `k1` a threshold `x` means the bounds `[-ln x, ln x]`, and `lo_hi` means `[ln lo, ln hi]`; `k2`,
     /// `k3`, `tv` and `binary_kl` have only an upper bound.
     ///
     /// # Errors
-    /// Unknown names, thresholds that do not parse or are too many or too few.
+    /// Unknown names; thresholds that do not parse; too many or too few of them.
     ///
     /// ```
     /// use tamis_core::correction::Rejection;
@@ -256,12 +256,12 @@ impl Rejection {
         }
     }
 
-    /// Whether a value stays. NaN does: it must reach the loss, where it is found.
+    /// Whether a value is kept. NaN is: it must reach the loss, in which it is detected.
     fn keeps(&self, value: f64) -> bool {
         !(self.min.is_some_and(|min| value < min) || self.max.is_some_and(|max| value > max))
     }
 
-    /// Takes what it rejects out of `mask`; columns have been checked, `mask` has their length.
+    /// Removes rejected tokens from `mask`. Columns have been checked, and `mask` has their length.
     pub(super) fn reject<T: Real>(
         &self,
         columns: &SamplerColumns<'_, T>,
@@ -339,7 +339,7 @@ impl Rejection {
         }
     }
 
-    /// Unmasked tokens of a trajectory and its value: the mean for tokens that are judged alone.
+    /// Unmasked tokens of a trajectory, and its value: the mean if tokens are judged.
     fn summary<T: Real>(&self, row: SamplerRow<'_, T>, limit: f64) -> (usize, f64) {
         let (mut length, mut sum, mut largest) = (0_usize, 0.0, f64::NEG_INFINITY);
         for token in row.tokens() {
@@ -420,7 +420,7 @@ mod tests {
             let unknown = SampledToken { behaviour: half, known: false, ..token };
             assert_eq!(statistic.of(&unknown, 20.0), 0.0, "{statistic:?}");
         }
-        // The mean of the trajectory is what is judged: 0.25 and 0 are 0.125.
+        // The mean of the trajectory is judged: 0.25 and 0 give 0.125.
         let (old, behaviour) = ([now, half], [half; 2]);
         let columns = SamplerColumns { offsets: &[0, 2], mask: &[true; 2], old: &old, behaviour: &behaviour };
         for (threshold, stays) in [("0.13", true), ("0.12", false)] {

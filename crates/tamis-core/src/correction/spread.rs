@@ -7,8 +7,8 @@ pub(crate) struct Spread {
     count: f64,
     first: f64,
     second: f64,
-    /// Sums of the values and of their squares as they are: of weights far from the shift, moments around it
-    /// would leave rounding alone.
+    /// Sums of the values and of their squares, unshifted: for weights far from the shift, moments around it
+    /// would leave only rounding.
     total: f64,
     squares: f64,
     min: f64,
@@ -16,7 +16,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Nothing yet; `shift` is where values are expected.
+    /// No values yet; `shift` is near the expected values.
     pub(crate) fn around(shift: f64) -> Self {
         Self {
             shift,
@@ -34,7 +34,7 @@ impl Spread {
         self.add_times(value, 1.0);
     }
 
-    /// Adds a value that `times` tokens share.
+    /// Adds a value that `times` tokens have.
     pub(crate) fn add_times(&mut self, value: f64, times: f64) {
         let offset = value - self.shift;
         self.count += times;
@@ -50,7 +50,7 @@ impl Spread {
         self.count
     }
 
-    /// Mean; NaN of nothing.
+    /// Mean; NaN without values.
     pub(crate) fn mean(&self) -> f64 {
         self.shift + self.first / self.count
     }
@@ -62,17 +62,17 @@ impl Spread {
             return f64::NAN;
         }
         let squares = self.second - self.first * (self.first / self.count);
-        // Equal values have none; rounding may leave others a little below 0. NaN stays.
+        // Equal values have none; rounding may make others slightly negative. NaN stays.
         if self.min >= self.max || squares < 0.0 { 0.0 } else { (squares / freedom).sqrt() }
     }
 
-    /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN of nothing and where
+    /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN without values or if
     /// every weight is 0.
     pub(crate) fn effective_share(&self) -> f64 {
         self.total * self.total / (self.count * self.squares)
     }
 
-    /// Smallest and largest; NaN of nothing.
+    /// Smallest and largest; NaN without values.
     pub(crate) fn extremes(&self) -> (f64, f64) {
         if self.count > 0.0 { (self.min, self.max) } else { (f64::NAN, f64::NAN) }
     }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn moments_by_hand() {
-        // Whatever number the sums are taken around.
+        // The sums may be taken around any number.
         for around in [1.0, 2.0] {
             let mut spread = Spread::around(around);
             spread.add(1.0);
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Weights next to nothing have a share too; around 1 their squares are lost.
+    /// Weights near 0 have a share too; around 1 their squares are lost.
     #[test]
     fn the_share_of_tiny_weights() {
         let mut spread = Spread::around(1.0);
@@ -126,7 +126,7 @@ mod tests {
                 close.add(if i % 2 == 0 { value } else { next });
                 if i > 1 {
                     assert_eq!(equal.deviation(1.0).to_bits(), 0, "{value} {i}");
-                    // Squares may come out a little below 0.
+                    // Squares may come out slightly negative.
                     assert!(
                         close.deviation(1.0) >= 0.0 && close.deviation(1.0) < 1e-6 * value,
                         "{value} {i}"

@@ -1,4 +1,4 @@
-//! Truncated completions stay out of the loss: what was cut off says nothing about how it would have ended.
+//! Truncated completions stay out of the loss: a truncated text does not show how it would have ended.
 
 use crate::entry::{Entry, Family};
 use crate::fault::Fault;
@@ -39,7 +39,7 @@ pub fn ends_with(token_ids: &[u32], end_ids: &[u32]) -> bool {
 /// Masks every token of truncated trajectories: mask `[B][T]`, truncated \[B\].
 ///
 /// # Errors
-/// If the flags are not one per trajectory; the mask is unchanged then.
+/// There is not one flag per trajectory; the mask is then unchanged.
 pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), Fault> {
     check_length("truncated", mask.num_rows(), truncated.len())?;
     for (row, &truncated) in truncated.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Collapse, measured without a second model: completions that no longer differ, or no longer depend on the
-//! prompt.
+//! Collapse, measured without a second model: completions that no longer differ, or that no longer depend on
+//! the prompt.
 
 use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
@@ -36,16 +36,16 @@ pub(super) const VARIANCE: Entry = Entry {
     defaults: &[],
     degenerate: &[
         "groups with fewer than two scored members are left out",
-        "where nothing varies the share is NaN, and so is the dispersion",
+        "if nothing varies the share is NaN, and so is the dispersion",
     ],
     known_as: &[("RAGEN", "rollout/in_group_reward_std")],
     differences: &[],
 };
 
-/// Diversity of completions; build it from texts, or from extracted answers.
+/// Diversity of completions, computed from texts or from extracted answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diversity {
-    /// Mean over groups of distinct over present members.
+    /// Mean over groups of the number of distinct members over the number present.
     pub distinct_share: f64,
     /// Mean over members of the entropy of the group's frequencies, in nats: `H(Z|X)`.
     pub conditional_entropy: f64,
@@ -53,7 +53,7 @@ pub struct Diversity {
     pub entropy: f64,
 }
 
-/// Number of different keys and entropy of their frequencies; keys get sorted.
+/// Number of different keys, and entropy of their frequencies; sorts the keys.
 fn frequencies<K: Ord>(keys: &mut [K]) -> (usize, f64) {
     keys.sort_unstable();
     let (mut distinct, mut entropy) = (0, 0.0);
@@ -67,12 +67,12 @@ fn frequencies<K: Ord>(keys: &mut [K]) -> (usize, f64) {
 }
 
 impl Diversity {
-    /// Of one key per trajectory `[P][G]`: a text, an answer, a hash; `None`: none was found.
+    /// From one key per trajectory `[P][G]`: a text, an answer, a hash; `None`: none was found.
     ///
     /// ```
     /// use tamis_core::diagnostics::Diversity;
     /// use tamis_core::ragged::Ragged;
-    /// // Every prompt gets the same two answers: diverse within groups, and still blind to the prompt.
+    /// // Every prompt gets the same two answers: diverse within groups, but independent of the prompt.
     /// let found = Diversity::of(&Ragged::from_rows([[Some("4"), Some("5")], [Some("4"), Some("5")]]));
     /// assert_eq!((found.distinct_share, found.mutual_information()), (1.0, 0.0));
     /// ```
@@ -102,13 +102,13 @@ impl Diversity {
         }
     }
 
-    /// `I(X;Z) = H(Z) - H(Z|X)` in nats, not negative beyond rounding: how much an answer says about its
+    /// `I(X;Z) = H(Z) - H(Z|X)` in nats, not negative beyond rounding: how much an answer depends on its
     /// prompt.
     pub fn mutual_information(&self) -> f64 {
         self.entropy - self.conditional_entropy
     }
 
-    /// Names as logged, under what the keys are (`answer`, `completion`).
+    /// Names as logged; `what` names the keys (`answer`, `completion`).
     pub fn to_pairs(&self, what: &str) -> Vec<(String, f64)> {
         [
             ("distinct_share", self.distinct_share),
@@ -129,13 +129,13 @@ pub struct VarianceShares {
     pub within: f64,
     /// Population variance of the groups' means.
     pub between: f64,
-    /// Deviation over mean of the groups' sample deviations: where it is small, a filter by deviation has
+    /// Deviation over mean of the groups' sample deviations. If it is small, a filter by deviation has
     /// nothing to choose from.
     pub dispersion: f64,
 }
 
 impl VarianceShares {
-    /// Of rewards `[P][G]`; NaN: unscored.
+    /// From rewards `[P][G]`; NaN: unscored.
     ///
     /// ```
     /// use tamis_core::diagnostics::VarianceShares;

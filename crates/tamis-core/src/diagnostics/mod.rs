@@ -1,7 +1,7 @@
-//! Measurements of a batch that say whether it can teach, and whether the policy is collapsing.
+//! Measurements of a batch that show whether it can teach, and whether the policy is collapsing.
 //!
-//! Pure functions of rewards, advantages, completions and derivatives; the trainer calls them on *all*
-//! generated groups or on the trained ones and logs what they return.
+//! They are pure functions of rewards, advantages, completions and derivatives. The trainer calls them on
+//! *all* generated groups or on the trained ones, and logs the results.
 
 pub mod collapse;
 pub mod pass_rates;

@@ -1,4 +1,4 @@
-//! The pass-rate histogram: how hard the prompts are for the policy as it is.
+//! The pass-rate histogram: how hard the prompts are for the present policy.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "pass_rates",
     family: Family::Diagnostic,
     meaning: "Number of groups that fail altogether, pass altogether, and lie in equal intervals between.",
-    formula: "group with c of n scored members above the threshold: none where c = 0, all where c = n, otherwise interval floor(c·bins / n)",
+    formula: "group with c of n scored members above the threshold: none if c = 0, all if c = n, otherwise interval floor(c·bins / n)",
     source: "what dynamic sampling keeps: DAPO, arXiv 2503.14476, eq. 11",
     defaults: &[],
     degenerate: &[
@@ -34,7 +34,7 @@ pub struct PassRates {
 }
 
 impl PassRates {
-    /// Of scores `[P][G]`; a member passes above `pass_above`.
+    /// From scores `[P][G]`; a member passes above `pass_above`.
     ///
     /// ```
     /// use tamis_core::diagnostics::PassRates;
@@ -64,7 +64,7 @@ impl PassRates {
         found
     }
 
-    /// Share of scored groups whose members differ in passing; NaN of none.
+    /// Share of scored groups in which some members pass and others do not; NaN without scored groups.
     fn mixed_share(&self) -> f64 {
         let mixed: u64 = self.between.iter().sum();
         mixed as f64 / (self.none + mixed + self.all) as f64

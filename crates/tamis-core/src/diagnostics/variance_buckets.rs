@@ -1,4 +1,4 @@
-//! Gradient norm by reward deviation: whether groups that differ more really teach more.
+//! Gradient norm by reward deviation: whether groups with larger differences teach more.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,8 @@ pub enum Buckets {
         /// Buckets, at least 1.
         buckets: usize,
     },
-    /// Lower ends, ascending; a bucket reaches to the next, the last has no end. What is below the first is
-    /// in no bucket.
+    /// Lower ends, ascending. A bucket reaches to the next one, and the last has no end. Groups below the
+    /// first are in no bucket.
     Edges {
         /// The lower ends (RAGEN 0, 1, 2, 3, 4, 5).
         edges: Vec<f64>,
@@ -48,7 +48,7 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// Refuses no bucket, and edges that do not ascend.
+    /// Checks that there are buckets and that edges ascend.
     pub fn check(&self) -> Result<(), Fault> {
         match self {
             Self::Quantile { buckets: 0 } => Err(fault!("there must be at least one bucket")),
@@ -71,7 +71,7 @@ impl Buckets {
         }
     }
 
-    /// The bucket of each group \[P\] by its deviation \[P\]; `None`: in none.
+    /// The bucket of each group \[P\] by its deviation \[P\]; `None`: in no bucket.
     ///
     /// ```
     /// use tamis_core::diagnostics::Buckets;

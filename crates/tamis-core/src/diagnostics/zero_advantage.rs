@@ -38,8 +38,8 @@ pub struct ZeroAdvantage {
 }
 
 impl ZeroAdvantage {
-    /// Of advantages `[P][G]` and the unmasked tokens of each trajectory \[B\]; trajectories without a count
-    /// have none.
+    /// From advantages `[P][G]` and the unmasked tokens of each trajectory \[B\]; trajectories without a
+    /// count have none.
     ///
     /// ```
     /// use tamis_core::diagnostics::ZeroAdvantage;
@@ -72,8 +72,8 @@ impl ZeroAdvantage {
         found
     }
 
-    /// Of advantages and mask per token `[B][T]` and the trajectories of each group \[P\]. A trajectory has
-    /// advantage 0 where all of its unmasked tokens have.
+    /// From advantages and mask per token `[B][T]` and the number of trajectories in each group \[P\]. A
+    /// trajectory has advantage 0 if all of its unmasked tokens have.
     ///
     /// ```
     /// use tamis_core::diagnostics::ZeroAdvantage;
@@ -105,12 +105,12 @@ impl ZeroAdvantage {
         found
     }
 
-    /// Share of tokens; NaN of none.
+    /// Share of tokens; NaN without tokens.
     pub fn token_share(&self) -> f64 {
         self.zero_tokens as f64 / self.tokens as f64
     }
 
-    /// Share of groups; NaN of none.
+    /// Share of groups; NaN without groups.
     pub fn group_share(&self) -> f64 {
         self.zero_groups as f64 / self.groups as f64
     }

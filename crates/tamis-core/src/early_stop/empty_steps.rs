@@ -36,9 +36,9 @@ pub struct EmptyStepsState {
 }
 
 impl EmptySteps {
-    /// Takes a step in.
+    /// Records a step.
     ///
-    /// It is the gentle end of what `schedule.on_empty_round: skip` begins: without it a run that skips more
+    /// It is the graceful counterpart of `schedule.on_empty_round: skip`: without it a run that skips more
     /// than ten times in a row stops with a diagnosis, as a failure.
     pub fn observe(self, state: &mut EmptyStepsState, is_trained: bool) -> Option<StopReason> {
         state.in_a_row = if is_trained { 0 } else { state.in_a_row.saturating_add(1) };

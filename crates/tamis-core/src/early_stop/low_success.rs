@@ -22,12 +22,12 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Stop when the pass rate of any data source has stayed below a floor in validation.
+    /// Stop when the pass rate of some data source has stayed below a floor in validation.
     #[derive(Copy)]
     pub struct LowSuccess {
-        /// Success below this is low. The success of a data source is the mean `acc` (`score`, where there is
-        /// none) of its validation samples; the lowest of all sources counts, whatever `validate.metrics`
-        /// logs.
+        /// Success below this is low. The success of a data source is the mean `acc` of its validation
+        /// samples (or `score`, if there is no `acc`). The lowest of all sources counts, whatever
+        /// `validate.metrics` logs.
         floor: f64 = 0.01, Probability, Free;
         /// Number of low validations in a row that ends the run.
         patience: u64 = 5, AtLeast(1.0), Free;
@@ -43,7 +43,7 @@ pub struct LowSuccessState {
 }
 
 impl LowSuccess {
-    /// Takes a validation in. Source: RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5
+    /// Records a validation. Source: RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5
     /// validations in a row.
     pub fn observe(&self, state: &mut LowSuccessState, successes: &[f64]) -> Option<StopReason> {
         let lowest = successes.iter().copied().filter(|success| !success.is_nan()).reduce(f64::min)?;

@@ -1,4 +1,4 @@
-//! Early stopping: when a run has stopped learning and goes on for nothing.
+//! Early stopping: detects that a run has stopped learning.
 //!
 //! ```text
 //! rounds ─ attempt ─▶ RewardCollapse ─┐
@@ -6,9 +6,9 @@
 //! steps ────────────▶ EmptySteps ─────┘
 //! ```
 //!
-//! Each is a state machine without clock or I/O: equal observations give equal answers, and its state is
-//! serialisable, so that a resumed run stops where the uninterrupted one would have. [`EarlyStop`] holds
-//! those that a run asked for. A stop is not an error: the run validates, saves and ends.
+//! Each is a state machine without clock or I/O: equal observations give equal answers. Its state is
+//! serialisable, so a resumed run stops at the same step as an uninterrupted one. [`EarlyStop`] holds those
+//! that a run uses. A stop is not an error: the run validates, saves and ends.
 
 mod empty_steps;
 mod low_success;
@@ -30,16 +30,16 @@ use crate::settings;
 pub const ENTRIES: &[Entry] = &[reward_collapse::ENTRY, low_success::ENTRY, empty_steps::ENTRY];
 
 settings! {
-    /// Reasons to end a run early, each off where it is null. A run that is stopped saves a checkpoint and
-    /// ends well.
+    /// Reasons to end a run early; null turns a reason off. A run that is stopped saves a checkpoint and
+    /// exits successfully.
     #[derive(Copy)]
     pub struct EarlyStopSettings {
         /// Stop when the reward no longer varies within groups.
         reward_collapse: Option<RewardCollapse> = None, Any, Free;
         /// Stop when validation fails. Needs validation prompts.
         low_success: Option<LowSuccess> = None, Any, Free;
-        /// Stop when no group is kept any more. Only where an empty step is given up
-        /// (`schedule.on_empty_round: skip`, or a limit on rounds with another `on_limit` than `error`).
+        /// Stop when no group is kept any more. Needs steps that may be skipped:
+        /// `schedule.on_empty_round: skip`, or a limit on rounds with another `on_limit` than `error`.
         empty_steps: Option<EmptySteps> = None, Any, Free;
     }
 }
@@ -48,17 +48,17 @@ settings! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EarlyStopState {
-    /// Of [`RewardCollapse`].
+    /// State of [`RewardCollapse`].
     pub reward_collapse: RewardCollapseState,
-    /// Of [`LowSuccess`].
+    /// State of [`LowSuccess`].
     pub low_success: LowSuccessState,
-    /// Of [`EmptySteps`].
+    /// State of [`EmptySteps`].
     pub empty_steps: EmptyStepsState,
-    /// Why the run was stopped, once it was.
+    /// Why the run was stopped, if it was.
     pub stopped: Option<StopReason>,
 }
 
-/// Why a run was stopped early. `Display` is what the person is told.
+/// Why a run was stopped early. `Display` is the text for the user.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -70,7 +70,7 @@ pub enum StopReason {
         largest: f64,
         /// The mean deviation of the first steps.
         baseline: f64,
-        /// The share of it that the deviations are below.
+        /// The share of the baseline below which the deviations are.
         share: f64,
     },
     /// Validation success stays below the floor.
@@ -143,13 +143,13 @@ pub struct EarlyStop {
 }
 
 impl EarlyStop {
-    /// At the start of a run.
+    /// The early stops at the start of a run.
     pub fn new(settings: EarlyStopSettings) -> Self {
         Self { settings, state: EarlyStopState::default() }
     }
 
-    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made
-    /// shorter keeps its latest. A run that was stopped stays so, unless that stop is switched off now.
+    /// Restores the state of a checkpoint. Earlier observations still count if a setting changed; a shorter
+    /// window keeps its latest values. A stopped run stays stopped unless that stop is now switched off.
     #[must_use]
     pub fn resume(self, mut state: EarlyStopState) -> Self {
         state.stopped = state.stopped.filter(|reason| match reason {
@@ -160,7 +160,7 @@ impl EarlyStop {
         Self { state, ..self }
     }
 
-    /// Why the run is to end, once a stop has fired: the first that did.
+    /// Why the run is to end, once a stop has fired: the first one that did.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.state.stopped
     }
@@ -180,23 +180,24 @@ impl EarlyStop {
         &self.state
     }
 
-    /// A generation round was judged.
+    /// Records a judged generation round.
     ///
-    /// This and the two below say whether a stop fires now; [`Self::stop_reason`] remembers it.
+    /// This function and the two below return whether a stop fires now; [`Self::stop_reason`] keeps the
+    /// result.
     pub fn attempt(&mut self, attempt: Attempt) -> Option<StopReason> {
         let reason =
             self.settings.reward_collapse.as_ref()?.observe(&mut self.state.reward_collapse, attempt);
         self.note(reason)
     }
 
-    /// A validation gave these success rates, one for each data source or task; those that are not numbers
-    /// say nothing.
+    /// Records the success rates of a validation, one for each data source or task. Values that are not
+    /// numbers are ignored.
     pub fn validation(&mut self, successes: &[f64]) -> Option<StopReason> {
         let reason = self.settings.low_success.as_ref()?.observe(&mut self.state.low_success, successes);
         self.note(reason)
     }
 
-    /// A step was trained, or skipped for want of groups.
+    /// Records a step that was trained, or skipped because it had no groups.
     pub fn step(&mut self, is_trained: bool) -> Option<StopReason> {
         let reason = self.settings.empty_steps?.observe(&mut self.state.empty_steps, is_trained);
         self.note(reason)

@@ -39,23 +39,23 @@ choice! {
     pub enum CollapseForm {
         /// Every round from the first, as in RAGEN's filtering document.
         Attempts = "attempts",
-        /// The last round of each trained step, once the baseline stands: RAGEN's later form.
+        /// The last round of each trained step, once the baseline is complete: RAGEN's later form.
         Steps = "steps",
     }
 }
 
-/// A generation round, as far as early stopping looks at it.
+/// A generation round, as early stopping sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attempt {
-    /// Mean over all its groups, dropped ones too, of the reward's standard deviation in the group
-    /// (`rollout/in_group_reward_std`); NaN where no group is scored.
+    /// Mean over all its groups, including dropped ones, of the reward's standard deviation in the group
+    /// (`rollout/in_group_reward_std`); NaN if no group is scored.
     pub in_group_reward_std: f64,
-    /// Whether its step has groups to train on after it.
+    /// Whether its step has groups to train on after this round.
     pub is_successful: bool,
 }
 
 settings! {
-    /// Stop when the reward's deviation within groups has stayed far below what it was in the first steps.
+    /// Stop when the reward's deviation within groups has stayed far below its value in the first steps.
     #[derive(Copy)]
     pub struct RewardCollapse {
         /// Generation rounds that are compared with the baseline.
@@ -75,19 +75,19 @@ settings! {
 pub struct RewardCollapseState {
     /// Sum of the baseline's deviations.
     pub baseline_sum: f64,
-    /// Steps in it.
+    /// Number of steps in the baseline.
     pub baseline_steps: u32,
     /// The latest deviations, oldest first.
     pub window: VecDeque<f64>,
 }
 
 impl RewardCollapse {
-    /// Takes a round in.
+    /// Records a round.
     ///
     /// In the document's form ([`CollapseForm::Attempts`]) every round enters the window from the first, and
-    /// the round that ends a successful step enters the baseline after it was compared. In the later form
-    /// ([`CollapseForm::Steps`]) only the rounds that end successful steps count, and the window begins empty
-    /// once the baseline stands.
+    /// the round that ends a successful step enters the baseline after the comparison. In the later form
+    /// ([`CollapseForm::Steps`]) only the rounds that end successful steps count, and the window starts empty
+    /// once the baseline is complete.
     ///
     /// Source: RAGEN, `docs/filtering_and_loss_scaling.md`, section 3; RAGEN-2, arXiv 2604.06268, writes of 5
     /// rounds.

@@ -1,14 +1,14 @@
-//! Flags alone: which of many groups are kept, when nobody asks for reasons or statistics.
+//! Only flags: which of many groups are kept, for callers that need no reasons or statistics.
 
 use super::{Filter, GroupStatistics, Scope, Verdict};
 
-/// Groups of which the statistics are held at a time: few enough to stay in a cache.
+/// Number of groups whose statistics are held at a time: few enough to stay in a cache.
 const CHUNK: usize = 512;
 
-/// Takes groups one by one and answers which of them [`judge_columns`](super::judge_columns) keeps.
+/// Takes groups one by one and returns which of them [`judge_columns`](super::judge_columns) keeps.
 ///
-/// A filter that judges groups alone holds the statistics of some hundred groups at a time; one that
-/// compares them holds all until the end. The outcome scale names reasons only, so none is needed.
+/// A filter that judges each group by itself holds the statistics of some hundred groups at a time; one that
+/// compares groups holds all until the end. The outcome scale only names reasons, so none is needed.
 ///
 /// ```
 /// use tamis_core::filter::{Keeping, Variance};
@@ -26,7 +26,7 @@ pub struct Keeping<'a> {
 }
 
 impl<'a> Keeping<'a> {
-    /// With room for the flags of so many groups.
+    /// With room for the flags of `num_groups` groups.
     pub fn new(filter: &'a dyn Filter, num_groups: usize) -> Self {
         let waiting = Vec::with_capacity(num_groups.min(CHUNK));
         Self { filter, waiting, kept: Vec::with_capacity(num_groups) }
@@ -45,7 +45,7 @@ impl<'a> Keeping<'a> {
         self.waiting.clear();
     }
 
-    /// One flag per group \[P\], in the order in which they came.
+    /// One flag per group \[P\], in the order of the groups.
     pub fn finish(mut self) -> Vec<bool> {
         self.judge();
         self.kept

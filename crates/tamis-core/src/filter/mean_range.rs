@@ -24,11 +24,11 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Treatment of a group whose mean equals `low` or `high`.
+    /// What happens to a group whose mean equals `low` or `high`.
     pub enum Bounds {
-        /// Dropped: kept is `low < mean < high`.
+        /// Dropped: a group is kept if `low < mean < high`.
         Open = "open",
-        /// Kept: `low <= mean <= high`.
+        /// Kept: a group is kept if `low <= mean <= high`.
         Closed = "closed",
     }
 }
@@ -36,19 +36,20 @@ choice! {
 settings! {
     /// Keeps a group whose mean over scored members lies between two bounds.
     ///
-    /// With the open range (0, 1) on a metric in {0, 1} it keeps what [`Variance`](super::Variance) keeps;
-    /// EasyR1's online filtering is the open (0.01, 0.99), OpenRLHF's the open (0, 1), a band such as
-    /// \[0.2, 0.8\] drops nearly-solved and nearly-hopeless prompts too.
+    /// With the open range (0, 1) on a metric in {0, 1} it keeps the same groups as
+    /// [`Variance`](super::Variance). EasyR1's online filtering is the open (0.01, 0.99), OpenRLHF's the open
+    /// (0, 1). A band such as \[0.2, 0.8\] also drops nearly-solved and nearly-hopeless prompts.
     ///
     /// A group of one is judged like any other. A uniform group inside the range is *kept*: on a shaped
-    /// reward (accuracy plus format, say) that is a group of zero advantage, so filter on the raw outcome.
+    /// reward (accuracy plus format, for example) such a group has zero advantage, so filter on the raw
+    /// outcome.
     #[derive(Copy)]
     pub struct MeanRange {
         /// Lower bound of the group's mean, in units of the metric.
         low: f64 = 0.0;
         /// Upper bound of the group's mean, in units of the metric.
         high: f64 = 1.0;
-        /// Treatment of a group whose mean equals `low` or `high`.
+        /// What happens to a group whose mean equals `low` or `high`.
         bounds: Bounds = Bounds::Open;
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics: the per-trajectory number that a filter looks at.
+//! Metrics: the number per trajectory that a filter uses.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use crate::group::{Group, Trajectory};
 /// | name | per trajectory |
 /// |---|---|
 /// | `seq_reward` | the reward before any KL penalty (verl: `token_level_scores` summed) |
-/// | `seq_final_reward`, `token_level_rewards` | the reward after the KL penalty, summed over tokens; equal to `seq_reward` where KL is not in the reward |
+/// | `seq_final_reward`, `token_level_rewards` | the reward after the KL penalty, summed over tokens; equal to `seq_reward` if KL is not in the reward |
 /// | `length` | tokens that the policy produced |
-/// | `entropy` | mean token entropy, in nats, where the run computes it |
+/// | `entropy` | mean token entropy, in nats, if the run computes it |
 /// | any other name | the score of that name; a trajectory without it is unscored |
 ///
-/// A score that bears one of the names above is reached as `scores.NAME`.
+/// A score whose name is one of the above is available as `scores.NAME`.
 ///
-/// A KL penalty differs between any two sampled sequences, so under `seq_final_reward` with KL in the reward
-/// hardly any group is uniform; a shaped reward (length penalty, format bonus) likewise separates members
+/// A KL penalty differs between any two sampled sequences: under `seq_final_reward` with KL in the reward
+/// hardly any group is uniform. A shaped reward (length penalty, format bonus) likewise separates members
 /// that are all wrong. The raw outcome (`acc`) is the metric to filter on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -42,7 +42,7 @@ pub enum Metric {
     Entropy,
 }
 
-/// Names that are not a score's.
+/// Names that do not belong to a score.
 const BUILT_IN: [&str; 5] = ["seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
 
 impl From<String> for Metric {
@@ -89,10 +89,10 @@ impl fmt::Display for Metric {
     }
 }
 
-/// Metrics that a run will have: known from its configuration, before anything is generated.
+/// Metrics that a run will have, as known from its configuration before anything is generated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AvailableMetrics {
-    /// Names of the scores that the reward functions give, in their order.
+    /// Names of the scores that the reward functions provide, in order.
     pub scores: Vec<String>,
     /// Whether token entropies are computed before the filter.
     pub entropy: bool,
@@ -122,30 +122,30 @@ pub enum FinalReward<'a> {
 /// Metrics that a group does not carry itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExtraColumns<'a> {
-    /// The reward after KL. A run with KL in the reward must give the column, or `seq_final_reward` is not
-    /// what it says.
+    /// The reward after KL. A run with KL in the reward must give the column; otherwise `seq_final_reward`
+    /// would be wrong.
     pub final_reward: FinalReward<'a>,
-    /// Mean token entropy of each trajectory \[B\], in place of what the trajectories say.
+    /// Mean token entropy of each trajectory \[B\], which replaces the trajectories' own.
     pub entropy: Option<&'a [f64]>,
 }
 
 impl ExtraColumns<'_> {
-    /// No KL in the reward, no entropies.
+    /// No KL in the reward and no entropies.
     pub const NONE: ExtraColumns<'static> =
         ExtraColumns { final_reward: FinalReward::IsReward, entropy: None };
 }
 
-/// A metric is not there.
+/// A metric does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MetricError {
-    /// No score and no built-in metric of that name.
+    /// No score and no built-in metric has this name.
     #[error("there is no metric `{name}`; this run has {}{}", list_names(available), suggestion(nearest.as_deref()))]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The available names.
         available: Vec<String>,
-        /// The most similar of them, if one is.
+        /// The most similar of them, if one is similar.
         nearest: Option<String>,
     },
     /// Anything else.
@@ -167,7 +167,7 @@ fn suggestion(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 
-/// The most similar name by Jaro-Winkler, where it is similar enough to be a slip.
+/// The most similar name by Jaro-Winkler, if it is similar enough to be the one intended.
 fn nearest(name: &str, available: &[String]) -> Option<String> {
     available
         .iter()
@@ -178,10 +178,10 @@ fn nearest(name: &str, available: &[String]) -> Option<String> {
 }
 
 impl Metric {
-    /// The metric of a filter that names none: the raw outcome `acc`, otherwise `score`.
+    /// The default metric of a filter: the raw outcome `acc`, otherwise `score`.
     ///
     /// # Errors
-    /// If the rewards give neither.
+    /// The rewards provide neither.
     pub fn default_of(available: &AvailableMetrics) -> Result<Self, MetricError> {
         ["acc", "score"]
             .into_iter()
@@ -190,10 +190,11 @@ impl Metric {
             .ok_or_else(|| fault!("the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of {}", list_names(&available.names())).into())
     }
 
-    /// Whether a run will have this metric; asked before anything is generated.
+    /// Checks that a run will have this metric, before anything is generated.
     ///
     /// # Errors
-    /// [`MetricError::Unknown`], or a [`Fault`] for entropies that are not there, with the names there are.
+    /// [`MetricError::Unknown`], or a [`Fault`] for entropies that are not available, with the available
+    /// names.
     pub fn check(&self, available: &AvailableMetrics) -> Result<(), MetricError> {
         match self {
             Self::Score(name) if !available.scores.contains(name) => {
@@ -217,14 +218,14 @@ impl Metric {
         }
     }
 
-    /// Whether the metric mixes other things into the outcome, so that a filter on it may keep groups of
-    /// equal outcome.
+    /// Whether the metric mixes other things into the outcome, so that a filter on it may keep groups with
+    /// equal outcomes.
     pub fn is_shaped(&self) -> bool {
         matches!(self, Self::SeqReward | Self::SeqFinalReward | Self::TokenLevelRewards)
     }
 
-    /// The number of one trajectory, where it has one: what a filter will see of it in its group, unless KL
-    /// is in the reward.
+    /// The number of one trajectory, if it has one: the value that a filter will see for it in its group,
+    /// unless KL is in the reward.
     pub fn of_member(&self, trajectory: &Trajectory) -> Option<f64> {
         let value = match self {
             Self::Score(name) => trajectory.scores.get(name).map_or(f64::NAN, |score| score.value),
@@ -235,10 +236,10 @@ impl Metric {
         (!value.is_nan()).then_some(value)
     }
 
-    /// One number per trajectory, groups concatenated \[B\]; NaN where a trajectory has none.
+    /// One number per trajectory, groups concatenated \[B\]; NaN for a trajectory without one.
     ///
     /// # Errors
-    /// Where a column is needed and is not there or not \[B\] long.
+    /// A column is needed and missing, or is not \[B\] long.
     pub fn values(&self, groups: &[Group], extra: &ExtraColumns<'_>) -> Result<Vec<f64>, MetricError> {
         let trajectories = || groups.iter().flat_map(|group| &group.trajectories);
         let expected = groups.iter().map(|group| group.trajectories.len()).sum();

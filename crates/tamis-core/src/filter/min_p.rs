@@ -13,27 +13,27 @@ pub(super) const ENTRY: Entry = Entry {
     source: "RAGEN, rollout_filter_strategy min_p",
     degenerate: &[
         "scale: no positive factor on the scores matters; a shift of means and sums does",
-        "the best group is always kept, where one competes; where the best deviation is 0 all are, unless `include_zero: false`",
+        "the best group is always kept, if any competes; if the best deviation is 0 all are kept, unless `include_zero: false`",
         "a best score below 0 is stretched the other way, to max / p and min * p, so that the best is within its own bound",
         "unscored groups never compete",
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=min_p")],
-    differences: &["RAGEN keeps nothing where the best score is negative"],
+    differences: &["RAGEN keeps nothing if the best score is negative"],
     ..Entry::REGISTERED
 };
 settings! {
-    /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or
-    /// with the smallest preferred `score ≤ min / p` (both within a billionth). See [`Pool`] for score and
-    /// who competes.
+    /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or, if
+    /// the smallest are preferred, `score ≤ min / p` (both within a billionth). See [`Pool`] for the score
+    /// and for the groups that compete.
     ///
-    /// `p = 0` keeps every group that competes, `p = 1` only those level with the best. A negative best score
-    /// is stretched the other way (`max / p`, `min · p`), so that the bound is never beyond the best.
+    /// `p = 0` keeps every group that competes, `p = 1` only those level with the best. For a negative best
+    /// score the bound is on the other side (`max / p`, `min · p`), so that it is never beyond the best.
     ///
     /// # Scale
-    /// A positive factor on the scores changes nothing; a shift (of a mean or a sum) does.
+    /// Multiplying the scores by a positive factor changes nothing; a shift (of a mean or a sum) does.
     ///
     /// # Source
-    /// RAGEN, `rollout_filter.py`, strategy `min_p`, whose `prefer: smallest` came on 2026-01-25.
+    /// RAGEN, `rollout_filter.py`, strategy `min_p`, whose `prefer: smallest` was added on 2026-01-25.
     ///
     /// ```
     /// use tamis_core::filter::{judge_columns, MinP, Pool};

@@ -1,8 +1,8 @@
-//! Filters: which groups carry signal.
+//! Filters decide which groups have a signal.
 //!
-//! Data flows one way: a [`Metric`] reads one number per trajectory off the groups, flat with offsets; a
+//! Data flows one way: a [`Metric`] reads one number per trajectory from the groups, flat with offsets; a
 //! [`Filter`] turns the groups' numbers into one [`Verdict`] each; [`crate::schedule`] decides what that
-//! means for the batch. A verdict is a value, never an error, and a filter looks at nothing but the metric.
+//! means for the batch. A verdict is a value, never an error, and a filter uses only the metric.
 //!
 //! | filter | keeps a group when |
 //! |---|---|
@@ -14,20 +14,21 @@
 //! | [`Percentile`] | its rank in the round lies in a band |
 //! | [`WithinGroup`] | always; chooses which members train |
 //!
-//! The first two judge a group alone, the next four compare the groups of a whole generation round ([`Pool`]
-//! says by what, and who competes). What was kept is kept when judged once more by the filters that judge
-//! alone, by [`MinP`], and by [`TopK`] with a count; shares of a round are shares of whatever is in it.
+//! The first two judge each group by itself. The next four compare the groups of a whole generation round
+//! ([`Pool`] defines the score and the groups that compete). Judging the kept groups again keeps them all
+//! with the filters that judge each group by itself, with [`MinP`], and with [`TopK`] with a count; shares of
+//! a round are shares of whatever is in it.
 //!
-//! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: outside
-//! the group's statistics, never a zero. A group with no scored member, or with fewer than two of n > 1, is
-//! dropped as `unscored`.
+//! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: it is
+//! left out of the group's statistics and never counts as zero. A group with no scored member, or with fewer
+//! than two of n > 1, is dropped as `unscored`.
 //!
 //! # All correct, all wrong
-//! A group dropped for want of contrast is `all_wrong` where every scored member is at or below the metric's
-//! [`OutcomeScale::wrong`] (0), `all_correct` where every one is at or above [`OutcomeScale::correct`] (1),
-//! else `uniform`. So a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\] are all read as a person
-//! would read them, and a uniform group of partial credit is `uniform`. Length and entropy have no outcome
-//! scale: their uniform groups are `uniform`.
+//! A group dropped for lack of contrast is `all_wrong` if every scored member is at or below the metric's
+//! [`OutcomeScale::wrong`] (0), `all_correct` if every one is at or above [`OutcomeScale::correct`] (1), and
+//! otherwise `uniform`. This suits a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\]; a uniform
+//! group of partial credit is `uniform`. Length and entropy have no outcome scale: their uniform groups are
+//! `uniform`.
 
 mod group_filter;
 mod keeping;
@@ -80,7 +81,7 @@ pub const ENTRIES: &[Entry] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Each group alone: the verdict does not depend on which others are in the slice.
+    /// Each group by itself: the verdict does not depend on the other groups in the slice.
     Point,
     /// All groups of a round together.
     Pool,
@@ -93,7 +94,7 @@ pub trait Filter: Named + Ranged {
     /// Whether groups are judged one by one or a round at a time.
     fn scope(&self) -> Scope;
 
-    /// Whether every setting is in range, and they go together.
+    /// Whether every setting is in range and they fit together.
     fn check(&self) -> Result<(), FilterError> {
         Ok(self.check_ranges()?)
     }
@@ -101,14 +102,14 @@ pub trait Filter: Named + Ranged {
     /// The filter's rule in words: `groups with max > min`.
     fn rule(&self) -> String;
 
-    /// The pool in which it compares the groups of a round, where it does.
+    /// The pool in which it compares the groups of a round, if it does.
     fn pool(&self) -> Option<Pool> {
         None
     }
 
-    /// Whether it may keep a group whose members all have the same metric, by its settings alone: a selection
-    /// among the groups of a round in which such groups compete. A group-relative advantage learns nothing
-    /// from them.
+    /// Whether its settings allow it to keep a group whose members all have the same metric: it is a
+    /// selection among the groups of a round, and such groups compete. A group-relative advantage learns
+    /// nothing from them.
     ///
     /// ```
     /// use tamis_core::filter::{Filter, Mass, Pool, TopP, Variance};
@@ -124,14 +125,14 @@ pub trait Filter: Named + Ranged {
         false
     }
 
-    /// Whether a group is kept whatever its other members score, once some of them have this smallest and
-    /// largest metric. Only the variance filter can know before the group is complete.
+    /// Whether a group with this smallest and largest metric among some members is kept whatever the others
+    /// score. Only the variance filter can know that before the group is complete.
     fn is_certain(&self, min: f64, max: f64) -> bool {
         let _ = (min, max);
         false
     }
 
-    /// Treatment of a group of one, where a key decides it.
+    /// What happens to a group of one, if a key decides it.
     fn singleton(&self) -> Option<Singleton> {
         None
     }
@@ -141,7 +142,7 @@ pub trait Filter: Named + Ranged {
         false
     }
 
-    /// Keys of the filter that another of its keys makes idle, and the reason.
+    /// Keys of the filter that another of its keys disables, and the reason.
     fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         (&[], "")
     }
@@ -151,14 +152,14 @@ pub trait Filter: Named + Ranged {
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
 
     /// Members of a kept group that train, by its metric \[G\]; `None`: all of them. The group stays whole in
-    /// every count: a member that is not chosen is left out of advantage and loss as an unscored one is.
+    /// every count: a member that is not chosen is left out of advantage and loss like an unscored one.
     fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
         let _ = values;
         None
     }
 }
 
-/// A filter's settings do not make sense.
+/// A filter's settings are not valid.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum FilterError {
     /// A setting outside its range.
@@ -170,7 +171,7 @@ pub enum FilterError {
         /// The range as written, `(0.5, 0.5)`.
         range: String,
     },
-    /// Both of two keys that say the same, or neither.
+    /// Both of two alternative keys are set, or neither.
     #[error("the {filter} filter needs one of `k` and `fraction`, and has {has}")]
     Quota {
         /// The filter.
@@ -178,7 +179,7 @@ pub enum FilterError {
         /// `both` or `neither`.
         has: &'static str,
     },
-    /// Shares of the variance want the deviation.
+    /// Shares of the variance need the deviation as the score.
     #[error(
         "the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `{score}`"
     )]
@@ -203,7 +204,7 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// The keys of the filter that it is about; none where it is about the groups.
+    /// The keys of the filter to which it applies; empty if it is about the groups.
     pub fn keys(&self) -> Vec<&'static str> {
         match self {
             Self::Range(range) => vec![range.key],
@@ -214,7 +215,7 @@ impl FilterError {
         }
     }
 
-    /// The fix, where the message does not say it.
+    /// The fix, if the message does not contain it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::EmptyRange { .. } => Some("swap `low` and `high`, or raise `high`".to_owned()),
@@ -227,11 +228,11 @@ impl FilterError {
     }
 }
 
-/// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and
-/// \[P + 1\]).
+/// Judges P groups whose metric is flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and \[P +
+/// 1\]).
 ///
-/// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two
-/// results \[P\]. [`Keeping`] answers for callers that want nothing but the flags.
+/// Every judgement takes this path, in a run and offline. Linear in B; it allocates only the two results
+/// \[P\]. [`Keeping`] serves callers that need only the flags.
 ///
 /// ```
 /// use tamis_core::filter::{judge_columns, DropReason, OutcomeScale, Variance, Verdict};
@@ -248,8 +249,7 @@ impl FilterError {
 /// ```
 ///
 /// # Errors
-/// A [`Fault`] if the offsets do not cut the values into
-/// groups.
+/// A [`Fault`] if the offsets do not cut the values into groups.
 pub fn judge_columns(
     filter: &dyn Filter,
     scale: Option<OutcomeScale>,

@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
-        "a band narrower than a group keeps the one group where it begins; nothing competes: none",
+        "a band narrower than a group keeps the one group at its start; nothing competes: none",
         "halves are rounded to the even rank; bands that share a bound share no group",
         "groups of equal score are ranked in dispatch order; unscored groups never compete",
     ],
@@ -23,21 +23,21 @@ pub(super) const ENTRY: Entry = Entry {
 };
 settings! {
     /// Keeps the groups whose rank lies between two shares of the ranking:
-    /// `round(low · n) ≤ rank < round(high · n)` with the n groups that compete ranked from 0, best first,
-    /// and at least one group. See [`Pool`] for score, ties and who competes.
+    /// `round(low · n) ≤ rank < round(high · n)` with the n competing groups ranked from 0, best first, and
+    /// at least one group. See [`Pool`] for the score, ties and the groups that compete.
     ///
-    /// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of
+    /// `low = 0, high = 0.25` is the best quarter. The four quarters share no group and leave none out (with
     /// four groups or more).
     ///
     /// # Scale
-    /// Only the order of the scores counts.
+    /// Depends only on the order of the scores.
     ///
     /// # Source
     /// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward
     /// deviation).
     #[derive(Copy)]
     pub struct Percentile {
-        /// Beginning of the kept band of the ranking, as a share of the ranking: 0 is the best group.
+        /// Start of the kept band of the ranking, as a share of the ranking: 0 is the best group.
         low: f64 = 0.0;
         /// End of the kept band of the ranking, as a share of the ranking: 1 is the worst group.
         high: f64 = 1.0;

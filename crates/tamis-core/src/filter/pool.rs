@@ -7,8 +7,8 @@ use crate::{choice, settings};
 choice! {
     /// Statistic by which a pool filter ranks groups, over the scored members of a group.
     ///
-    /// With the metric this covers what RAGEN ranks by: its `reward_variance` is the deviation of the reward,
-    /// `reward` its mean, `reward_sum` its sum, `length` and `entropy` the mean of those metrics,
+    /// Together with the metric this covers RAGEN's rankings: its `reward_variance` is the deviation of the
+    /// reward, `reward` its mean, `reward_sum` its sum, `length` and `entropy` the mean of those metrics,
     /// `entropy_variance` the deviation of the entropy.
     pub enum PoolScore {
         /// Standard deviation of the metric; 0 for a group of one.
@@ -33,45 +33,45 @@ choice! {
 }
 
 settings! {
-    /// How the groups of a round compete: what every pool filter has in common.
+    /// How the groups of a round compete: the part that all pool filters share.
     ///
     /// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to
-    /// twelve digits are equal: a deviation must not rank differently for the order in which its members were
-    /// added up.
+    /// twelve digits are equal: the rank of a deviation must not depend on the order in which members were
+    /// added.
     ///
     /// Groups without enough scored members are dropped as `unscored` and never compete. Without
-    /// `include_zero`, neither do groups whose score is 0 (at most 1e-10 in size).
+    /// `include_zero`, groups whose score is 0 (at most 1e-10 in size) do not compete either.
     ///
-    /// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show:
-    /// it is all correct, all wrong or uniform (`singleton` where it is a group of one), whether it competed
-    /// or not. So is one of score 0 that did not compete; where its members differ (a mean of 0) it is
+    /// A dropped group gets the most specific name. If groups are ranked by spread, one with equal members is
+    /// all correct, all wrong or uniform (`singleton` if it has one member), whether it competed or not. The
+    /// same holds for a group of score 0 that did not compete; if its members differ (a mean of 0), it is
     /// `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
     #[derive(Copy)]
     pub struct Pool {
-        /// Number of a group that the groups of a round are ranked by.
+        /// Number by which the groups of a round are ranked.
         score: PoolScore = PoolScore::Deviation;
-        /// Delta degrees of freedom of deviation and variance: 0 for a population, 1 for a sample, as RAGEN
-        /// has them.
+        /// Delta degrees of freedom of deviation and variance: 0 for a population, 1 for a sample, as in
+        /// RAGEN.
         ddof: u8 = 0, Between(0.0, 1.0);
         /// End of the ranking that counts as best.
         prefer: Prefer = Prefer::Largest;
-        /// Let groups whose score is 0 compete. False: they are dropped first.
+        /// Let groups whose score is 0 compete. If false, they are dropped first.
         include_zero: bool = true;
     }
 }
 
-/// At most this far from 0, a score is 0 (RAGEN's number).
+/// A score at most this far from 0 counts as 0 (RAGEN's number).
 const ZERO: f64 = 1e-10;
 
-/// Shares of a sum and counts of groups are compared with this much slack, so that nine of ten equal groups
-/// are 0.9 of them.
+/// Tolerance in comparisons of shares of a sum and of counts of groups, so that nine of ten equal groups are
+/// 0.9 of them.
 pub(super) const SLACK: f64 = 1e-9;
 
-/// A number to 40 bits of its mantissa, within the finite ones: what equal groups share whatever the order of
-/// their sums.
+/// A number to 40 bits of its mantissa, within the finite ones: equal groups have the same, whatever the
+/// order of their sums.
 fn to_twelve_digits(score: f64) -> f64 {
     let rounded = f64::from_bits((score.to_bits() + (1 << 11)) & !((1 << 12) - 1));
-    // An overflow of the rounding is no reason to leave the finite numbers; and there is one zero only.
+    // Rounding must not leave the finite numbers, and there is only one zero.
     rounded.clamp(f64::MIN, f64::MAX) + 0.0
 }
 
@@ -81,8 +81,8 @@ impl Pool {
         matches!(self.score, PoolScore::Deviation | PoolScore::Variance)
     }
 
-    /// Whether a group of equal members may be kept: ranked by spread only where its score of 0 competes,
-    /// else like any other.
+    /// Whether a group of equal members may be kept. Ranked by spread, it may only if its score of 0
+    /// competes; otherwise it is treated like any other.
     pub(super) fn admits_uniform(self) -> bool {
         self.include_zero || !self.is_by_spread()
     }
@@ -93,7 +93,7 @@ impl Pool {
         format!("{} {}{zero}", self.prefer, self.score)
     }
 
-    /// The score of a group; `None` where too few of its members have a metric.
+    /// The score of a group; `None` if too few of its members have a metric.
     ///
     /// ```
     /// use tamis_core::filter::{GroupStatistics, Pool, PoolScore};
@@ -108,7 +108,7 @@ impl Pool {
             return None;
         }
         let count = group.num_scored as f64;
-        // A single member has no spread, and no freedom to divide by.
+        // A single member has no spread, and no degree of freedom to divide by.
         let freedom = (count - f64::from(self.ddof)).max(1.0);
         let score = match self.score {
             PoolScore::Deviation if self.ddof == 0 => group.std,
@@ -130,8 +130,8 @@ impl Pool {
                 Some(score) if !self.include_zero && score.abs() <= ZERO => self.name_zero(group, scale),
                 Some(score) => {
                     places.push((score, i));
-                    // Should it not be chosen: what has no spread lacks signal, whatever the others of its
-                    // round are like.
+                    // The reason if it is not chosen: a group without spread lacks signal, whatever the
+                    // others of its round are like.
                     if self.is_by_spread() && group.min >= group.max {
                         self.name_zero(group, scale)
                     } else {
@@ -141,7 +141,7 @@ impl Pool {
             };
             verdicts.push(Verdict::Dropped(reason));
         }
-        // The index settles ties, so an unstable sort gives the one order there is.
+        // The index decides ties, so an unstable sort gives a unique order.
         match self.prefer {
             Prefer::Largest => {
                 places.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -162,7 +162,7 @@ impl Pool {
     }
 }
 
-/// The competing groups of a round, best first, and what is said of every group so far.
+/// The competing groups of a round, best first, and the present verdict on every group.
 pub(super) struct Ranking {
     verdicts: Vec<Verdict>,
     /// Score, and index in the round.
@@ -179,7 +179,7 @@ impl Ranking {
         self.places.iter().map(|(score, _)| *score)
     }
 
-    /// Keeps those whose rank, from 0, lies in the range.
+    /// Keeps those whose rank, from 0, is in the range.
     pub(super) fn keep(mut self, ranks: std::ops::Range<usize>) -> Vec<Verdict> {
         for (_, i) in self.places.get(ranks).unwrap_or_default() {
             if let Some(verdict) = self.verdicts.get_mut(*i) {

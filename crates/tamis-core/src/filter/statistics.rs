@@ -1,22 +1,22 @@
-//! A group's metric in a handful of numbers.
+//! A group's metric in a few numbers.
 
 use super::{FilterError, OutcomeScale};
 use crate::fault;
 
-/// Statistics of one group's metric over its scored members, those whose value is finite.
+/// Statistics of one group's metric over its scored members (those with a finite value).
 ///
-/// `mean`, `std`, `min` and `max` are NaN where no member is scored.
+/// `mean`, `std`, `min` and `max` are NaN if no member is scored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupStatistics {
     /// Members, scored or not.
     pub size: usize,
     /// Members with a finite metric.
     pub num_scored: usize,
-    /// Scored members at or above the outcome scale's `correct`; `None` where the metric has no such scale.
+    /// Scored members at or above the outcome scale's `correct`; `None` if the metric has no such scale.
     pub num_correct: Option<usize>,
-    /// Mean of the scored.
+    /// Mean of the scored members.
     pub mean: f64,
-    /// Their population standard deviation (ddof 0); exactly 0 where all are equal.
+    /// Their population standard deviation (ddof 0); exactly 0 if all are equal.
     pub std: f64,
     /// The smallest.
     pub min: f64,
@@ -25,7 +25,7 @@ pub struct GroupStatistics {
 }
 
 impl GroupStatistics {
-    /// Of one group's values \[G\]. Sums run in member order, in f64.
+    /// From one group's values \[G\]. Sums run in member order, in f64.
     ///
     /// Equal members give `std` exactly 0, unlike a two-pass formula in floating point
     /// (`numpy.std([0.1] * 3)` is 1.4e-17).
@@ -38,8 +38,7 @@ impl GroupStatistics {
     /// ```
     #[inline]
     pub fn of(values: &[f64], scale: Option<OutcomeScale>) -> Self {
-        // Nearly every group is scored whole. A finite sum proves it, and then no value needs a branch of its
-        // own.
+        // Nearly every group is fully scored. A finite sum proves it, and then no value needs its own branch.
         let correct = scale.map_or(f64::INFINITY, |scale| scale.correct);
         let mut num_correct = 0;
         let mut sum = 0.0;
@@ -75,7 +74,7 @@ impl GroupStatistics {
         }
     }
 
-    /// Of a group with members that have no finite value, or whose sum or sum of squares is beyond f64.
+    /// For a group with members without a finite value, or whose sum or sum of squares is beyond f64.
     #[cold]
     fn of_scored(values: &[f64], scale: Option<OutcomeScale>) -> Self {
         let scored: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -93,7 +92,7 @@ impl GroupStatistics {
         let (min, max) = scored
             .iter()
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &value| (value.min(min), value.max(max)));
-        // In units of the range, of which no deviation is more than half.
+        // In units of the range: no deviation is more than half of it.
         let range = max / 2.0 - min / 2.0;
         let relative = |value: f64| (value / 2.0 - mean / 2.0) / range;
         let variance: f64 = scored.iter().map(|value| relative(*value) * relative(*value) / count).sum();
@@ -109,10 +108,10 @@ impl GroupStatistics {
         }
     }
 
-    /// Of every group of a flat column, cut as in [`judge_columns`](super::judge_columns).
+    /// For every group of a flat column, cut as in [`judge_columns`](super::judge_columns).
     ///
     /// # Errors
-    /// Where the offsets do not cut the values into groups.
+    /// The offsets do not cut the values into groups.
     pub fn of_columns(
         metric: &[f64],
         offsets: &[usize],

@@ -28,7 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::REGISTERED
 };
 
-/// Number of members to keep of a set: a count, or a share of it.
+/// Number of members to keep from a set: a count, or a share of the set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quota {
     /// A count.
@@ -47,7 +47,7 @@ impl fmt::Display for Quota {
 }
 
 impl Quota {
-    /// Combines the keys `k` and `fraction`; all where neither is set, which [`Self::check`] refuses.
+    /// Combines the keys `k` and `fraction`; all members if neither is set, which [`Self::check`] refuses.
     pub(super) fn of(k: Option<usize>, fraction: Option<f64>) -> Self {
         k.map_or_else(|| Self::Fraction(fraction.unwrap_or(1.0)), Self::Count)
     }
@@ -67,14 +67,14 @@ impl Quota {
 }
 
 settings! {
-    /// Keeps the k best groups of a round, fewer where fewer compete. See [`Pool`] for score, ties and who
-    /// competes.
+    /// Keeps the k best groups of a round, or all that compete if these are fewer. See [`Pool`] for the
+    /// score, ties and the groups that compete.
     ///
-    /// A fraction is taken of all groups of the round, kept down to a whole number, and at least one:
+    /// A fraction is taken of all groups of the round, rounded down to a whole number, and at least one:
     /// `max(1, ⌊f · P⌋)`.
     ///
     /// # Scale
-    /// Only the order of the scores counts.
+    /// Depends only on the order of the scores.
     ///
     /// # Source
     /// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25,
@@ -87,7 +87,7 @@ settings! {
     /// let scale = Some(OutcomeScale::default());
     /// let (verdicts, _) = judge_columns(&filter, scale, &acc, &[0, 2, 4, 6, 8])?;
     /// let names: Vec<_> = verdicts.iter().map(|verdict| verdict.name()).collect();
-    /// // The second and the last spread alike: the one dispatched first is taken.
+    /// // The second and the last have the same spread: the one dispatched first is taken.
     /// assert_eq!(names, ["all_correct", "kept", "all_correct", "outside_pool"]);
     /// # Ok::<(), tamis_core::filter::FilterError>(())
     /// ```

@@ -1,4 +1,4 @@
-//! `top_p`: the best groups that together hold a share of the mass.
+//! `top_p`: the best groups that together have a share of the mass.
 
 use super::pool::SLACK;
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
         "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about \
             nine groups in ten, at deviations of several points it keeps two or three; `linear` and \
             `variance` do not, apart from `slack`",
-        "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none where \
+        "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none if \
             no score is positive or p times the mass is at most `slack`",
         "p: 1 keeps every group that competes, so that with `include_zero: false` it drops the uniform groups and nothing else",
         "groups of equal score are taken in dispatch order; unscored groups never compete and count for nothing",
@@ -34,28 +34,28 @@ pub(super) const ENTRY: Entry = Entry {
 choice! {
     /// Weight of a group for `top_p`.
     pub enum Mass {
-        /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as
+        /// `exp(score / temperature)`, or of the negated score if the smallest are preferred: a nucleus, as
         /// in the sampling of tokens. Keeps at least one group, and depends on the scale of the reward.
         Softmax = "softmax",
-        /// The score: may keep none, and does not depend on the scale.
+        /// The score. It may keep no group, and does not depend on the scale.
         Linear = "linear",
-        /// The square of the score, which must be the deviation: may keep none, and does not depend on the
-        /// scale.
+        /// The square of the score, which must be the deviation. It may keep no group, and does not depend on
+        /// the scale.
         Variance = "variance",
     }
 }
 
 settings! {
-    /// Keeps the best groups of a round that together hold a share `p` of the mass of all that compete.
+    /// Keeps the best groups of a round that together have a share `p` of the mass of all that compete.
     ///
-    /// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`,
-    /// `variance`: less `slack`; all: within a billionth of the whole, so that nine of ten equal groups hold
-    /// 0.9). With `p = 1` every group that competes is kept.
+    /// In the ranking by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass`
+    /// (`linear`, `variance`: less `slack`; all: within a billionth of the whole, so that nine of ten equal
+    /// groups have 0.9). With `p = 1` every group that competes is kept.
     ///
     /// | mass | of a group | keeps at least |
     /// |---|---|---|
-    /// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, where one competes |
-    /// | [`Linear`](Mass::Linear) | `score` where positive, otherwise it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
+    /// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, if any competes |
+    /// | [`Linear`](Mass::Linear) | `score` if positive, otherwise it has none and is never kept | nothing, if no score is positive or `p · Σ ≤ slack` |
     /// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
     ///
     /// # Scale
@@ -69,9 +69,9 @@ settings! {
     /// linear form that followed.
     ///
     /// # Differs from
-    /// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform
-    /// group in the round keeps nothing there. Here a group without mass is passed over. Its deviation has
-    /// `ddof = 1`, its linear form `slack = 0.01`.
+    /// RAGEN, in which a score of 0 ends the walk of the linear form: if the smallest are preferred and the
+    /// round has a uniform group, it keeps nothing. Here a group without mass is passed over. RAGEN's
+    /// deviation has `ddof = 1`, and its linear form `slack = 0.01`.
     ///
     /// ```
     /// use tamis_core::filter::{judge_columns, Mass, TopP};
@@ -104,14 +104,13 @@ impl TopP {
         Self { p, mass: Mass::Softmax, temperature: 1.0, slack: 0.0, pool: Pool::default() }
     }
 
-    /// Mass of each ranked group, relative to the largest, and what is 1 in these units.
+    /// Mass of each ranked group, relative to the largest, and the value of 1 in these units.
     fn masses(&self, scores: &[f64]) -> (Vec<f64>, f64) {
         let first = scores.first().copied().unwrap_or(0.0);
         match self.mass {
             Mass::Softmax => {
                 let sign = if self.pool.prefer == Prefer::Largest { 1.0 } else { -1.0 };
-                // Halved before they are subtracted, so that the difference of two enormous scores is a
-                // number.
+                // Halved before the subtraction, so that the difference of two enormous scores stays finite.
                 let logit = |score: f64| sign * (score / 2.0 - first / 2.0) / self.temperature * 2.0;
                 (scores.iter().map(|score| logit(*score).exp()).collect(), 1.0)
             }
@@ -174,13 +173,13 @@ impl Filter for TopP {
         let total: f64 = masses.iter().sum();
         let is_share = self.mass != Mass::Softmax;
         let slack = if is_share && self.slack > 0.0 { self.slack / unit } else { 0.0 };
-        // Where every score is 0, or beyond what can be divided by, the total is not a positive number and
-        // nothing is kept.
+        // If every score is 0, or too large to divide by, the total is not a positive number and nothing is
+        // kept.
         let wanted = self.p * total - slack;
         if is_share && !(total > 0.0 && wanted > 0.0) {
             return ranking.keep(0..0);
         }
-        // Preferring the smallest, the groups without mass stand before those that have some.
+        // If the smallest are preferred, the groups without mass come before those with some.
         let start = masses.iter().position(|mass| *mass > 0.0).unwrap_or(0);
         let mut sum = 0.0;
         let mut end = start;

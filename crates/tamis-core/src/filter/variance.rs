@@ -16,15 +16,15 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.filter_groups"), ("EasyR1", "algorithm.online_filtering")],
     differences: &[
-        "verl keeps a group where numpy.std > 0, which rounding makes true for some uniform groups; here max == min decides",
+        "verl keeps a group if numpy.std > 0, which rounding makes true for some uniform groups; here max == min decides",
     ],
     ..Entry::REGISTERED
 };
 
 choice! {
-    /// Treatment of a group of one trajectory, in which there is nothing to compare.
+    /// What happens to a group of one trajectory, in which there is nothing to compare.
     pub enum Singleton {
-        /// Kept, as verl does: with `rollout.n: 1` the filter lets everything through.
+        /// Kept, as in verl: with `rollout.n: 1` the filter keeps every group.
         Keep = "keep",
         /// Dropped as `singleton`.
         Drop = "drop",
@@ -35,22 +35,22 @@ settings! {
     /// Keeps a group whose scored members differ: `max − min > tolerance`.
     ///
     /// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all
-    /// correct nor all wrong" is the case of a metric in {0, 1}: where all members are equal every
+    /// correct nor all wrong" is the case of a metric in {0, 1}. If all members are equal, every
     /// group-relative advantage is zero.
     ///
     /// # Differs from
-    /// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some
-    /// groups of equal members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12,
-    /// 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a group is kept there and its advantages are rounding
+    /// verl's recipe (0.9.1), which keeps a group if `numpy.std(values) > 0`. Rounding makes that true for
+    /// some groups of equal members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11,
+    /// 12, 15, ...; of 1/3 at 10, 11, 15, 18, .... verl keeps such a group, and its advantages are rounding
     /// noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32, and for metrics in {0,
-    /// 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
-    /// members say (and kept by verl's V1 trainer); here its scored members decide.
+    /// 1} or {−1, +1} at any size, both rules agree. verl drops a group with a NaN whatever its other members
+    /// are (its V1 trainer keeps it); here its scored members decide.
     #[derive(Copy)]
     pub struct Variance {
         /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the
         /// metric.
         tolerance: f64 = 0.0, NonNegative;
-        /// Treatment of a group of one trajectory.
+        /// What happens to a group of one trajectory.
         singleton: Singleton = Singleton::Keep;
     }
 }

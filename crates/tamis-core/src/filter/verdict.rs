@@ -10,9 +10,9 @@ use super::GroupStatistics;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The group carries signal.
+    /// The group has a signal.
     Kept,
-    /// The group carries no signal, for this reason.
+    /// The group has no signal, for this reason.
     Dropped(DropReason),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why a group was dropped. See [the module](super) for what all-correct and all-wrong mean.
+/// Why a group was dropped. [The module](super) defines all-correct and all-wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
@@ -47,22 +47,22 @@ pub enum DropReason {
     AllWrong,
     /// All scored members have the same metric, elsewhere on the scale.
     Uniform,
-    /// Too few members have a metric at all.
+    /// Too few members have a metric.
     Unscored,
     /// The mean lies below the range.
     BelowRange,
     /// The mean lies above the range.
     AboveRange,
-    /// A group of one member, and the filter was told to drop those.
+    /// A group of one member, and the filter is set to drop those.
     Singleton,
-    /// The score that a pool filter ranks by is 0 although the members differ, and the filter was told to
-    /// drop those.
+    /// The score by which a pool filter ranks is 0 although the members differ, and the filter is set to drop
+    /// those.
     ZeroScore,
     /// Other groups of its round were preferred.
     OutsidePool,
     /// Its first members have the same metric, and the schedule ended it with them
-    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)): nobody knows what the others
-    /// would have scored.
+    /// ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)): the scores of the others are
+    /// unknown.
     Screened,
 }
 
@@ -97,7 +97,7 @@ impl DropReason {
         }
     }
 
-    /// As reports say it, after a number.
+    /// The reason as reports write it, after a number.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::AllCorrect => "all correct",
@@ -123,9 +123,9 @@ impl fmt::Display for DropReason {
 /// A metric's values for "wrong" and "correct"; the default is 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OutcomeScale {
-    /// At or below it a trajectory is wrong.
+    /// A trajectory at or below it is wrong.
     pub wrong: f64,
-    /// At or above it a trajectory is correct.
+    /// A trajectory at or above it is correct.
     pub correct: f64,
 }
 
@@ -136,7 +136,7 @@ impl Default for OutcomeScale {
 }
 
 impl OutcomeScale {
-    /// Name of a group without contrast: by its best member against `wrong`, its worst against `correct`.
+    /// Name of a group without contrast: its best member is compared with `wrong`, its worst with `correct`.
     pub(super) fn name_of(scale: Option<Self>, group: &GroupStatistics, otherwise: DropReason) -> DropReason {
         match scale {
             Some(scale) if group.max <= scale.wrong => DropReason::AllWrong,

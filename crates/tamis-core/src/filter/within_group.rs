@@ -1,4 +1,4 @@
-//! `within_group`: the k members of each group that spread most.
+//! `within_group`: the k members of each group with the largest variance.
 
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Scope, Verdict};
 use crate::entry::{Entry, Family};
@@ -28,16 +28,16 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::REGISTERED
 };
 settings! {
-    /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the
+    /// Keeps every group with enough scored members, and chooses the k of its members whose metric has the
     /// largest variance.
     ///
-    /// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G
-    /// log G) a group. [`Filter::members`] says who is chosen. The verdict concerns the group, which is never
-    /// split: members that are not chosen count as generated and as left out, and the learner leaves them out
-    /// as it leaves out unscored ones.
+    /// The optimum is the j smallest and the k − j largest for some j, so k + 1 candidates suffice: O(G log
+    /// G) a group. [`Filter::members`] returns the chosen members. The verdict is on the group, which is
+    /// never split: members that are not chosen count as generated and as left out, and the learner skips
+    /// them like unscored ones.
     ///
     /// # Scale
-    /// Neither a positive factor nor a shift of the metric changes the choice.
+    /// Multiplying the metric by a positive factor or shifting it does not change the choice.
     ///
     /// # Source
     /// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al.
@@ -55,7 +55,7 @@ settings! {
         k: Option<usize> = None, AtLeast(2.0);
         /// Share of each group's members that trains, in place of `k`.
         fraction: Option<f64> = None, Probability;
-        /// Keep groups whose members all have the same metric.
+        /// Keep groups in which all members have the same metric.
         include_zero: bool = true;
     }
 }
@@ -66,7 +66,7 @@ impl WithinGroup {
         Quota::of(self.k, self.fraction)
     }
 
-    /// Number of members chosen of a group of `size`.
+    /// Number of members chosen from a group of `size`.
     pub fn num_chosen(&self, size: usize) -> usize {
         match self.quota() {
             Quota::Count(count) => count,
@@ -75,7 +75,7 @@ impl WithinGroup {
     }
 }
 
-/// Of ascending values, how many of the smallest are among the k of largest variance.
+/// From ascending values: how many of the smallest are among the k of largest variance.
 fn num_smallest(ascending: &[f64], k: usize) -> usize {
     let n = ascending.len();
     // Relative to the middle of the range and in units of it: no cancellation, no overflow.
@@ -94,7 +94,7 @@ fn num_smallest(ascending: &[f64], k: usize) -> usize {
         sum += added - removed;
         squares += added * added - removed * removed;
         let this = spread(sum, squares);
-        // By more than rounding: of equal choices the one with more of the largest.
+        // By more than rounding: of equally good choices the one with more of the largest values.
         if this > most + 1e-12 * (k * k) as f64 {
             (best, most) = (j, this);
         }
@@ -125,8 +125,8 @@ impl Filter for WithinGroup {
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
-        // The whole ranking of a pool by deviation: unscored groups are out, and uniform ones where that is
-        // asked for.
+        // The whole ranking of a pool by deviation: unscored groups are left out, and so are uniform ones if
+        // requested.
         let ranking = Pool { include_zero: self.include_zero, ..Pool::default() }.rank(groups, scale);
         let num = ranking.len();
         ranking.keep(0..num)
@@ -135,7 +135,7 @@ impl Filter for WithinGroup {
     fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
         let mut order: Vec<usize> = (0..values.len()).filter(|i| values[*i].is_finite()).collect();
         let k = self.num_chosen(values.len()).min(order.len());
-        // Adding 0 makes one zero of the two, so that the place in the group decides between them.
+        // Adding 0 turns -0 into 0, so that the index in the group decides between them.
         order.sort_by(|a, b| (values[*a] + 0.0).total_cmp(&(values[*b] + 0.0)));
         let ascending: Vec<f64> = order.iter().map(|i| values[*i]).collect();
         let uniform = ascending.first() >= ascending.last();

@@ -1,18 +1,18 @@
-//! The merge of all trajectories' sums, over micro-batches, into one loss and one set of metrics.
+//! Merges the sums of all trajectories, over micro-batches, into one loss and one set of metrics.
 
 use super::loss::OwnMetric;
 use super::{Importance, Objective, ObjectiveError, ObjectiveState, SequenceSums};
 use crate::fault;
 
-/// Collects the sums of a whole optimizer batch, whatever micro-batches they come from, and adds them up in
-/// batch order: the loss and the metrics have the same bits however the batch was cut.
+/// Collects the sums of a whole optimizer batch from any micro-batches and adds them in batch order: the loss
+/// and the metrics have the same bits however the batch was cut.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accumulator {
     rows: Vec<Option<SequenceSums>>,
 }
 
 impl Accumulator {
-    /// For an optimizer batch of `num_sequences` trajectories.
+    /// An accumulator for an optimizer batch of `num_sequences` trajectories.
     pub fn new(num_sequences: usize) -> Self {
         Self { rows: vec![None; num_sequences] }
     }
@@ -20,7 +20,7 @@ impl Accumulator {
     /// Records the trajectory at `index` of the optimizer batch.
     ///
     /// # Errors
-    /// If the batch has no such place or it was recorded before.
+    /// The batch has no such index, or it was already recorded.
     pub fn record(&mut self, index: usize, sums: SequenceSums) -> Result<(), ObjectiveError> {
         let num_sequences = self.rows.len();
         match self.rows.get_mut(index) {
@@ -36,7 +36,7 @@ impl Accumulator {
         }
     }
 
-    /// Loss, metrics and next state of what was recorded, added up in batch order; what is missing counts as
+    /// Loss, metrics and next state of the recorded sums, added in batch order. Missing trajectories count as
     /// fully masked.
     pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
         Outcome::of(self.rows.iter().flatten(), objective, state)
@@ -45,7 +45,7 @@ impl Accumulator {
 
 impl Outcome {
     /// Loss, metrics and next state of a whole optimizer batch that was evaluated in one call, in its order:
-    /// what an [`Accumulator`] gives that has recorded all of these.
+    /// the result of an [`Accumulator`] that has recorded all of these.
     pub fn of<'a>(
         sequences: impl IntoIterator<Item = &'a SequenceSums>,
         objective: &Objective,
@@ -81,7 +81,7 @@ impl Outcome {
             let high_share = f64::from(row.high) / f64::from(row.tokens);
             low_shares += low_share;
             high_shares += high_share;
-            // f64::min and max pass over the NaN of the start.
+            // f64::min and max ignore the initial NaN.
             low_min = low_min.min(low_share);
             high_max = high_max.max(high_share);
         }
@@ -148,7 +148,7 @@ impl Outcome {
 /// The value of an objective over an optimizer batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 where nothing is trained on.
+    /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 if nothing is trained on.
     pub loss: f64,
     /// Metrics to log.
     pub metrics: ObjectiveMetrics,
@@ -156,8 +156,8 @@ pub struct Outcome {
     pub state: ObjectiveState,
 }
 
-/// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a
-/// mean of nothing is not 0), and where their column was not given.
+/// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN if there are none (a mean
+/// of nothing is not 0) or their column was not given.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ObjectiveMetrics {
     /// Unmasked tokens.
@@ -166,14 +166,14 @@ pub struct ObjectiveMetrics {
     pub sequences: f64,
     /// Policy loss as aggregated.
     pub policy_loss: f64,
-    /// Share of tokens that the loss's bound holds ([`SequenceSums::clipped`]).
+    /// Share of tokens to which the loss's bound applies ([`SequenceSums::clipped`]).
     pub clip_share: f64,
-    /// Share of tokens that its second bound holds ([`SequenceSums::dual`]).
+    /// Share of tokens to which its second bound applies ([`SequenceSums::dual`]).
     pub clip_share_dual: f64,
-    /// Share of tokens below the low bound with negative advantage; with one ratio per trajectory, of
+    /// Share of tokens below the low bound with negative advantage; with one ratio per trajectory, share of
     /// trajectories.
     pub clip_share_low: f64,
-    /// Share of tokens above the high bound with positive advantage; with one ratio per trajectory, of
+    /// Share of tokens above the high bound with positive advantage; with one ratio per trajectory, share of
     /// trajectories.
     pub clip_share_high: f64,
     /// Smallest low share of a trajectory.
@@ -190,7 +190,7 @@ pub struct ObjectiveMetrics {
     pub old_kl: f64,
     /// k3 estimate of the divergence from the old policy, not negative beyond rounding.
     pub old_kl_k3: f64,
-    /// Token mean of the divergence from the reference, where the objective has one.
+    /// Token mean of the divergence from the reference, if the objective has one.
     pub kl: Option<f64>,
     /// The same as aggregated in the loss, before the coefficient.
     pub kl_loss: Option<f64>,
@@ -200,18 +200,18 @@ pub struct ObjectiveMetrics {
     pub entropy: f64,
     /// Entropy as aggregated, before the coefficient.
     pub entropy_loss: f64,
-    /// Coefficient of the entropy bonus that this batch used, where the objective has one.
+    /// Coefficient of the entropy bonus that this batch used, if the objective has one.
     pub entropy_coef: Option<f64>,
-    /// Mean of `behaviour - old`: what separates the sampler from the trainer.
+    /// Mean of `behaviour - old`: the difference between sampler and trainer.
     pub behaviour_kl: f64,
     /// k3 estimate of the divergence from the behaviour policy.
     pub behaviour_kl_k3: f64,
-    /// The policy loss's own metric, by the name that its package gives it.
+    /// The policy loss's own metric, by its name in the package that the loss is from.
     pub own: Option<(&'static str, f64)>,
 }
 
 impl ObjectiveMetrics {
-    /// Names as logged: verl's where it has one, TRL's beside them.
+    /// Names as logged: verl's if it has one, together with TRL's.
     pub fn to_pairs(&self) -> Vec<(&'static str, f64)> {
         let mut named = vec![
             ("actor/pg_loss", self.policy_loss),

@@ -1,8 +1,8 @@
-//! Aggregation: how per-token losses become one number, and what they are divided by.
+//! Aggregation: turns per-token losses into one number, and defines the divisor.
 //!
-//! Every aggregation here is `loss = Σ_i w_i Σ_t m_it l_it` with one weight `w_i` per trajectory that depends
-//! on nothing but its own length, its group's size and the [`Normalisers`] of the whole optimizer batch. So
-//! the derivative of a token is the same bits however the batch is cut into micro-batches.
+//! Every aggregation here is `loss = Σ_i w_i Σ_t m_it l_it`. The weight `w_i` of a trajectory depends only on
+//! its own length, its group's size and the [`Normalisers`] of the whole optimizer batch. The derivative of a
+//! token therefore has the same bits however the batch is cut into micro-batches.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
             family: Family::Aggregation,
             formula,
             source,
-            degenerate: &["nothing to train on: every weight is 0, where verl's loss is NaN"],
+            degenerate: &["nothing to train on: every weight is 0 (verl's loss is NaN)"],
             known_as,
             differences,
             ..Entry::REGISTERED
@@ -67,7 +67,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
                 ("TRL", "loss_type=dr_grpo"),
             ],
             &[
-                "verl takes the padded width of the micro-batch where no scale is given; here the scale is the response limit",
+                "verl uses the padded width of the micro-batch if no scale is given; here the scale is the response limit",
             ],
         ),
         entry(
@@ -82,31 +82,32 @@ pub(super) const ENTRIES: [Entry; 7] = {
             "(1/P) sum_g (1/|g|) sum_{i in g} (1/|o_i|) sum_t m l",
             "the expectation over prompts outside the mean over a group's outputs, Shao et al., arXiv 2402.03300, eq. 3",
             &[],
-            &["equal to seq-mean-token-mean where all groups have as many trained trajectories"],
+            &["equal to seq-mean-token-mean if all groups have the same number of trained trajectories"],
         ),
         entry("token-sum", "sum_it m l", "verl", &[("verl", "loss_agg_mode=token-sum")], &[]),
     ]
 };
 
 choice! {
-    /// How the losses of tokens become one number. B: trajectories, |o_i|: trained tokens of one, P: groups,
-    /// each of the whole optimizer batch.
+    /// How the losses of tokens become one number. B: number of trajectories, |o_i|: trained tokens of
+    /// trajectory i, P: number of groups, all in the whole optimizer batch.
     pub enum Aggregation {
-        /// Mean over all tokens of the mini-batch, which weigh the same (DAPO as released).
+        /// Mean over all tokens of the mini-batch; all tokens have the same weight (DAPO as released).
         TokenMean = "token-mean",
-        /// Sum over the tokens of a sequence, mean over sequences: a sequence weighs as many times as it has
-        /// tokens.
+        /// Sum over the tokens of a sequence, mean over sequences: the weight of a sequence grows with its
+        /// length.
         SeqMeanTokenSum = "seq-mean-token-sum",
-        /// Mean over the tokens of a sequence, mean over sequences, which weigh the same (GRPO as published).
+        /// Mean over the tokens of a sequence, mean over sequences; all sequences have the same weight (GRPO
+        /// as published).
         SeqMeanTokenMean = "seq-mean-token-mean",
         /// Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
         SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
         /// Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
         GroupTokenMean = "group-token-mean",
-        /// Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups, so that
-        /// every prompt weighs the same.
+        /// Mean over the tokens of a sequence, over the sequences of a group, and over groups: every prompt
+        /// has the same weight.
         GroupSeqMean = "group-seq-mean",
-        /// Sum over all tokens of the mini-batch, undivided.
+        /// Sum over all tokens of the mini-batch, without a divisor.
         TokenSum = "token-sum",
     }
 }
@@ -115,9 +116,9 @@ choice! {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LengthDivisors {
-    /// Of [`Aggregation::SeqMeanTokenSumNorm`]: L, the response limit in tokens; above 0.
+    /// For [`Aggregation::SeqMeanTokenSumNorm`]: L, the response limit in tokens; above 0.
     pub loss_scale_factor: f64,
-    /// Of [`Aggregation::SeqMeanTokenMean`]: added to |o_i|; 0 is the formula, verl adds 1e-8.
+    /// For [`Aggregation::SeqMeanTokenMean`]: added to |o_i|; 0 is the formula, verl adds 1e-8.
     #[serde(default)]
     pub length_epsilon: f64,
 }
@@ -140,12 +141,12 @@ impl LengthDivisors {
 }
 
 impl Aggregation {
-    /// `w_i`, times the number of data-parallel ranks: what each unmasked token's loss is multiplied by.
+    /// `w_i`, times the number of data-parallel ranks: the factor of each unmasked token's loss.
     ///
-    /// 0 where the denominator is 0 (nothing is trained on), where verl gives NaN.
+    /// 0 if the denominator is 0 (nothing is trained on), for which verl gives NaN.
     ///
     /// # Errors
-    /// If the group's counts are needed and not given.
+    /// The group's counts are needed and not given.
     pub fn weight(
         self,
         length: usize,
@@ -203,21 +204,21 @@ pub struct GroupCounts {
 }
 
 choice! {
-    /// Place of groups that the filter dropped in the denominators of the loss.
+    /// How groups that the filter dropped count in the denominators of the loss.
     pub enum ZeroGroups {
-        /// Left out: means are over what is trained on (verl).
+        /// Left out: means are over the trained groups only (verl).
         Drop = "drop",
-        /// Counted: means are over what is trained on and what was dropped, as if dropped groups were trained
-        /// on with advantage 0 (TRL).
+        /// Counted: means are over trained and dropped groups, as if dropped groups were trained on with
+        /// advantage 0 (TRL).
         Mask = "mask",
     }
 }
 
-/// Counts over the whole optimizer batch, all micro-batches and all ranks: what means divide by.
+/// Counts over the whole optimizer batch, all micro-batches and all ranks: the divisors of means.
 ///
-/// Inputs of the objective, never computed from a micro-batch, so that every cut of the batch gives the same
-/// coefficients. They are real numbers because peers divide by estimates (TRL's tokens of the generation
-/// batch times the share of the update).
+/// They are inputs of the objective and never computed from a micro-batch, so every cut of the batch gives
+/// the same coefficients. They are real numbers because other packages divide by estimates (TRL: tokens of
+/// the generation batch times the share of the update).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Normalisers {
     /// Unmasked tokens.
@@ -232,23 +233,23 @@ pub struct Normalisers {
 }
 
 impl Normalisers {
-    /// Counts a whole optimizer batch on one machine: its mask `[B][T]` and how many trajectories each group
-    /// has, in order \[P\]. Also returns the unmasked tokens of each trajectory's group \[B\], the column of
-    /// `group-token-mean`.
+    /// Counts a whole optimizer batch on one machine, from its mask `[B][T]` and the number of trajectories
+    /// in each group, in order \[P\]. Also returns the unmasked tokens of each trajectory's group \[B\], the
+    /// column of `group-token-mean`.
     ///
     /// Fully masked trajectories and groups are not counted; an empty batch counts 0 everywhere.
     ///
     /// # Differs from
-    /// verl's `global_batch_size` and TRL's batch size count fully masked trajectories too; whoever wants
-    /// their numbers sets the fields.
+    /// verl's `global_batch_size` and TRL's batch size, which also count fully masked trajectories. Set the
+    /// fields to get their numbers.
     pub fn of(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<(Self, Vec<f64>), ObjectiveError> {
         Self::weighted(mask, group_sizes, None)
     }
 
-    /// The same where each group counts by a weight \[P\], as its trajectories' losses do
-    /// ([`Columns::sequence_weight`](super::Columns::sequence_weight)): a mean is then `Σ w·l / Σ w`, which
-    /// does not change where all weights are multiplied by a number, and has the same bits as without weights
-    /// where all are 1. The tokens of each trajectory's group are returned without the weight.
+    /// The same, but each group counts with a weight \[P\], as its trajectories' losses do
+    /// ([`Columns::sequence_weight`](super::Columns::sequence_weight)). A mean is then `Σ w·l / Σ w`. It does
+    /// not change if all weights are multiplied by a number, and has the same bits as without weights if all
+    /// are 1. The tokens of each trajectory's group are returned unweighted.
     ///
     /// ```
     /// use tamis_core::objective::Normalisers;
@@ -260,8 +261,7 @@ impl Normalisers {
     /// ```
     ///
     /// # Errors
-    /// If the groups do not hold as many trajectories as the mask, or there
-    /// are not as many weights as groups.
+    /// The groups do not hold as many trajectories as the mask, or there are not as many weights as groups.
     pub fn weighted(
         mask: &Ragged<bool>,
         group_sizes: &[usize],
@@ -291,8 +291,8 @@ impl Normalisers {
         Ok((normalisers, group_tokens))
     }
 
-    /// The denominators where groups were dropped: `dropped` counts those that belong to this optimizer
-    /// batch, with the masks that they would have had.
+    /// The denominators if groups were dropped: `dropped` counts those of this optimizer batch, with the
+    /// masks that they would have had.
     #[must_use]
     pub fn with_dropped(self, dropped: Self, zero_groups: ZeroGroups) -> Self {
         match zero_groups {
@@ -304,7 +304,7 @@ impl Normalisers {
     /// Trajectories with an unmasked token in each trajectory's group \[B\], the column of `group-seq-mean`.
     ///
     /// # Errors
-    /// If the groups do not hold as many trajectories as the mask.
+    /// The groups do not hold as many trajectories as the mask.
     pub fn group_sequences(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<Vec<f64>, ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
         check_length("mask", expected, mask.num_rows())?;
@@ -317,7 +317,7 @@ impl Normalisers {
         Ok(counts)
     }
 
-    /// Counts of two ranks together; `dp_size` adds up.
+    /// Sum of the counts of two ranks, including `dp_size`.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {

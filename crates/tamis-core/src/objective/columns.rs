@@ -6,7 +6,7 @@ use super::aggregation::GroupCounts;
 use crate::fault::Fault;
 use crate::ragged::{check_length, num_tokens};
 
-/// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
+/// A number type for columns: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
 /// derivatives have the columns' precision.
 pub trait Real: Copy + Default + PartialOrd + std::fmt::Debug + Into<f64> + Send + Sync {
     /// 0.
@@ -48,15 +48,14 @@ pub struct ValueColumns<'a, T> {
     pub value: &'a [T],
     /// Value at the start of the step.
     pub old: &'a [T],
-    /// Return: what the value should have been.
+    /// Return: the target of the value.
     pub returns: &'a [T],
 }
 
-/// B trajectories as columns. Per-token columns are flat \[N\], trajectories one after the other;
-/// log-probabilities are in nats.
+/// B trajectories as columns. Per-token columns are flat \[N\], one trajectory after the other.
+/// Log-probabilities are in nats.
 ///
-/// Where the mask is `false` nothing of any other column is read: masked values may be anything, NaN
-/// included.
+/// If the mask is `false`, no other column is read: masked values may be anything, including NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns<'a, T> {
     /// Offsets of the trajectories \[B + 1\]; need not begin at 0, so that a view of some trajectories is
@@ -70,8 +69,9 @@ pub struct Columns<'a, T> {
     /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that
     /// every ratio is 1.
     pub old: Option<&'a [T]>,
-    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]. Metrics read it,
-    /// decoupled PPO and the mask `off_policy`; NaN (the sampler did not say) is agreement to both of these.
+    /// Log-probability under the policy that sampled, as the sampler reported it \[N\]. Metrics, decoupled
+    /// PPO and the mask `off_policy` read it; the last two treat NaN (the sampler reported nothing) as
+    /// agreement.
     pub behaviour: Option<&'a [T]>,
     /// Log-probability under the reference policy \[N\].
     pub reference: Option<&'a [T]>,
@@ -90,14 +90,14 @@ pub struct Columns<'a, T> {
     /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`
     /// ([`Normalisers::group_sequences`](super::Normalisers::group_sequences) counts them).
     pub group_sequences: Option<&'a [f64]>,
-    /// Weight of each trajectory's whole loss \[B\], divergence and entropy included (one over the
-    /// probability with which its prompt was selected); a constant. The normalisers count by the same weights
-    /// ([`Normalisers::weighted`](super::Normalisers::weighted)). `None`: 1.
+    /// Weight of each trajectory's whole loss \[B\], including divergence and entropy (one over the
+    /// probability with which its prompt was selected); a constant. The normalisers count with the same
+    /// weights ([`Normalisers::weighted`](super::Normalisers::weighted)). `None`: 1.
     pub sequence_weight: Option<&'a [f64]>,
 }
 
-/// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it as the other
-/// columns are cut.
+/// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it like the other
+/// columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
     /// [`Self::LEFT_OUT`] and [`Self::BY_COVARIANCE`] in any combination.
@@ -122,7 +122,7 @@ impl<T> ValueColumns<'_, T> {
 }
 
 impl<'a, T: Real> Columns<'a, T> {
-    /// The columns that no objective can do without.
+    /// The columns that every objective needs.
     pub fn new(
         offsets: &'a [usize],
         mask: &'a [bool],
@@ -156,9 +156,9 @@ impl<'a, T: Real> Columns<'a, T> {
         self.mask.len()
     }
 
-    /// A view of the trajectories in `range`, copying nothing; empty where the range is not within `0..B`.
+    /// A view of the trajectories in `range`, without copying; empty if the range is not within `0..B`.
     ///
-    /// The columns must have passed [`Self::check`], or lengths may not fit.
+    /// The columns must have passed [`Self::check`]; otherwise lengths may not fit.
     #[must_use]
     pub fn sequences(&self, range: Range<usize>) -> Self {
         let range = if range.start <= range.end && range.end <= self.num_sequences() { range } else { 0..0 };

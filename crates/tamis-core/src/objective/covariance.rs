@@ -2,8 +2,8 @@
 
 use super::columns::{Columns, Real};
 
-/// `(A_t - mean A)·(logprob_t - mean logprob)` of every unmasked token, in batch order: its place, its
-/// advantage, and that.
+/// `(A_t - mean A)·(logprob_t - mean logprob)` of every unmasked token, in batch order: its index, its
+/// advantage, and the covariance.
 pub(super) fn covariances<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize, f64, f64)> {
     let (mut advantages, mut logprobs, mut count) = (0.0, 0.0, 0_usize);
     for (t, advantage) in unmasked(columns) {

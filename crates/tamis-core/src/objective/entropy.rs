@@ -26,8 +26,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "adaptive_entropy",
         family: Family::Entropy,
         meaning: "Moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it.",
-        formula: "after each optimizer batch coef += delta where H <= target, otherwise -= delta, within [min, max]; \
-            used: coef where the last H <= target, otherwise 0",
+        formula: "after each optimizer batch coef += delta if H <= target, otherwise -= delta, within [min, max]; \
+            used: coef if the last H <= target, otherwise 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
         defaults: &[
             "objective.entropy.adaptive.min",
@@ -42,17 +42,18 @@ pub(super) const ENTRIES: [Entry; 2] = [
 ];
 
 settings! {
-    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
-    /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
+    /// A coefficient that keeps the entropy near a target (Skywork-OR1, arXiv 2505.22312). Each update moves
+    /// it by `delta` towards the target, and the bonus applies only while the entropy is at or below the
+    /// target.
     #[derive(Copy)]
     pub struct AdaptiveEntropy {
         /// Smallest coefficient of the entropy bonus.
         min: f64 = 0.0;
         /// Largest coefficient of the entropy bonus.
         max: f64 = 1.0;
-        /// How far one update moves the coefficient.
+        /// Change of the coefficient in one update.
         delta: f64 = 0.005, NonNegative;
-        /// Entropy that the coefficient aims at, in nats per token.
+        /// Target of the entropy, in nats per token.
         target: f64 = 0.2;
     }
 }
@@ -60,13 +61,13 @@ settings! {
 /// The coefficient of the entropy bonus, saved in checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EntropyState {
-    /// The coefficient of the next optimizer batch, where it pays.
+    /// The coefficient of the next optimizer batch, if the bonus applies.
     pub coef: f64,
-    /// Token mean of the entropy in the last one, in nats; 0 before the first.
+    /// Token mean of the entropy in the last batch, in nats; 0 before the first.
     pub last: f64,
 }
 
-/// Rewards entropy: `- coef · aggregated H_t`, so that the policy does not collapse onto few answers.
+/// Rewards entropy: `- coef · aggregated H_t`, so that the policy does not collapse to few answers.
 ///
 /// The derivative with respect to each token's entropy is `-coef · w_i`; the learner carries it through to
 /// the logits.
@@ -75,11 +76,11 @@ pub struct EntropyState {
 pub struct EntropyBonus {
     /// The coefficient; a negative one punishes entropy.
     pub coef: f64,
-    /// Aggregation of entropies; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its loss
-    /// does.
+    /// Aggregation of entropies; `None`: that of the policy loss (verl). TRL uses `token-mean` whatever the
+    /// loss uses.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
-    /// Moves the coefficient, which is then only the first. `None`: constant.
+    /// Moves the coefficient, of which `coef` is then only the first value. `None`: constant.
     #[serde(default)]
     pub adaptive: Option<AdaptiveEntropy>,
 }
@@ -98,7 +99,7 @@ impl EntropyBonus {
         )
     }
 
-    /// A constant coefficient, aggregated as the policy loss.
+    /// A constant coefficient, aggregated like the policy loss.
     pub fn constant(coef: f64) -> Self {
         Self { coef, aggregation: None, adaptive: None }
     }
@@ -117,7 +118,7 @@ impl EntropyBonus {
         }
     }
 
-    /// State after an optimizer batch of that token mean of the entropy; unchanged where it is NaN (nothing
+    /// State after an optimizer batch with this token mean of the entropy; unchanged if it is NaN (nothing
     /// was trained on).
     #[must_use]
     pub fn update(&self, state: EntropyState, entropy: f64) -> EntropyState {

@@ -24,7 +24,7 @@ pub enum ObjectiveError {
         /// The value expected.
         expected: &'static str,
     },
-    /// A loss whose ratio has no such level.
+    /// A loss whose ratio does not have this level.
     #[error("policy loss `{loss}` has no importance `{importance}`; leave it at `token`")]
     Importance {
         /// Name of the loss.
@@ -32,19 +32,19 @@ pub enum ObjectiveError {
         /// Name of the level.
         importance: &'static str,
     },
-    /// A loss that is not itself under that aggregation.
+    /// A loss that needs another aggregation.
     #[error("policy loss `{loss}` with aggregation `{aggregation}`; expected `{expected}`")]
     Aggregation {
         /// Name of the loss.
         loss: &'static str,
         /// Name of the aggregation.
         aggregation: &'static str,
-        /// The one that belongs to it.
+        /// The aggregation that it needs.
         expected: &'static str,
     },
 }
 
-/// `Ok` where `fine`, otherwise the setting as an error.
+/// `Ok` if `fine`, otherwise the setting as an error.
 pub(crate) fn in_range(
     setting: &'static str,
     value: f64,

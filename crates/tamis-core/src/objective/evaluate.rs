@@ -8,7 +8,7 @@ use super::loss::trajectory::{Scratch, TrajectoryLoss, count, sum};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, SequenceSums};
 use crate::fault;
 
-/// Result of one call; reuse it to keep its memory.
+/// Result of one call; reuse it to reuse its memory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Evaluation<T = f64> {
     /// Derivatives of the optimizer batch's loss.
@@ -20,13 +20,13 @@ pub struct Evaluation<T = f64> {
 impl Objective {
     /// Derivatives and sums of some trajectories of an optimizer batch: one micro-batch, or all of it.
     ///
-    /// `normalisers` count the *whole* optimizer batch. Linear in N; reuses the memory of `into`, whose
-    /// contents are overwritten. The settings are not checked for each micro-batch: [`Self::check`] does
-    /// it once.
+    /// `normalisers` count the *whole* optimizer batch. Linear in N. The memory of `into` is reused, and its
+    /// contents are overwritten. The settings are not checked for each micro-batch: [`Self::check`] does so
+    /// once.
     ///
     /// # Errors
-    /// Columns that do not fit together or are missing. NaN in an unmasked value is
-    /// not an error: loss and derivatives are NaN then, where the learner's check of the gradient finds it.
+    /// Columns are missing or their lengths do not fit together. NaN in an unmasked value is not an error:
+    /// loss and derivatives are then NaN, and the learner's check of the gradient detects it.
     pub fn evaluate<T: Real>(
         &self,
         columns: &Columns<'_, T>,
@@ -53,8 +53,8 @@ impl Objective {
         Ok(())
     }
 
-    /// The whole optimizer batch in one call: value, metrics, next state and derivatives. Refuses what
-    /// [`Self::check`] and [`Self::evaluate`] refuse.
+    /// The whole optimizer batch in one call: value, metrics, next state and derivatives. It has the errors
+    /// of [`Self::check`] and [`Self::evaluate`].
     pub fn value_and_gradient<T: Real>(
         &self,
         columns: &Columns<'_, T>,
@@ -67,7 +67,7 @@ impl Objective {
         Ok((Outcome::of(&evaluation.sequences, self, state), evaluation.derivatives))
     }
 
-    /// Whether every column that the settings read is there.
+    /// Whether every column that the settings need is there.
     fn check_columns<T: Real>(&self, columns: &Columns<'_, T>) -> Result<(), ObjectiveError> {
         let missing = [
             (self.kl.is_some() && columns.reference.is_none(), "reference", "the KL term"),
@@ -87,7 +87,7 @@ impl Objective {
         }
     }
 
-    /// Evaluates one trajectory; the derivatives are 0 before.
+    /// Evaluates one trajectory; its derivatives are initially 0.
     fn sequence<T: Real>(
         &self,
         row: &Row<'_, T>,
@@ -139,8 +139,8 @@ impl Objective {
     }
 }
 
-/// `mean_t(behaviour - logprob)`, with `old` where the sampler's own log-probabilities are not given; 0 where
-/// neither is. A token whose `behaviour` is NaN (the sampler did not say) counts 0.
+/// `mean_t(behaviour - logprob)`, with `old` if the sampler's own log-probabilities are not given, and 0 if
+/// neither is. A token whose `behaviour` is NaN (the sampler reported nothing) counts 0.
 fn drift<T: Real>(row: &Row<'_, T>, tokens: usize) -> f64 {
     let sampled = row.behaviour.or(row.old).unwrap_or(row.logprob);
     let gap = |t: usize| {
@@ -150,8 +150,8 @@ fn drift<T: Real>(row: &Row<'_, T>, tokens: usize) -> f64 {
     sum(row.mask, gap) / tokens as f64
 }
 
-/// Divergence of the sampler from the trainer: k1 and k3 of `behaviour` against `old`, for which the policy
-/// itself stands where it is not given; NaN where `behaviour` was not given.
+/// Divergence of the sampler from the trainer: k1 and k3 of `behaviour` against `old`, or against the policy
+/// itself if `old` was not given; NaN if `behaviour` was not given.
 fn mismatch<T: Real>(row: &Row<'_, T>) -> (f64, f64) {
     let Some(behaviour) = row.behaviour else { return (f64::NAN, f64::NAN) };
     let old = row.old.unwrap_or(row.logprob);

@@ -4,11 +4,11 @@
 //! `x = n·ln 2 + r` with `|r| <= ln 2 / 2`; `e^r - 1 = r + r²·Q(r)` with a minimax polynomial Q whose error
 //! is below rounding; the power of two goes into the exponent bits.
 
-/// The exponential of anything below is taken for 0.
+/// Below this, the exponential counts as 0.
 pub(crate) const LOWEST: f64 = -709.0;
 /// The largest number whose exponential is reliably finite.
 pub(crate) const LARGEST: f64 = 709.4;
-/// The exponential of this and of anything above is infinite.
+/// From this on, the exponential is infinite.
 const HIGHEST: f64 = 709.5;
 /// 1.5 · 2^52: adding it rounds to the nearest integer and leaves that in the low bits.
 const SHIFT: f64 = 6_755_399_441_055_744.0;
@@ -31,7 +31,7 @@ const Q: [f64; 10] = [
     f64::from_bits(0x3e5a_d7f5_9f7d_fc9c),
 ];
 
-/// `value` within the bounds; NaN stays NaN.
+/// `value` clamped to the bounds; NaN stays NaN.
 #[inline]
 pub(crate) fn clamp(value: f64, (low, high): (f64, f64)) -> f64 {
     let value = if value > high { high } else { value };
@@ -53,15 +53,15 @@ fn parts(x: f64) -> (f64, f64) {
     (power, r + r2 * (low + (high + (Q[8] + Q[9] * r) * r4) * r4))
 }
 
-/// `e^x` to 1.5 units in the last place up to [`LARGEST`]; 0 where it would be subnormal or less, infinite
-/// from 709.5 on and perhaps a little before, NaN for NaN.
+/// `e^x` to 1.5 units in the last place up to [`LARGEST`]; 0 if it would be subnormal or less; infinite from
+/// 709.5 on and perhaps slightly before; NaN for NaN.
 #[inline]
 pub(crate) fn exp(x: f64) -> f64 {
     let (power, growth) = parts(clamp(x, (LOWEST, HIGHEST)));
     (1.0 + growth) * power
 }
 
-/// `e^x - 1` without cancellation near 0, to 4 units in the last place; above [`LARGEST`] as there, NaN for
+/// `e^x - 1` without cancellation near 0, to 4 units in the last place; above [`LARGEST`] as [`exp`]; NaN for
 /// NaN.
 #[inline]
 pub(crate) fn exp_m1(x: f64) -> f64 {
@@ -93,7 +93,7 @@ mod tests {
                 worst_m1 = worst_m1.max(ulps(exp_m1(x), x.exp_m1()));
             }
         }
-        // The library's own result is rounded, too, so that whole units are between them.
+        // The library's own result is rounded as well, so the difference is in whole units.
         assert!(worst <= 2.0, "{worst}");
         assert!(worst_m1 <= 5.0, "{worst_m1}");
     }

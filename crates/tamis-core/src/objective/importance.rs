@@ -3,14 +3,14 @@
 use crate::choice;
 
 choice! {
-    /// Whether the importance ratio is one of tokens or of trajectories.
+    /// Whether tokens or trajectories have an importance ratio.
     pub enum Importance {
-        /// One ratio for each token: that of its probabilities.
+        /// One ratio for each token, from its own probabilities.
         Token = "token",
-        /// One ratio for the trajectory, moved by every one of its tokens: GSPO, arXiv 2507.18071 eq. 5 (TRL
-        /// `importance_sampling_level: sequence`).
+        /// One ratio for the trajectory, to which all its tokens contribute: GSPO, arXiv 2507.18071 eq. 5
+        /// (TRL `importance_sampling_level: sequence`).
         Sequence = "sequence",
-        /// The value of `sequence`, but each token answers for its own loss alone: GSPO-token, eq. 13 (TRL
+        /// The value of `sequence`, but each token contributes only to its own loss: GSPO-token, eq. 13 (TRL
         /// `sequence_token`; verl's `gspo`).
         SequenceToken = "sequence_token",
     }

@@ -36,7 +36,7 @@ pub(super) const ENTRIES: [Entry; 4] = {
                 "objective.kl.straight_through",
                 "objective.kl.bias_corrected",
             ],
-            degenerate: &["0 where the policy is the reference"],
+            degenerate: &["0 if the policy is the reference"],
             known_as,
             differences,
             ..Entry::REGISTERED
@@ -66,21 +66,21 @@ pub(super) const ENTRIES: [Entry; 4] = {
 };
 
 choice! {
-    /// The estimator of the KL divergence, of `d = logp - ref` at the sampled token. Source: Schulman,
+    /// The estimator of the KL divergence, from `d = logp - ref` at the sampled token. Source: Schulman,
     /// "Approximating KL divergence" (2020).
     pub enum KlKind {
         /// Unbiased, of high variance, negative for half of the tokens: `d`.
         K1 = "k1",
         /// Biased, but its gradient as a loss is unbiased for the divergence: `d^2 / 2`.
         K2 = "k2",
-        /// Unbiased and never negative: `exp(-d) + d - 1`, held at 10 with derivative 0 (verl).
+        /// Unbiased and never negative: `exp(-d) + d - 1`, bounded at 10 with derivative 0 (verl).
         K3 = "k3",
         /// The distance of the log-probabilities: `|d|`.
         Abs = "abs",
     }
 }
 
-/// A divergence estimator with the variations that the packages know.
+/// A divergence estimator, with the variations that other packages have.
 ///
 /// The names are verl's: `kl`|`k1`, `abs`, `mse`|`k2`, `low_var_kl`|`k3`, each with an optional `+`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -91,13 +91,13 @@ pub struct KlEstimator {
     /// verl's `+`: the value of `kind` with the gradient of [`KlKind::K2`], which is `d` (straight-through).
     #[serde(default)]
     pub straight_through: bool,
-    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, where
-    /// the value is above 10 anyway.) TRL has none.
+    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, but the
+    /// value is already above 10 there.) TRL has none.
     #[serde(default)]
     pub clamped: bool,
 }
 
-/// A name that is no estimator.
+/// The name of no estimator.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "unknown KL estimator `{name}`; known are k1 (kl), abs, k2 (mse), k3 (low_var_kl), each also with a trailing +"
@@ -138,7 +138,7 @@ impl KlEstimator {
     /// ```
     /// use tamis_core::objective::{KlEstimator, KlKind};
     /// let half = 0.5_f64.ln();
-    /// // The reference finds the token half as likely: d = ln 2.
+    /// // The reference assigns the token half the probability: d = ln 2.
     /// let (value, slope) = KlEstimator::plain(KlKind::K3).token(half, half + half);
     /// assert!((value - (0.5 - 1.0 + 2_f64.ln())).abs() < 1e-15);
     /// assert!((slope - 0.5).abs() < 1e-15);
@@ -171,16 +171,16 @@ pub enum KlController {
         coef: f64,
     },
     /// Proportional control, Ziegler et al., arXiv 1909.08593 section 2.2: after each optimizer batch
-    /// `coef *= 1 + clamp(kl/target - 1, ±0.2)·n/horizon`, n the trajectories seen.
+    /// `coef *= 1 + clamp(kl/target - 1, ±0.2)·n/horizon`, with n the number of trajectories seen.
     ///
-    /// Degenerate: with `n > 5·horizon` one update can turn the coefficient negative (verl too); choose the
+    /// Degenerate: with `n > 5·horizon` one update can make the coefficient negative (in verl too); choose a
     /// horizon above that.
     Adaptive {
         /// Coefficient at the start.
         initial: f64,
-        /// Divergence per token to hold, in nats; above 0.
+        /// Divergence per token to maintain, in nats; above 0.
         target: f64,
-        /// Trajectories over which the coefficient may move by a fifth of itself; above 0.
+        /// Number of trajectories over which the coefficient may change by a fifth of itself; above 0.
         horizon: f64,
     },
 }
@@ -199,8 +199,8 @@ impl KlController {
         KlState { coef }
     }
 
-    /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged where
-    /// `current` is NaN (nothing was trained on).
+    /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged if `current`
+    /// is NaN (nothing was trained on).
     #[must_use]
     pub fn update(&self, state: KlState, current: f64, num_trajectories: f64) -> KlState {
         match *self {
@@ -237,8 +237,8 @@ pub struct KlTerm {
     pub estimator: KlEstimator,
     /// The coefficient.
     pub controller: KlController,
-    /// Multiplies the estimate by the importance ratio, through which it is differentiated too: unbiased
-    /// where the samples come from an older policy. DeepSeek-V3.2, arXiv 2512.02556 eq. 7 (TRL
+    /// Multiplies the estimate by the importance ratio, through which it is differentiated as well. This
+    /// makes it unbiased if the samples come from an older policy. DeepSeek-V3.2, arXiv 2512.02556 eq. 7 (TRL
     /// `use_bias_correction_kl`).
     #[serde(default)]
     pub bias_corrected: bool,
@@ -250,14 +250,14 @@ pub(crate) struct KlPass {
     /// Factor of each token's estimate.
     pub(crate) scale: f64,
     pub(crate) coef: f64,
-    /// The two policies of the ratio, where the estimate is multiplied by it.
+    /// The two policies of the ratio, if the estimate is multiplied by it.
     pub(crate) importance: Importance,
     /// Bounds on the log-ratio inside its exponential.
     pub(crate) limits: (f64, f64),
 }
 
 impl KlPass {
-    /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
+    /// The ratio within its bounds, and its sensitivity to the log-ratio: 1, or 0 at a bound.
     fn ratio(&self, log_ratio: f64) -> (f64, f64) {
         // Ratios stay finite, so that a divergence of 0 stays 0.
         let finite = |limit: f64| clamp(limit, (LOWEST, LARGEST));
@@ -279,7 +279,7 @@ pub(crate) fn sequence<T: Real>(
     let old = row.old.unwrap_or(row.logprob);
     let log_ratio = |t: usize| row.logprob[t].into() - old[t].into();
     let tokens = f64::from(sums.tokens);
-    // One ratio for all tokens, where the level is the trajectory's.
+    // One ratio for all tokens if the level is the trajectory's.
     let is_whole = term.bias_corrected && pass.importance != Importance::Token;
     let whole = is_whole.then(|| pass.ratio(sum(row.mask, log_ratio) / tokens));
     let is_spread = is_whole && pass.importance == Importance::Sequence;
@@ -289,7 +289,7 @@ pub(crate) fn sequence<T: Real>(
         if term.bias_corrected {
             let (ratio, moves) = whole.unwrap_or_else(|| pass.ratio(log_ratio(t)));
             value *= ratio;
-            // A trajectory's ratio moves with all of its tokens; their shares are added below.
+            // All tokens contribute to a trajectory's ratio; their shares are added below.
             slope = slope * ratio + if is_spread { 0.0 } else { moves * value };
         }
         kl += value;
@@ -310,19 +310,19 @@ pub(crate) fn sequence<T: Real>(
 pub struct KlInReward {
     /// Token rewards after the penalty \[N\].
     pub token_rewards: Vec<f64>,
-    /// Penalty of each trajectory, `coef · Σ_t m kl` \[B\]: what its outcome reward loses.
+    /// Penalty of each trajectory, `coef · Σ_t m kl` \[B\]: subtracted from its outcome reward.
     pub penalties: Vec<f64>,
-    /// Mean over trajectories of the masked token mean (verl `actor/reward_kl_penalty`); fully masked
-    /// trajectories count as 0, no trajectories at all as NaN.
+    /// Mean over trajectories of the masked token mean (verl `actor/reward_kl_penalty`). Fully masked
+    /// trajectories count as 0; NaN without trajectories.
     pub mean_kl: f64,
 }
 
 /// The divergence as a penalty in the reward: `r_t - coef · m_t kl_t`, with the log-probabilities at the
 /// start of the step.
 ///
-/// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient
-/// afterwards: `controller.update(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
-/// `apply_kl_penalty`. Columns of other shapes are refused.
+/// Shapes: all columns have the same `[B][T]`; others are refused. Masked tokens keep their score. The caller
+/// updates the coefficient afterwards: `controller.update(state, mean_kl, B)`. Source: Ouyang et al., arXiv
+/// 2203.02155 eq. 2; verl `apply_kl_penalty`.
 pub fn in_reward<T: Real>(
     estimator: KlEstimator,
     coef: f64,
@@ -365,7 +365,7 @@ mod tests {
     fn k3_is_bounded_only_where_asked() {
         let plain = KlEstimator::plain(KlKind::K3);
         let clamped = KlEstimator { clamped: true, ..plain };
-        // The reference finds the token e^3 times as likely: e^3 - 1 - 3 = 16.09.
+        // The reference assigns the token e^3 times the probability: e^3 - 1 - 3 = 16.09.
         let (value, slope) = plain.token(-4.0, -1.0);
         assert!((value - (3_f64.exp() - 4.0)).abs() < 1e-12 && (slope - (1.0 - 3_f64.exp())).abs() < 1e-12);
         assert_eq!(clamped.token(-4.0, -1.0), (10.0, 0.0));

@@ -10,7 +10,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "top_entropy",
         family: Family::Mask,
         meaning: "Only the tokens of highest entropy carry the policy loss.",
-        formula: "keep t where H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
+        formula: "keep t if H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
         source: "Wang et al., Beyond the 80/20 rule, arXiv 2506.01939, eq. 5",
         defaults: &["objective.masks.top_entropy"],
         degenerate: &[
@@ -27,7 +27,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "off_policy",
         family: Family::Mask,
         meaning: "Trajectories that the policy has left behind do not push down.",
-        formula: "policy loss 0 where A < 0 and mean_t(behaviour - logprob) > threshold; `old` stands in for `behaviour`",
+        formula: "policy loss 0 if A < 0 and mean_t(behaviour - logprob) > threshold; `old` replaces a missing `behaviour`",
         source: "DeepSeek-AI, DeepSeek-V3.2, arXiv 2512.02556, eq. 9",
         defaults: &["objective.masks.off_policy"],
         degenerate: &["without `behaviour` and `old` nothing is off-policy"],
@@ -36,14 +36,15 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// Masks that leave tokens out of the policy loss, beyond the batch's own.
+/// Masks that leave tokens out of the policy loss, in addition to the batch's own mask.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossMasks {
-    /// Share of tokens of highest entropy that carry the policy loss, in `[0, 1]`. `None`: all.
+    /// Share of tokens, those of highest entropy, that have a policy loss, in `[0, 1]`. `None`: all.
     #[serde(default)]
     pub top_entropy: Option<f64>,
-    /// Divergence per token in nats above which tokens with negative advantage carry none. `None`: no bound.
+    /// Divergence per token, in nats, above which tokens with negative advantage have no loss. `None`: no
+    /// bound.
     #[serde(default)]
     pub off_policy: Option<f64>,
 }

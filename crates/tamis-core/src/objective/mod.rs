@@ -1,8 +1,8 @@
 //! The objective: policy loss, divergence and entropy as one value and one derivative per token.
 //!
-//! An [`Objective`] is a pure function of named [`Columns`]. A learner of any kind runs its forward pass,
-//! asks for the derivatives and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`; no loss is
-//! written twice.
+//! An [`Objective`] is a pure function of named [`Columns`]. Any learner runs its forward pass, requests the
+//! derivatives and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`. No loss is written
+//! twice.
 //!
 //! ```text
 //! columns ─┬─ loss         policy loss per token ─┐
@@ -11,16 +11,16 @@
 //! whole optimizer batch: Normalisers (input)         Accumulator: sums in batch order ─ loss, metrics, next state
 //! ```
 //!
-//! A critic is a model of its own with a loss of its own ([`value`]).
-//! Losses that choose tokens against all others ask first, over the whole optimizer batch
-//! ([`Objective::select`]).
+//! A critic is a separate model with its own loss ([`value`]).
+//! Losses that choose tokens in comparison with all others make that choice first, over the whole optimizer
+//! batch ([`Objective::select`]).
 //!
-//! Micro-batches: [`Objective::evaluate`] is called once for each with the normalisers of the *whole*
-//! optimizer batch, and [`Accumulator`] collects the trajectories' sums by their place in it. Derivatives,
-//! loss and metrics have the same bits however the batch is cut.
+//! Micro-batches: call [`Objective::evaluate`] once for each, with the normalisers of the *whole* optimizer
+//! batch. [`Accumulator`] collects the trajectories' sums by their index in the batch. Derivatives, loss and
+//! metrics have the same bits however the batch is cut.
 //!
 //! Nothing to train on (empty, or fully masked): loss 0, derivatives 0, means NaN, state unchanged. verl's
-//! loss is NaN there.
+//! loss is NaN in this case.
 
 pub mod accumulator;
 pub mod aggregation;
@@ -69,12 +69,12 @@ pub const ENTRIES: [&[Entry]; 6] =
 pub struct Objective {
     /// Policy loss per token.
     pub policy: PolicyLoss,
-    /// The two policies of the importance ratio, for losses that leave it open.
+    /// The two policies of the importance ratio, for losses that do not fix them.
     #[serde(default)]
     pub importance: Importance,
     /// Aggregation of tokens.
     pub aggregation: Aggregation,
-    /// Divisors that two aggregations use for the tokens of a trajectory, here and in the entropy bonus.
+    /// Divisors that two aggregations use for the tokens of a trajectory, also in the entropy bonus.
     #[serde(default)]
     pub divisors: LengthDivisors,
     /// Divergence from the reference in the loss.
@@ -83,7 +83,7 @@ pub struct Objective {
     /// Entropy bonus.
     #[serde(default)]
     pub entropy: Option<EntropyBonus>,
-    /// Tokens that the policy loss leaves out beyond the mask.
+    /// Tokens that the policy loss leaves out in addition to the mask.
     #[serde(default)]
     pub masks: LossMasks,
 }
@@ -91,9 +91,9 @@ pub struct Objective {
 /// State that an objective carries from one optimizer batch to the next; saved in checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ObjectiveState {
-    /// Coefficient of the divergence, where the objective has one.
+    /// Coefficient of the divergence, if the objective has one.
     pub kl: Option<KlState>,
-    /// Coefficient of the entropy bonus, where the objective has one.
+    /// Coefficient of the entropy bonus, if the objective has one.
     #[serde(default)]
     pub entropy: Option<EntropyState>,
 }
@@ -104,12 +104,12 @@ pub struct ObjectiveState {
 pub struct Derivatives<T = f64> {
     /// With respect to the log-probability.
     pub logprob: Vec<T>,
-    /// With respect to the entropy; empty where the objective has no entropy bonus.
+    /// With respect to the entropy; empty if the objective has no entropy bonus.
     pub entropy: Vec<T>,
 }
 
 impl Objective {
-    /// A policy loss under an aggregation, with neither divergence nor entropy, value or masks.
+    /// A policy loss under an aggregation, without divergence, entropy, value or masks.
     pub fn of(policy: PolicyLoss, aggregation: Aggregation) -> Self {
         Self {
             policy,
@@ -150,8 +150,8 @@ impl Objective {
     /// Whether every setting is in range.
     ///
     /// # Errors
-    /// [`ObjectiveError::Setting`] with the first that is not; [`ObjectiveError::Importance`],
-    /// [`ObjectiveError::Aggregation`] where they do not go with the loss.
+    /// [`ObjectiveError::Setting`] with the first setting that is out of range;
+    /// [`ObjectiveError::Importance`] or [`ObjectiveError::Aggregation`] if these do not fit the loss.
     pub fn check(&self) -> Result<(), ObjectiveError> {
         self.policy.check(self.importance, self.aggregation)?;
         self.divisors.check()?;

@@ -1,12 +1,12 @@
 //! Choices that are made over a whole optimizer batch before any of it is differentiated.
 //!
-//! `clip_cov` and `kl_cov` rank tokens by their covariance, and the top-entropy mask by their entropy,
-//! against all others. Where the originals do that within each micro-batch, their result depends on how the
-//! batch was cut; here it is done once, on the columns of the whole optimizer batch, and every micro-batch
-//! gets its part of the [`Selection`].
+//! `clip_cov` and `kl_cov` rank tokens by their covariance, and the top-entropy mask ranks them by their
+//! entropy, in comparison with all others. Originals that do so within each micro-batch give results that
+//! depend on how the batch was cut. Here the choice is made once, on the columns of the whole optimizer
+//! batch, and every micro-batch gets its part of the [`Selection`].
 //!
-//! A selection costs a forward pass of its own where the log-probabilities are not yet known (the first
-//! update of a step that is on-policy has them from generation).
+//! A selection costs a separate forward pass if the log-probabilities are not yet known. (For the first
+//! update of an on-policy step, generation has computed them.)
 
 use super::columns::{Columns, Real, Selection};
 use super::{Objective, ObjectiveError};
@@ -14,7 +14,7 @@ use crate::fault;
 use crate::random::Key;
 
 impl Objective {
-    /// Whether [`Self::select`] must be asked before [`Self::evaluate`].
+    /// Whether [`Self::select`] must be called before [`Self::evaluate`].
     pub fn needs_selection(&self) -> bool {
         self.masks.top_entropy.is_some_and(|share| share < 1.0) || self.policy.needs_selection()
     }
@@ -22,11 +22,11 @@ impl Objective {
     /// Chooses tokens over a whole optimizer batch. `key` belongs to that batch; the same key and columns
     /// give the same choice.
     ///
-    /// Reads `mask`, and as the settings need `logprob`, `old`, `advantage` and `entropy`. O(N) and one
-    /// number per candidate.
+    /// Reads `mask`, and `logprob`, `old`, `advantage` and `entropy` as the settings need them. O(N), plus
+    /// one number per candidate.
     ///
     /// # Errors
-    /// Columns that do not fit together or are missing, settings out of range.
+    /// Columns are missing or their lengths do not fit together, or settings are out of range.
     ///
     /// # Differs from
     /// verl and TRL choose within each micro-batch; verl draws without a seed.
@@ -53,7 +53,7 @@ impl Objective {
     }
 }
 
-/// The q-quantile, linear between neighbours; NaN of nothing.
+/// The q-quantile, linear between neighbours; NaN if there are no values.
 fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -1,17 +1,18 @@
-//! The sums of one trajectory, from which loss and metrics are made.
+//! The sums of one trajectory, from which loss and metrics are computed.
 
 /// Contributions of one trajectory, each a sum over its unmasked tokens in token order.
 ///
-/// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever
-/// micro-batch it was computed.
+/// A pure function of the trajectory's own columns and the normalisers: it has the same bits in any
+/// micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SequenceSums {
     /// Unmasked tokens.
     pub tokens: u32,
-    /// Held by the loss's bound: clipped branch active; taken out or chosen by covariance; outside the trust
-    /// region; GMPO: outside with positive advantage.
+    /// Bounded by the loss's bound: clipped branch active; left out or chosen by covariance; outside the
+    /// trust region; GMPO: outside with positive advantage.
     pub clipped: u32,
-    /// Held by the loss's second bound: dual clip, cap of the ratio; GMPO: outside with negative advantage.
+    /// Bounded by the loss's second bound: dual clip, cap of the ratio; GMPO: outside with negative
+    /// advantage.
     pub dual: u32,
     /// Below the low bound with negative advantage.
     pub low: u32,
@@ -25,19 +26,19 @@ pub struct SequenceSums {
     pub entropy_loss: f64,
     /// Divergence from the reference.
     pub kl: f64,
-    /// Entropy in nats; NaN where its column was not given.
+    /// Entropy in nats; NaN if its column was not given.
     pub entropy: f64,
-    /// `old - logprob`, limited as the ratio is.
+    /// `old - logprob`, limited like the ratio.
     pub old_kl: f64,
     /// `ratio - 1 - ln(ratio)`.
     pub old_kl_k3: f64,
-    /// Ratio; the trajectory's, once for each token, where the loss has one for all.
+    /// Ratio; the trajectory's ratio, once for each token, if the loss has one for all.
     pub ratio: f64,
     /// Largest ratio; -inf without tokens.
     pub ratio_max: f64,
     /// Smallest ratio; +inf without tokens.
     pub ratio_min: f64,
-    /// `behaviour - old`; NaN where its column was not given.
+    /// `behaviour - old`; NaN if its column was not given.
     pub behaviour_kl: f64,
     /// `exp(old - behaviour) - 1 - (old - behaviour)`.
     pub behaviour_kl_k3: f64,

@@ -27,7 +27,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
         name: "critic_warmup",
         family: Family::Critic,
         meaning: "In the first steps the critic learns alone, so that the policy is not moved by values that know nothing.",
-        formula: "policy updates in step s only where s > warmup_steps; steps and learning rates count from the first one",
+        formula: "policy updates in step s only if s > warmup_steps; steps and learning rates count from the first one",
         source: "verl trainer.critic_warmup",
         defaults: &["critic.warmup_steps"],
         degenerate: &["as many steps as the run has: refused, the policy would never be trained"],
@@ -45,17 +45,17 @@ pub(super) const ENTRIES: [Entry; 3] = [
         source: "verl critic/vf_explained_var",
         defaults: &[],
         degenerate: &[
-            "not logged where the returns do not vary by more than rounding (a deviation up to 1e-12 of the largest)",
+            "not logged if the returns do not vary by more than rounding (a deviation up to 1e-12 of the largest)",
         ],
         known_as: &[("verl", "critic/vf_explained_var")],
         differences: &["verl divides by Var(R) + 1e-5"],
     },
 ];
 
-/// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same
-/// everywhere, negative for a worse one. NaN where nothing is unmasked, and where the returns do not vary:
-/// their standard deviation is at most 1e-12 times the largest of them, which is what the additions that made
-/// them leave of equal ones, and no scale to measure the critic on.
+/// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that predicts the
+/// same value everywhere, negative for a worse one. NaN if nothing is unmasked or if the returns do not vary.
+/// They do not vary if their standard deviation is at most 1e-12 times the largest of them: additions leave
+/// this much of equal returns, and it is no scale on which a critic can be measured.
 ///
 /// Shapes: all \[N\]; the shortest counts. Source: verl `critic/vf_explained_var`.
 ///
@@ -73,7 +73,7 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
         pairs.map(|((&value, &target), _)| (value.into(), target.into()))
     };
     let count = unmasked().count() as f64;
-    // Around the first: the sum of many equal numbers is rounded, the sum of their differences is not.
+    // Relative to the first: the sum of many equal numbers is rounded, the sum of their differences is not.
     let variance = |of: fn((f64, f64)) -> f64| {
         let first = unmasked().next().map_or(0.0, of);
         let mean = unmasked().map(|pair| of(pair) - first).sum::<f64>() / count;
@@ -88,11 +88,11 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
     }
 }
 
-/// Squared error of the critic, `+ coef · aggregated l_t`, with the value kept near its old one.
+/// Squared error of the critic, `+ coef · aggregated l_t`; the value is kept near its old one.
 /// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect
-/// to the value: `v - R` where the unclipped branch is the larger or the value within the bounds, otherwise
-/// 0; where the value is beyond its bounds and both branches are equal, half of `v - R`, the mean of the two
-/// slopes.
+/// to the value: `v - R` if the unclipped branch is the larger or the value is within the bounds, half
+/// of `v - R` (the mean of the two slopes) if the value is beyond its bounds and both branches are equal, and
+/// 0 otherwise.
 ///
 /// Source: Schulman et al.'s PPO code; verl `compute_value_loss`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
 pub struct ValueTerm {
     /// The coefficient.
     pub coef: f64,
-    /// Distance that the value may move from its old one before the clipped branch counts; above 0 (verl
+    /// Distance by which the value may move from its old one before the clipped branch counts; above 0 (verl
     /// 0.5). `None`: no clip.
     #[serde(default)]
     pub clip: Option<f64>,
@@ -129,15 +129,15 @@ impl ValueTerm {
         self.divisors.check()
     }
 
-    /// One token: loss, derivative with respect to the value, whether the clipped branch is strictly the
+    /// One token: loss, derivative with respect to the value, and whether the clipped branch is strictly the
     /// larger.
     ///
     /// ```
     /// use tamis_core::objective::{Aggregation, ValueTerm};
     /// let term = ValueTerm::of(Some(0.5), Aggregation::TokenMean);
-    /// // From 0 to 2, return 3: held at 0.5, so the loss is 2.5²/2 and nothing pulls.
+    /// // From 0 to 2, return 3: clipped at 0.5, so the loss is 2.5²/2 and the gradient is 0.
     /// assert_eq!(term.token(2.0, 0.0, 3.0), (3.125, 0.0, true));
-    /// // Return 0: the unclipped error is the larger and pulls back.
+    /// // Return 0: the unclipped error is the larger, so the gradient is not 0.
     /// assert_eq!(term.token(2.0, 0.0, 0.0), (2.0, 2.0, false));
     /// ```
     #[inline]
@@ -167,7 +167,7 @@ impl ValueTerm {
         }
     }
 
-    /// One trajectory: its sums, and one derivative per token, 0 at masked ones. `scale` is the weight of
+    /// One trajectory: its sums, and one derivative per token, 0 at masked tokens. `scale` is the weight of
     /// each token.
     pub(crate) fn sequence<T: Real>(
         &self,
@@ -194,13 +194,13 @@ impl ValueTerm {
         sums
     }
 
-    /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch of a critic that is a
+    /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch, for a critic that is a
     /// model of its own: one micro-batch, or all of it. `normalisers` count the *whole* optimizer batch, so
-    /// the same bits however it is cut. Both vectors are overwritten; linear in N.
+    /// the bits are the same however it is cut. Both vectors are overwritten; linear in N.
     ///
     /// # Errors
-    /// Columns that do not fit together, settings out of range. NaN is not an error: the learner's check of
-    /// the gradient finds it.
+    /// Columns whose lengths do not fit together, settings out of range. NaN is not an error: the learner's
+    /// check of the gradient finds it.
     ///
     /// ```
     /// use tamis_core::objective::{
@@ -253,8 +253,8 @@ impl ValueTerm {
     }
 }
 
-/// A critic's optimizer batch, or a part of it; per-token columns are flat \[N\]. Where the mask is `false`
-/// nothing else is read.
+/// A critic's optimizer batch, or a part of it; per-token columns are flat \[N\]. Nothing else is read at
+/// tokens whose mask is `false`.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticColumns<'a, T> {
     /// Offsets of the trajectories \[B + 1\].
@@ -299,23 +299,23 @@ pub struct ValueSums {
     pub clipped: u32,
     /// Weighted value loss, before the coefficient.
     pub loss: f64,
-    /// Values.
+    /// Sum of the values.
     pub value: f64,
 }
 
-/// Value loss of an optimizer batch and what is logged beside it.
+/// Value loss of an optimizer batch, and the metrics logged with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValueMetrics {
-    /// The loss as aggregated, before the coefficient; 0 where nothing is trained on.
+    /// The loss as aggregated, before the coefficient; 0 if nothing is trained on.
     pub loss: f64,
-    /// Share of unmasked tokens on the clipped branch; NaN where there are none.
+    /// Share of unmasked tokens on the clipped branch; NaN if there are none.
     pub clip_share: f64,
-    /// Mean value over unmasked tokens; NaN where there are none.
+    /// Mean value over unmasked tokens; NaN if there are none.
     pub value_mean: f64,
 }
 
 impl ValueMetrics {
-    /// Adds up what the trajectories of a whole optimizer batch contribute, in their order.
+    /// Sums the contributions of the trajectories of a whole optimizer batch, in order.
     pub fn of(sums: &[ValueSums]) -> Self {
         let (mut loss, mut value, mut tokens, mut clipped) = (0.0, 0.0, 0_u64, 0_u64);
         for row in sums {

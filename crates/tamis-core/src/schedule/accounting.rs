@@ -8,11 +8,11 @@ use thiserror::Error;
 
 use crate::group::Trajectory;
 
-/// What was generated: completion tokens, and the turns of the policy that they belong to.
-/// Completion tokens are all tokens of a trajectory after its prompt, those included that an environment or a
-/// tool wrote between two turns: what a trajectory costs is the same whether it ends well, fails or is given
-/// up. A turn is one answer of the policy, whole or begun: a trajectory of a single turn has one, and what
-/// was given up before its first token has none.
+/// An amount generated: completion tokens, and the turns of the policy to which they belong.
+/// Completion tokens are all tokens of a trajectory after its prompt, including those that an environment or
+/// a tool wrote between two turns. The cost of a trajectory does not depend on whether it completes, fails or
+/// is aborted. A turn is one answer of the policy, complete or begun: a single-turn trajectory has one, and a
+/// trajectory that was aborted before its first token has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Completion tokens.
@@ -29,12 +29,12 @@ impl Spent {
         Self { tokens: trajectory.token_ids.len() as u64, turns: trajectory.num_turns() as u64 }
     }
 
-    /// One answer, as far as it came.
+    /// One answer, as far as it was generated.
     pub fn on_answer(tokens: u64) -> Self {
         Self { tokens, turns: u64::from(tokens > 0) }
     }
 
-    /// What is over of it after that much, at least nothing.
+    /// The amount by which it exceeds `other`, at least nothing.
     #[must_use]
     pub fn beyond(self, other: Self) -> Self {
         let (tokens, turns) =
@@ -47,7 +47,7 @@ impl Add for Spent {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        // Numbers that a driver made up are no reason to stop.
+        // Made-up numbers of a driver must not stop the run.
         let tokens = self.tokens.saturating_add(other.tokens);
         Self { tokens, turns: self.turns.saturating_add(other.turns) }
     }
@@ -80,7 +80,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// `groups` groups of `group_size` members, for which so much was generated in all.
+    /// `groups` groups of `group_size` members, with `spent` as the amount generated for all of them.
     pub fn of(groups: usize, group_size: usize, spent: Spent) -> Self {
         let Spent { tokens, turns } = spent;
         Self { groups: groups as u64, trajectories: (groups * group_size) as u64, turns, tokens }
@@ -114,7 +114,7 @@ impl SubAssign for Count {
     }
 }
 
-/// Members of groups, with what they wrote.
+/// Members of groups, with their turns and tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Members {
     /// Their number.
@@ -126,28 +126,28 @@ pub struct Members {
 /// Every group ends in exactly one place, and so does every trajectory, every turn and every token:
 /// generated + carried in + in flight in = trained + kept when insufficient + left out + dropped + surplus +
 /// stale + failed + aborted + carried out + in flight out.
-/// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
-/// Copies were not generated and stand outside the identity ([`Accounting::duplicated`]): the batch is
-/// trained + kept when insufficient + duplicated. How many turns and tokens a group costs is known when it is
-/// complete, has failed or has been given up: they count as generated in the step in which they are told, and
-/// what is in flight has none so far. Those of a group that stops after the step that gave it up are counted
-/// in the next one, or in the run where there is none.
+/// A group is never split, so no group is left out: [`Accounting::left_out`] counts members of trained
+/// groups. Copies were not generated and are outside the identity ([`Accounting::duplicated`]): the batch is
+/// trained + kept when insufficient + duplicated. The turns and tokens of a group are known when it is
+/// complete, has failed or was aborted. They count as generated in the step in which they are reported;
+/// groups in flight have none so far. If an aborted group stops after its step, they count in the next step,
+/// or in the run if there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accounting {
-    /// Dispatched in this step; of turns and tokens, told in it.
+    /// Dispatched in this step; for turns and tokens, reported in it.
     pub generated: Count,
     /// Kept in an earlier step and carried into this one.
     pub carried_in: Count,
     /// In flight when the step before it was closed.
     #[serde(default)]
     pub in_flight_in: Count,
-    /// Trained on: groups in the batch, and those of their members that bear loss.
+    /// Trained on: groups in the batch, and those of their members that have a loss.
     pub trained: Count,
-    /// Dropped by the filter, and in the batch all the same because too few groups were kept: whole groups,
-    /// with members that bear no loss.
+    /// Dropped by the filter but in the batch because too few groups were kept: whole groups, including
+    /// members without loss.
     #[serde(default)]
     pub kept_when_insufficient: Count,
-    /// Members of trained groups that bear no loss: not chosen by the filter, unscored, masked. No groups.
+    /// Members of trained groups without loss: not chosen by the filter, unscored or masked. No groups.
     #[serde(default)]
     pub left_out: Count,
     /// Dropped by the filter, and not in the batch.
@@ -158,20 +158,20 @@ pub struct Accounting {
     pub stale: Count,
     /// Generation failed for good.
     pub failed: Count,
-    /// Given up before it was judged: the step was full, it was too old, or the run ended.
+    /// Aborted before it was judged: the step was full, the group was too old, or the run ended.
     pub aborted: Count,
     /// Kept, not needed and carried to the next step.
     pub carried_out: Count,
     /// Still in flight when the step was closed.
     #[serde(default)]
     pub in_flight_out: Count,
-    /// Copies of trained groups that fill the batch, one for each time that a group is trained on again:
-    /// whole groups. Not a part of the identity.
+    /// Copies of trained groups that fill the batch, one for each further training on a group: whole groups.
+    /// Not a part of the identity.
     #[serde(default)]
     pub duplicated: Count,
 }
 
-/// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the
+/// The accounting identity does not hold: groups were lost or counted twice. This is a fault of the
 /// scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
@@ -219,8 +219,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Moves so many members of trained groups, with so many of their turns and tokens, from trained to left
-    /// out; at most as many as were trained.
+    /// Moves members of trained groups, with their turns and tokens, from trained to left out; at most as
+    /// many as were trained.
     pub fn leave_out(&mut self, members: Members) {
         fn shift(number: u64, from: &mut u64, to: &mut u64) {
             let moved = number.min(*from);
@@ -233,20 +233,20 @@ impl Accounting {
         shift(members.spent.tokens, &mut trained.tokens, &mut left_out.tokens);
     }
 
-    /// Moves groups that the filter dropped into the batch.
+    /// Moves dropped groups into the batch.
     pub(super) fn keep_dropped(&mut self, groups: Count) {
         self.dropped -= groups;
         self.kept_when_insufficient += groups;
     }
 
-    /// A group that was given up has stopped, after so much, or an attempt at a member that is made again.
+    /// An aborted group has stopped after `spent`, or an attempt at a member is retried.
     pub(super) fn stop_aborted(&mut self, spent: Spent) {
         self.generated += spent;
         self.aborted += spent;
     }
 
-    /// Appends the next step's accounting: what this one carried out or left in flight must be what that one
-    /// took in, and cancels.
+    /// Appends the next step's accounting: this step's carried-out and in-flight groups must be those that
+    /// the next one took in, and cancel.
     pub fn append(&mut self, next: &Self) {
         self.generated += next.generated;
         self.trained += next.trained;
@@ -262,7 +262,7 @@ impl Accounting {
         self.duplicated += next.duplicated;
     }
 
-    /// The places by name, in the order of the identity, and then the copies, which are outside it; for
+    /// The places by name, in the order of the identity, followed by the copies, which are outside it; for
     /// metrics.
     pub fn places(&self) -> [(&'static str, Count); 14] {
         [
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(accounting.check(), Ok(()));
         assert_eq!(accounting.trained, Count { groups: 2, trajectories: 3, turns: 6, tokens: 5 });
         assert_eq!(accounting.left_out, Count { groups: 0, trajectories: 5, turns: 10, tokens: 15 });
-        // More than there are is all there are.
+        // Leaving out more than there are leaves out all of them.
         accounting.leave_out(Members { trajectories: 9, spent: Spent { tokens: 99, turns: 99 } });
         assert_eq!(accounting.check(), Ok(()));
         assert_eq!(accounting.trained, Count { groups: 2, ..Count::default() });

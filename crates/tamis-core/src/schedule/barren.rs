@@ -1,8 +1,8 @@
-//! Epochs that kept nothing, and when there were enough of them to end the run.
-//! A pass over the data that keeps no group is a reason to end a run. What passes over prompts makes a pass
-//! short, though: a few groups say nothing of the data. So epochs that kept nothing are added up, until as
-//! many groups were judged in them as the data have prompts, or one is kept. Where the data end before that,
-//! a run that has kept no group at all ends for want of signal too: it has nothing to show.
+//! Epochs that kept nothing, and when there are enough of them to end the run.
+//! A pass over the data that keeps no group is a reason to end a run. But a pass in which prompts are passed
+//! over is short, and a few groups are weak evidence about the data. Epochs that kept nothing are therefore
+//! added up until as many groups were judged in them as the data have prompts, or one is kept. If the data
+//! end before that, a run that has kept no group at all also ends for lack of signal.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use super::{Accounting, StopCause, Tally};
 /// Epochs in a row that kept no group.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Barren {
-    /// Their groups that were judged or failed; those that were given up say nothing, and come again.
+    /// Their groups that were judged or failed. Aborted groups do not count: their prompts come again.
     #[serde(flatten)]
     tally: Tally,
     /// The first and the last of them.
@@ -23,7 +23,7 @@ pub(super) struct Barren {
     began: u64,
 }
 
-/// The end of a run for want of signal: its cause, and what it is judged by.
+/// The end of a run for lack of signal: its cause and the evidence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Fruitless {
     pub(super) cause: StopCause,
@@ -33,10 +33,10 @@ pub(super) struct Fruitless {
 }
 
 impl Barren {
-    /// Forgets epochs of which all groups are settled, in their order, and adds those that kept none. Where
-    /// these hold at least so many groups, and no epoch after them has kept one so far, they end the run.
+    /// Removes epochs whose groups are all settled, in order, and adds those that kept none. The run ends if
+    /// these hold at least `least` groups and no later epoch has kept one so far.
     pub(super) fn close_epochs(&mut self, run: &mut ScheduleRun, least: u64) -> Option<Fruitless> {
-        // Prompts that were given up come back to the present epoch when the step closes.
+        // Prompts of aborted groups return to the present epoch when the step closes.
         let returns = !run.step.given_up.is_empty() || !run.step.stale.is_empty();
         while let Some(entry) = run.epochs.first_entry() {
             let (number, epoch) = (*entry.key(), *entry.get());
@@ -65,8 +65,7 @@ impl Barren {
         })
     }
 
-    /// The end of a run whose data are over: for want of signal where groups were judged and none was ever
-    /// kept.
+    /// The end of a run whose data have ended: for lack of signal if groups were judged and none was kept.
     pub(super) fn of_whole_run(&self, run: &ScheduleRun) -> Option<Fruitless> {
         let Accounting { trained, surplus, stale, .. } = run.ledger.totals();
         let was_kept = trained.groups + surplus.groups + stale.groups > 0;

@@ -1,21 +1,20 @@
-//! Choice of the kept groups that are copied where too few were kept.
+//! Choice of the kept groups that are copied if too few were kept.
 
 use crate::random::Key;
 
-/// Places of the groups to copy, one for each copy, of `num_groups` kept ones: a random order of them, over
-/// and over. So every group is copied as often as every other, or once more, and which ones once more is a
-/// draw.
+/// Indices of the groups to copy, one for each copy, among `num_groups` kept ones: a random order of them,
+/// repeated. Numbers of copies differ by at most one, and the draw decides which groups get one more.
 ///
-/// Empty where no group was kept: there is nothing to copy.
+/// Empty if no group was kept: there is nothing to copy.
 ///
 /// # Source
-/// `get_bad_sample_replacements` of SkyRL (after POLARIS), where as many groups are good as are to be
-/// replaced: some of them without repetition.
+/// `get_bad_sample_replacements` of SkyRL (after POLARIS) if there are as many good groups as groups to
+/// replace: it then picks some of them without repetition.
 ///
 /// # Differs from
-/// SkyRL where fewer are: it draws each copy by itself, so that by chance some groups weigh four times as
-/// much as others. Evenly spread copies have the same expectation and leave the batch worth more of its
-/// groups.
+/// SkyRL if there are fewer good groups: it draws each copy independently, so by chance some groups may have
+/// four times the weight of others. Evenly spread copies have the same expectation and use more of the
+/// batch's groups.
 pub(super) fn choose_copies(num_groups: usize, num_copies: usize, key: Key) -> Vec<usize> {
     key.permutation(num_groups).into_iter().cycle().take(num_copies).collect()
 }

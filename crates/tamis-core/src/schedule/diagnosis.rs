@@ -1,4 +1,4 @@
-//! Why a run stopped for want of signal, and what to change.
+//! Why a run stopped for lack of signal, and what to change.
 
 mod screening;
 
@@ -26,14 +26,14 @@ pub enum SkipReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
-    /// The limit on rounds, where it is an error.
+    /// The limit on rounds was reached, and the settings make that an error.
     LimitReached,
     /// A number of rounds in a row kept nothing.
     EmptyRounds {
         /// Number of rounds.
         rounds: u32,
     },
-    /// A whole epoch kept nothing; of an epoch in which prompts were passed over, it and those before it.
+    /// A whole epoch kept nothing. If prompts were passed over: this epoch and those before it.
     EpochWithoutKept {
         /// Index of the epoch, from 0.
         epoch: u64,
@@ -66,7 +66,7 @@ pub struct Recommendation {
     pub setting: String,
     /// The change to make (`15 -> 25`).
     pub change: String,
-    /// The numbers that speak for it.
+    /// The numbers that support it.
     pub why: String,
 }
 
@@ -88,15 +88,15 @@ pub struct Diagnosis {
     pub cause: StopCause,
     /// The step that could not be trained, from 1.
     pub step: u64,
-    /// Rounds that were looked at.
+    /// Number of rounds that were examined.
     pub rounds: u64,
-    /// Kept groups at hand.
+    /// Number of kept groups.
     pub num_accumulated: usize,
-    /// Groups that the step wants.
+    /// Number of groups that the step needs.
     pub target: usize,
-    /// The limit on rounds, where there was one.
+    /// The limit on rounds, if there was one.
     pub max_num_gen_batches: Option<u64>,
-    /// Whether that came from the keep rate ([`RoundLimit::Auto`]).
+    /// Whether that limit came from the keep rate ([`RoundLimit::Auto`]).
     pub is_limit_adaptive: bool,
     /// Prompts of a round.
     pub gen_batch_size: usize,
@@ -104,7 +104,7 @@ pub struct Diagnosis {
     pub metric: String,
     /// Verdicts on the groups.
     pub tally: Tally,
-    /// Prompts of which there is no group because a selector passed over them, where one did.
+    /// Prompts without a group because a selector passed over them, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed_over: Option<PassedOver>,
     /// Changes to make, the likeliest remedy first.
@@ -112,11 +112,11 @@ pub struct Diagnosis {
 }
 
 const MOST_SAMPLES: usize = 64;
-/// A limit on rounds above this is not a remedy.
+/// A greater limit on rounds is not a remedy.
 const MOST_ROUNDS: u64 = 50;
 
 impl Diagnosis {
-    /// Of what was seen under these settings.
+    /// From the observations under these settings.
     pub fn new(
         cause: StopCause,
         step: u64,
@@ -143,7 +143,7 @@ impl Diagnosis {
         }
     }
 
-    /// Names the selector that passed over prompts since a step was last trained, where it did.
+    /// Names the selector that passed over prompts since a step was last trained, if it did.
     pub fn note_passed_over(&mut self, passed_over: PassedOver) {
         let PassedOver { selector, considered, skipped } = &passed_over;
         if *skipped == 0 {
@@ -163,7 +163,7 @@ impl Diagnosis {
     }
 }
 
-/// Collects recommendations, one rule a method.
+/// Collects recommendations; each rule is a method.
 struct Advice<'a> {
     cause: StopCause,
     tally: &'a Tally,
@@ -247,7 +247,7 @@ impl Advice<'_> {
             if self.settings.group_size < 8 {
                 self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
             }
-            // The filters that compare groups rank one of one member as one without spread.
+            // The filters that compare groups treat a group of one member as one without spread.
             if self.settings.filter.is_some_and(|filter| filter.singleton().is_some()) {
                 let why = "trains on single samples as verl does".to_owned();
                 self.say("filter.singleton", "drop -> keep", why);
@@ -255,7 +255,7 @@ impl Advice<'_> {
         }
     }
 
-    /// Groups that a comparison within the round left out, though they do not lack signal.
+    /// Groups that a comparison within the round left out although they have signal.
     fn pool(&mut self) {
         let Tally { outside_pool, zero_score, kept, groups, .. } = *self.tally;
         if share(outside_pool, groups) >= 0.25 {
@@ -275,7 +275,7 @@ impl Advice<'_> {
         }
     }
 
-    /// Share of the trajectories that are correct, as it would be with whole groups.
+    /// Share of correct trajectories, as it would be with whole groups.
     fn pass_rate(&self) -> Option<f64> {
         let by_first = self.settings.screen_first.and_then(|_| self.tally.mean_pass_rate());
         by_first.or(self.tally.pass_rate())
@@ -288,7 +288,7 @@ impl Advice<'_> {
         }
         let times = self.settings.screen_first.map_or_else(
             || self.settings.group_size.to_string(),
-            // Of groups that ended early there are so many members.
+            // Groups that ended early have this many members.
             |first| format!("{first} or more"),
         );
         let why = format!("{identical_in_text} of {groups} groups hold the same text {times} times");
@@ -323,7 +323,7 @@ impl Advice<'_> {
         let all_wrong = self.tally.all_wrong + self.tally.screened_wrong;
         let metric = &self.settings.metric;
         let counted = match self.settings.screen_first {
-            // Groups with more members are those whose first ones differ.
+            // Groups with more members are those whose first members differ.
             Some(first) => {
                 format!("{} of the first {first} members of groups are correct", percent(pass_rate))
             }
@@ -396,7 +396,7 @@ impl Advice<'_> {
         }
     }
 
-    /// Whether rounds ran out, so that their number, size or yield is what to change.
+    /// Whether the rounds were used up, so that their number, size or yield has to change.
     fn ran_out(&self) -> bool {
         match self.cause {
             StopCause::LimitReached => true,
@@ -419,11 +419,11 @@ impl Advice<'_> {
             Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
             _ => 0.25,
         };
-        // A selection keeps a share of its round whatever n is: there, larger groups are to have contrast, of
-        // which it can choose.
+        // A selection keeps a fixed share of its round whatever n is. Larger groups then serve to have
+        // contrast from which it can choose.
         let selects = self.tally.outside_pool > 0;
         let keep = if selects { fit.keep_probability(n) } else { keep };
-        // Groups that are begun with some of their members are kept by these.
+        // Groups that begin with some of their members are kept by these.
         if n <= 1 || keep >= aim || self.settings.screen_first.is_some() {
             return;
         }
@@ -463,8 +463,8 @@ impl Advice<'_> {
         let Some(needed) = expected_rounds(settings.train_batch_size, settings.gen_batch_size, keep) else {
             return;
         };
-        // A quarter more than the mean, so that an unlucky step passes too; at least what is usual for
-        // the pass rate.
+        // A quarter more than the mean, so that an unlucky step passes too; at least the usual limit for the
+        // pass rate.
         let advised = self.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
         let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
         let at = format!(
@@ -483,7 +483,7 @@ impl Advice<'_> {
             let wanted = settings.train_batch_size as f64 / (keep * limit as f64) * 1.25;
             if wanted <= settings.gen_batch_size as f64 {
                 // As many rounds of that size fill a batch on average: the step was unlucky, and neither
-                // setting is to blame.
+                // setting is the cause.
                 return;
             }
             let why = format!(
@@ -522,7 +522,7 @@ impl Advice<'_> {
 }
 
 impl Diagnosis {
-    /// The limit on rounds, with how it came about where the keep rate gave it.
+    /// The limit on rounds, with its derivation if it came from the keep rate.
     fn limit(&self) -> String {
         let limit = self.max_num_gen_batches.unwrap_or(0);
         if !self.is_limit_adaptive {

@@ -1,4 +1,4 @@
-//! The numbers of a scored group that scheduling goes by.
+//! The numbers of a scored group that scheduling uses.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,13 @@ use super::Spent;
 use crate::filter::{GroupStatistics, OutcomeScale};
 use crate::group::Group;
 
-/// Facts about a completed group beside the metric of its members.
+/// Facts about a completed group besides the metric of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GroupFacts {
     /// Turns and completion tokens of all members.
     #[serde(flatten)]
     pub spent: Spent,
-    /// Completion tokens of attempts at members that were given up and made again.
+    /// Completion tokens of aborted and retried attempts at members.
     #[serde(default)]
     pub num_lost_tokens: u64,
     /// Turns of such attempts.
@@ -23,7 +23,7 @@ pub struct GroupFacts {
 }
 
 impl GroupFacts {
-    /// Of a group.
+    /// Facts about a group.
     pub fn of(group: &Group) -> Self {
         Self {
             spent: group.trajectories.iter().map(Spent::of).sum(),
@@ -32,28 +32,28 @@ impl GroupFacts {
         }
     }
 
-    /// What was generated for attempts at members that were given up and made again.
+    /// Turns and tokens of aborted and retried attempts at members.
     pub fn lost(&self) -> Spent {
         Spent { tokens: self.num_lost_tokens, turns: self.num_lost_turns }
     }
 }
 
-/// What the members came to with which a group was begun, where the others were begun only because these
-/// differ.
-/// Of all groups together these members alone say without bias how often prompts are solved: groups with
+/// The results of the members with which a group was begun, if the others were begun only because these
+/// differ. Over all groups, only these members give an unbiased estimate of how often prompts are solved:
+/// groups with further members are those whose first members differ.
 /// others are those whose first members differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FirstMembers {
     /// Those of them with a metric.
     pub num_scored: u32,
-    /// Those of them that are correct; `None` where the metric does not say.
+    /// Those of them that are correct; `None` if the metric has no outcomes.
     pub num_correct: Option<u32>,
 }
 
 impl FirstMembers {
-    /// Of the first `first` members of a whole group, by the filter's metric of its members \[n\]; `None`
-    /// where these are all of them.
+    /// The first `first` members of a whole group, from the filter's metric of its members \[n\]; `None` if
+    /// these are all of them.
     pub fn of(values: &[f64], first: usize, scale: Option<OutcomeScale>) -> Option<Self> {
         let values = values.get(..first).filter(|begun| begun.len() < values.len())?;
         let statistics = GroupStatistics::of(values, scale);
@@ -64,26 +64,26 @@ impl FirstMembers {
     }
 }
 
-/// The scheduler's memory of a scored group: a few numbers; the trajectories stay with the driver.
+/// The scheduler's record of a scored group: a few numbers. The trajectories stay with the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
     /// Members.
     pub num_trajectories: u32,
     /// Members with a metric.
     pub num_scored: u32,
-    /// Members that are correct; `None` where the metric does not say.
+    /// Members that are correct; `None` if the metric has no outcomes.
     pub num_correct: Option<u32>,
-    /// The same of the members with which it was begun; `None` where these are all that it has.
+    /// The same for the members with which it was begun; `None` if these are all its members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<FirstMembers>,
     /// Turns and completion tokens of all members.
     #[serde(flatten)]
     pub spent: Spent,
-    /// Mean of the metric; `None` where no member has one.
+    /// Mean of the metric; `None` if no member has one.
     pub mean: Option<f64>,
     /// Standard deviation, ddof 0.
     pub std: Option<f64>,
-    /// The smallest; `None` where no member has one.
+    /// The smallest; `None` if no member has one.
     #[serde(default)]
     pub min: Option<f64>,
     /// The largest.
@@ -94,9 +94,9 @@ pub struct GroupSummary {
 }
 
 impl GroupSummary {
-    /// Of a group's metric and what else is known of it.
+    /// From a group's statistics and other facts.
     pub fn of(statistics: &GroupStatistics, facts: GroupFacts) -> Self {
-        // JSON, in which the machine is saved, has no NaN.
+        // The machine is saved as JSON, which has no NaN.
         let finite = |value: f64| value.is_finite().then_some(value);
         Self {
             num_trajectories: statistics.size as u32,
@@ -112,7 +112,8 @@ impl GroupSummary {
         }
     }
 
-    /// The members that say how often its prompt is solved: those with a metric, and how many are correct.
+    /// The members that estimate without bias how often the prompt is solved: the number with a metric, and
+    /// the number of correct ones.
     pub(super) fn unbiased(&self) -> (u32, Option<u32>) {
         match self.first {
             Some(FirstMembers { num_scored, num_correct }) => (num_scored, num_correct),
@@ -120,7 +121,7 @@ impl GroupSummary {
         }
     }
 
-    /// Statistics that a filter judges by.
+    /// Statistics by which a filter judges.
     pub fn statistics(&self) -> GroupStatistics {
         let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
         GroupStatistics {

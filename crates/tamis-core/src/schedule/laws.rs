@@ -1,5 +1,5 @@
-//! The world in which the laws of rounds and of streaming are tried: settings, data, a policy, and a driver's
-//! prompts.
+//! The environment in which the laws of rounds and of streaming are tested: settings, data, a policy, and a
+//! driver's prompts.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::filter::{GroupFilter, Variance};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 
-/// The settings that every schedule has; the rest is at its default.
+/// The settings that every schedule has; the others are at their defaults.
 pub(super) fn settings() -> impl Strategy<Value = ScheduleSettings> {
     let sizes = (1usize..6, 1usize..9, 1usize..6);
     let limit = prop_oneof![
@@ -55,7 +55,7 @@ pub(super) fn settings() -> impl Strategy<Value = ScheduleSettings> {
     )
 }
 
-/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples
+/// Data and policy: the result of a group is a function of its prompt and of the policy version that samples
 /// it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct World {
@@ -63,13 +63,13 @@ pub(super) struct World {
     pub(super) per_epoch: u64,
     pub(super) keep: f64,
     pub(super) fail: f64,
-    /// Share of the trained members that bear no loss.
+    /// Share of the trained members that have no loss.
     pub(super) leave_out: f64,
     /// Whether the end of an epoch is reported with the last prompts or only on the next draw.
     pub(super) is_late: bool,
-    /// The run is cancelled after so many events, at the next that it can be.
+    /// The run is cancelled after this many events, as soon as possible.
     pub(super) cancel_after: Option<usize>,
-    /// Steps after which the driver asks for no more.
+    /// Steps after which the driver stops.
     pub(super) patience: usize,
 }
 
@@ -123,7 +123,7 @@ impl World {
         Some((values, facts))
     }
 
-    /// The part of what was trained on that bears no loss.
+    /// The part of the trained amount that has no loss.
     pub(super) fn left_out(&self, trained: Count) -> Count {
         let share = |number: u64| (self.leave_out * number as f64).round() as u64;
         let Count { trajectories, turns, tokens, .. } = trained;
@@ -131,12 +131,12 @@ impl World {
     }
 }
 
-/// The prompts of a run: those of the epoch that are left, and those that came back.
+/// The prompts of a run: those left in the epoch, and those that were given back.
 pub(super) struct Prompts {
     pub(super) epoch: u64,
     left: u64,
     pub(super) returned: VecDeque<PromptOf>,
-    /// Of every group that was drawn.
+    /// Prompt and version of every group that was drawn.
     pub(super) of: BTreeMap<GroupId, SampledFrom>,
 }
 
@@ -172,7 +172,7 @@ impl Prompts {
         Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
     }
 
-    /// To the front, before those that came back earlier and were not drawn again.
+    /// To the front, before prompts that were given back earlier and not drawn again.
     pub(super) fn give_back(&mut self, groups: &[GroupId]) {
         for group in groups.iter().rev() {
             self.returned.push_front(self.of[group].0);
@@ -184,7 +184,7 @@ impl Prompts {
     }
 }
 
-/// What was generated according to an event, if that is known with it.
+/// The amount generated according to an event, if the event reports it.
 pub(super) fn spent(event: &Event) -> Spent {
     match event {
         Event::Scored { facts, .. } => facts.spent + facts.lost(),
@@ -236,7 +236,7 @@ pub(super) fn any_events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(any_event(), 0..60)
 }
 
-/// Nonsense is refused and leaves the machine as it was; what it takes balances and can be resumed.
+/// Nonsense is refused and leaves the machine unchanged; events that it accepts balance and survive a resume.
 pub(super) fn check_nonsense(mut machine: Scheduler, events: Vec<Event>) {
     for event in events {
         let before = machine.clone();

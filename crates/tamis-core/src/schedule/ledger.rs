@@ -1,4 +1,4 @@
-//! Ledger of a run's groups: the place of each.
+//! Ledger of a run's groups: the present place of each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use crate::group::{GroupId, PolicyVersion};
 pub(super) struct Flight {
     pub(super) version: PolicyVersion,
     pub(super) epoch: u64,
-    /// Members that are not begun: the first ones are to show whether they are worth it.
+    /// Members that are not begun yet: the results of the first ones decide whether they are.
     #[serde(default)]
     unbegun: usize,
     /// Smallest and largest metric of the members scored so far.
@@ -40,19 +40,19 @@ impl GroupOutcome {
     }
 }
 
-/// A group that is complete and not settled yet: the others of its round are not.
+/// A group that is complete but not settled: other groups of its round are not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finished {
     version: PolicyVersion,
     pub(super) epoch: u64,
-    /// Members that were never begun.
+    /// Number of members that were never begun.
     #[serde(default)]
     unbegun: usize,
     arrival: u64,
     pub(super) outcome: GroupOutcome,
 }
 
-/// A group that was kept and is not trained yet.
+/// A group that was kept and not yet trained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) id: GroupId,
@@ -61,26 +61,26 @@ pub(super) struct Kept {
     pub(super) summary: GroupSummary,
 }
 
-/// Place of a scored group once it is judged.
+/// Where a scored group goes once it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
     Kept,
     Dropped,
-    /// Dropped, and held for a batch that may lack groups.
+    /// Dropped, and held in case the batch lacks groups.
     Spare,
 }
 
-/// A group that was given up before it was settled.
+/// A group that was aborted before it was settled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GivenUp {
     pub(super) id: GroupId,
     pub(super) epoch: u64,
     pub(super) num_members: usize,
-    /// Result of the generation; `None` while it goes on.
+    /// Result of the generation; `None` while it continues.
     pub(super) outcome: Option<GroupOutcome>,
 }
 
-/// The place of every group that is somewhere, and counts of all others. Nothing else moves a group.
+/// The place of every live group, and counts of all others. Only the ledger moves a group.
 ///
 /// ```text
 ///   dispatch ──▶ in flight ──finish──▶ finished ──keep──▶ waiting ──(all older ones settled)──▶ ready ──train──▶ trained
@@ -99,16 +99,16 @@ pub(super) struct Ledger {
     num_certain: usize,
     finished: BTreeMap<GroupId, Finished>,
     arrivals: u64,
-    /// Kept, with an older one not settled.
+    /// Kept; an older group is not settled.
     waiting: BTreeMap<GroupId, Kept>,
     /// Kept, in the order in which they are trained.
     ready: VecDeque<Kept>,
     /// Dropped and failed in the step.
     gone: BTreeSet<GroupId>,
-    /// Dropped in the step, of which the batch takes some where it lacks groups.
+    /// Dropped in the step; the batch takes some of them if it lacks groups.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     spare: BTreeMap<GroupId, Kept>,
-    /// Given up; their last word is still to come.
+    /// Aborted; their last event is still to come.
     aborting: BTreeSet<GroupId>,
     last_group: Option<GroupId>,
     step: Accounting,
@@ -135,7 +135,7 @@ impl Ledger {
         }
     }
 
-    /// One group of which all members but so many were begun, and for which so much was generated.
+    /// One group with `unbegun` members that were not begun, and the amount generated for it.
     fn one(&self, unbegun: usize, spent: Spent) -> Count {
         Count::of(1, self.group_size.saturating_sub(unbegun), spent)
     }
@@ -180,7 +180,7 @@ impl Ledger {
         &self.totals
     }
 
-    /// Groups whose trajectories the driver must have: in flight, complete, or kept and not yet trained.
+    /// Groups whose trajectories the driver must hold: in flight, complete, or kept and not yet trained.
     pub(super) fn held(&self) -> impl Iterator<Item = GroupId> {
         let kept = self.ready.iter().map(|kept| kept.id).chain(self.waiting.keys().copied());
         kept.chain(self.finished.keys().copied()).chain(self.in_flight.keys().copied())
@@ -190,7 +190,7 @@ impl Ledger {
         self.in_flight.contains_key(&group)
     }
 
-    /// Whether a group was given up and its last word is still to come.
+    /// Whether a group was aborted and its last event is still to come.
     pub(super) fn is_aborting(&self, group: GroupId) -> bool {
         self.aborting.contains(&group)
     }
@@ -208,7 +208,7 @@ impl Ledger {
         self.finished.get(&group)
     }
 
-    /// Summary of such a group, where it has not failed.
+    /// Summary of such a group, unless it failed.
     pub(super) fn scored(&self, group: GroupId) -> Option<&GroupSummary> {
         match &self.finished(group)?.outcome {
             GroupOutcome::Scored(summary) => Some(summary),
@@ -228,7 +228,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// New groups are in flight, so many of the members of each; their order was checked.
+    /// New groups are in flight, each with the given number of begun members. Their order was checked.
     pub(super) fn dispatch(
         &mut self,
         groups: &[GroupId],
@@ -252,7 +252,7 @@ impl Ledger {
         self.in_flight.get(&group).is_some_and(|flight| flight.is_certain)
     }
 
-    /// The members of a group in flight that were not begun are begun; false where all of them were.
+    /// Begins the members of a group in flight that were not begun; false if all of them were.
     pub(super) fn begin_rest(&mut self, group: GroupId) -> bool {
         let Some(flight) = self.in_flight.get_mut(&group) else { return false };
         let begun = std::mem::take(&mut flight.unbegun);
@@ -260,8 +260,8 @@ impl Ledger {
         begun > 0
     }
 
-    /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
-    /// keep a group for certain. True where that is so from now on.
+    /// A member of a group in flight was scored. `is_certain` decides whether a smallest and a largest metric
+    /// make it certain that the group is kept. Returns true if that becomes certain with this member.
     pub(super) fn see(&mut self, group: GroupId, value: f64, is_certain: impl Fn(f64, f64) -> bool) -> bool {
         let Some(flight) = self.in_flight.get_mut(&group) else { return false };
         if !value.is_finite() {
@@ -275,7 +275,7 @@ impl Ledger {
         is_new
     }
 
-    /// Members of a group that is complete and not settled that were begun.
+    /// Number of begun members of a complete, unsettled group.
     pub(super) fn num_members(&self, finished: &Finished) -> usize {
         self.group_size.saturating_sub(finished.unbegun)
     }
@@ -294,7 +294,7 @@ impl Ledger {
         self.finished.insert(group, Finished { version, epoch, unbegun, arrival, outcome });
     }
 
-    /// A finished group is kept, dropped or counted as failed: as it was judged, where it was scored.
+    /// A finished group is kept, dropped, or counted as failed: its verdict applies if it was scored.
     pub(super) fn settle(&mut self, group: GroupId, judged: Judged) {
         let Some(Finished { version, unbegun, arrival, outcome, .. }) = self.finished.remove(&group) else {
             return;
@@ -327,7 +327,7 @@ impl Ledger {
         self.release();
     }
 
-    /// Kept groups that are older than all that are not settled are ready.
+    /// Kept groups become ready if they are older than all unsettled ones.
     fn release(&mut self) {
         let oldest = [self.in_flight.keys().next(), self.finished.keys().next()];
         let oldest = oldest.into_iter().flatten().min().copied();
@@ -345,8 +345,8 @@ impl Ledger {
         trained
     }
 
-    /// Takes so many groups to train on that the filter dropped in the step, those that were dispatched
-    /// first; fewer where there are not as many.
+    /// Takes up to `groups` groups to train on among those that the filter dropped in the step, first
+    /// dispatched first.
     pub(super) fn train_spare(&mut self, groups: usize) -> Vec<Kept> {
         let spare: Vec<Kept> = std::mem::take(&mut self.spare).into_values().take(groups).collect();
         for kept in &spare {
@@ -357,7 +357,7 @@ impl Ledger {
         spare
     }
 
-    /// Puts groups into the order in which they fill the batch.
+    /// Sorts groups into the order in which they fill the batch.
     pub(super) fn sort(&self, groups: &mut [Kept]) {
         groups.sort_by_key(|kept| match self.order {
             FillOrder::Dispatch => kept.id.0,
@@ -369,7 +369,7 @@ impl Ledger {
         self.step.duplicated += self.count(copies);
     }
 
-    /// Throws away kept groups of versions before `oldest`, and names them in dispatch order.
+    /// Discards kept groups of versions before `oldest`, and returns them in dispatch order.
     pub(super) fn discard_stale(&mut self, oldest: PolicyVersion) -> Vec<GroupId> {
         let all = self.ready.iter().chain(self.waiting.values());
         let stale: Vec<Kept> = all.filter(|kept| kept.version < oldest).copied().collect();
@@ -379,7 +379,7 @@ impl Ledger {
         in_order(&stale)
     }
 
-    /// Throws all kept groups away, and names them in dispatch order.
+    /// Discards all kept groups, and returns them in dispatch order.
     pub(super) fn discard_kept(&mut self) -> Vec<GroupId> {
         let mut surplus: Vec<Kept> = self.ready.drain(..).collect();
         surplus.extend(std::mem::take(&mut self.waiting).into_values());
@@ -387,8 +387,8 @@ impl Ledger {
         in_order(&surplus)
     }
 
-    /// Gives up the groups that are not settled and unwanted, in dispatch order. Those that failed count as
-    /// failed.
+    /// Aborts the unwanted groups that are not settled, and returns them in dispatch order. Failed ones count
+    /// as failed.
     pub(super) fn give_up(
         &mut self,
         is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&GroupOutcome>) -> bool,
@@ -430,18 +430,18 @@ impl Ledger {
         given_up
     }
 
-    /// Groups dropped or failed in this step that were dispatched after one, in dispatch order.
+    /// Groups dropped or failed in this step that were dispatched after `group`, in dispatch order.
     pub(super) fn gone_after(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
         self.gone.range((Bound::Excluded(group), Bound::Unbounded)).copied()
     }
 
-    /// Counts attempts that were given up and made again.
+    /// Counts attempts that were aborted and retried.
     pub(super) fn spend(&mut self, spent: Spent) {
         self.step.stop_aborted(spent);
     }
 
-    /// The last word of a group that was given up, and what it cost: in the present step, or in the run where
-    /// it has ended.
+    /// The last event of an aborted group, with its cost. The cost counts in the present step, or in the run
+    /// if it has ended.
     pub(super) fn end_abort(&mut self, group: GroupId, spent: Spent, is_ended: bool) {
         if self.aborting.remove(&group) {
             let accounting = if is_ended { &mut self.totals } else { &mut self.step };
@@ -449,7 +449,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the step: what is kept is carried into the next one, what is not settled stays in flight.
+    /// Closes the step: kept groups are carried into the next one, unsettled groups stay in flight.
     pub(super) fn close(&mut self) -> Result<(Accounting, Vec<GroupId>), Unbalanced> {
         let all = || self.ready.iter().chain(self.waiting.values());
         let carried: Vec<GroupId> = all().map(|kept| kept.id).collect();

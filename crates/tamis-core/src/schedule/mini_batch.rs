@@ -3,16 +3,16 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-/// Cuts `num_groups` groups, in batch order, into mini-batches of `mini_batch_size` groups; the last one is
-/// smaller where it does not divide.
+/// Cuts `num_groups` groups, in batch order, into mini-batches of `mini_batch_size` groups. The last one is
+/// smaller if `mini_batch_size` does not divide `num_groups`.
 ///
 /// One range is one optimizer update. Nothing is dropped, repeated or padded: a partial batch of 45 groups
-/// and mini-batches of 32 give updates over 32 and over 13 groups. What weight the smaller update has is the
-/// aggregation's matter: its normalisers count the tokens or sequences of *that* mini-batch, so each of its
-/// tokens weighs as much more as there are fewer of them, and both updates take a whole step of the learning
-/// rate. (verl's `split` leaves the same smaller tail; with fixed micro-batches it fails instead.)
+/// and mini-batches of 32 give updates over 32 and over 13 groups. The aggregation decides the weight of the
+/// smaller update: its normalisers count the tokens or sequences of *that* mini-batch. With fewer tokens,
+/// each of them has a greater weight, and both updates take a whole step of the learning rate. (verl's
+/// `split` leaves the same smaller tail; with fixed micro-batches it fails instead.)
 ///
-/// No group gives no mini-batch; fewer groups than `mini_batch_size` give one.
+/// No groups give no mini-batches; fewer groups than `mini_batch_size` give one.
 ///
 /// ```
 /// use std::num::NonZeroUsize;

@@ -1,30 +1,30 @@
-//! Scheduling state machines: what is generated next and what is trained on.
+//! Scheduling state machines, which decide what is generated next and what is trained on.
 //!
-//! A scheduler is fed [`Event`]s (prompts dispatched, a group scored, a group failed, a step trained, weights
+//! A scheduler takes [`Event`]s (prompts dispatched, a group scored, a group failed, a step trained, weights
 //! published) and answers with [`Command`]s (draw prompts, this group was dropped, train on these groups,
-//! stop with this diagnosis). It does no I/O and sees no clock: the same events give the same commands, and
-//! its whole state is serialisable, so that a run resumed from it goes on as if never interrupted. The
-//! trainer, the tests and the simulator drive the same machine.
+//! stop with this diagnosis). It does no I/O and reads no clock: the same events give the same commands. Its
+//! whole state is serialisable, so a resumed run continues as if it had not been interrupted. The trainer,
+//! the tests and the simulator drive the same machine.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `scheduler` | the machine: what every mode does with an event, around the policy of its mode |
-//! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
-//! | `protocol` | events, commands, and what is said when they do not fit |
-//! | `run` | what a run keeps whatever its mode, and the ends of a step |
-//! | `ledger` | where every group is: the only code that moves one |
+//! | `settings` | the choices of a run: batch sizes, limits, treatment of surplus |
+//! | `protocol` | events, commands, and the errors if they do not fit |
+//! | `run` | the state of a run in every mode, and the ends of a step |
+//! | `ledger` | the place of every group: the only code that moves one |
 //! | `rounds` | the policy of whole rounds |
 //! | `round_limit` | how many rounds a step may take |
 //! | `round_size` | how many prompts a round draws |
-//! | `streaming` | the policy that goes group by group |
-//! | `accounting` | where every generated group went, and the identity that must hold |
-//! | `barren` | epochs that kept nothing, and when there were enough of them |
-//! | `copies` | which kept groups are copied where too few were kept |
+//! | `streaming` | the policy that works group by group |
+//! | `accounting` | the place of every generated group, and the identity that must hold |
+//! | `barren` | epochs that kept nothing, and when there are enough of them to end the run |
+//! | `copies` | which kept groups are copied if too few were kept |
 //! | `group_summary` | the numbers of a scored group |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
 //! | [`yields`] | keep probabilities, and how many rounds they mean |
-//! | [`diagnosis`] | why a run stopped for want of signal, and what to change |
+//! | [`diagnosis`] | why a run stopped for lack of signal, and what to change |
 //! | `progress` | steps, rounds, epochs and prompts so far |
 //! | `step_updates` | what keeps a mini-batch from being trained on before its step is complete |
 //! | `mini_batch` | how a step's groups are cut into optimizer updates |

@@ -20,9 +20,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The share of the run that is done, in \[0, 1\]: of steps where their number is set, of the data where
-    /// epochs are (how many steps those will make is known only at the end, when a filter is on), the further
-    /// of the two where both are. `None` where neither is set.
+    /// The share of the run that is done, in \[0, 1\]: of its steps if their number is set, of the data if
+    /// epochs are set (with a filter the number of steps in these is known only at the end), and the greater
+    /// of the two if both are. `None` if neither is set.
     ///
     /// ```
     /// use tamis_core::schedule::Progress;

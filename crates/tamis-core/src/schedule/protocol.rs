@@ -22,7 +22,7 @@ mod nan_as_null {
     }
 }
 
-/// Something that happened.
+/// An event that the driver reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -30,29 +30,29 @@ pub enum Event {
     BeginStep,
     /// Answer to [`Command::Draw`]: the groups started, in dispatch order.
     Dispatched {
-        /// As many as asked for, or fewer if the epoch ended; ids greater than any before. With
-        /// `mode: deficit` and one round in flight a driver may begin fewer, at least one: that is the round
-        /// then.
+        /// As many as requested, or fewer if the epoch ended; ids are greater than all earlier ones. With
+        /// `mode: deficit` and one round in flight a driver may begin fewer, at least one: these are then the
+        /// whole round.
         groups: Vec<GroupId>,
         /// The policy version that samples them.
         version: PolicyVersion,
         /// Whether the epoch has no prompt left.
         exhausted: bool,
     },
-    /// A member of a group was scored, others are still to come; only a streaming schedule wants to know.
+    /// A member of a group was scored and others are still to come. Only a streaming schedule uses this.
     Sampled {
         /// The group.
         group: GroupId,
-        /// The filter's metric of the member; `None` where it has none.
+        /// The filter's metric of the member; `None` if it has none.
         value: Option<f64>,
     },
-    /// The first members of a group were scored, with which alone it was begun
-    /// ([`screen_first`](super::ScheduleSettings::screen_first)): answered by [`Command::Continue`], or by
-    /// [`Command::Judged`], which ends the group. Where the others were begun before, it says nothing new.
+    /// The first members of a group were scored, and the group was begun with only these
+    /// ([`screen_first`](super::ScheduleSettings::screen_first)). The answer is [`Command::Continue`], or
+    /// [`Command::Judged`], which ends the group. If the others were already begun, it adds nothing.
     Screened {
         /// The group.
         group: GroupId,
-        /// The filter's metric of each of them \[n₀\]; NaN where it has none.
+        /// The filter's metric of each of them \[n₀\]; NaN if it has none.
         #[serde(with = "nan_as_null")]
         values: Vec<f64>,
         /// Other facts about them.
@@ -62,31 +62,31 @@ pub enum Event {
     Scored {
         /// The group.
         group: GroupId,
-        /// The filter's metric of each member \[n\]; NaN where it has none.
+        /// The filter's metric of each member \[n\]; NaN if it has none.
         #[serde(with = "nan_as_null")]
         values: Vec<f64>,
         /// Other facts about the group.
         facts: GroupFacts,
     },
-    /// A member's generation failed for good, and with it its group.
+    /// A member's generation failed for good; its group fails with it.
     Failed {
         /// The group.
         group: GroupId,
-        /// What was generated for it.
+        /// Amount generated for it.
         #[serde(flatten)]
         spent: Spent,
     },
-    /// A group that was to be given up has stopped.
+    /// A group that was to be aborted has stopped.
     Aborted {
         /// The group.
         group: GroupId,
-        /// What was generated for it.
+        /// Amount generated for it.
         #[serde(flatten)]
         spent: Spent,
     },
     /// The step was trained.
     Trained {
-        /// Members of the step's groups that bore no loss; they count as left out instead of trained.
+        /// Members of the step's groups that had no loss; they count as left out instead of trained.
         #[serde(default)]
         left_out: u64,
         /// Their completion tokens.
@@ -96,49 +96,49 @@ pub enum Event {
         #[serde(default)]
         turns: u64,
     },
-    /// Weights were published: groups that are dispatched from now on are sampled by them.
+    /// Weights were published: they sample the groups that are dispatched from now on.
     Published {
         /// Their version, not below any before.
         version: PolicyVersion,
     },
-    /// The run is to end now, between steps or in the middle of generation.
+    /// The run is to end now, between steps or during generation.
     Cancelled,
 }
 
-/// A step is over, one way or another: where its groups go. Dropped groups were named by [`Command::Judged`],
-/// failed ones by the driver.
+/// A step has ended, in whichever way: the places of its groups. [`Command::Judged`] has named dropped
+/// groups, and the driver failed ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepClose {
     /// Groups to train on, in batch order; empty unless the step is ready.
     pub trained: Vec<GroupId>,
-    /// Those of them that the filter dropped and that are in the batch because too few were kept
-    /// ([`OnLimit::KeepDropped`](super::OnLimit::KeepDropped)), in the order of dispatch.
+    /// Those of them that the filter dropped and that fill the batch because too few were kept
+    /// ([`OnLimit::KeepDropped`](super::OnLimit::KeepDropped)), in dispatch order.
     #[serde(default)]
     pub kept_when_insufficient: Vec<GroupId>,
-    /// Those of them that are trained on once more, one entry for each copy: the batch is `trained` and then
+    /// Those of them that are trained on again, one entry for each copy: the batch is `trained` followed by
     /// these ([`OnLimit::Duplicate`](super::OnLimit::Duplicate)).
     #[serde(default)]
     pub duplicated: Vec<GroupId>,
-    /// Kept groups to throw away.
+    /// Kept groups to discard.
     pub surplus: Vec<GroupId>,
-    /// Carried groups to throw away because they are too old.
+    /// Carried groups to discard because they are too old.
     pub stale: Vec<GroupId>,
     /// Kept groups to hold for the next step.
     pub carried: Vec<GroupId>,
-    /// Groups that were given up: [`Command::Abort`] named those that were still generating, the others were
-    /// complete and not judged.
+    /// Groups that were aborted: [`Command::Abort`] has named those that were still generating; the others
+    /// were complete and not judged.
     pub aborted: Vec<GroupId>,
-    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first, where the run goes
-    /// on: those that were given up before they were judged, and stale ones; of a streaming schedule also
-    /// surplus, and what it dispatched after the last group of a full batch and dropped, where surplus is
-    /// thrown away.
+    /// Groups, in dispatch order, whose prompts go back to the source and are drawn first if the run
+    /// continues: those that were aborted before they were judged, and stale ones. In a streaming schedule
+    /// also surplus groups and, if surplus is discarded, dropped groups that were dispatched after the last
+    /// group of a full batch.
     #[serde(default)]
     pub returned: Vec<GroupId>,
     /// Numbers of the step.
     pub report: StepReport,
 }
 
-/// Why a run came to its end.
+/// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunEnd {
@@ -146,13 +146,13 @@ pub enum RunEnd {
     TotalSteps,
     /// All epochs are over.
     TotalEpochs,
-    /// The data ended and the run was told to stop there.
+    /// The data ended, and the settings stop the run there.
     DataExhausted,
     /// The driver cancelled it.
     Cancelled,
 }
 
-/// Something to do.
+/// A command to the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -170,14 +170,14 @@ pub enum Command {
         /// Number of prompts.
         num_prompts: usize,
     },
-    /// Begin the other members of a group as well: its first ones differ. Comes once for a group that is
-    /// begun with a part of its members, unless it ends with them.
+    /// Begin the other members of a group as well: its first ones differ. Issued once for a group that begins
+    /// with some of its members, unless it ends with them.
     Continue {
         /// The group.
         group: GroupId,
     },
-    /// The filter judged a group, or it ended with its first members. Comes for every scored group that was
-    /// not given up before, in dispatch order within a round.
+    /// The filter judged a group, or the group ended with its first members. Issued for every scored group
+    /// that was not aborted before, in dispatch order within a round.
     Judged {
         /// The group.
         group: GroupId,
@@ -188,8 +188,8 @@ pub enum Command {
     RoundComplete(Box<RoundReport>),
     /// Train on [`StepClose::trained`]; answered by [`Event::Trained`].
     StepReady(Box<StepClose>),
-    /// Train on these groups, a part of the step, while the rest still generates. The last part comes with
-    /// [`Command::StepClosed`].
+    /// Train on these groups, a part of the step, while the rest still generates. [`Command::StepClosed`]
+    /// follows the last part.
     Train {
         /// The step, from 1.
         step: u64,
@@ -198,13 +198,13 @@ pub enum Command {
         /// The groups, in batch order.
         groups: Vec<GroupId>,
     },
-    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to, at
-    /// any time: also when the run has ended.
+    /// Stop generating these groups. Each is answered by [`Event::Aborted`], or by its result, at any time,
+    /// even after the end of the run.
     Abort {
         /// The groups, in dispatch order.
         groups: Vec<GroupId>,
     },
-    /// The step is complete and all of it was handed out; [`Event::Trained`] says that it was trained.
+    /// The step is complete and all of it was handed out. [`Event::Trained`] reports that it was trained.
     StepClosed(Box<StepClose>),
     /// Nothing is trained; [`Event::BeginStep`] tries again.
     SkipStep {
@@ -213,14 +213,14 @@ pub enum Command {
         /// Final places of the groups.
         close: Box<StepClose>,
     },
-    /// The run ends well: validate, save, report.
+    /// The run is finished: validate, save, report.
     Finish {
         /// The reason.
         why: RunEnd,
         /// Final places of the groups that are left.
         close: Box<StepClose>,
     },
-    /// The run ends for want of signal.
+    /// The run ends for lack of signal.
     Stop {
         /// Observations and the changes to make.
         diagnosis: Box<Diagnosis>,
@@ -229,11 +229,11 @@ pub enum Command {
     },
 }
 
-/// What the machine comes to.
+/// Result of the machine's functions.
 pub type Result<T, E = ScheduleError> = std::result::Result<T, E>;
 
-/// An event does not fit the machine's state, or its settings contradict themselves. The driver is at fault;
-/// the machine is as before.
+/// An event does not fit the machine's state, or its settings contradict each other. This is a fault of the
+/// driver; the machine is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
     /// Contradictory settings.

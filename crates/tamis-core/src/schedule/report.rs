@@ -16,9 +16,9 @@ pub struct RoundReport {
     pub round: u64,
     /// Verdicts on the round's groups.
     pub tally: Tally,
-    /// Kept groups ready for the step after it, carried ones included.
+    /// Kept groups ready after the round, carried ones included.
     pub num_accumulated: usize,
-    /// Groups that the step wants.
+    /// Number of groups that the step needs.
     pub target: usize,
     /// Whether a filter judged.
     pub is_filtered: bool,
@@ -29,11 +29,11 @@ pub struct RoundReport {
 pub struct StepReport {
     /// The step, from 1: steps trained before it, plus one.
     pub step: u64,
-    /// The epoch that its last prompts came from, from 0.
+    /// The epoch of its last prompts, from 0.
     pub epoch: u64,
     /// Number of generation rounds.
     pub rounds: u64,
-    /// Groups that it wants.
+    /// Number of groups that it needs.
     pub target: usize,
     /// Groups that were ready, before truncation to the target; carried ones included.
     pub num_accumulated: usize,
@@ -47,25 +47,25 @@ pub struct StepReport {
     pub max_lag: u64,
     /// Whether a filter judged.
     pub is_filtered: bool,
-    /// Treatment of the limit on rounds under the run's settings: what else than kept groups may be in the
-    /// batch.
+    /// The run's setting for the limit on rounds: which groups besides kept ones may be in the batch.
     #[serde(default)]
     pub on_limit: OnLimit,
-    /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is
-    /// known when the run finishes.
+    /// Whether the run ends with it, if the number of steps is set. If only epochs are set, that is known
+    /// only when the run finishes.
     pub is_last: bool,
-    /// Whether groups may be in flight over the end of a step under the run's settings.
+    /// Whether groups may stay in flight across the end of a step under the run's settings.
     pub may_stay_in_flight: bool,
 }
 
 impl StepReport {
-    /// Whether it trains on fewer groups than it wants.
+    /// Whether it trains on fewer groups than it needs.
     pub fn is_partial(&self) -> bool {
         self.batch.groups > 0 && self.batch.groups < self.target as u64
     }
 
-    /// Counts members of the batch that bear no loss, with their turns and tokens, as left out instead of
-    /// trained. Whoever trains knows them: what the filter did not choose, what has no score, what a mask
+    /// Counts members of the batch without loss, with their turns and tokens, as left out instead of trained.
+    /// Only the trainer knows them: members that the filter did not choose, that have no score, or that a
+    /// mask removes.
     /// takes out.
     pub fn leave_out(&mut self, members: Members) {
         self.accounting.leave_out(members);
@@ -73,24 +73,24 @@ impl StepReport {
         self.batch.tokens = self.batch.tokens.saturating_sub(members.spent.tokens);
     }
 
-    /// Metrics of the step, by name; what is undefined (a mean over no group) is left out.
+    /// Metrics of the step, by name. Undefined ones (a mean over no group) are left out.
     ///
     /// | name | what |
     /// |---|---|
     /// | `train/num_gen_batches`, `dynamic_sampling/num_gen_batches` | generation rounds of the step |
-    /// | `train/filter_rate` | dropped / generated groups, those given up aside |
+    /// | `train/filter_rate` | dropped / generated groups, without aborted ones |
     /// | `train/mean_metric_std` | mean over all generated groups of the metric's deviation in the group, ddof 0 |
     /// | `train/num_kept_prompts` | groups kept of those generated, before truncation |
     /// | `dynamic_sampling/num_accumulated_prompts` | groups ready before truncation, carried ones included |
-    /// | `dynamic_sampling/target_prompt_num` | groups that the step wants |
+    /// | `dynamic_sampling/target_prompt_num` | groups that the step needs |
     /// | `dynamic_sampling/num_prompts_used`, `/num_trajectories_used` | trained |
-    /// | `dynamic_sampling/skipped` | 1 where nothing was trained |
+    /// | `dynamic_sampling/skipped` | 1 if nothing was trained |
     /// | `all/filter_metric/mean`, `train/filter_metric/mean` | the filter's metric over all generated and over the trained trajectories |
     /// | `all/pass_rate` | correct / scored of all generated trajectories |
-    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` where groups may be in flight over the end of a step, `kept_when_insufficient` with `on_limit: keep_dropped`, and, outside the identity, `duplicated` with `on_limit: duplicate` |
+    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` if groups may stay in flight across the end of a step, `kept_when_insufficient` with `on_limit: keep_dropped`, and, outside the identity, `duplicated` with `on_limit: duplicate` |
     /// | `tokens/generated`, `tokens/trained` | completion tokens |
-    /// | `tokens/failed`, `tokens/aborted` | completion tokens of groups that failed or were given up, where there are any |
-    /// | `turns/generated`, `turns/trained`, `turns/failed`, `turns/aborted` | the same of the policy's turns |
+    /// | `tokens/failed`, `tokens/aborted` | completion tokens of groups that failed or were aborted, if there are any |
+    /// | `turns/generated`, `turns/trained`, `turns/failed`, `turns/aborted` | the same for the policy's turns |
     /// | `schedule/max_lag` | greatest lag of a trained group |
     pub fn metrics(&self) -> Vec<(String, f64)> {
         let (all, batch) = (&self.all, &self.batch);
@@ -121,7 +121,7 @@ impl StepReport {
             if !may_be {
                 continue;
             }
-            // A group is never split: only its members are left out.
+            // A group is never split: only members of it are left out.
             if place != "left_out" {
                 put(&format!("groups/{place}"), Some(count.groups as f64));
             }

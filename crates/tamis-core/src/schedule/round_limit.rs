@@ -12,24 +12,24 @@ pub enum RoundLimit {
     /// None: only an epoch without a kept group ends a run.
     #[default]
     None,
-    /// A number of rounds, or their prompts where rounds are not of one size.
+    /// A number of rounds, or of their prompts if rounds have no fixed size.
     Rounds(u64),
-    /// By the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋,
-    /// which for T = G is the usual ⌊1 / (1 − filter rate) + 2⌋. With b = ⌈T / G⌉ the rounds that a batch
-    /// takes where all is kept, it is [`UNKNOWN_BATCHES`] b while no group of the run was kept, and never
-    /// above [`MOST_AUTO_BATCHES`] b. Within a step it never falls: what was granted stays. In a streaming
-    /// run what is known of k depends on which groups came first, and so does what a step may draw.
+    /// From the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋.
+    /// For T = G this is the usual ⌊1 / (1 − filter rate) + 2⌋. A batch takes b = ⌈T / G⌉ rounds if
+    /// everything is kept: the limit is [`UNKNOWN_BATCHES`] b while no group of the run was kept, and never
+    /// above [`MOST_AUTO_BATCHES`] b. Within a step it never falls. In a streaming run the estimate of k
+    /// depends on which groups finish first, and so does the number of prompts that a step may draw.
     Auto,
 }
 
-/// Of [`RoundLimit::Auto`]: how often the rounds of an unfiltered batch are granted while nothing is known of
-/// the keep rate but that it is low.
+/// For [`RoundLimit::Auto`]: multiple of an unfiltered batch's rounds that is granted while the keep rate is
+/// only known to be low.
 pub const UNKNOWN_BATCHES: u64 = 10;
-/// Of [`RoundLimit::Auto`]: how often they are granted at most.
+/// For [`RoundLimit::Auto`]: the greatest multiple that is granted.
 pub const MOST_AUTO_BATCHES: u64 = 50;
 
 impl RoundLimit {
-    /// As in verl and EasyR1: none where it is 0 or less.
+    /// As in verl and EasyR1: no limit if the number is 0 or less.
     pub fn of(rounds: i64) -> Self {
         match u64::try_from(rounds) {
             Ok(rounds @ 1..) => Self::Rounds(rounds),
@@ -37,7 +37,7 @@ impl RoundLimit {
         }
     }
 
-    /// A greatest number that holds whatever the keep rate; `None` where there is none.
+    /// A limit that holds whatever the keep rate is; `None` if there is none.
     pub fn most(self, settings: &ScheduleSettings) -> Option<u64> {
         match self {
             Self::None => None,
@@ -47,17 +47,17 @@ impl RoundLimit {
     }
 }
 
-/// Rounds that a batch takes where all is kept.
+/// Number of rounds of a batch if everything is kept.
 fn unfiltered(settings: &ScheduleSettings) -> u64 {
     settings.train_batch_size.div_ceil(settings.gen_batch_size.max(1)) as u64
 }
 
-/// Value of [`RoundLimit::Auto`] at a keep rate.
+/// Value of [`RoundLimit::Auto`] at this keep rate.
 pub(super) fn adaptive(settings: &ScheduleSettings, keep_rate: KeepRate) -> u64 {
     let unfiltered = unfiltered(settings);
     let Some(keep) = keep_rate.ratio() else { return UNKNOWN_BATCHES.saturating_mul(unfiltered) };
     let rounds = settings.train_batch_size as f64 / (settings.gen_batch_size as f64 * keep) + 2.0;
-    // A hair more, so that 2 / (1/3) is 6; saturates where the keep rate is next to nothing.
+    // The small addition makes 2 / (1/3) come out as 6. Saturates if the keep rate is almost 0.
     ((rounds + 1e-9) as u64).min(MOST_AUTO_BATCHES.saturating_mul(unfiltered))
 }
 
@@ -82,8 +82,8 @@ mod tests {
         assert_eq!(bound(64, 64, 10, 100), 12);
         // Rounds of a quarter of the batch, and of three batches.
         assert_eq!([bound(64, 16, 32, 64), bound(512, 1536, 512, 1536)], [10, 3]);
-        // Nothing was kept, or nothing is known: ten times the rounds of an unfiltered batch. Next to
-        // nothing: fifty times at most.
+        // Nothing was kept, or nothing is known: ten times the rounds of an unfiltered batch. Almost nothing
+        // was kept: at most fifty times.
         assert_eq!([bound(64, 64, 0, 64), bound(64, 16, 0, 64), bound(64, 64, 0, 0)], [10, 40, 10]);
         assert_eq!(bound(64, 64, 1, 1_000_000), 50);
     }

@@ -12,27 +12,28 @@ pub enum RoundSize {
     /// Every round draws `gen_batch_size` prompts, as verl and EasyR1 do.
     #[default]
     Fixed,
-    /// A round draws what the batch lacks over the keep rate seen so far: w = (d + z √(d (1 − k))) / k
+    /// A round draws what the batch lacks, divided by the keep rate so far: w = (d + z √(d (1 − k))) / k
     /// prompts for d groups at keep rate k, rounded up to a multiple of the granularity. (d / k prompts keep
-    /// d groups in the mean; √(d (1 − k)) / k is the deviation of that number.) The first round of a run, of
-    /// which nothing is known, draws `gen_batch_size`.
+    /// d groups on average; √(d (1 − k)) / k is the deviation of that number.) The first round of a run, for
+    /// which no keep rate is known, draws `gen_batch_size`.
     ///
-    /// The limit on rounds is one on prompts here: a step draws at most `max_num_gen_batches` ×
+    /// The limit on rounds limits prompts here: a step draws at most `max_num_gen_batches` ×
     /// `gen_batch_size`, in as many rounds as that takes. Without a limit one round draws at most
     /// [`MOST_BATCHES`] × `gen_batch_size`.
     Deficit {
-        /// Prompts a round draws a multiple of.
+        /// A round draws a multiple of this number of prompts.
         granularity: usize,
-        /// z, in deviations: 0 fills the batch in one round half the time, 1 in about five of six.
+        /// z, in deviations: with 0 one round fills the batch half of the time, with 1 about five times in
+        /// six.
         margin: f64,
     },
 }
 
-/// Rounds of `gen_batch_size` that one round of [`RoundSize::Deficit`] may stand for where the rounds of a
+/// Greatest size of one round of [`RoundSize::Deficit`], in units of `gen_batch_size`, if the rounds of a
 /// step are not limited.
 pub const MOST_BATCHES: u64 = 10;
 
-/// Share of what was known of the keep rate that is left after another round: with the policy it moves.
+/// Factor by which the knowledge of the keep rate fades with each round: it changes with the policy.
 const MEMORY: f64 = 0.75;
 
 /// Share of groups that the filter keeps, from the last rounds: each counts three quarters of the one after
@@ -44,46 +45,46 @@ pub(super) struct KeepRate {
 }
 
 impl KeepRate {
-    /// Takes a round in. Groups that failed were generated for nothing and count as not kept; aborted ones
-    /// say nothing.
+    /// Records a round. Failed groups count as not kept; aborted ones do not count.
     pub(super) fn observe(&mut self, round: &Tally) {
         self.kept = MEMORY * self.kept + round.kept as f64;
         self.groups = MEMORY * self.groups + round.judged() as f64;
     }
 
-    /// Takes one group in, with a memory of 32 batches of so many.
+    /// Records one group, with a memory of 32 batches of this size.
     pub(super) fn observe_one(&mut self, is_kept: bool, batch_size: usize) {
         let memory = 1.0 - 1.0 / (32 * batch_size) as f64;
         self.kept = memory * self.kept + f64::from(u8::from(is_kept));
         self.groups = memory * self.groups + 1.0;
     }
 
-    /// Mean of the keep rate after one imagined group that was kept: 1 before anything was seen, never 0.
+    /// Mean of the keep rate with one additional kept group: 1 before the first group, never 0.
     pub(super) fn upper_estimate(self) -> f64 {
         (self.kept + 1.0) / (self.groups + 1.0)
     }
 
-    /// Kept / generated; `None` where nothing was kept.
+    /// Kept / generated; `None` if nothing was kept.
     pub(super) fn ratio(self) -> Option<f64> {
         (self.kept > 0.0).then(|| self.kept / self.groups)
     }
 
-    /// Mean of the keep rate under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before
-    /// anything was seen.
+    /// Mean of the keep rate under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before the
+    /// first group.
     pub(super) fn estimate(self) -> Option<f64> {
         (self.groups > 0.0).then(|| (self.kept + 1.0) / (self.groups + 2.0))
     }
 }
 
 impl ScheduleSettings {
-    /// Whether a driver may make a round smaller than asked for: rounds that go by what the batch lacks, one
-    /// at a time.
+    /// Whether a driver may make a round smaller than requested: only one round at a time, sized by what the
+    /// batch lacks.
     pub(super) fn takes_smaller_rounds(&self) -> bool {
         matches!(self.size, RoundSize::Deficit { .. }) && self.rounds_in_flight == 1
     }
 
-    /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks,
-    /// `drawn` what the step drew so far, in `rounds` rounds of at most `limit`.
+    /// Prompts of the next round; 0 if the step may draw no more. `deficit` is the number of groups that the
+    /// batch lacks; `drawn` is the number of prompts that the step drew so far, in `rounds` rounds of at most
+    /// `limit`.
     pub(super) fn round_size(
         &self,
         deficit: usize,
@@ -101,8 +102,8 @@ impl ScheduleSettings {
         };
         let wanted = match keep_rate.estimate() {
             Some(keep) => {
-                // Where nothing was dropped, a filter changes nothing. The rest saturates where next to
-                // nothing is kept.
+                // If nothing was dropped, a filter changes nothing. The rest saturates if almost nothing is
+                // kept.
                 let was_all_kept = keep_rate.ratio() == Some(1.0);
                 let wanted = if was_all_kept {
                     deficit as u64
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let settings = deficit(8, 0.0, 0);
-        // Nothing is known: the first round is one of the configured size, whatever the granularity.
+        // Nothing is known: the first round has the configured size, whatever the granularity.
         assert_eq!(size(&settings, 64, KeepRate::default(), 0, 0), 96);
         // (49 + 1) / (98 + 2) = 1/2: twice the deficit, up to the next multiple of 8.
         assert_eq!(size(&settings, 15, seen(49, 98), 1, 98), 32);
@@ -152,10 +153,11 @@ mod tests {
         assert_eq!(size(&settings, 17, seen(49, 98), 1, 98), 40);
         // One deviation more: (16 + sqrt(8)) / 0.5 = 37.7.
         assert_eq!(size(&deficit(1, 1.0, 0), 16, seen(49, 98), 1, 98), 38);
-        // All were kept: what the batch lacks, so that a filter which keeps everything changes nothing.
+        // All were kept: the round draws what the batch lacks, so a filter that keeps everything changes
+        // nothing.
         assert_eq!(size(&deficit(1, 1.0, 0), 64, seen(96, 96), 1, 96), 64);
         assert_eq!(size(&settings, 17, seen(96, 96), 1, 96), 24);
-        // Nothing was kept so far: bounded all the same.
+        // Nothing was kept so far: still bounded.
         assert_eq!(size(&settings, 64, seen(0, 96), 1, 96), 960);
         assert_eq!(size(&settings, 64, seen(0, u64::MAX >> 1), 1, 96), 960);
     }
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(size(&settings, 64, seen(0, 96), 1, 96), 96);
         assert_eq!(size(&settings, 64, seen(0, 96), 3, 188), 4);
         assert_eq!(size(&settings, 64, seen(0, 96), 3, 192), 0);
-        // Fixed rounds are counted themselves.
+        // Fixed rounds are limited by their number.
         let fixed = ScheduleSettings::verl(64, 96, 8, 2);
         assert_eq!([0, 1, 2].map(|rounds| size(&fixed, 64, seen(0, 96), rounds, 0)), [96, 96, 0]);
     }

@@ -1,5 +1,5 @@
-//! State of a run in every mode: its groups, its progress, its epochs, the step in the making, and the ends
-//! of a step.
+//! State of a run in every mode: its groups, progress and epochs, the current step, and the ways in which a
+//! step ends.
 
 use std::collections::BTreeMap;
 
@@ -32,24 +32,24 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// Prompts that go back to the source when a step closes and the run goes on.
+/// Prompts that go back to the source when a step closes and the run continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GoesBack {
-    /// Those of groups that were given up before they were judged, which might as well not have been drawn,
-    /// and of kept ones that grew too old.
+    /// Those of groups that were aborted before they were judged, as if they had not been drawn, and of kept
+    /// groups that became too old.
     GivenUp,
-    /// Those of all groups that were not trained, unless they were dropped; and those of dropped ones too
-    /// that were dispatched after the last one of a full batch where surplus is thrown away: by chance these
-    /// settled before the batch was full.
+    /// Those of all groups that were not trained, except dropped ones. If surplus is discarded, also those of
+    /// dropped groups that were dispatched after the last one of a full batch: only by chance did these
+    /// settle before the batch was full.
     Untrained,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct OpenStep {
-    /// Generation rounds begun, or so many groups as make one.
+    /// Generation rounds begun; in streaming, as many groups as make one.
     pub(super) rounds: u64,
-    /// The limit on them where that is adaptive: the greatest that it came to in the step.
+    /// The limit on rounds if it is adaptive: its greatest value in the step.
     adaptive_limit: u64,
     pub(super) parts: u64,
     pub(super) tally: Tally,
@@ -79,22 +79,22 @@ impl OpenStep {
 pub(super) struct Epoch {
     pub(super) dispatched: u64,
     pub(super) settled: u64,
-    /// Verdicts on them, those that were given up aside.
+    /// Verdicts on them, without aborted ones.
     pub(super) tally: Tally,
-    /// Rounds of the run completed when it began.
+    /// Rounds of the run that were complete when it began.
     pub(super) began: u64,
     pub(super) is_over: bool,
 }
 
 impl Epoch {
-    /// Whether nothing of it is to come.
+    /// Whether nothing of it is still to come.
     pub(super) fn is_done(&self) -> bool {
         self.is_over && self.settled >= self.dispatched
     }
 }
 
 pub(super) struct Drawn {
-    /// Number of prompts fewer than were asked for.
+    /// Number of prompts missing from those that were requested.
     pub(super) missing: usize,
     /// Whether the epoch had no prompt at all.
     pub(super) is_empty_epoch: bool,
@@ -109,7 +109,7 @@ pub(super) struct ScheduleRun {
     pub(super) progress: Progress,
     pub(super) version: PolicyVersion,
     pub(super) ledger: Ledger,
-    /// Prompts asked for, while the answer is awaited.
+    /// Number of prompts requested, while the answer is pending.
     pub(super) asked: Option<usize>,
     pub(super) step: OpenStep,
     pub(super) keep_rate: KeepRate,
@@ -117,9 +117,9 @@ pub(super) struct ScheduleRun {
     /// The current epoch has no prompt left.
     pub(super) epoch_over: bool,
     skipped_in_a_row: u32,
-    /// Since a step was last trained: for the diagnosis of a run that only skips.
+    /// Groups since a step was last trained: for the diagnosis of a run that only skips.
     pub(super) since_trained: Tally,
-    /// Rounds in it, or so many groups as make one.
+    /// Rounds in it; in streaming, as many groups as make one.
     pub(super) rounds_since_trained: u64,
 }
 
@@ -167,13 +167,13 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Learns more of the keep rate.
+    /// Updates the keep rate.
     pub(super) fn observe(&mut self, learn: impl FnOnce(&mut KeepRate)) {
         learn(&mut self.keep_rate);
         self.step.adaptive_limit = self.step.adaptive_limit.max(adaptive(&self.settings, self.keep_rate));
     }
 
-    /// Rounds that the present step may take, where that is limited.
+    /// Rounds that the present step may take, if they are limited.
     pub(super) fn round_limit(&self) -> Option<u64> {
         match self.settings.max_num_gen_batches {
             RoundLimit::None => None,
@@ -193,7 +193,7 @@ impl ScheduleRun {
         matches!(self.settings.surplus, Surplus::Carry { .. })
     }
 
-    /// Opens a step: what was carried comes in, what is too old goes.
+    /// Opens a step: carried groups come in, stale ones are discarded.
     pub(super) fn open(&mut self, commands: &mut Vec<Command>) {
         self.phase = Phase::Open;
         if self.carries() {
@@ -213,7 +213,7 @@ impl ScheduleRun {
         commands.push(Command::Draw { step, round, num_prompts });
     }
 
-    /// Takes the answer to a draw in.
+    /// Records the answer to a draw.
     pub(super) fn note_dispatched(
         &mut self,
         groups: &[GroupId],
@@ -245,7 +245,7 @@ impl ScheduleRun {
         Ok(Drawn { missing, is_empty_epoch: exhausted && epoch.dispatched == 0 })
     }
 
-    /// Whether another epoch may begin: for a step that has nothing yet, or within one.
+    /// Whether another epoch may begin: at the start of a step, or within one.
     pub(super) fn may_begin_epoch(&self, at_step: bool) -> bool {
         let is_left = self.settings.total_epochs.is_none_or(|total| self.progress.epoch + 1 < total);
         is_left
@@ -256,7 +256,7 @@ impl ScheduleRun {
             }
     }
 
-    /// Why a run ends whose data are over.
+    /// Why a run whose data have ended ends.
     pub(super) fn why_exhausted(&self) -> RunEnd {
         match self.settings.on_exhausted {
             OnExhausted::Stop => RunEnd::DataExhausted,
@@ -273,8 +273,8 @@ impl ScheduleRun {
         commands.push(Command::NextEpoch { epoch });
     }
 
-    /// The filter's verdicts on some finished groups, which it may compare; without a filter all are kept.
-    /// `None` of a group that failed: there is nothing to judge.
+    /// The filter's verdicts on some finished groups, which it may compare. Without a filter all are kept.
+    /// `None` for a group that failed: there is nothing to judge.
     ///
     /// # Errors
     /// A filter that gives more or fewer verdicts than groups were scored.
@@ -297,8 +297,8 @@ impl ScheduleRun {
         Ok(groups.iter().map(|group| self.ledger.scored(*group).and_then(|_| verdicts.next())).collect())
     }
 
-    /// A member of a group in flight was scored. What makes it certain that the group is kept makes its other
-    /// members worth their while, where they are not begun.
+    /// A member of a group in flight was scored. If the group is now certain to be kept, its other members
+    /// are begun, unless they already are.
     pub(super) fn see(&mut self, group: GroupId, value: f64, commands: &mut Vec<Command>) {
         let filter = &self.settings.filter;
         let is_certain = |min, max| filter.as_ref().is_some_and(|filter| filter.is_certain(min, max));
@@ -307,15 +307,15 @@ impl ScheduleRun {
         }
     }
 
-    /// Has the members of a group begun that are not.
+    /// Begins the remaining members of a group.
     pub(super) fn begin_rest(&mut self, group: GroupId, commands: &mut Vec<Command>) {
         if self.ledger.begin_rest(group) {
             commands.push(Command::Continue { group });
         }
     }
 
-    /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its
-    /// tally is returned: it is still to be counted in the step, by [`ScheduleRun::count`].
+    /// Moves a finished group to the place of its verdict or failure, and counts it in its epoch. Returns its
+    /// tally, which the step has yet to count ([`ScheduleRun::count`]).
     pub(super) fn settle(
         &mut self,
         group: GroupId,
@@ -338,7 +338,7 @@ impl ScheduleRun {
         }
         let judged = match verdict {
             Some(Verdict::Kept) => Judged::Kept,
-            // Without two scores there is nothing to compare, and nothing to train on.
+            // Without two scores there is nothing to compare and nothing to train on.
             Some(Verdict::Dropped(reason))
                 if self.settings.on_limit == OnLimit::KeepDropped && reason != DropReason::Unscored =>
             {
@@ -362,7 +362,7 @@ impl ScheduleRun {
         self.since_trained.append(tally);
     }
 
-    /// Gives up the unwanted groups of those that are not settled.
+    /// Aborts those of these groups that are not settled.
     pub(super) fn give_up(
         &mut self,
         is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&GroupOutcome>) -> bool,
@@ -378,7 +378,7 @@ impl ScheduleRun {
                 self.step.aborted.push(group.id);
             }
             self.count(&alone);
-            // Of its epoch it says nothing: the prompt comes again.
+            // Says nothing of its epoch: the prompt comes again.
             self.count_in_epoch(group.epoch, &Tally::default());
             self.step.given_up.push(group.id);
             if group.outcome.is_none() {
@@ -390,15 +390,15 @@ impl ScheduleRun {
         }
     }
 
-    /// Takes the first ready groups into the batch, and names them.
+    /// Takes the first ready groups into the batch, and returns them.
     pub(super) fn train(&mut self, groups: usize) -> Vec<GroupId> {
         let kept = self.ledger.train(groups);
         self.take(&kept)
     }
 
-    /// Takes all ready groups into the batch, and for the rest of it groups that the filter dropped in this
-    /// step, as far as there are any. They stand among the others in the order that fills batches: at its end
-    /// they would make optimizer updates of their own, which no gradient moves.
+    /// Takes all ready groups into the batch, and fills it with groups that the filter dropped in this step,
+    /// as far as there are any. They are sorted into the order that fills batches: at the end of the batch
+    /// they would form optimizer updates of their own, without a gradient.
     pub(super) fn train_with_dropped(&mut self) {
         let mut batch = self.ledger.train(self.settings.train_batch_size);
         let spare = self.ledger.train_spare(self.settings.train_batch_size - batch.len());
@@ -408,7 +408,7 @@ impl ScheduleRun {
         self.take(&batch);
     }
 
-    /// Takes all ready groups into the batch, and for the rest of it copies of them.
+    /// Takes all ready groups into the batch, and fills it with copies of them.
     pub(super) fn train_with_copies(&mut self) {
         let kept = self.ledger.train(self.settings.train_batch_size);
         self.take(&kept);
@@ -423,7 +423,7 @@ impl ScheduleRun {
         self.ledger.duplicate(copies.iter());
     }
 
-    /// Adds groups to the batch, and names them.
+    /// Adds groups to the batch, and returns them.
     fn take(&mut self, groups: &[Kept]) -> Vec<GroupId> {
         for group in groups {
             self.step.max_lag = self.step.max_lag.max(self.version.0 - group.version.0);
@@ -470,7 +470,7 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Gives the attempt at the step up; after too many in a row, the run.
+    /// Abandons the attempt at the step; after too many in a row, stops the run.
     pub(super) fn skip(&mut self, why: SkipReason, commands: &mut Vec<Command>) -> Result<()> {
         self.skipped_in_a_row += 1;
         if self.skipped_in_a_row > self.settings.max_skipped_steps {
@@ -484,14 +484,14 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Ends the run well. What is not settled is given up, what is kept is surplus.
+    /// Finishes the run. Unsettled groups are aborted, kept ones are surplus.
     pub(super) fn finish(&mut self, why: RunEnd, commands: &mut Vec<Command>) -> Result<()> {
         let close = self.close(false, commands)?;
         commands.push(Command::Finish { why, close: Box::new(close) });
         Ok(())
     }
 
-    /// Ends the run for want of signal, judged by a tally of so many rounds.
+    /// Ends the run for lack of signal, with a tally of so many rounds as evidence.
     pub(super) fn stop(
         &mut self,
         cause: StopCause,
@@ -503,7 +503,7 @@ impl ScheduleRun {
         let num_kept = self.step.trained.len() + self.ledger.num_kept();
         let limit = self.round_limit();
         let mut diagnosis = Diagnosis::new(cause, step, num_kept, rounds, limit, tally, &self.settings);
-        // Only a stream gives back what it did not train.
+        // Only a stream gives untrained prompts back.
         if self.goes_back == GoesBack::Untrained {
             diagnosis.recommend_first_members(&self.settings);
         }
@@ -512,8 +512,8 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Counts where everything went. What is kept and in flight stays for the next step where the run goes on
-    /// and surplus is carried.
+    /// Counts where every group went. Kept groups and groups in flight stay for the next step if the run
+    /// continues and surplus is carried.
     fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose> {
         let keeps = goes_on && self.carries();
         let of_dropped = self.step.kept_when_insufficient.len();
@@ -585,7 +585,7 @@ impl ScheduleRun {
         })
     }
 
-    /// Prompts go back to the source: the present epoch has them before it.
+    /// Prompts go back to the source: the present epoch has them to come again.
     fn take_back(&mut self, prompts: u64) {
         if prompts == 0 {
             return;

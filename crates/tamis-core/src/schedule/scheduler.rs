@@ -1,4 +1,4 @@
-//! The machine that a run has: what every mode does with an event, around the policy of its mode.
+//! The state machine of a run: what every mode does with an event, around the policy of its mode.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,8 @@ use crate::fault;
 use crate::filter::{DropReason, GroupStatistics, Verdict};
 use crate::group::GroupId;
 
-/// The scheduling machine of a run, of whole rounds or streaming. What drives it, saves it and reports of it
-/// need not know which.
+/// The scheduling machine of a run, in whole rounds or streaming. Code that drives it, saves it or reports on
+/// it does not depend on the mode.
 ///
 /// ```
 /// use tamis_core::filter::Verdict;
@@ -55,19 +55,21 @@ pub(super) enum Policy {
 }
 
 impl Scheduler {
-    /// A scheduler of whole generation rounds at the start of a run: rounds of `gen_batch_size` prompts, or
-    /// of as many as the batch probably lacks ([`RoundSize`](super::RoundSize)), until the batch is full.
+    /// A scheduler of whole generation rounds at the start of a run. Rounds of `gen_batch_size` prompts, or
+    /// of as many as the batch probably lacks ([`RoundSize`](super::RoundSize)), repeat until the batch is
+    /// full.
     ///
-    /// All groups of a round settle before anything is decided, so which groups are trained depends on
-    /// arrival only where `order: completion` asks for that. The batch is the first `train_batch_size` kept
-    /// groups, carried ones before new ones.
-    /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops
-    /// the run, unless a later epoch of the same round keeps one, and so do more than `max_skipped_steps`
-    /// attempts at a step in a row that trained nothing, and an epoch without a prompt. Where something
-    /// passes over prompts, an epoch of a few groups says little: then epochs in a row that kept nothing stop
-    /// it once as many groups were judged in them as there are prompts ([`Scheduler::set_num_prompts`]), or
-    /// the data are over and none of the run's groups was kept. The remaining case, epochs that keep at least
-    /// one group, is progress towards a batch.
+    /// All groups of a round settle before anything is decided, so the trained groups depend on arrival only
+    /// with `order: completion`. The batch is the first `train_batch_size` kept groups, carried ones before
+    /// new ones.
+    ///
+    /// **It always ends.** Besides the limits that the user sets, each of these stops the run: an epoch in
+    /// which no group was kept, unless a later epoch of the same round keeps one; more than
+    /// `max_skipped_steps` attempts at a step in a row that trained nothing; an epoch without a prompt. If
+    /// prompts are passed over, an epoch of a few groups is weak evidence: then epochs in a row that kept
+    /// nothing stop the run once as many groups were judged in them as there are prompts
+    /// ([`Scheduler::set_num_prompts`]), or when the data end and no group of the run was kept. The remaining
+    /// case, epochs that keep at least one group, is progress towards a batch.
     pub fn rounds(settings: ScheduleSettings) -> Result<Self> {
         settings.check()?;
         Ok(Self {
@@ -76,34 +78,34 @@ impl Scheduler {
         })
     }
 
-    /// A streaming scheduler at the start of a run: group by group, a replacement for every group that is
-    /// dropped.
+    /// A streaming scheduler at the start of a run: it works group by group and replaces every dropped group.
     ///
-    /// Groups are dispatched one draw at a time, whenever there is room for another; whatever is decided is
-    /// decided at an event, so nothing waits for a round. Finished mini-batches are handed out
-    /// ([`Command::Train`]) while the rest of the batch still generates, and with `surplus: carry` groups go
-    /// on generating and settling while a step trains.
+    /// Groups are dispatched one draw at a time, whenever there is room for another. Every decision is made
+    /// at an event, so nothing waits for a round. Finished mini-batches are handed out ([`Command::Train`])
+    /// while the rest of the batch still generates. With `surplus: carry`, groups continue to generate and
+    /// settle while a step trains.
     ///
-    /// **Order.** A kept group enters the batch when every group dispatched before it is settled:
-    /// `order: dispatch`. Which groups are trained on then depends on nothing but which were dispatched, and
-    /// short completions have no advantage over long ones. With `surplus: discard` the prompts of all groups
-    /// that were dispatched after the last one of a batch go back to the source, whatever they had come to by
-    /// then ([`StepClose::returned`](super::StepClose)), so that the batches of a whole run are the same
-    /// whatever the timing. `order: completion` takes groups as they come.
+    /// **Order.** With `order: dispatch`, a kept group enters the batch once every group dispatched before it
+    /// is settled. The trained groups then depend only on which groups were dispatched, and short completions
+    /// have no advantage over long ones. With `surplus: discard`, the prompts of all groups that were
+    /// dispatched after the last one of a batch go back to the source, whatever their results
+    /// ([`StepClose::returned`](super::StepClose)). The batches of a whole run are then independent of
+    /// timing. `order: completion` takes groups as they finish.
     ///
-    /// **First members.** With [`screen_first`](ScheduleSettings::screen_first) a group is begun with so many
-    /// members, and [`Command::Continue`] asks for the others as soon as two differ. [`Event::Screened`] says
-    /// what the first ones came to; where they are alike, the group is dropped. It counts with the members
-    /// that were begun.
-    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold as many judged groups
-    /// as there are prompts ([`Scheduler::set_num_prompts`]; not known, a round's worth, `gen_batch_size`),
-    /// and so do the data where none of the run's groups was kept; a step dispatches at most
-    /// `max_num_gen_batches` × `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that
-    /// trained nothing end it too.
+    /// **First members.** With [`screen_first`](ScheduleSettings::screen_first), a group begins with this
+    /// many members, and [`Command::Continue`] requests the others as soon as two differ. [`Event::Screened`]
+    /// reports the results of the first members. If they are alike, the group is dropped; it counts with the
+    /// members that were begun.
+    ///
+    /// **It always ends.** Each of these stops the run: epochs in a row that kept nothing, once they hold as
+    /// many judged groups as there are prompts ([`Scheduler::set_num_prompts`]; if that is not known, a
+    /// round's worth, `gen_batch_size`); the end of the data, if no group of the run was kept; more than
+    /// `max_skipped_steps` attempts in a row that trained nothing. A step dispatches at most
+    /// `max_num_gen_batches` × `gen_batch_size` groups.
     ///
     /// # Errors
-    /// Where the settings contradict themselves, the filter compares the groups of a round, or what it says
-    /// of a group cannot be known from its first members where these are to show it.
+    /// The settings contradict each other, the filter compares the groups of a round, or `screen_first` is
+    /// set and the first members cannot show the filter's verdict on a group.
     ///
     /// ```
     /// use tamis_core::group::{GroupId, PolicyVersion};
@@ -111,7 +113,7 @@ impl Scheduler {
     ///
     /// let run = ScheduleSettings::new(2, 2);
     /// let mut machine = Scheduler::streaming(StreamingSettings { run, mini_batch_size: 1, max_in_flight: 64 })?;
-    /// // Two groups are wanted, and nothing is known of the keep rate: no more are started.
+    /// // Two groups are needed, and the keep rate is unknown: no more are started.
     /// let drawn = machine.handle(Event::BeginStep)?;
     /// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 2 }]);
     /// let groups = (0..2).map(GroupId).collect();
@@ -138,7 +140,7 @@ impl Scheduler {
         Self::streaming_with(settings, Admission::default())
     }
 
-    /// [`Self::streaming`] that starts groups as another system does.
+    /// [`Self::streaming`] with another system's rule for starting groups.
     pub fn streaming_with(settings: StreamingSettings, admission: Admission) -> Result<Self> {
         let policy = Streaming::new(&settings, admission)?;
         Ok(Self {
@@ -147,24 +149,24 @@ impl Scheduler {
         })
     }
 
-    /// The choices that every mode has: sizes, filter, limits, ends.
+    /// The settings that every mode has: sizes, filter, limits, ends.
     pub fn settings(&self) -> &ScheduleSettings {
         &self.run.settings
     }
 
-    /// Changes how long the run goes on: the only settings that a resumed run may change.
+    /// Changes the length of the run: the only settings that may change when a run is resumed.
     pub fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
         self.run.settings.total_steps = total_steps;
         self.run.settings.total_epochs = total_epochs;
     }
 
-    /// Says how many prompts the data have, those that are passed over too. Not known, each epoch counts as a
-    /// whole pass over them.
+    /// Sets the number of prompts in the data, including those that are passed over. If it is unknown, each
+    /// epoch counts as a whole pass over them.
     pub fn set_num_prompts(&mut self, num_prompts: usize) {
         self.run.settings.num_prompts = Some(num_prompts as u64);
     }
 
-    /// Steps, rounds, epochs and prompts so far; of a streaming run rounds stay 0.
+    /// Steps, rounds, epochs and prompts so far; rounds stay 0 in a streaming run.
     pub fn progress(&self) -> Progress {
         self.run.progress
     }
@@ -174,23 +176,22 @@ impl Scheduler {
         self.run.ledger.totals()
     }
 
-    /// Whether it waits for what a group comes to.
+    /// Whether it still waits for the result of a group.
     pub fn awaits(&self, group: GroupId) -> bool {
         self.run.ledger.is_in_flight(group)
     }
 
-    /// Members of a group in flight that are begun; `None` of a group that is not in flight.
+    /// Number of begun members of a group in flight; `None` if the group is not in flight.
     pub fn num_begun(&self, group: GroupId) -> Option<usize> {
         self.run.ledger.num_begun(group)
     }
 
-    /// Whether it goes by whole rounds, and decides nothing before one has settled.
+    /// Whether it works in whole rounds and decides nothing before a round has settled.
     pub fn goes_by_rounds(&self) -> bool {
         matches!(self.policy, Policy::Rounds(_))
     }
 
-    /// Whether what is trained on, or what is told of it, depends on the order in which groups come to
-    /// something.
+    /// Whether the trained groups or their metrics depend on the order in which groups finish.
     pub fn depends_on_timing(&self) -> bool {
         let settings = self.settings();
         let carries_ahead =
@@ -203,15 +204,15 @@ impl Scheduler {
         self.run.phase == Phase::Ended
     }
 
-    /// Groups whose trajectories the driver must still have: kept and not yet trained, or not yet settled.
+    /// Groups whose trajectories the driver must still hold: kept and not yet trained, or not yet settled.
     pub fn held(&self) -> impl Iterator<Item = GroupId> {
         self.run.ledger.held()
     }
 
-    /// Takes an event in and says what to do.
+    /// Processes an event and returns the commands that follow from it.
     ///
     /// # Errors
-    /// Where the event does not fit; the machine is then as it was before.
+    /// The event does not fit the present state; the machine is then unchanged.
     pub fn handle(&mut self, event: Event) -> Result<Vec<Command>> {
         let run = &mut self.run;
         let mut commands = Vec::new();
@@ -260,7 +261,7 @@ impl Scheduler {
                     )
                     .into());
                 }
-                // A driver that was quicker than the command has generated them all the same.
+                // The driver has already generated the other members: it was quicker than the command.
                 run.ledger.begin_rest(group);
                 run.ledger.spend(facts.lost());
                 let scale = run.settings.metric.outcome_scale();
@@ -299,8 +300,8 @@ impl Scheduler {
         Ok(commands)
     }
 
-    /// The first members of a group are scored: it goes on where they differ, and ends where they are alike.
-    /// Where too few of them have a metric to tell, it goes on.
+    /// The first members of a group are scored: it continues if they differ and ends if they are alike. It
+    /// also continues if too few of them have a metric.
     fn screened(
         &mut self,
         group: GroupId,
@@ -336,7 +337,7 @@ impl Scheduler {
         policy.settled(run, group, Some(Verdict::Dropped(DropReason::Screened)), commands)
     }
 
-    /// Takes the last word of a group that was given up, whatever it is.
+    /// Handles the last event of an aborted group, whatever it is.
     fn ends_abort(&mut self, group: GroupId, spent: Spent) -> bool {
         let is_aborting = self.run.ledger.is_aborting(group);
         let is_ended = self.is_ended();
@@ -374,7 +375,7 @@ mod tests {
             for event in events {
                 scheduler.handle(event).unwrap();
             }
-            // The end is set further off, and then comes.
+            // The end is moved further away, and then reached.
             scheduler.set_length(Some(2), None);
             assert!(matches!(scheduler.handle(Event::BeginStep).unwrap()[..], [Command::Draw { .. }]));
             assert!(!scheduler.is_ended());

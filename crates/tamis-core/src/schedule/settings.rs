@@ -1,4 +1,4 @@
-//! The choices of a run.
+//! The choices of a run's schedule.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -10,36 +10,36 @@ use crate::fault::Fault;
 use crate::filter::{GroupFilter, Metric};
 
 choice! {
-    /// Treatment of a step whose `max_num_gen_batches` rounds have not filled the batch.
+    /// What happens if `max_num_gen_batches` rounds have not filled the batch of a step.
     pub enum OnLimit {
         /// The run stops with a diagnosis, as in verl.
         Error = "error",
-        /// The groups that are there are trained on, as in EasyR1's dynamic sampling.
+        /// The step trains on the groups that it has, as in EasyR1's dynamic sampling.
         UsePartial = "use_partial",
-        /// The groups are given up and the next step starts.
+        /// The step discards its groups, and the next step starts.
         Skip = "skip",
-        /// The groups that are there are trained on, and for the rest groups that the filter dropped in this
-        /// step, those dispatched first (slime's `keep_when_insufficient`); never unscored ones. Counted as
-        /// `kept_when_insufficient`. Not with `mode: streaming`.
+        /// The step trains on the groups that it has, and fills the rest of the batch with groups that the
+        /// filter dropped in this step, first dispatched first (slime's `keep_when_insufficient`); never with
+        /// unscored ones. They are counted as `kept_when_insufficient`. Not with `mode: streaming`.
         KeepDropped = "keep_dropped",
-        /// The groups that are there are trained on, and for the rest copies of them, each group as often as
-        /// the others or once more (SkyRL's `dynamic_sampling.type: replace`). Counted as `duplicated`. Not
-        /// with `mode: streaming`.
+        /// The step trains on the groups that it has, and fills the rest of the batch with copies of them;
+        /// numbers of copies differ by at most one (SkyRL's `dynamic_sampling.type: replace`). They are
+        /// counted as `duplicated`. Not with `mode: streaming`.
         Duplicate = "duplicate",
     }
 }
 
-/// Treatment of a round that keeps no group while the batch is not full.
+/// What happens if a round keeps no group while the batch is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnEmptyRound {
-    /// Generates again, up to so many empty rounds in a row (`None`: as often as the limit on rounds allows),
-    /// then stops.
+    /// Generates again, up to this many empty rounds in a row (`None`: as often as the limit on rounds
+    /// allows), then stops.
     Retry {
-        /// Empty rounds in a row that are borne.
+        /// Allowed number of empty rounds in a row.
         times: Option<u32>,
     },
-    /// Ends the attempt at the step and begins it anew.
+    /// Ends this attempt at the step and starts another.
     Skip,
     /// The run stops with a diagnosis.
     Error,
@@ -52,40 +52,40 @@ impl Default for OnEmptyRound {
 }
 
 choice! {
-    /// Treatment of an epoch whose data ends before the batch is full.
+    /// What happens if the data of an epoch ends before the batch is full.
     pub enum OnExhausted {
-        /// The next epoch goes on filling the batch.
+        /// The next epoch continues to fill the batch.
         NextEpoch = "next_epoch",
-        /// The groups that are there are trained on.
+        /// The step trains on the groups that it has.
         UsePartial = "use_partial",
         /// The run ends after the last full step.
         Stop = "stop",
     }
 }
 
-/// Treatment of kept groups that the step does not need.
+/// What happens to kept groups that the step does not need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Surplus {
-    /// Thrown away.
+    /// Discarded.
     #[default]
     Discard,
     /// Kept for the next step, with the log-probabilities of the policy that sampled them.
     Carry {
-        /// A group whose lag would be greater is thrown away as stale.
+        /// A group whose lag would be greater is discarded as stale.
         max_lag: u64,
     },
 }
 
 choice! {
-    /// Treatment of samples in flight while servers take new weights in.
+    /// What happens to samples in flight while servers load new weights.
     pub enum InFlight {
-        /// Samples in flight are finished first, with the old weights; nothing new is started meanwhile.
+        /// Samples in flight are finished first, with the old weights. Nothing new is started meanwhile.
         Wait = "wait",
-        /// Samples in flight pause and go on with the new weights; each token records which weights sampled
-        /// it.
+        /// Samples in flight pause and continue with the new weights. Each token records the weights that
+        /// sampled it.
         Keep = "keep",
-        /// Samples in flight are aborted and sampled anew.
+        /// Samples in flight are aborted and sampled again.
         Abort = "abort",
     }
 }
@@ -95,78 +95,80 @@ choice! {
     pub enum FillOrder {
         /// In the order of dispatch, without a bias towards short completions.
         Dispatch = "dispatch",
-        /// In the order in which groups end.
+        /// In the order in which groups finish.
         Completion = "completion",
     }
 }
 
-/// Settings of a scheduler in every mode; `size`, `rounds_in_flight` and `refill` are of rounds alone.
+/// Settings of a scheduler in every mode. `size`, `rounds_in_flight` and `refill` apply only to rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
-    /// Groups a step trains on.
+    /// Number of groups that a step trains on.
     pub train_batch_size: usize,
-    /// Prompts a round draws; with [`RoundSize::Deficit`] the first one of the run.
+    /// Number of prompts that a round draws; with [`RoundSize::Deficit`] only the first round of the run.
     pub gen_batch_size: usize,
-    /// Whether every round draws so many.
+    /// Whether every round draws this many.
     #[serde(default)]
     pub size: RoundSize,
-    /// Rounds that are generated at once, at least 1. With more, the prompts of the next rounds are started
-    /// while a round is still generating. Rounds are judged in their order all the same, and what is not
-    /// needed when the batch is full is given up, its prompts going back (carried, where surplus is): which
-    /// groups are trained does not depend on it.
+    /// Rounds that are generated at once, at least 1. With more than 1, the prompts of the next rounds start
+    /// while a round is still generating. Rounds are still judged in order. Groups that are not needed once
+    /// the batch is full are aborted and their prompts go back (or they are carried, if surplus is). The
+    /// trained groups do not depend on this number.
     #[serde(default = "one")]
     pub rounds_in_flight: usize,
-    /// n, the members of a group.
+    /// n, the number of members of a group.
     pub group_size: usize,
-    /// Members with which a group is begun, in a streaming schedule: the others follow once two of these
-    /// differ by the filter, and where all of these are alike the group ends with them, dropped as
-    /// [`DropReason::Screened`](crate::filter::DropReason::Screened). `None`: all are begun at once. A kept
-    /// group then costs (n − n₀ + n₀ / k(n₀)) / n instead of 1 / k(n) groups, where k(m) is the share of the
-    /// prompts of which m members differ, and prompts are trained on in proportion to k(n₀ | p) instead of
-    /// k(n | p).
+    /// Number of members with which a group begins, in a streaming schedule. The others follow once two of
+    /// these differ by the filter. If all of these are alike, the group ends with them and is dropped as
+    /// [`DropReason::Screened`](crate::filter::DropReason::Screened). `None`: all members begin at once. A
+    /// kept group then costs (n − n₀ + n₀ / k(n₀)) / n instead of 1 / k(n) groups; k(m) is the share of
+    /// prompts whose first m members differ. Prompts are then trained on in proportion to k(n₀ | p) instead
+    /// of k(n | p).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub screen_first: Option<usize>,
-    /// Filter that judges the groups. `None`: one round a step, every group that did not fail is trained on.
+    /// Filter that judges the groups. `None`: one round a step, which trains on every group that did not
+    /// fail.
     pub filter: Option<GroupFilter>,
-    /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
+    /// Whether rounds repeat until the batch is full. If not: one round a step, which trains on the surviving
+    /// groups.
     pub refill: bool,
-    /// Rounds a step may take, or their prompts with [`RoundSize::Deficit`] and where there are no rounds.
+    /// Rounds that a step may take; with [`RoundSize::Deficit`] and in streaming schedules, their prompts.
     pub max_num_gen_batches: RoundLimit,
-    /// At that limit.
+    /// What happens at that limit.
     pub on_limit: OnLimit,
-    /// Seed of the draw of the groups that are copied ([`OnLimit::Duplicate`]).
+    /// Seed that selects the groups to copy ([`OnLimit::Duplicate`]).
     #[serde(default)]
     pub seed: u64,
-    /// When a round keeps nothing.
+    /// What happens if a round keeps nothing.
     pub on_empty_round: OnEmptyRound,
-    /// When the data ends.
+    /// What happens when the data ends.
     pub on_exhausted: OnExhausted,
-    /// Treatment of surplus.
+    /// What happens to surplus.
     pub surplus: Surplus,
     /// Order in which kept groups fill the batch.
     pub order: FillOrder,
-    /// Skipped steps in a row after which the run stops.
+    /// The run stops after more than this many skipped steps in a row.
     pub max_skipped_steps: u32,
-    /// The run is finished after so many steps.
+    /// The run finishes after this many steps.
     pub total_steps: Option<u64>,
-    /// The run is finished after so many passes over the data.
+    /// The run finishes after this many passes over the data.
     pub total_epochs: Option<u64>,
-    /// Prompts of the data, where known: epochs that keep nothing end the run once as many groups were judged
-    /// in them, and not before where something passes over prompts.
+    /// Number of prompts in the data, if known. Epochs that keep nothing end the run once this many groups
+    /// were judged in them; if prompts are passed over, not before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_prompts: Option<u64>,
-    /// The filter's metric: its scale of outcomes counts, its values come with the groups.
+    /// The filter's metric. Only its scale of outcomes is used; its values come with the groups.
     pub metric: Metric,
-    /// The sampling temperature, where known; for diagnoses.
+    /// The sampling temperature, if known; for diagnoses.
     pub temperature: Option<f64>,
-    /// Whether top_k, top_p or min_p cut the sampling, where known; for diagnoses.
+    /// Whether top_k, top_p or min_p restrict the sampling, if known; for diagnoses.
     #[serde(default)]
     pub cuts_sampling: Option<bool>,
-    /// Whether the gold answers were scored at the start, where known; for diagnoses.
+    /// Whether the gold answers were scored at the start, if known; for diagnoses.
     #[serde(default)]
     pub scores_gold: Option<bool>,
-    /// Where the difficulty of prompts is set, for a diagnosis (`data.train`, ...).
+    /// The key that sets the difficulty of prompts, for a diagnosis (`data.train`, ...).
     #[serde(default = "default_difficulty")]
     pub difficulty_in: String,
 }
@@ -175,7 +177,7 @@ fn one() -> usize {
     1
 }
 
-/// The settings contradict themselves.
+/// The settings contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
     /// A streaming schedule has no rounds whose groups could be compared.
@@ -184,15 +186,14 @@ pub enum SettingsError {
         /// The filter.
         filter: &'static str,
     },
-    /// Anything else.
+    /// Any other contradiction.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
 impl ScheduleSettings {
-    /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see the
-    /// mode `rounds` for what still ends a run), surplus discarded, dispatch order, on to the next epoch at
-    /// the end of the data.
+    /// The default rounds of tamis: filter and refill on, no limit on rounds (see the mode `rounds` for what
+    /// still ends a run), surplus discarded, dispatch order, the next epoch begins at the end of the data.
     pub fn new(train_batch_size: usize, group_size: usize) -> Self {
         Self {
             train_batch_size,
@@ -222,11 +223,11 @@ impl ScheduleSettings {
         }
     }
 
-    /// verl's `algorithm.filter_groups` with `enable=True`: an error at the limit (none where ≤ 0), surplus
-    /// discarded, rounds go on over the end of an epoch.
+    /// verl's `algorithm.filter_groups` with `enable=True`: an error at the limit (no limit if ≤ 0), surplus
+    /// discarded, rounds continue over the end of an epoch.
     ///
     /// # Differs from
-    /// verl where an epoch keeps no group at all: it goes on to the last epoch, this stops.
+    /// verl if an epoch keeps no group at all: verl continues to the last epoch, this stops.
     pub fn verl(
         train_batch_size: usize,
         gen_batch_size: usize,
@@ -237,9 +238,9 @@ impl ScheduleSettings {
         Self { gen_batch_size, max_num_gen_batches, ..Self::new(train_batch_size, group_size) }
     }
 
-    /// EasyR1's `algorithm.use_dynamic_sample` (its limit `dynamic_sample_max_gen_batches`, 3 by
-    /// default): what was kept is trained on at the limit and at the end of the data, a step that kept
-    /// nothing is skipped, the metric is the reward before KL.
+    /// EasyR1's `algorithm.use_dynamic_sample` (its limit is `dynamic_sample_max_gen_batches`, 3 by default).
+    /// At the limit and at the end of the data the kept groups are trained on; a step that kept nothing is
+    /// skipped. The metric is the reward before KL.
     pub fn easyr1(rollout_batch_size: usize, group_size: usize, max_gen_batches: i64) -> Self {
         Self {
             max_num_gen_batches: RoundLimit::of(max_gen_batches),
@@ -292,7 +293,7 @@ impl ScheduleSettings {
         Ok(())
     }
 
-    /// Checks that the first members of a group can say whether the others are worth it.
+    /// Checks that the first members of a group can show whether the others are worth generating.
     pub(super) fn check_screen(&self) -> Result<(), SettingsError> {
         let Some(first) = self.screen_first else { return Ok(()) };
         if first < 2 || first >= self.group_size {
@@ -309,18 +310,18 @@ impl ScheduleSettings {
         }
     }
 
-    /// Members with which a group is begun.
+    /// Number of members with which a group begins.
     pub fn num_first_members(&self) -> usize {
         self.screen_first.unwrap_or(self.group_size)
     }
 
-    /// Whether a step is one round, come what may.
+    /// Whether every step is exactly one round.
     pub fn is_one_round(&self) -> bool {
         self.filter.is_none() || !self.refill
     }
 }
 
-/// Files, and the built-in task.
+/// The keys of data files and of the built-in task.
 fn default_difficulty() -> String {
     "`data.train` or `data.arithmetic.levels`".to_owned()
 }

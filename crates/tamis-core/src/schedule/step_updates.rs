@@ -1,4 +1,4 @@
-//! Division of a step into updates, and the parts of that which need the whole step.
+//! Division of a step into updates, and the parts of it that need the whole step.
 
 use crate::advantage::Advantage;
 use crate::advantage::shaping::Shaping;
@@ -6,10 +6,10 @@ use crate::filter::{GroupFilter, Scope};
 use crate::objective::ZeroGroups;
 use crate::whole_step::WholeStep;
 
-/// The settings by which a step is turned into updates: all of a run that may need a whole step.
+/// The settings that turn a step into updates: everything in a run that may need a whole step.
 #[derive(Debug, Clone, Copy)]
 pub struct StepUpdates<'a> {
-    /// The filter, where there is one.
+    /// The filter, if any.
     pub filter: Option<&'a GroupFilter>,
     /// The estimator.
     pub advantage: &'a Advantage,
@@ -26,8 +26,8 @@ pub struct StepUpdates<'a> {
 }
 
 impl StepUpdates<'_> {
-    /// All that keeps a mini-batch from being trained on before its step is complete, in the order of the
-    /// table; empty where nothing does.
+    /// Everything that keeps a mini-batch from being trained on before its step is complete, in the order of
+    /// the table; empty if nothing does.
     pub fn obstacles(&self) -> Vec<WholeStep> {
         let compares_groups = self.filter.is_some_and(|filter| filter.scope() == Scope::Pool);
         let mut found: Vec<WholeStep> = [
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::advantage::{Gae, Grpo, ReinforcePlusPlus, Scale};
 
-    /// Every row is reached by some setting, and names its reason and its key; plain GRPO with a variance
+    /// Every row is reached by some setting and names its reason and its key. Plain GRPO with a variance
     /// filter reaches none.
     #[test]
     fn every_row_is_reached() {

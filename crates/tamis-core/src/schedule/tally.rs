@@ -45,14 +45,14 @@ pub struct Tally {
     /// Those of them whose first members are all correct.
     #[serde(default)]
     pub screened_correct: u64,
-    /// Those of them of whose first members none is correct.
+    /// Those of them whose first members are all wrong.
     #[serde(default)]
     pub screened_wrong: u64,
     /// Generation failed for good.
     pub failed: u64,
     /// Still generating when the run ended.
     pub aborted: u64,
-    /// Groups whose members' texts are all the same, whatever their verdict.
+    /// Groups in which all texts are the same, whatever their verdict.
     pub identical_in_text: u64,
     /// Scored trajectories.
     pub scored: u64,
@@ -61,8 +61,8 @@ pub struct Tally {
     /// Those of them that are correct.
     pub correct: u64,
     /// Σ over groups with at least two such members of c(c − 1)/(k(k − 1)): an unbiased estimate of each
-    /// prompt's squared pass rate. Of groups that are begun with a part of their members by these alone, of
-    /// which every group has as many.
+    /// prompt's squared pass rate. If groups begin with some of their members, only those count: every group
+    /// has the same number of them.
     pub pairs_correct: f64,
     /// Σ over the same groups of c/k.
     pub pass_rates: f64,
@@ -76,7 +76,7 @@ pub struct Tally {
     pub scored_groups: u64,
 }
 
-/// A sum that stays within f64, so that a state with enormous rewards in it can be written as JSON and read
+/// A sum that stays finite in f64, so that a state with enormous rewards can be written as JSON and read
 /// back.
 fn finite_sum(a: f64, b: f64) -> f64 {
     (a + b).clamp(f64::MIN, f64::MAX)
@@ -131,8 +131,8 @@ impl Tally {
         }
     }
 
-    /// Adds a group whose generation failed for good, with the members that were begun and what was generated
-    /// for it.
+    /// Adds a group whose generation failed for good, with the number of begun members and the amount
+    /// generated for it.
     pub fn add_failed(&mut self, num_members: usize, spent: Spent) {
         self.groups += 1;
         self.trajectories += num_members as u64;
@@ -140,7 +140,7 @@ impl Tally {
         self.failed += 1;
     }
 
-    /// Adds a group that was given up before it was judged, with the members that were begun.
+    /// Adds a group that was aborted before it was judged, with the number of begun members.
     pub fn add_aborted(&mut self, num_members: usize) {
         self.groups += 1;
         self.trajectories += num_members as u64;
@@ -203,23 +203,23 @@ impl Tally {
         })
     }
 
-    /// Groups of which is known what they came to: all but the aborted.
+    /// Number of judged groups (all but aborted).
     pub fn judged(&self) -> u64 {
         self.groups - self.aborted
     }
 
-    /// Kept / generated groups, those that were given up aside; `None` where there is none.
+    /// Kept / generated groups, without aborted ones; `None` if there are none.
     pub fn keep_rate(&self) -> Option<f64> {
         (self.judged() > 0).then(|| self.kept as f64 / self.judged() as f64)
     }
 
-    /// Dropped / generated groups, those that were given up aside; `None` where there is none.
+    /// Dropped / generated groups, without aborted ones; `None` if there are none.
     pub fn filter_rate(&self) -> Option<f64> {
         (self.judged() > 0).then(|| self.dropped() as f64 / self.judged() as f64)
     }
 
-    /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` where no group
-    /// has a scored member.
+    /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` if no group has
+    /// a scored member.
     pub fn mean_std(&self) -> Option<f64> {
         (self.scored_groups > 0).then(|| self.std_sum / self.scored_groups as f64)
     }
@@ -229,15 +229,14 @@ impl Tally {
         (self.scored > 0).then(|| self.metric_sum / self.scored as f64)
     }
 
-    /// Mean over groups of the share of their members that are correct, by the members that say so without
-    /// bias; `None` where no group has two.
+    /// Mean over groups of the share of correct members, from the members that give an unbiased estimate;
+    /// `None` if no group has two of these.
     pub fn mean_pass_rate(&self) -> Option<f64> {
         (self.paired_groups > 0).then(|| self.pass_rates / self.paired_groups as f64)
     }
 
-    /// Share of scored trajectories that are correct, where the metric says so. With groups that are begun
-    /// with a part of their members it is not that of the data: the more unlike its members, the more a group
-    /// has.
+    /// Share of scored trajectories that are correct, if the metric has outcomes. If groups begin with some
+    /// of their members, this is not the pass rate of the data: groups with unlike members have more members.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.rated > 0).then(|| self.correct as f64 / self.rated as f64)
     }

@@ -1,12 +1,12 @@
-//! Keep probabilities, and how many rounds they mean.
+//! Keep probabilities, and the number of rounds that follows from them.
 //!
 //! A prompt that the policy solves with probability p gives n samples that are neither all correct nor all
 //! wrong with probability 1 − pⁿ − (1 − p)ⁿ. Prompts differ in p, and the mean of the keep probability is not
-//! the keep probability of the mean: where all prompts are either trivial or hopeless nothing is kept
-//! although the pass rate is one half. So the spread is estimated too, as a Beta distribution over prompts,
-//! and the keep probability is the mean over it.
+//! the keep probability of the mean: if every prompt is either trivial or hopeless, nothing is kept although
+//! the pass rate is one half. The spread of p is therefore estimated as well, as a Beta distribution over
+//! prompts, and the keep probability is the mean over it.
 //!
-//! The spread also says whether groups are better begun with some of their members ([`Screening`]).
+//! The spread also shows whether it pays to begin groups with only some of their members ([`Screening`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,8 @@ pub fn keep_probability(p: f64, n: usize) -> f64 {
     1.0 - p.powi(n) - (1.0 - p).powi(n)
 }
 
-/// The range usual with verl's filter groups for the limit on rounds, by pass rate; `None` above 80 %, where
-/// filtering is not advised.
+/// The limit on rounds that is usual with verl's filter groups, by pass rate. `None` above 80 %: filtering is
+/// not advised there.
 ///
 /// | pass rate | limit |
 /// |---|---|
@@ -62,14 +62,13 @@ pub enum PassRateSpread {
         /// Pseudo-count of wrong samples.
         b: f64,
     },
-    /// Every prompt is solved always or never, this share of them always: no n gives contrast.
+    /// This share of the prompts is always solved, and the others never: no n gives contrast.
     Split(f64),
 }
 
 impl PassRateSpread {
-    /// Fitted to the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are
-    /// unbiased for E\[p\] and E\[p²\] at any group size. `None` where no group has two members with an
-    /// outcome.
+    /// Fits the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are unbiased
+    /// for E\[p\] and E\[p²\] at any group size. `None` if no group has two members with an outcome.
     pub fn fit(tally: &Tally) -> Option<Self> {
         if tally.paired_groups == 0 {
             return None;
@@ -116,11 +115,11 @@ impl PassRateSpread {
     }
 }
 
-/// Groups generated for each kept one, in members over n, where groups of n begin with `first` members and
-/// the others follow where these differ: (n − n₀ + n₀ / k(n₀)) / n, with `keep` = k(n₀) the share of prompts
-/// of which n₀ members differ. With n₀ = n, groups that are begun whole, that is 1 / k(n).
+/// Groups generated per kept group, in members over n, if groups of n begin with `first` members and continue
+/// only when these differ: (n − n₀ + n₀ / k(n₀)) / n. `keep` = k(n₀) is the share of prompts whose first n₀
+/// members differ. With n₀ = n the groups are begun whole, which gives 1 / k(n).
 ///
-/// `None` where nothing is kept, or n₀ is 0 or above n.
+/// `None` if nothing is kept, or if n₀ is 0 or above n.
 ///
 /// ```
 /// use tamis_core::schedule::yields::generated_per_kept;
@@ -133,30 +132,30 @@ pub fn generated_per_kept(n: usize, first: usize, keep: f64) -> Option<f64> {
     (keep > 0.0 && (1..=n).contains(&first)).then(|| ((all - begun) + begun / keep) / all)
 }
 
-/// What groups that begin with some of their members cost beside whole ones.
-/// That members are alike costs n₀ of them instead of n, but fewer groups are kept: those whose first members
-/// are alike and others differ are lost. Which of the two is more depends on how unlike prompts are in their
-/// pass rates, not on how many groups are kept. Where most prompts are solved always or never, the groups
-/// that are lost are few. Where all have the same pass rate, every n₀ costs more, however few groups are
-/// kept: at a rate of 0.05 a third of the groups of 8 is kept, for 2.97 generated ones each, and with 4 first
-/// members it takes 3.20.
+/// Cost of groups that begin with some of their members, compared with whole groups.
+/// A group whose first members are alike costs n₀ members instead of n. But fewer groups are kept: a group is
+/// lost if its first members are alike and later ones would have differed. Which effect is larger depends on
+/// how much pass rates vary between prompts, not on how many groups are kept. If most prompts are always or
+/// never solved, few groups are lost. If all prompts have the same pass rate, every n₀ costs more, however
+/// few groups are kept: at a rate of 0.05 a third of the groups of 8 is kept, which takes 2.97 generated
+/// groups per kept one, and 3.20 with 4 first members.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Screening {
     /// n₀, the members with which a group begins.
     pub first: usize,
-    /// Groups generated for each kept one with them, in members over n.
+    /// Groups generated per kept group with screening, in members over n.
     pub cost: f64,
-    /// The same of whole groups.
+    /// The same for whole groups.
     pub whole: f64,
 }
 
 impl Screening {
-    /// Share of the cost that has to be saved for it to pay: a group takes two waves of generation instead of
-    /// one, and hard and easy prompts are trained on less often.
+    /// Share of the cost that screening must save to pay: a group then takes two waves of generation instead
+    /// of one, and hard and easy prompts are trained on less often.
     pub const LEAST_SAVED: f64 = 0.05;
 
-    /// With so many first members, from 2 to n - 1, where `keep` gives the share of prompts of which so many
-    /// members differ; `None` where that is not known or nothing is kept.
+    /// Cost with `first` first members, from 2 to n - 1. `keep` gives the share of prompts of which so many
+    /// members differ. `None` if that is not known or nothing is kept.
     pub fn with(n: usize, first: usize, keep: impl Fn(usize) -> Option<f64>) -> Option<Self> {
         if first < 2 || first >= n {
             return None;
@@ -165,8 +164,8 @@ impl Screening {
         Some(Self { first, cost, whole: generated_per_kept(n, n, keep(n)?)? })
     }
 
-    /// With the number of first members that costs least, the smallest of several; of those whose keep rate
-    /// is known.
+    /// Cost with the cheapest number of first members whose keep rate is known; the smallest of equally cheap
+    /// ones.
     ///
     /// ```
     /// use tamis_core::schedule::yields::{PassRateSpread, Screening};
@@ -187,8 +186,8 @@ impl Screening {
     }
 }
 
-/// Prompts that give `deficit` kept groups with a margin of so many standard deviations: (d + z √(d (1 - k)))
-/// / k.
+/// Number of prompts that give `deficit` kept groups with a margin of `margin` standard deviations: (d + z
+/// √(d (1 - k))) / k.
 ///
 /// ```
 /// use tamis_core::schedule::yields::prompts_for;
@@ -199,8 +198,8 @@ pub fn prompts_for(deficit: usize, keep: f64, margin: f64) -> f64 {
     (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
 }
 
-/// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None`
-/// where nothing is kept.
+/// Average number of rounds of `gen_batch_size` that fill a batch at this keep rate: ⌈train / (gen · keep)⌉.
+/// `None` if nothing is kept.
 ///
 /// ```
 /// use tamis_core::schedule::yields::expected_rounds;
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(uniform.group_size_for(0.999, 4, 64), None);
     }
 
-    /// Members begun for each kept group, over n, by going through all outcomes of n members one by one.
+    /// Members begun for each kept group, over n, by enumerating all outcomes of n members.
     fn enumerated(n: usize, first: usize, probability: impl Fn(usize, usize) -> f64) -> f64 {
         let (mut begun, mut kept) = (0.0, 0.0);
         for outcomes in 0..1_u32 << n {

@@ -1,4 +1,4 @@
-//! The macros in which a key is written once.
+//! The macros that define configuration keys. Each key is written once.
 
 /// Defines named values: an enum, its texts, and their documentation. The first value is the type's
 /// `Default`.
@@ -61,11 +61,11 @@ macro_rules! choice {
 
 /// Defines a struct whose fields are configuration keys.
 /// A field reads `key: Type = default, check, resume;`: the default is a value of the type, the *check* a
-/// [`Check`](crate::setting::Check), *resume* `Free` where the key may differ when a run is resumed; the
-/// latter two may be left out. A key without a default must be given; a struct without such keys has a
-/// `Default`. `field("name"): ...` gives a key another name than its field, for keywords of Rust.
-/// `..field: Type;` at the end takes in the keys of another such struct beside the own ones, or `kind` and
-/// keys of an enum of [`tagged!`](crate::tagged); `..field: Type, named;` of one without a default kind.
+/// [`Check`](crate::setting::Check), and *resume* is `Free` if the key may differ when a run is resumed.
+/// Check and resume may be left out. A key without a default must be given; a struct without such keys has a
+/// `Default`. `field("name"): ...` gives the key another name than its field, for keywords of Rust.
+/// `..field: Type;` at the end adds the keys of another such struct, or `kind` and the keys of an enum of
+/// [`tagged!`](crate::tagged). Write `..field: Type, named;` for an enum without a default kind.
 ///
 /// ```
 /// tamis_core::settings! {
@@ -232,10 +232,10 @@ macro_rules! settings {
 /// Defines a tagged section: an enum over structs of [`settings!`](crate::settings), chosen by the key
 /// `kind`.
 ///
-/// One line registers a kind: `Variance(Variance) = "variance",`. After the enum's name stands the trait that
-/// all of them implement, which the enum dereferences to; `default Variance` is the kind where nobody names
-/// one (its struct needs a `Default`). `, or name` makes the name of a kind stand for a section that says
-/// nothing else.
+/// One line registers a kind: `Variance(Variance) = "variance",`. The trait after the enum's name is
+/// implemented by every kind, and the enum dereferences to it. `default Variance` is the kind that is used if
+/// none is named (its struct needs a `Default`). With `, or name` the name of a kind may replace a section
+/// that sets nothing else.
 #[macro_export]
 macro_rules! tagged {
     (

@@ -1,5 +1,5 @@
-//! Settings that describe themselves: what `tamis-config` needs to read a type of this crate from a
-//! configuration.
+//! Settings that describe themselves: everything that `tamis-config` needs to read a type of this crate from
+//! a configuration.
 //!
 //! An algorithm's keys are written once, in its own file, with one of three macros:
 //!
@@ -9,9 +9,9 @@
 //! | [`settings!`](crate::settings) | a struct whose fields are keys | the keys of the filter `variance` |
 //! | [`tagged!`](crate::tagged) | an enum whose variants are such structs, chosen by the key `kind` | `filter: {kind: variance, tolerance: 0.1}` |
 //!
-//! From the definition come the Rust type, its serialised form, its default, and its [`Shape`]: from the
-//! shape the reader of configurations takes types, conditions and defaults, and the JSON Schema, the
-//! reference pages and `tamis explain` are generated.
+//! The definition yields the Rust type, its serialised form, its default and its [`Shape`]. The configuration
+//! reader takes types, conditions and defaults from the shape; the JSON Schema, the reference pages and
+//! `tamis explain` are generated from it.
 
 mod macros;
 mod shape;
@@ -33,13 +33,12 @@ pub use shape::{Check, Form, KeySpec, PathKind, Resume, Shape, Variant, doc_text
 /// A type that a configuration key can have, described by its owner.
 ///
 /// The serialised form of a value is what a configuration would hold. The reader checks a configuration
-/// against the shape and fills in defaults before it deserialises, so a type says of itself no more than what
-/// it is.
+/// against the shape and fills in defaults before it deserialises, so a type only has to describe its form.
 pub trait Described: Serialize + DeserializeOwned {
     /// Shape of the type.
     fn shape() -> Shape;
 
-    /// The numbers in the value that a range holds for; a length of time counts in seconds.
+    /// The numbers in the value to which a range applies. A length of time counts in seconds.
     fn numbers(&self) -> Vec<f64> {
         Vec::new()
     }
@@ -119,24 +118,24 @@ impl<T: Described> Described for Vec<T> {
 /// Keys with their values, as a configuration or a state file writes them.
 pub type Keys = serde_json::Map<String, serde_json::Value>;
 
-/// A struct that [`settings!`](crate::settings) defines, as a part of a mapping: beside its keys there may be
-/// those of another such struct, and the `kind` of a tagged section.
+/// A struct that [`settings!`](crate::settings) defines, as a part of a mapping. The mapping may also hold
+/// the keys of another such struct and the `kind` of a tagged section.
 pub trait Settings: Described {
-    /// Whether its keys stand before those of a struct that takes it in, as a `kind` does.
+    /// Whether its keys come before those of a struct that includes it, as a `kind` does.
     const LEADS: bool = false;
 
     /// Writes its keys.
     fn write_keys<M: SerializeMap>(&self, keys: &mut M) -> Result<(), M::Error>;
 
-    /// Takes its keys out of a mapping. One that is not there is at its default.
+    /// Takes its keys out of a mapping. A missing key gets its default.
     ///
     /// # Errors
-    /// A key without a default that is not there, or a value that its type does not take.
+    /// A key without a default is missing, or its type does not accept the value.
     fn take_keys(keys: &mut Keys) -> Result<Self, String>;
 }
 
-/// A struct that [`settings!`](crate::settings) defines, as values that may be out of range: a configuration
-/// is held to the ranges when it is read, and code that fills in the fields by [`Ranged::check_ranges`].
+/// A struct that [`settings!`](crate::settings) defines, whose values may be out of range. Configurations are
+/// checked when they are read; code that fills in the fields calls [`Ranged::check_ranges`].
 pub trait Ranged {
     /// Whether every number is finite and fulfils the check of its key.
     fn check_ranges(&self) -> Result<(), OutOfRange>;
@@ -166,21 +165,21 @@ pub trait Named {
     fn name(&self) -> &'static str;
 }
 
-/// The value of a key, which leaves the mapping; `None` where it is not there.
+/// Removes a key from the mapping and returns its value; `None` if it is missing.
 ///
 /// # Errors
-/// The key, where its type does not take the value.
+/// The name of the key, if its type does not accept the value.
 pub fn take_key<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<Option<T>, String> {
     let value = keys.remove(key).map(serde_json::from_value).transpose();
     value.map_err(|error| format!("`{key}`: {error}"))
 }
 
-/// The value of a key that has no default.
+/// Removes a key that has no default, and returns its value.
 pub fn take_required<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<T, String> {
     take_key(keys, key)?.ok_or_else(|| format!("`{key}` is missing"))
 }
 
-/// Settings of a mapping that holds their keys and no others.
+/// Settings from a mapping that holds their keys and no others.
 pub fn of_keys<T: Settings>(mut keys: Keys) -> Result<T, String> {
     let settings = T::take_keys(&mut keys)?;
     match keys.keys().next() {
@@ -200,7 +199,7 @@ pub fn keys_of<T: Described>() -> Vec<KeySpec> {
     }
 }
 
-/// The shape of a struct that takes in the keys of another: of another struct, or of an enum with its `kind`.
+/// The shape of a struct that includes the keys of another struct, or of an enum with its `kind`.
 pub fn taking_in(doc: &'static str, mut keys: Vec<KeySpec>, rest: Shape) -> Shape {
     match rest {
         Shape::Tagged { mut common, variants, default, .. } => {
@@ -216,12 +215,12 @@ pub fn taking_in(doc: &'static str, mut keys: Vec<KeySpec>, rest: Shape) -> Shap
     }
 }
 
-/// Whether a value is what the name of its kind says by itself.
+/// Whether a value is equal to what the name of its kind gives without further keys.
 pub fn is_plain_kind<T: DeserializeOwned + PartialEq>(value: &T, kind: &str) -> bool {
     serde_json::from_value(serde_json::json!({ "kind": kind })).is_ok_and(|plain: T| plain == *value)
 }
 
-/// The keys of a tagged section, of which a name may stand for its kind.
+/// The keys of a tagged section, in which the name of a kind may replace the section.
 pub fn keys_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Keys, D::Error> {
     match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::Object(keys) => Ok(keys),
@@ -229,10 +228,10 @@ pub fn keys_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Keys, 
     }
 }
 
-/// The default of a key as a configuration writes it: of a section the keys that are not at their own
+/// The default of a key as a configuration writes it. For a section: the keys that differ from their own
 /// defaults.
 ///
-/// `written` is the source text of the value: a number is shown as it stands there.
+/// `written` is the source text of the value; a number is shown in the form that it has there.
 pub fn default_of<T: Described>(value: &T, written: &str) -> String {
     let json = serde_json::to_value(value).unwrap_or_default();
     match json {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// A condition on a value that its type does not state.
+/// A condition on a value beyond its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Check {
     /// No condition.
@@ -44,8 +44,8 @@ impl Check {
         }
     }
 
-    /// Whether single precision, in which the engine computes, holds a number: neither as infinite nor as 0,
-    /// nor as a bound that it must not reach.
+    /// Whether a number stays valid in single precision, in which the engine computes: it becomes neither
+    /// infinite nor 0, nor a bound that it must not reach.
     pub fn holds_single(self, number: f64) -> bool {
         let single = f64::from(number as f32);
         let is_inside = match self {
@@ -115,11 +115,11 @@ pub struct Variant {
     pub name: &'static str,
     /// Documentation, as written.
     pub doc: &'static str,
-    /// The keys that it has beside the common ones.
+    /// The keys that it has besides the common ones.
     pub keys: Vec<KeySpec>,
 }
 
-/// The shape of a type: what documentation, schema and messages say about it.
+/// The shape of a type, from which documentation, schema and messages are made.
 #[derive(Debug, Clone)]
 pub enum Shape {
     /// `true` or `false`.
@@ -130,7 +130,7 @@ pub enum Shape {
     Number,
     /// A text, described in words.
     Text(&'static str),
-    /// A file or folder, in the sense that [`PathKind`] says.
+    /// A file or folder, or one of the texts of its [`PathKind`].
     Path(PathKind),
     /// A number or a text in a form of its own.
     NumberOrText(Form),
@@ -142,7 +142,7 @@ pub enum Shape {
     Choice(Vec<(&'static str, &'static str)>),
     /// A list.
     List(Box<Shape>),
-    /// A list of exactly so many.
+    /// A list of exactly this length.
     Tuple(Box<Shape>, usize),
     /// One value or a list.
     OneOrMany(Box<Shape>),
@@ -159,7 +159,7 @@ pub enum Shape {
         /// Keys of the section.
         keys: Vec<KeySpec>,
     },
-    /// A section with a `kind`, or the name of the kind alone.
+    /// A section with a `kind`, or just the name of the kind.
     OrName(Box<Shape>),
     /// A section whose keys depend on the key `kind`.
     Tagged {
@@ -169,7 +169,7 @@ pub enum Shape {
         common: Vec<KeySpec>,
         /// The kinds.
         variants: Vec<Variant>,
-        /// The kind where nobody names one; `None`: it must be named.
+        /// The kind if none is named; `None`: it must be named.
         default: Option<&'static str>,
     },
 }
@@ -179,15 +179,15 @@ pub enum Shape {
 pub struct Form {
     /// The form in words.
     pub words: &'static str,
-    /// The value of a text, which may be unquoted, as its type serialises it; `None` if the text has another
-    /// form. Of `{a: b}` the text is `a:b`.
+    /// The value of a text, in its serialised form. The text may be unquoted. `None` if the text has another
+    /// form. The text of `{a: b}` is `a:b`.
     pub read: fn(text: &str, is_plain: bool) -> Option<serde_json::Value>,
 }
 
-/// Texts other than a path that a key of paths takes.
+/// Texts other than a path that a key for paths accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
-    /// Nothing else: a file or a folder.
+    /// None: only a file or a folder.
     Path,
     /// The word `char`, the built-in character tokenizer.
     OrCharacters,
@@ -200,7 +200,7 @@ pub enum PathKind {
 }
 
 impl Shape {
-    /// The shape of what is there where it is not null.
+    /// The shape of a value that is not null.
     pub fn without_null(&self) -> &Self {
         match self {
             Self::Nullable(inner) => inner.without_null(),
@@ -208,7 +208,7 @@ impl Shape {
         }
     }
 
-    /// The keys that a kind of this section has of its own; none where there is no such kind.
+    /// The keys that only this kind of the section has; empty if there is no such kind.
     pub fn keys_of_kind(&self, kind: &str) -> Vec<KeySpec> {
         if let Self::OrName(inner) = self.without_null() {
             return inner.keys_of_kind(kind);
@@ -221,8 +221,8 @@ impl Shape {
             .collect()
     }
 
-    /// The shape of a key of this section, of whichever kind has it, or of an item of this list by its
-    /// number; [`Shape::Free`] where there is none.
+    /// The shape of a key of this section, in whichever kind has it, or of a list item by its number;
+    /// [`Shape::Free`] if there is none.
     #[must_use]
     pub fn of_key(&self, name: &str) -> Self {
         let of = |keys: &[KeySpec]| keys.iter().find(|spec| spec.name == name).map(|spec| (spec.shape)());
@@ -241,7 +241,7 @@ impl Shape {
         found.unwrap_or(Self::Free)
     }
 
-    /// Whether a name is that of a kind of this section, or of the sections in this list.
+    /// Whether this section, or the sections in this list, have a kind of this name.
     pub fn has_kind(&self, name: &str) -> bool {
         match self.without_null() {
             Self::Tagged { variants, .. } => variants.iter().any(|variant| variant.name == name),
@@ -250,7 +250,7 @@ impl Shape {
         }
     }
 
-    /// The kinds of this section; none where it has no `kind`.
+    /// The kinds of this section; empty if it has no `kind`.
     pub fn kinds(&self) -> impl Iterator<Item = &Variant> {
         let variants = match self {
             Self::Tagged { variants, .. } => variants.as_slice(),
@@ -305,7 +305,7 @@ impl Shape {
     }
 }
 
-/// The words for a type that null belongs to, too.
+/// The words for a type that also accepts null.
 pub fn or_null(described: &str) -> String {
     // "A list, each a number or null" would be one of nulls.
     if described.starts_with("a list") {

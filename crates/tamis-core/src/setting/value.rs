@@ -1,4 +1,4 @@
-//! Values of keys that have a form of their own.
+//! Values of keys that have a written form of their own.
 
 use core::time::Duration;
 use std::ops::Deref;
@@ -30,14 +30,14 @@ impl Described for Program {
 /// A model: its folder, or its name on a hub.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelPlace {
-    /// The folder as it was named, or the name (`hf://OWNER/NAME`), with the commit once it was followed.
+    /// The folder as given, or the name (`hf://OWNER/NAME`), with the commit once the name was resolved.
     pub named: PathBuf,
-    /// The folder in which the files of a name are, once they have been found.
+    /// The folder with the files of a name, once they have been found.
     pub folder: Option<PathBuf>,
 }
 
 impl ModelPlace {
-    /// The folder with its files; of a name whose files have not been found, the name.
+    /// The folder with the files; the name if its files have not been found.
     pub fn folder(&self) -> &Path {
         self.folder.as_deref().unwrap_or(&self.named)
     }
@@ -71,7 +71,7 @@ impl TimeSpan {
         Self(Duration::from_secs(seconds))
     }
 
-    /// Reads the written form; `None` where a text is no length of time above 0.
+    /// Reads the written form; `None` if the text is no length of time above 0.
     ///
     /// ```
     /// use tamis_core::setting::TimeSpan;

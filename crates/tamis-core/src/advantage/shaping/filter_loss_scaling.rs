@@ -1,4 +1,4 @@
-//! A smaller policy term where the filter dropped much.
+//! Scales the policy term down if the filter dropped much.
 
 use super::{RoundCounts, ShapeAdvantages, Shaped, ShapingBatch};
 use crate::entry::{Entry, Family};
@@ -12,7 +12,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     formula: "factor = kept/generated (linear) or its square root (sqrt), groups of the step's rounds before the batch is cut to size",
     source: "Wang et al., RAGEN-2, arXiv 2604.06268; RAGEN actor.filter_loss_scaling",
     degenerate: &[
-        "where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0",
+        "if nothing was generated, or nothing filtered, the factor is 1; if nothing was kept it is 0",
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.actor.filter_loss_scaling")],
     differences: &[
@@ -35,12 +35,12 @@ choice! {
 }
 
 settings! {
-    /// A factor for the policy term by the share of groups that the filter kept; advantages stay as they are.
+    /// A factor for the policy term from the share of groups that the filter kept; advantages stay unchanged.
     ///
     /// Source: RAGEN `filter_loss_scaling`. Entropy, KL and value terms are not multiplied.
     #[derive(Copy)]
     pub struct FilterLossScaling {
-        /// How the factor of the policy term follows the share of groups that were kept.
+        /// How the factor of the policy term depends on the share of groups that were kept.
         by: LossScaling = LossScaling::None;
     }
 }

@@ -1,4 +1,5 @@
-//! Fewer losers, or fewer winners: only a share of a group's negative or positive trajectories is trained on.
+//! Fewer negative or positive examples: only a share of a group's negative or positive trajectories is
+//! trained on.
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::entry::{Entry, Family};
@@ -9,7 +10,7 @@ use crate::settings;
 pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     name: "keep_neg_ratio",
     family: Family::Shaping,
-    formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none where ratio is 0",
+    formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none if ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-10), algorithm.keep_neg_ratio",
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
@@ -27,7 +28,7 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
 pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     name: "keep_pos_ratio",
     family: Family::Shaping,
-    formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none where ratio is 0",
+    formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none if ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-11), algorithm.keep_pos_ratio",
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
@@ -39,25 +40,25 @@ pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the
+    /// Keeps the `max(1, floor(ratio·n))` worst of the n negative trajectories of each group; none if the
     /// ratio is 0.
     ///
-    /// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay
-    /// is a keyed draw, so that it depends on neither their order nor the rest of the batch.
+    /// With advantages per token the sum over a trajectory's tokens decides. A keyed draw decides between
+    /// equally bad ones, so that the choice depends on neither their order nor the rest of the batch.
     ///
     /// Source: the fork Coobiw/EasyR1-Brian. Cost: sorting within groups.
     #[derive(Copy)]
     pub struct KeepNegRatio {
-        /// Share of each group's trajectories of negative advantage that stays.
+        /// Share of each group's trajectories of negative advantage that is kept.
         ratio: f64 = 1.0, Between(0.0, 1.0);
     }
 }
 
 settings! {
-    /// As [`KeepNegRatio`] for positive trajectories, the best first.
+    /// Like [`KeepNegRatio`] for positive trajectories, the best first.
     #[derive(Copy)]
     pub struct KeepPosRatio {
-        /// Share of each group's trajectories of positive advantage that stays.
+        /// Share of each group's trajectories of positive advantage that is kept.
         ratio: f64 = 1.0, Between(0.0, 1.0);
     }
 }
@@ -66,7 +67,7 @@ fn num_kept(ratio: f64, n: usize) -> usize {
     if ratio <= 0.0 || n == 0 {
         return 0;
     }
-    // 0.29·100 is 28.999… in floating point, and means 29.
+    // 0.29·100 is 28.999… in floating point; 29 is meant.
     ((ratio * n as f64 + 1e-9).floor() as usize).clamp(1, n)
 }
 
@@ -80,7 +81,7 @@ fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &Shapin
         }
         all
     });
-    // (extremity, draw, place in the group)
+    // (extremity, draw, index in the group)
     let mut candidates: Vec<(f64, u64, usize)> = Vec::new();
     let mut dropped = vec![false; rewards.num_values()];
     for (group, offset) in rewards.offsets().iter().copied().take(rewards.num_rows()).enumerate() {

@@ -1,4 +1,4 @@
-//! Long trajectories weigh less.
+//! Long trajectories get smaller weights.
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::Column;

@@ -1,8 +1,8 @@
 //! Shaping: changes to finished advantages, in the order of the configuration.
 //!
-//! An estimator's [`Advantages`] enter as [`Shaped::of`]; each [`Shaping`] of the list passes them on. What
-//! comes out besides advantages: trajectories that are to be left out of the loss altogether, and a factor
-//! for the policy term.
+//! An estimator's [`Advantages`] enter as [`Shaped::of`]; each [`Shaping`] of the list passes them on.
+//! Besides advantages the result has the trajectories to leave out of the loss, and a factor for the policy
+//! term.
 
 pub mod clip_advantage;
 pub mod filter_loss_scaling;
@@ -30,7 +30,7 @@ pub use soft_reweight::SoftReweight;
 pub struct Shaped {
     /// The advantages.
     pub advantages: Advantages,
-    /// Mask of the trajectories that stay in the loss, entropy and KL included `[P][G]`. `None`: all.
+    /// Mask of the trajectories that stay in the loss, including entropy and KL `[P][G]`. `None`: all.
     pub kept: Option<Ragged<bool>>,
     /// Factor of the policy term; entropy, KL and value terms are not multiplied by it.
     pub policy_factor: f64,
@@ -39,12 +39,12 @@ pub struct Shaped {
 }
 
 impl Shaped {
-    /// Advantages as an estimator gave them.
+    /// Advantages as an estimator returned them.
     pub fn of(advantages: Advantages) -> Self {
         Self { advantages, kept: None, policy_factor: 1.0, metrics: Vec::new() }
     }
 
-    /// Multiplies all advantages of a trajectory, or its only one, by a factor of its place i in \[B\].
+    /// Multiplies all advantages of a trajectory, or its only one, by a factor of its index i in \[B\].
     fn scale(&mut self, factor: impl Fn(usize) -> f64) {
         match &mut self.advantages {
             Advantages::PerTrajectory(advantages) => {
@@ -76,36 +76,36 @@ impl Shaped {
     }
 }
 
-/// Groups of the rounds of a step.
+/// Numbers of groups of a step's rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundCounts {
-    /// Kept by the filter, before the batch was cut to its size.
+    /// Groups kept by the filter, before the batch was cut to its size.
     pub kept: u64,
-    /// Generated.
+    /// Groups generated.
     pub generated: u64,
 }
 
-/// The columns that shapings look at.
+/// The columns that shapings use.
 #[derive(Debug, Clone, Copy)]
 pub struct ShapingBatch<'a> {
-    /// The batch that the advantages are of.
+    /// The batch to which the advantages belong.
     pub batch: AdvantageBatch<'a>,
     /// Groups of the step's rounds.
     pub groups: RoundCounts,
     /// Key of all draws of this step.
     pub key: Key,
-    /// Id of each row's group \[P\], so that draws depend on nothing else. `None`: the row's number.
+    /// Id of each row's group \[P\], so that draws depend only on it. `None`: the row's number.
     pub group_ids: Option<&'a [GroupId]>,
 }
 
 /// A change to finished advantages.
 pub trait ShapeAdvantages: Named + Ranged {
-    /// Columns beyond the rewards that it cannot do without.
+    /// Columns besides the rewards that it needs.
     fn needs(&self) -> &'static [Column] {
         &[]
     }
 
-    /// Why it waits for the whole step; `None`: what it does to a group depends on that group alone.
+    /// Why it needs the whole step; `None`: its effect on a group depends only on the group.
     fn whole_step(&self) -> Option<WholeStep> {
         None
     }
@@ -113,7 +113,7 @@ pub trait ShapeAdvantages: Named + Ranged {
     /// Whether every setting is in range.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first setting that is not.
     fn check(&self) -> Result<()> {
         Ok(self.check_ranges()?)
     }
@@ -124,7 +124,7 @@ pub trait ShapeAdvantages: Named + Ranged {
     /// Passes advantages on, changed.
     ///
     /// # Errors
-    /// A setting out of range, a missing column, advantages of another batch.
+    /// A setting is out of range, a column is missing, or the advantages belong to another batch.
     fn apply(&self, mut shaped: Shaped, batch: &ShapingBatch<'_>) -> Result<Shaped> {
         self.check()?;
         batch.batch.check(self.name(), self.needs(), &[])?;
@@ -145,17 +145,17 @@ tagged! {
     /// One change to finished advantages.
     #[derive(Copy)]
     pub enum Shaping: ShapeAdvantages {
-        /// Holds advantages between two bounds.
+        /// Clamps advantages to two bounds.
         ClipAdvantage(ClipAdvantage) = "clip_advantage",
         /// Trains on a share of each group's trajectories of negative advantage, the worst first; the others
-        /// leave the loss.
+        /// are left out of the loss.
         KeepNegRatio(KeepNegRatio) = "keep_neg_ratio",
         /// Trains on a share of each group's trajectories of positive advantage, the best first; the others
-        /// leave the loss.
+        /// are left out of the loss.
         KeepPosRatio(KeepPosRatio) = "keep_pos_ratio",
         /// Multiplies the policy term by the share of generated groups that the filter kept, or its root.
         FilterLossScaling(FilterLossScaling) = "filter_loss_scaling",
-        /// Multiplies a group's advantages by the deviation of its rewards over the largest of the batch.
+        /// Multiplies a group's advantages by the deviation of its rewards over the largest in the batch.
         SoftReweight(SoftReweight) = "soft_reweight",
         /// Divides advantages by the trajectory's length relative to the mean length of the batch.
         LengthWeight(LengthWeight) = "length_weight",

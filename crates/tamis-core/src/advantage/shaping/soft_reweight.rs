@@ -1,4 +1,4 @@
-//! Groups weigh as much as their rewards differ.
+//! Weights groups by how much their rewards differ.
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::statistics::Moments;
@@ -13,7 +13,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     formula: "A = A·std_g/(max_g(std_g) + epsilon)",
     source: "RAGEN algorithm.soft_advantage_reweight",
     degenerate: &[
-        "groups with fewer than ddof + 1 scored members have weight 0, and so has every group where none has a deviation",
+        "groups with fewer than ddof + 1 scored members have weight 0, and so has every group if none has a deviation",
     ],
     known_as: &[("RAGEN", "algorithm.soft_advantage_reweight=True")],
     differences: &["RAGEN's weight of a group of one is NaN; it weighs so with the estimator grpo alone"],
@@ -25,7 +25,7 @@ settings! {
     /// groups of low deviation.
     ///
     /// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean`
-    /// over groups. With `grpo`'s own division by the deviation the two cancel but for a constant.
+    /// over groups. Together with `grpo`'s own division by the deviation the two cancel up to a constant.
     #[derive(Copy)]
     pub struct SoftReweight {
         /// Delta degrees of freedom of the deviation.
@@ -42,7 +42,7 @@ impl ShapeAdvantages for SoftReweight {
 
     fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         let rewards = batch.batch.rewards;
-        // NaN, where there is no deviation, becomes 0.
+        // NaN, if there is no deviation, becomes 0.
         let deviation = |rewards_g| Moments::of(rewards_g).deviation(self.ddof).max(0.0);
         let mut weights: Vec<f64> = rewards.rows().map(deviation).collect();
         let largest = weights.iter().fold(0.0_f64, |largest, weight| largest.max(*weight));

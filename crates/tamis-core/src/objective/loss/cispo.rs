@@ -40,14 +40,15 @@ settings! {
     pub struct Cispo {
         /// Form of the bound on the ratio.
         bound: CispoBound = CispoBound::Relative;
-        /// How far the ratio may fall below 1; read with `bound: relative`. 1: no bound, as the paper trains.
+        /// How far the ratio may fall below 1; read with `bound: relative`. 1: no bound, as in the paper's
+        /// training.
         clip_low: f64 = 0.2, Between(0.0, 1.0);
         /// How far the ratio may rise above 1; read with `bound: relative`.
         clip_high: f64 = 0.2, NonNegative;
-        /// Largest ratio; read with `bound: absolute` (ScaleRL takes 5).
+        /// Largest ratio; read with `bound: absolute` (ScaleRL uses 5).
         max_ratio: f64 = 5.0, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
-        /// Null: none, as TRL.
+        /// Null: no bound, as in TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

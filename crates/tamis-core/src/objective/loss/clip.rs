@@ -10,7 +10,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "clip",
     family: Family::PolicyLoss,
-    formula: "l = max(-A·min(r, delta), -A·clamp(r, 1 - clip_low, 1 + clip_high)), and at most -A·dual_clip where A < 0",
+    formula: "l = max(-A·min(r, delta), -A·clamp(r, 1 - clip_low, 1 + clip_high)), and at most -A·dual_clip if A < 0",
     source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual \
         clip: arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291",
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
@@ -28,33 +28,33 @@ settings! {
     /// Clipped surrogate loss of one token.
     ///
     /// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and
-    /// `c = clamp(r, 1 - clip_low, 1 + clip_high)`: `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and
-    /// a dual clip is set `l = min(l, -A·dual_clip)`.
+    /// `c = clamp(r, 1 - clip_low, 1 + clip_high)`: `l = max(-A·min(r, delta), -A·c)`. If `A < 0` and a dual
+    /// clip is set, `l = min(l, -A·dual_clip)`.
     ///
-    /// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio
-    /// and the ratio is within its limit, otherwise 0.
+    /// Derivative with respect to the log-probability: `-A·r` if the larger branch moves with the ratio and
+    /// the ratio is within its limit, otherwise 0.
     ///
     /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv
     /// 2503.14476, eq. 8; dual clip: Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv
     /// 2505.07291, section 3.4 (TRL).
     #[derive(Copy)]
     pub struct Clip {
-        /// How far the ratio may fall below 1 where the advantage is negative.
+        /// How far the ratio may fall below 1 if the advantage is negative.
         clip_low: f64 = 0.2, Between(0.0, 1.0);
-        /// How far the ratio may rise above 1 where the advantage is positive.
+        /// How far the ratio may rise above 1 if the advantage is positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Bound on the loss where the advantage is negative, as a multiple of `-A` (verl `clip_ratio_c`).
-        /// Null: no such bound.
+        /// Bound on the loss if the advantage is negative, as a multiple of `-A` (verl `clip_ratio_c`). Null:
+        /// no bound.
         dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
         /// Largest ratio of the unclipped branch: TRL's two-sided clip. Null: no bound.
         delta: Option<f64> = None, GreaterThan(1.0);
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
-        /// Null: none, as TRL.
+        /// Null: no bound, as in TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }
 
-/// `max(-A·r, -A·clamp(r, 1 - low, 1 + high))` and its derivative: the clip and nothing else.
+/// `max(-A·r, -A·clamp(r, 1 - low, 1 + high))` and its derivative: only the clip.
 pub(super) fn clipped(ratio: f64, advantage: f64, low: f64, high: f64) -> TokenLoss {
     let free = -advantage * ratio;
     let held = -advantage * clamp(ratio, (1.0 - low, 1.0 + high));
@@ -70,7 +70,7 @@ pub(super) fn clipped(ratio: f64, advantage: f64, low: f64, high: f64) -> TokenL
 }
 
 impl Clip {
-    /// Symmetric bounds and nothing else, as the PPO and GRPO papers write it.
+    /// Only symmetric bounds, as in the PPO and GRPO papers.
     pub fn symmetric(epsilon: f64) -> Self {
         Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
@@ -116,7 +116,7 @@ impl Clip {
         let loss = if is_clipped { held } else { free };
         let most = -advantage * dual;
         let is_dual = advantage < 0.0 && loss > most;
-        // Not `ratio >= low && ...`: a NaN is held by nothing, and so seen.
+        // Not `ratio >= low && ...`: a NaN is within every bound, and so is detected.
         let is_held = if is_clipped { ratio < low || ratio > high } else { ratio > delta };
         TokenLoss {
             loss: if is_dual { most } else { loss },
@@ -169,7 +169,7 @@ mod tests {
         assert!(!expect(CLIP, 1.25, 2.0, -2.5, -2.5).is_clipped);
         let above = expect(CLIP, 1.5, 2.0, -2.56, 0.0);
         assert!(above.is_clipped && above.is_high && !above.is_low);
-        // Below the low bound a good token is pulled back up: the unclipped branch is the larger loss.
+        // Below the low bound a good token is pulled back up: the unclipped branch is the larger.
         let below = expect(CLIP, 0.5, 2.0, -1.0, -1.0);
         assert!(!below.is_clipped && !below.is_low);
     }
@@ -188,7 +188,7 @@ mod tests {
         let clip = Clip { dual_clip: Some(3.0), ..CLIP };
         assert!(expect(clip, 8.0, -2.0, 6.0, 0.0).is_dual);
         assert!(!expect(clip, 2.5, -2.0, 5.0, 5.0).is_dual);
-        // A good token has no such bound.
+        // This bound does not apply to a good token.
         assert!(!expect(clip, 8.0, 2.0, -2.56, 0.0).is_dual);
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let clip = Clip { log_ratio_limit: Some(1.0), ..Clip::symmetric(0.2) };
         let token = clip.token(3.0, -1.0);
         assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (exp(1_f64).to_bits(), 0_f64.to_bits()));
-        // The bound itself is inside.
+        // The bound itself is inside the range.
         assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), exp(1_f64).to_bits());
     }
 }

@@ -1,4 +1,4 @@
-//! Clip-Cov: some of the tokens whose update would cost the most entropy are taken out of the gradient.
+//! Clip-Cov: some of the tokens whose update would cost the most entropy are left out of the gradient.
 
 use super::super::columns::{Columns, Real};
 use super::super::covariance::{covariances, share_of};
@@ -39,28 +39,28 @@ settings! {
     /// The clipped ratio without the tokens that [`Objective::select`](super::super::Objective::select) drew.
     #[derive(Copy)]
     pub struct ClipCov {
-        /// How far the ratio may fall below 1 where the advantage is negative.
+        /// How far the ratio may fall below 1 if the advantage is negative.
         clip_low: f64 = 0.2, Between(0.0, 1.0);
-        /// How far the ratio may rise above 1 where the advantage is positive.
+        /// How far the ratio may rise above 1 if the advantage is positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Share of the tokens of an optimizer batch that is taken out; at least one where there is a
+        /// Share of the tokens of an optimizer batch that is left out; at least one token if there is a
         /// candidate.
         share: f64 = 2e-4, Probability;
-        /// Lower end of the covariances (of advantage and log-probability) whose tokens may be taken out.
+        /// Smallest covariance (of advantage and log-probability) of the tokens that may be left out.
         cov_low: f64 = 1.0;
-        /// Upper end of the covariances (of advantage and log-probability) whose tokens may be taken out.
+        /// Largest covariance (of advantage and log-probability) of the tokens that may be left out.
         cov_high: f64 = 5.0;
     }
 }
 
 impl ClipCov {
-    /// Whether the clip itself already holds a token.
+    /// Whether the clip itself already bounds a token.
     fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
         clipped(exp(log_ratio), advantage, self.clip_low, self.clip_high).is_clipped
     }
 
-    /// Tokens of the batch that may be taken out, in batch order: unmasked, not held by the clip, covariance
-    /// between the bounds.
+    /// Tokens of the batch that may be left out, in batch order: unmasked, not bounded by the clip,
+    /// covariance between the bounds.
     pub fn candidates<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
         let old = columns.old.unwrap_or(columns.logprob);
         covariances(columns)
@@ -72,7 +72,7 @@ impl ClipCov {
             .collect()
     }
 
-    /// Largest number of tokens to take out.
+    /// Largest number of tokens to leave out.
     pub fn count<T: Real>(&self, columns: &Columns<'_, T>) -> usize {
         share_of(self.share, columns)
     }

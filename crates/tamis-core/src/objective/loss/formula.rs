@@ -8,10 +8,10 @@ use crate::objective::importance::Importance;
 use crate::random::Key;
 use crate::setting::Ranged;
 
-/// A policy loss: its formula, and its differences from most losses. The ranges of its settings stand with
-/// them.
+/// A policy loss: its formula, and its differences from most losses. The ranges of its settings are declared
+/// with the settings.
 pub trait Loss: Ranged {
-    /// Whether the settings are in range, and go together.
+    /// Whether the settings are in range and fit together.
     fn check(&self) -> Result<(), ObjectiveError> {
         Ok(self.check_ranges()?)
     }
@@ -22,12 +22,12 @@ pub trait Loss: Ranged {
     where
         Self: Sized;
 
-    /// Whether its ratio may be the trajectory's by a setting.
+    /// Whether a setting may make its ratio that of the trajectory.
     fn has_importance_levels(&self) -> bool {
         false
     }
 
-    /// The level that it works on.
+    /// The level at which it works.
     fn importance(&self, setting: Importance) -> Importance {
         setting
     }
@@ -37,7 +37,7 @@ pub trait Loss: Ranged {
         UNLIMITED
     }
 
-    /// The aggregation without which it is another loss.
+    /// The aggregation that it needs: with another one it is a different loss.
     fn aggregation(&self) -> Option<Aggregation> {
         None
     }
@@ -66,7 +66,7 @@ pub trait Loss: Ranged {
         false
     }
 
-    /// Whether it is `-A·logprob` and nothing else, whose weights a correction gives.
+    /// Whether it is just `-A·logprob`, so that only a correction weights it.
     fn is_plain_gradient(&self) -> bool {
         false
     }
@@ -82,7 +82,7 @@ pub trait Loss: Ranged {
         false
     }
 
-    /// Metric of the loss beside those that all have.
+    /// Metric of the loss besides those that all losses have.
     fn own_metric(&self) -> Option<OwnMetric> {
         None
     }

@@ -11,7 +11,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "geo_mean",
     family: Family::PolicyLoss,
-    formula: "q_t = min(d, clip_high) where A > 0, max(d, -clip_low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
+    formula: "q_t = min(d, clip_high) if A > 0, max(d, -clip_low) if A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
     source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
     degenerate: &[
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
@@ -33,19 +33,18 @@ pub(super) const ENTRY: Entry = Entry {
 settings! {
     /// Geometric-mean policy optimisation.
     ///
-    /// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that
+    /// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`. Its share of the batch's loss is that
     /// times its length times the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean
-    /// over trajectories. Derivative of a token: an equal share where its `d` is not held by the bound, else
-    /// 0.
+    /// over trajectories. Derivative of a token: an equal share if its `d` is within the bound, otherwise 0.
     ///
-    /// Tokens left out by a mask over the optimizer batch are left out of all means.
+    /// Tokens that a mask over the optimizer batch leaves out are left out of all means.
     #[derive(Copy)]
     pub struct GeoMean {
-        /// Lower bound of a token's log-ratio where the advantage is negative, in nats below 0.
+        /// Lower bound of a token's log-ratio if the advantage is negative, in nats below 0.
         clip_low: f64 = 0.4, NonNegative;
-        /// Upper bound of a token's log-ratio where the advantage is positive, in nats above 0.
+        /// Upper bound of a token's log-ratio if the advantage is positive, in nats above 0.
         clip_high: f64 = 0.4, NonNegative;
-        /// Number added to the length that a trajectory's means divide by (verl 1e-8).
+        /// Number added to the length by which a trajectory's means are divided (verl 1e-8).
         length_epsilon: f64 = 0.0, NonNegative;
         /// Number added to correction weights before their logarithm (verl 1e-10).
         weight_epsilon: f64 = 0.0, NonNegative;
@@ -53,7 +52,7 @@ settings! {
 }
 
 impl GeoMean {
-    /// `q` and whether it moves with `d`.
+    /// `q`, and whether it moves with `d`.
     fn held(&self, log_ratio: f64, advantage: f64) -> (f64, bool) {
         if advantage > 0.0 && log_ratio > self.clip_high {
             (self.clip_high, false)
@@ -115,7 +114,7 @@ impl Loss for GeoMean {
         sums.policy_loss = trajectory.scale * (tokens * loss);
         sums.ratio = ratio * tokens;
         (sums.ratio_min, sums.ratio_max) = (ratio, ratio);
-        // Of all tokens as they are: the loss's own ratio is held, and would make the estimate negative.
+        // From all tokens as they are: the loss's own ratio is bounded, and would make the estimate negative.
         sums.old_kl_k3 = tokens * exp_m1(-sums.old_kl / tokens) + sums.old_kl;
     }
 }

@@ -30,11 +30,11 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Which gradient GSPO has.
+    /// Tokens with respect to which the trajectory's ratio is differentiated.
     pub enum GspoForm {
-        /// All of the trajectory: each token moves every token's loss (eq. 6).
+        /// All tokens of the trajectory: each token contributes to every token's loss (eq. 6).
         Sequence = "sequence",
-        /// Its own: each token answers for its own loss alone (GSPO-token, eq. 13; verl).
+        /// Only the token itself: each token contributes only to its own loss (GSPO-token, eq. 13; verl).
         Token = "token",
     }
 }
@@ -42,22 +42,22 @@ choice! {
 settings! {
     /// Group sequence policy optimisation.
     ///
-    /// `s = exp(mean_t d)` over the unmasked tokens,
-    /// `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them. Derivative: `-A·s` where
-    /// the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its own
-    /// (form `token`).
+    /// `s = exp(mean_t d)` over the unmasked tokens, and
+    /// `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them. Derivative: `-A·s` if
+    /// the unclipped branch is the larger. The form `sequence` spreads it evenly over the tokens; the form
+    /// `token` gives each token its own.
     ///
     /// Source: Zheng et al., arXiv 2507.18071.
     #[derive(Copy)]
     pub struct Gspo {
-        /// How far the trajectory's ratio may fall below 1 where the advantage is negative.
+        /// How far the trajectory's ratio may fall below 1 if the advantage is negative.
         clip_low: f64 = 3e-4, Between(0.0, 1.0);
-        /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
+        /// How far the trajectory's ratio may rise above 1 if the advantage is positive.
         clip_high: f64 = 4e-4, NonNegative;
-        /// Tokens that the trajectory's ratio is differentiated by.
+        /// Tokens with respect to which the trajectory's ratio is differentiated.
         form: GspoForm = GspoForm::Sequence;
-        /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null:
-        /// none, as TRL.
+        /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null: no
+        /// bound, as in TRL.
         log_ratio_limit: Option<f64> = Some(10.0), Positive;
     }
 }

@@ -46,7 +46,7 @@ impl Ipo {
         let behaviour = if token.behaviour.is_nan() { token.old } else { token.behaviour };
         // Finite, whatever the sampler reported, so that an advantage of 0 stays 0.
         let distance = clamp(token.logprob - behaviour, (LOWEST, LARGEST));
-        // A NaN is not above the threshold, and so reaches the loss, where it is found.
+        // A NaN is not above the threshold: it reaches the loss, in which it is detected.
         let is_held = (exp(token.logprob) - exp(behaviour)).abs() > self.threshold;
         let gain = if is_held { 0.0 } else { token.advantage * exp(distance) };
         TokenLoss {
@@ -94,7 +94,7 @@ mod tests {
             assert!((far.dloss - d).abs() < 1e-12);
             assert!(far.is_clipped);
         }
-        // As far down.
+        // The same distance downwards.
         assert!(loss.of(&token(0.2, 0.8, 1.0)).is_clipped);
     }
 

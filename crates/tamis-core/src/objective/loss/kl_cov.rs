@@ -1,4 +1,4 @@
-//! KL-Cov: the tokens whose update would cost the most entropy are held near the old policy.
+//! KL-Cov: tokens whose update would cost the most entropy are kept near the old policy.
 
 use super::super::columns::{Columns, Real};
 use super::super::covariance::{covariances, share_of};
@@ -28,15 +28,15 @@ settings! {
     /// [`Objective::select`](super::super::Objective::select) chose.
     #[derive(Copy)]
     pub struct KlCov {
-        /// Share of the tokens of an optimizer batch that pays the penalty; at least one token.
+        /// Share of the tokens of an optimizer batch that pay the penalty; at least one token.
         share: f64 = 2e-4, Probability;
-        /// Penalty per nat of distance from the policy at the start of the step, on the chosen tokens.
+        /// Penalty per nat of distance from the policy at the start of the step, for the chosen tokens.
         cov_coefficient: f64 = 1.0, NonNegative;
     }
 }
 
 impl KlCov {
-    /// The tokens of the batch that pay: those of largest covariance; among equals the first. In no
+    /// The tokens of the batch that pay: those of largest covariance, and the first of equal ones. In no
     /// particular order.
     pub fn largest<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> =

@@ -25,16 +25,16 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the
-    /// importance is the trajectory's.
+    /// The clipped ratio under a sum over the trajectory. With `importance` at the trajectory's level it is
+    /// the ratio of the whole trajectory.
     #[derive(Copy)]
     pub struct Luspo {
-        /// How far the trajectory's ratio may fall below 1 where the advantage is negative.
+        /// How far the trajectory's ratio may fall below 1 if the advantage is negative.
         clip_low: f64 = 0.002, Between(0.0, 1.0);
-        /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
+        /// How far the trajectory's ratio may rise above 1 if the advantage is positive.
         clip_high: f64 = 0.0025, NonNegative;
-        /// Bound on the mean of `logp - old` over the trajectory, with derivative 0 beyond it. Null: none, as
-        /// TRL.
+        /// Bound on the mean of `logp - old` over the trajectory, with derivative 0 beyond it. Null: no
+        /// bound, as in TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

@@ -1,7 +1,7 @@
-//! Policy losses. Each is a formula for one token in a file of its own: the loss and its derivative.
+//! Policy losses. Each loss is a formula for one token, in a file of its own: the value and its derivative.
 //!
-//! A new loss is a file with its settings (named as the configuration's keys), its [`Loss`] and its catalogue
-//! entry, and one line in the list below.
+//! A new loss is a file with its settings (named like the configuration's keys), its [`Loss`] and its
+//! catalogue entry, plus one line in the list below.
 
 mod cispo;
 mod clip;
@@ -46,7 +46,7 @@ use crate::tagged;
 macro_rules! policy_losses {
     ($($(#[doc = $doc:literal])* $variant:ident($loss:ident) = $text:literal, $entry:expr;)*) => {
         tagged! {
-            /// The loss of a token, before tokens are aggregated to one number.
+            /// The loss of a token, before all tokens are aggregated into one number.
             #[derive(Copy)]
             pub enum PolicyLoss, default Clip {
                 $($(#[doc = $doc])* $variant($loss) = $text,)*
@@ -90,23 +90,23 @@ policy_losses! {
     /// branch: the larger of `-A r` and `-A clip(r, 1 - clip_low, 1 + clip_high)`.
     Clip(Clip) = "clip", clip::ENTRY;
     /// The clipped ratio of the whole trajectory, the geometric mean of its tokens' ratios (arXiv
-    /// 2507.18071); with `form: token` each token answers for its own advantage.
+    /// 2507.18071); with `form: token` each token contributes only to its own loss.
     Gspo(Gspo) = "gspo", gspo::ENTRY;
     /// The clipped ratio of the whole trajectory times its length, so that long answers are not discounted;
     /// meant for `aggregation: seq-mean-token-sum` (arXiv 2602.05261).
     Luspo(Luspo) = "luspo", luspo::ENTRY;
-    /// The clipped ratio to the policy at the start of the step, weighted by the ratio of that policy to the
-    /// one that sampled (decoupled PPO).
+    /// The clipped ratio to the policy at the start of the step, weighted by that policy's ratio to the one
+    /// that sampled (decoupled PPO).
     Decoupled(Decoupled) = "decoupled", decoupled::ENTRY;
     /// The plain policy gradient.
     Reinforce(Reinforce) = "reinforce", reinforce::ENTRIES[0];
     /// The plain policy gradient, as GPG uses it with its own advantages (arXiv 2504.02546).
     Gpg(Reinforce) = "gpg", reinforce::ENTRIES[1];
-    /// The clipped ratio, with a few tokens of high covariance between advantage and log-probability taken
-    /// out at random (arXiv 2505.22617).
+    /// The clipped ratio; a few random tokens of high covariance between advantage and log-probability are
+    /// left out (arXiv 2505.22617).
     ClipCov(ClipCov) = "clip_cov", clip_cov::ENTRY;
     /// The plain ratio without a clip; the tokens of highest covariance between advantage and log-probability
-    /// pay for their distance from the old policy (arXiv 2505.22617).
+    /// pay a penalty for their distance from the old policy (arXiv 2505.22617).
     KlCov(KlCov) = "kl_cov", kl_cov::ENTRY;
     /// The geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage
     /// (GMPO, arXiv 2507.20673).
@@ -114,17 +114,16 @@ policy_losses! {
     /// The policy gradient weighted by the clipped ratio, a constant, so that no token loses its gradient
     /// (MiniMax-M1, arXiv 2506.13585).
     Cispo(Cispo) = "cispo", cispo::ENTRY;
-    /// A sigmoid of the ratio in place of the clip, so that updates fade as the policy leaves the old one,
-    /// faster where the advantage is negative (arXiv 2511.20347).
+    /// A sigmoid of the ratio instead of the clip: updates fade as the policy moves away from the old one,
+    /// faster if the advantage is negative (arXiv 2511.20347).
     Sapo(Sapo) = "sapo", sapo::ENTRY;
     /// The policy gradient weighted by the truncated ratio, without tokens whose probability has moved
     /// further than a bound in the direction of their advantage (DPPO, arXiv 2602.04879).
     DppoTv(DppoTv) = "dppo_tv", dppo::ENTRIES[0];
-    /// The form of `dppo_tv` with the binary Kullback-Leibler divergence as the measure (DPPO, arXiv
-    /// 2602.04879).
+    /// The form of `dppo_tv` that measures the binary Kullback-Leibler divergence (DPPO, arXiv 2602.04879).
     DppoKl(DppoKl) = "dppo_kl", dppo::ENTRIES[1];
-    /// The policy gradient by the ratio to the policy that sampled, without tokens whose probability has moved
-    /// further than a threshold in either direction (prime-rl's INTELLECT Policy Optimization).
+    /// The policy gradient by the ratio to the policy that sampled, without tokens whose probability has
+    /// moved further than a threshold in either direction (prime-rl's INTELLECT Policy Optimization).
     Ipo(Ipo) = "ipo", ipo::ENTRY;
     /// The policy gradient with a quadratic pull towards the old policy (direct reward optimisation).
     Dro(Dro) = "dro", dro::ENTRY;
@@ -134,31 +133,31 @@ policy_losses! {
 }
 
 impl PolicyLoss {
-    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level
-    /// is part of what they are.
+    /// Whether a setting may make its ratio that of the trajectory. The other losses have no ratio, or one
+    /// whose level is part of their definition.
     pub fn has_importance_levels(&self) -> bool {
         self.loss().has_importance_levels()
     }
 
-    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them
-    /// all is no factor of the loss.
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight. A factor common to them
+    /// is then not a factor of the loss.
     pub fn multiplies_weights(&self) -> bool {
         self.loss().multiplies_weights()
     }
 
-    /// The aggregation without which it is another loss.
+    /// The aggregation that it needs: with another one it is a different loss.
     pub fn needed_aggregation(&self) -> Option<Aggregation> {
         self.loss().aggregation()
     }
 
-    /// Keys of the loss that another of its keys makes idle (`max_ratio` of `cispo` with `bound: relative`),
+    /// Keys of the loss that another of its keys disables (`max_ratio` of `cispo` with `bound: relative`),
     /// and the reason.
     pub fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         self.loss().idle_keys()
     }
 
-    /// Whether it weighs a token by its ratio to the policy that sampled it: it reads the column
-    /// `behaviour`, and a correction's weights would count twice.
+    /// Whether it weights a token by its ratio to the policy that sampled it. It then reads the column
+    /// `behaviour`, and a correction's weights would apply the same ratio twice.
     pub fn weighs_behaviour(&self) -> bool {
         self.loss().weighs_behaviour()
     }
@@ -174,7 +173,7 @@ impl PolicyLoss {
         self.loss().is_constant_weight()
     }
 
-    /// The level that it works on with a setting: the setting itself, or the loss's own.
+    /// The level at which it works under a setting: that of the setting, or its own.
     pub fn importance(&self, setting: Importance) -> Importance {
         self.loss().importance(setting)
     }
@@ -188,12 +187,12 @@ impl PolicyLoss {
         self.loss().needs_selection()
     }
 
-    /// Metric of the loss beside those that all have.
+    /// Metric of the loss besides those that all losses have.
     pub(super) fn own_metric(&self) -> Option<OwnMetric> {
         self.loss().own_metric()
     }
 
-    /// Whether the settings are in range and go together.
+    /// Whether the settings are in range and fit together.
     pub(super) fn check(
         &self,
         importance: Importance,

@@ -1,4 +1,4 @@
-//! REINFORCE and GPG: the log-probability times the advantage, no ratio.
+//! REINFORCE and GPG: the log-probability times the advantage, without a ratio.
 
 use super::super::columns::Real;
 use super::formula::Loss;

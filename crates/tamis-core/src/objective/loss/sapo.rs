@@ -1,4 +1,4 @@
-//! SAPO: a soft gate in place of the clip.
+//! SAPO: a soft gate instead of the clip.
 
 use super::super::columns::Real;
 use super::super::exponential::exp;
@@ -10,7 +10,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "sapo",
     family: Family::PolicyLoss,
-    formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, otherwise tau_negative",
+    formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive if A > 0, otherwise tau_negative",
     source: "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
     degenerate: &["at r = 1 the derivative is -A, whatever the temperature"],
     known_as: &[
@@ -28,12 +28,12 @@ settings! {
     /// Soft adaptive policy optimisation. Derivative: `-4·σ·(1 - σ)·r·A`, 0 beyond the limit.
     #[derive(Copy)]
     pub struct Sapo {
-        /// Temperature of the gate where the advantage is positive.
+        /// Temperature of the gate if the advantage is positive.
         tau_positive: f64 = 1.0, Positive;
-        /// Temperature of the gate where the advantage is 0 or negative.
+        /// Temperature of the gate if the advantage is 0 or negative.
         tau_negative: f64 = 1.05, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
-        /// Null: none, as TRL.
+        /// Null: no bound, as in TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }
@@ -53,9 +53,9 @@ impl Loss for Sapo {
             let tau = if advantage > 0.0 { self.tau_positive } else { self.tau_negative };
             let odds = exp(-tau * (ratio - 1.0));
             let gate = 1.0 / (1.0 + odds);
-            // 1 - gate without cancellation; where the odds overflow the gate is 0 and so is the slope.
+            // 1 - gate without cancellation; if the odds overflow, the gate is 0 and so is the slope.
             let rest = if gate > 0.0 { odds * gate } else { 1.0 };
-            // At infinite ratios the gate is shut: rest is 0 and must not meet infinity.
+            // At infinite ratios the gate is closed: rest is 0 and must not be multiplied by infinity.
             let slope = if rest > 0.0 { gate * rest * ratio } else { rest };
             TokenLoss {
                 loss: -(4.0 / tau) * gate * advantage,

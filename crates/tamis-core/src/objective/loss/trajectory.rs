@@ -1,8 +1,7 @@
-//! The loop over a trajectory's tokens that the policy losses share: a loss is a formula for one token.
+//! The loop over a trajectory's tokens that the policy losses share; each loss is a formula for one token.
 //!
-//! Everything is computed in `f64`, token after token in the trajectory's order, whatever the columns'
-//! precision; masked tokens are skipped. So loss and metrics of a trajectory are the same bits in whatever
-//! micro-batch it stands.
+//! Everything is computed in `f64`, in token order, whatever the precision of the columns. Masked tokens are
+//! skipped. The loss and metrics of a trajectory therefore have the same bits in any micro-batch.
 
 use super::super::columns::Selection;
 use super::super::columns::{Real, Row};
@@ -10,7 +9,7 @@ use super::super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
 use super::super::importance::Importance;
 use super::super::sequence_sums::SequenceSums;
 
-/// Bounds on the log-ratio that hold nothing.
+/// Bounds on the log-ratio that never apply.
 pub const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
 /// Inputs of a policy loss for one token.
@@ -18,12 +17,11 @@ pub const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 pub struct Token {
     /// Log-probability under the policy that is trained.
     pub logprob: f64,
-    /// Log-probability at the start of the step; `logprob` where it was not given.
+    /// Log-probability at the start of the step; `logprob` if it was not given.
     pub old: f64,
-    /// Log-probability under the policy that sampled; NaN where it was not given.
+    /// Log-probability under the policy that sampled; NaN if it was not given.
     pub behaviour: f64,
-    /// `logprob - old`, or its mean over the trajectory where the ratio is the trajectory's; before the
-    /// limits.
+    /// `logprob - old`, or its mean over the trajectory if the ratio is the trajectory's; before the limits.
     pub log_ratio: f64,
     /// `exp(log_ratio)` with the log-ratio within the limits; finite.
     pub ratio: f64,
@@ -40,10 +38,10 @@ pub struct TokenLoss {
     pub loss: f64,
     /// Derivative of the loss with respect to the log-probability.
     pub dloss: f64,
-    /// Held by the loss's bound; of the clipped ratio: the clipped branch is strictly the larger (verl
+    /// Bounded by the loss's bound. For the clipped ratio: the clipped branch is strictly the larger (verl
     /// `pg_clipfrac`).
     pub is_clipped: bool,
-    /// Held by the second bound; of the clipped ratio: the dual clip is strictly the smaller (verl
+    /// Bounded by the second bound. For the clipped ratio: the dual clip is strictly the smaller (verl
     /// `pg_clipfrac_lower`).
     pub is_dual: bool,
     /// Below the low bound with negative advantage (TRL `clip_ratio/low`).
@@ -54,22 +52,23 @@ pub struct TokenLoss {
     pub own: f64,
 }
 
-/// One trajectory with at least one unmasked token, and where its loss and derivatives go.
+/// One trajectory with at least one unmasked token, and the destination of its loss and derivatives.
 pub struct TrajectoryLoss<'a, T> {
     pub(crate) row: &'a Row<'a, T>,
     pub(crate) importance: Importance,
     pub(crate) scale: f64,
     /// Unmasked tokens, at least 1.
     pub(crate) tokens: usize,
-    /// The policy has left the trajectory behind: its tokens with negative advantage weigh nothing.
+    /// The policy has moved too far from this trajectory: its tokens with negative advantage have the weight
+    /// 0.
     pub(crate) is_off_policy: bool,
-    /// One derivative per token, 0 before.
+    /// One derivative per token, initially 0.
     pub(crate) derivatives: &'a mut [T],
     pub(crate) sums: &'a mut SequenceSums,
     pub(crate) scratch: &'a mut Scratch,
 }
 
-/// Memory that is kept from trajectory to trajectory, one number per token.
+/// Memory that is reused from trajectory to trajectory, one number per token.
 #[derive(Default)]
 pub(crate) struct Scratch {
     log_ratios: Vec<f64>,
@@ -93,18 +92,18 @@ pub(crate) fn sum(mask: &[bool], value: impl Fn(usize) -> f64) -> f64 {
 }
 
 impl<T: Real> TrajectoryLoss<'_, T> {
-    /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token
-    /// moves it.
+    /// A loss that is differentiated through the ratio. If the ratio is the trajectory's, every token
+    /// contributes to its derivative.
     pub fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
         self.run(limits, true, true, formula);
     }
 
-    /// A loss that is differentiated through the token's own log-probability, with the ratio a constant.
+    /// A loss that is differentiated through the token's own log-probability; the ratio is a constant.
     pub fn through_logprob(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
         self.run(limits, false, true, formula);
     }
 
-    /// As [`Self::through_logprob`], with the weight column a matter of the loss.
+    /// As [`Self::through_logprob`], but the loss handles the weight column itself.
     pub fn unweighted(&mut self, formula: impl Fn(&Token) -> TokenLoss) {
         self.run(UNLIMITED, false, false, formula);
     }
@@ -121,13 +120,13 @@ impl<T: Real> TrajectoryLoss<'_, T> {
         let num_tokens = self.tokens as f64;
         // Ratios stay finite, so that an advantage of 0 stays 0.
         let limits = (clamp(limits.0, (LOWEST, LARGEST)), clamp(limits.1, (LOWEST, LARGEST)));
-        // One ratio for all tokens, where the level is the trajectory's.
+        // One ratio for all tokens if the level is the trajectory's.
         let whole = (self.importance != Importance::Token).then(|| {
             let mean = sum(mask, |t| logprob[t].into() - old[t].into()) / num_tokens;
             (mean, exp(clamp(mean, limits)))
         });
-        // The weight of a token's loss beside the loss's own: the correction, and 0 where a mask leaves it
-        // out.
+        // The weight of a token's loss besides the loss's own: the correction, or 0 if a mask leaves the
+        // token out.
         let (weights, selection) = (row.weight.filter(|_| has_weights), row.selection);
         let (behaviour, flags) = (row.behaviour.unwrap_or_default(), selection.unwrap_or_default());
         let (advantages, is_off_policy) = (row.advantage, self.is_off_policy);
@@ -139,7 +138,7 @@ impl<T: Real> TrajectoryLoss<'_, T> {
             }
             weights.map_or(1.0, |weights| weights[t].into())
         };
-        // In loops of their own, which the compiler turns into vectors.
+        // Separate loops, which the compiler vectorises.
         let Scratch { log_ratios, ratios } = &mut *self.scratch;
         log_ratios.clear();
         ratios.clear();
@@ -176,7 +175,7 @@ impl<T: Real> TrajectoryLoss<'_, T> {
             slopes += slope;
             losses += found.loss * weight;
             own += found.own;
-            // Few tokens are held by a bound.
+            // Bounds apply to few tokens.
             if found.is_clipped || found.is_dual || found.is_low || found.is_high {
                 clipped += u32::from(found.is_clipped);
                 dual += u32::from(found.is_dual);
@@ -205,7 +204,7 @@ impl<T: Real> TrajectoryLoss<'_, T> {
             if !on {
                 continue;
             }
-            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be
+            // The divergence uses the log-ratio within its limits: otherwise its k3 estimate could be
             // negative.
             let held = clamp(log_ratio, limits);
             old_kl -= held;

@@ -26,13 +26,13 @@ settings! {
     /// `-phi·A`. The weight column enters phi and multiplies nothing else.
     #[derive(Copy)]
     pub struct Vespo {
-        /// Power of the trajectory's weight where the advantage is 0 or more.
+        /// Power of the trajectory's weight if the advantage is 0 or more.
         k_positive: f64 = 2.0, NonNegative;
-        /// Decay of the trajectory's weight where the advantage is 0 or more.
+        /// Decay of the trajectory's weight if the advantage is 0 or more.
         lambda_positive: f64 = 3.0, NonNegative;
-        /// Power of the trajectory's weight where the advantage is negative.
+        /// Power of the trajectory's weight if the advantage is negative.
         k_negative: f64 = 3.0, NonNegative;
-        /// Decay of the trajectory's weight where the advantage is negative.
+        /// Decay of the trajectory's weight if the advantage is negative.
         lambda_negative: f64 = 2.0, NonNegative;
     }
 }
@@ -66,7 +66,7 @@ impl Loss for Vespo {
         true
     }
 
-    /// The weight of the trajectory is the loss's own matter; the setting reaches a bias-corrected KL alone.
+    /// The loss defines the trajectory's weight itself; the setting affects only a bias-corrected KL.
     fn importance(&self, _setting: Importance) -> Importance {
         Importance::Token
     }

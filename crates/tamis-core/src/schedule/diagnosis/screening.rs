@@ -1,20 +1,20 @@
-//! Groups that are begun with some of their members (`schedule.screen_first`): when that is worth
-//! recommending, and when another number of members, or whole groups, would cost less.
+//! Groups that begin with some of their members (`schedule.screen_first`): when to recommend them, and when
+//! another number of members, or whole groups, would cost less.
 
 use super::{Advice, Diagnosis, Recommendation, ScheduleSettings, Tally, share};
 use crate::schedule::yields::{PassRateSpread, Screening, keep_probability};
 
-/// Groups from which on their pass rates say how unlike prompts are.
+/// Number of groups from which on their pass rates show how much prompts vary.
 const LEAST_OF_A_FIT: u64 = 50;
 
-/// How unlike prompts are in their pass rates, where there are enough groups to tell.
+/// How much prompts vary in their pass rates, if there are enough groups to estimate it.
 fn fit_of_many(tally: &Tally) -> Option<PassRateSpread> {
     PassRateSpread::fit(tally).filter(|_| tally.paired_groups >= LEAST_OF_A_FIT)
 }
 
 impl Diagnosis {
-    /// Recommends to begin groups with some of their members where that would cost less: of a streaming
-    /// schedule, which alone can.
+    /// Recommends beginning groups with some of their members if that would cost less. Only streaming
+    /// schedules can do that.
     pub(in crate::schedule) fn recommend_first_members(&mut self, settings: &ScheduleSettings) {
         let n = settings.group_size;
         let can_tell = settings.filter.is_some_and(|filter| filter.is_certain(0.0, f64::MAX));
@@ -43,8 +43,8 @@ impl Diagnosis {
 }
 
 impl Advice<'_> {
-    /// Groups that are begun with some of their members, where that costs more than whole ones do, or than
-    /// with another number of them.
+    /// Groups that begin with some of their members, if whole ones or another number of first members would
+    /// cost less.
     pub(super) fn screening(&mut self) {
         let n = self.settings.group_size;
         let Some(first) = self.settings.screen_first else { return };
@@ -65,14 +65,14 @@ impl Advice<'_> {
         }
     }
 
-    /// Whole groups, where none was kept and most ended with their first members: of these nothing says what
-    /// the others would have come to.
+    /// Recommends whole groups if none was kept and most ended with their first members: nothing shows what
+    /// the other members would have scored.
     fn whole_groups(&mut self, first: usize) {
         let (n, Tally { screened, groups, rated, correct, .. }) = (self.settings.group_size, *self.tally);
         if share(screened, groups) < 0.5 {
             return;
         }
-        // Where no member came out otherwise, few can: by the rule of three.
+        // If no member differed, few can: by the rule of three.
         let is_alike = rated > 0 && (correct == 0 || correct == rated);
         let most = if is_alike { (3.0 / rated as f64).min(0.5) } else { 0.5 };
         if keep_probability(most, n) < 0.05 {

@@ -34,12 +34,12 @@ impl Rounds {
         self.ahead.retain(|group| ledger.is_in_flight(*group) || ledger.finished(*group).is_some());
     }
 
-    /// Whether the epoch has no prompt left, none drawn ahead either.
+    /// Whether the epoch has no prompt left, including those drawn ahead.
     fn data_are_over(&self, run: &ScheduleRun) -> bool {
         run.epoch_over && self.ahead.is_empty()
     }
 
-    /// Begins a round of so many prompts: those that were drawn ahead, and for the rest others.
+    /// Begins a round of `num_prompts` prompts: first those that were drawn ahead, then others.
     fn begin_round(
         &mut self,
         run: &mut ScheduleRun,
@@ -65,7 +65,7 @@ impl Rounds {
         run.draw(run.progress.steps + 1, run.step.rounds + ahead as u64, num_prompts, commands);
     }
 
-    /// The prompts of a round are there, `missing` fewer than it wants where the epoch ended.
+    /// The prompts of a round have come, `missing` fewer than requested if the epoch ended.
     pub(super) fn after_dispatch(
         &mut self,
         run: &mut ScheduleRun,
@@ -73,7 +73,7 @@ impl Rounds {
         commands: &mut Vec<Command>,
     ) -> Result<()> {
         if self.round.is_empty() {
-            // The epoch had ended with the round before, and that is known only now.
+            // The epoch had already ended with the round before: known only now.
             if let Some(fruitless) = self.close_epochs(run) {
                 return self.stop_fruitless(run, fruitless, commands);
             }
@@ -89,7 +89,7 @@ impl Rounds {
         }
         if self.data_are_over(run) && !run.may_begin_epoch(false) {
             if self.round.is_empty() {
-                // This round never was.
+                // This round did not take place.
                 run.step.rounds -= 1;
                 return self.decide(run, None, None, commands);
             }
@@ -100,14 +100,14 @@ impl Rounds {
             let has_kept = run.epochs.get(&run.progress.epoch).is_some_and(|epoch| epoch.tally.kept > 0);
             let needs_all = settings.on_exhausted != OnExhausted::UsePartial;
             if has_kept && needs_all && !settings.is_one_round() && most < settings.train_batch_size {
-                // Even if all were kept the batch could not be filled.
+                // The batch could not be filled even if all were kept.
                 return self.finish_exhausted(run, commands);
             }
         }
         self.go_on(run, commands)
     }
 
-    /// Completes the round where all of it is settled; else draws ahead, where there is room.
+    /// Completes the round if all of it is settled; otherwise draws ahead, if there is room.
     pub(super) fn go_on(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         if run.phase != Phase::Open || run.asked.is_some() {
             return Ok(());
@@ -131,7 +131,8 @@ impl Rounds {
         Ok(())
     }
 
-    /// After a round that kept so many groups (`None`: there was no round, the data had ended).
+    /// Decides after a round that kept so many groups (`None`: there was no round, because the data had
+    /// ended).
     pub(super) fn decide(
         &mut self,
         run: &mut ScheduleRun,
@@ -174,7 +175,7 @@ impl Rounds {
         if num_prompts == 0 {
             return match run.settings.on_limit {
                 OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
-                // Without a kept group nothing is learnt from dropped ones, and there is nothing to copy.
+                // Without a kept group, dropped ones teach nothing and there is nothing to copy.
                 _ if num_ready == 0 => self.skip(run, SkipReason::LimitReached, commands),
                 OnLimit::Skip => self.skip(run, SkipReason::LimitReached, commands),
                 OnLimit::UsePartial => self.ready(run, commands),
@@ -212,7 +213,7 @@ impl Rounds {
     }
 }
 
-/// Prompts of the next round; 0 where the step has reached its limit.
+/// Prompts of the next round; 0 if the step has reached its limit.
 fn next_round_size(run: &ScheduleRun) -> usize {
     let deficit = run.settings.train_batch_size - run.ledger.num_ready();
     let so_far = (run.step.rounds, run.ledger.num_dispatched());

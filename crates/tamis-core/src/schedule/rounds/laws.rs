@@ -55,7 +55,7 @@ struct Story {
     lines: Vec<String>,
     /// Prompts trained on, step by step.
     trained: Vec<Vec<PromptOf>>,
-    /// The end of the run, where it ended.
+    /// The end of the run, if it ended.
     end: Option<String>,
 }
 
@@ -68,8 +68,8 @@ impl World {
         }
     }
 
-    /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals, and `resume`
-    /// replaces the machine by its serialised self before every event.
+    /// Runs to the end and checks every law on the way. `shuffle` permutes arrivals; with `resume` the
+    /// machine is replaced by its deserialised state before every event.
     fn play(&self, settings: &ScheduleSettings, shuffle: Option<u64>, resume: bool) -> Story {
         let mut machine = Scheduler::rounds(settings.clone()).unwrap();
         let mut story = Story::default();
@@ -88,7 +88,7 @@ impl World {
                 && !matches!(event, Event::Trained { .. })
             {
                 match event {
-                    // What was asked for is not started any more.
+                    // Prompts that were requested are no longer started.
                     Event::Dispatched { groups, .. } => prompts.of.retain(|group, _| !groups.contains(group)),
                     Event::Scored { group, .. } | Event::Failed { group, .. } => flying.push(group),
                     Event::Aborted { group, .. } => aborting.push(group),
@@ -259,7 +259,7 @@ impl World {
         }
         if story.end.is_some() {
             assert!(flying.is_empty());
-            // What was given up is answered when the run has ended, and still counts.
+            // Aborted groups are answered after the end of the run, and still count.
             for group in aborting {
                 spent += Spent::on_answer(7);
                 let last = match self.event(group, &prompts, settings) {
@@ -297,7 +297,7 @@ impl World {
     }
 }
 
-/// What fills a batch beside kept groups is what the settings say, and was judged so.
+/// Groups that fill a batch besides kept ones are allowed by the settings, and were judged accordingly.
 fn check_fill(settings: &ScheduleSettings, close: &StepClose, verdicts: &BTreeMap<GroupId, Verdict>) {
     let StepClose { trained, kept_when_insufficient, duplicated, .. } = close;
     assert!(kept_when_insufficient.is_empty() || settings.on_limit == OnLimit::KeepDropped);
@@ -338,7 +338,7 @@ proptest! {
         let world = World { cancel_after: None, ..world };
         let (first, second) = (world.play(&settings, None, false), world.play(&settings, Some(seed), false));
         prop_assert_eq!(&first.trained, &second.trained);
-        // The commands too: the events in between answer with none.
+        // The commands are equal too: the events in between have no commands.
         prop_assert_eq!(first.lines, second.lines);
     }
 
@@ -353,7 +353,7 @@ proptest! {
             rounds_in_flight: 1,
             ..settings
         };
-        // Who draws ahead learns earlier that an epoch is over where that is told late.
+        // A driver that draws ahead learns earlier that an epoch has ended, if that is reported late.
         let world = World { cancel_after: None, is_late: false, ..world };
         let several = ScheduleSettings { rounds_in_flight, ..one.clone() };
         let (one, several) = (world.play(&one, None, false), world.play(&several, Some(seed), false));

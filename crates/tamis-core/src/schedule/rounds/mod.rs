@@ -13,9 +13,9 @@
 //! ```
 //!
 //! With several rounds in flight the prompts of the next rounds are drawn *ahead*, while the present one
-//! generates. A round takes its prompts from those first, and only then from the source, so that rounds,
-//! limits and ends are what they are with one round in flight; only time and waste differ. Prompts are drawn
-//! ahead from the present epoch alone, and at most as many as the limit on rounds leaves.
+//! generates. A round takes its prompts first from those and then from the source. Rounds, limits and ends
+//! are therefore the same as with one round in flight; only time and waste differ. Prompts are drawn ahead
+//! only from the present epoch, and at most as many as the limit on rounds leaves.
 
 mod decide;
 #[cfg(test)]
@@ -33,19 +33,19 @@ use super::run::{Drawn, ScheduleRun};
 use super::{Command, Result, RoundReport, RunEnd, StopCause, Tally};
 use crate::group::GroupId;
 
-/// The round in the making and what was drawn ahead of it.
+/// The current round and the groups drawn ahead of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rounds {
-    /// Groups of the round in the making, in dispatch order.
+    /// Groups of the current round, in dispatch order.
     round: Vec<GroupId>,
     unsettled: usize,
     /// Groups of the rounds after it, in dispatch order.
     ahead: VecDeque<GroupId>,
-    /// Whether the prompts that are awaited are for the rounds after it.
+    /// Whether the awaited prompts are for later rounds.
     draws_ahead: bool,
     empty_rounds: u32,
-    /// The last epochs, where they kept nothing.
+    /// The last epochs, if they kept nothing.
     #[serde(default)]
     barren: Barren,
 }
@@ -77,7 +77,7 @@ impl Rounds {
         group: GroupId,
         commands: &mut Vec<Command>,
     ) -> Result<()> {
-        // Ids increase: what is drawn ahead is above all of the round.
+        // Ids increase: groups drawn ahead have greater ids than all groups of the round.
         if self.round.last().is_some_and(|last| group <= *last) {
             self.unsettled -= 1;
             return self.go_on(run, commands);
@@ -85,7 +85,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Everything of the round is settled: counts it, in dispatch order, and decides.
+    /// The round has settled: counts it, in dispatch order, and decides.
     fn complete_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let tally = self.settle_round(run, commands)?;
         run.observe(|keep_rate| keep_rate.observe(&tally));
@@ -102,8 +102,7 @@ impl Rounds {
         self.decide(run, Some(tally.kept), fruitless, commands)
     }
 
-    /// Judges the round's groups together, for a filter may compare them, and moves them to where they
-    /// belong.
+    /// Judges the round's groups together, because a filter may compare them, and moves each to its place.
     fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<Tally> {
         let round = std::mem::take(&mut self.round);
         let verdicts = run.judge(&round)?;
@@ -118,8 +117,7 @@ impl Rounds {
         Ok(tally)
     }
 
-    /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and
-    /// counts.
+    /// Aborts groups in flight or drawn ahead. Scored groups of the current round are judged and counted.
     fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let first_ahead = self.ahead.front().copied();
         let is_ahead = |group| first_ahead.is_some_and(|first| group >= first);
@@ -141,14 +139,14 @@ impl Rounds {
         run.finish(why, commands)
     }
 
-    /// Forgets finished epochs. Those that kept nothing end the run where as many groups were judged in them
-    /// as the data have prompts: of whole epochs in each.
+    /// Removes finished epochs. Epochs that kept nothing end the run if as many groups were judged in whole
+    /// epochs as the data have prompts.
     fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
         let least = run.settings.num_prompts.unwrap_or(1);
         self.barren.close_epochs(run, least)
     }
 
-    /// Ends a run whose data are over: well, unless it never kept a group.
+    /// Ends a run whose data have ended: finished, unless it never kept a group.
     pub(super) fn finish_exhausted(
         &mut self,
         run: &mut ScheduleRun,
@@ -161,7 +159,7 @@ impl Rounds {
         self.finish(run, why, commands)
     }
 
-    /// Ends the run for want of signal, judged by epochs that kept nothing.
+    /// Ends the run for lack of signal, with epochs that kept nothing as evidence.
     fn stop_fruitless(
         &mut self,
         run: &mut ScheduleRun,
@@ -172,13 +170,13 @@ impl Rounds {
         self.stop_with(run, cause, tally, rounds, commands)
     }
 
-    /// Ends the run for want of signal, judged by this step.
+    /// Ends the run for lack of signal, with this step as evidence.
     fn stop(&mut self, run: &mut ScheduleRun, cause: StopCause, commands: &mut Vec<Command>) -> Result<()> {
         let (tally, rounds) = (run.step.tally, run.step.rounds);
         self.stop_with(run, cause, tally, rounds, commands)
     }
 
-    /// Ends the run for want of signal, judged by a tally of so many rounds.
+    /// Ends the run for lack of signal, with a tally of so many rounds as evidence.
     fn stop_with(
         &mut self,
         run: &mut ScheduleRun,

@@ -1,4 +1,4 @@
-//! What is remembered of a prompt.
+//! What a run remembers of a prompt.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::{PolicyVersion, PromptId};
 
-/// The two ways of a group to be uniform in its outcome.
+/// The two ways in which the outcome of a group can be uniform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// All scored members are correct.
     Easy,
-    /// None is.
+    /// No scored member is correct.
     Hard,
 }
 
 impl Side {
-    /// Of a group with so many scored members, of which so many are correct; `None` of a mixed one, or of
-    /// none.
+    /// The side of a group from its numbers of correct and of scored members; `None` if it is mixed or has no
+    /// scored member.
     pub fn of(num_correct: u32, num_scored: u32) -> Option<Self> {
         match num_correct {
             _ if num_scored == 0 => None,
@@ -29,19 +29,19 @@ impl Side {
     }
 }
 
-/// What the groups of one prompt came to, the latest counting most.
+/// The results of one prompt's groups; the latest counts most.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptHistory {
     /// Groups seen.
     pub num_groups: u64,
-    /// Correct members, each group's share fading with its age.
+    /// Correct members; a group's share fades with its age.
     pub correct: f64,
-    /// Members that are not correct, likewise.
+    /// Members that are not correct, counted in the same way.
     pub wrong: f64,
     /// Version that dispatched the latest group.
     pub version: PolicyVersion,
-    /// How the latest groups were uniform, where the last was, and how many were so in a row.
+    /// If the latest group was uniform: its side, and how many groups in a row were uniform on it.
     pub uniform: Option<(Side, u32)>,
     /// Share of the latest group's scored members that are correct.
     #[serde(default)]
@@ -49,15 +49,15 @@ pub struct PromptHistory {
 }
 
 impl PromptHistory {
-    /// The counts as they are worth at a version: what is older by one counts `memory` times as much.
+    /// The counts as valued at a version: each version of age multiplies them by `memory`.
     pub fn faded(&self, version: PolicyVersion, memory: f64) -> (f64, f64) {
         let age = version.0.saturating_sub(self.version.0);
         let left = memory.powf(age as f64);
         (self.correct * left, self.wrong * left)
     }
 
-    /// Takes in a group of which so many of the scored members were correct. Groups of which none was scored
-    /// say nothing.
+    /// Records a group by its numbers of correct and of scored members. A group without a scored member
+    /// changes nothing.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, version: PolicyVersion, memory: f64) {
         if num_scored == 0 {
             return;
@@ -84,12 +84,12 @@ impl PromptHistory {
 pub struct PromptHistories(BTreeMap<PromptId, PromptHistory>);
 
 impl PromptHistories {
-    /// Of one prompt; `None` before its first group.
+    /// The history of one prompt; `None` before its first group.
     pub fn get(&self, prompt: PromptId) -> Option<&PromptHistory> {
         self.0.get(&prompt)
     }
 
-    /// Takes in a group of a prompt.
+    /// Records a group of a prompt.
     pub fn observe(
         &mut self,
         prompt: PromptId,
@@ -113,7 +113,7 @@ impl PromptHistories {
         self.0.len()
     }
 
-    /// Whether nothing has been seen.
+    /// Whether no prompt has a history.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,21 +1,21 @@
-//! What the probability with which a prompt was selected does in the loss.
+//! How the loss uses the probability with which a prompt was selected.
 
 use crate::choice;
 
 choice! {
-    /// Use in the loss of the probability q with which a prompt was selected.
+    /// How the loss uses the probability q with which a prompt was selected.
     pub enum InclusionWeights {
-        /// The losses of a group's trajectories weigh 1/q, so that the means of an update are those of the
-        /// data without selection.
+        /// A group's trajectories have the weight 1/q in the loss, so that the means of an update are those
+        /// of the data without selection.
         Corrected = "corrected",
-        /// All weigh the same, and metrics say how far that is from the data.
+        /// All weights are equal. Metrics measure how far the trained distribution is from the data.
         Biased = "biased",
-        /// All weigh the same, and only the share of skipped prompts is measured.
+        /// All weights are equal. Only the share of skipped prompts is measured.
         Off = "off",
     }
 }
 
-/// Effective share of a weighted sample: (Σw)² / (m Σw²), 1 where all weights are equal; `None` of no weight.
+/// Effective share of a weighted sample: (Σw)² / (m Σw²), 1 if all weights are equal; `None` without weights.
 ///
 /// Source: Kish, "Survey Sampling", 1965.
 ///

@@ -1,17 +1,17 @@
-//! Which prompts are worth generating from, by what their groups came to before.
-//! A selector looks at the prompts of an epoch in their order and passes over some of them: those whose
-//! groups were uniform again and again teach nothing. It never judges a group; what is generated is filtered
-//! as ever. The probability with which a prompt was taken is known, so that the shift which selection brings
-//! into the trained distribution can be weighted away ([`Selection::inclusion`]).
-//! Everything is a pure function of the histories, the prompt's key and the settings: a run that is killed
-//! and resumed selects as it would have.
+//! Selects the prompts that are worth generating from, by the results of their earlier groups.
+//! A selector goes through the prompts of an epoch in order and passes over some of them: a prompt whose
+//! groups were uniform again and again teaches nothing. It never judges a group; the filter still judges
+//! everything that is generated. The probability with which a prompt was taken is known, so weights can undo
+//! the shift that selection brings into the trained distribution ([`Selection::inclusion`]). Everything is a
+//! pure function of the histories, the prompt's key and the settings. A run that is killed and resumed
+//! selects the same prompts.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `history` | what is remembered of a prompt |
-//! | `zero_variance_skip`, `posterior`, `difficulty_pools` | the selectors, and what they go by beside the histories |
-//! | `inclusion` | what the probability of a selection does in the loss |
-//! | `prompt_selector` | a selector in a run: decides, is told what groups came to, takes back what was not used |
+//! | `history` | what a run remembers of a prompt |
+//! | `zero_variance_skip`, `posterior`, `difficulty_pools` | the selectors, and what they use besides the histories |
+//! | `inclusion` | how the loss uses the probability of a selection |
+//! | `prompt_selector` | the selector in a run: decides, learns the results of groups, takes back unused prompts |
 //! | `report` | how the trained distribution differs from that of the data |
 
 mod difficulty_pools;
@@ -47,11 +47,11 @@ tagged! {
     pub enum Selector, default Shuffle {
         /// Every prompt once an epoch.
         Shuffle(Shuffle) = "shuffle",
-        /// Skips prompts whose last groups were uniform, the more surely the more often in a row (GRESO,
-        /// arXiv 2506.02177).
+        /// Skips prompts whose last groups were uniform, the more surely the longer the series (GRESO, arXiv
+        /// 2506.02177).
         ZeroVarianceSkip(ZeroVarianceSkip) = "zero_variance_skip",
-        /// Takes a prompt with a probability in proportion to that with which its next group is mixed, under
-        /// a Beta posterior of its pass rate, and weights it by one over that probability.
+        /// Takes a prompt with a probability proportional to that of a mixed next group, under a Beta
+        /// posterior of its pass rate, and weights it by the inverse of that probability.
         Posterior(Posterior) = "posterior",
         /// Takes prompts of a hard and of an easy pool with the rates of these pools, and all others always
         /// (the pools of prime-rl).
@@ -60,7 +60,7 @@ tagged! {
 }
 
 impl Selector {
-    /// What the probability of a selection does in the loss.
+    /// How the loss uses the probability of a selection.
     pub fn correction(&self) -> InclusionWeights {
         match self {
             Self::Shuffle(_) => InclusionWeights::Off,
@@ -70,7 +70,7 @@ impl Selector {
         }
     }
 
-    /// Share of what was seen of a prompt that still counts one policy version later.
+    /// Factor by which earlier results of a prompt fade with each policy version.
     fn memory(&self) -> f64 {
         match self {
             Self::Shuffle(_) | Self::ZeroVarianceSkip(_) | Self::DifficultyPools(_) => 1.0,
@@ -79,20 +79,20 @@ impl Selector {
     }
 }
 
-/// Whether a prompt is generated from, and how likely that was.
+/// Whether a prompt is generated from, and with which probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Selection {
     /// Whether it is taken.
     pub is_taken: bool,
-    /// Probability with which it would have been, in (0, 1\].
+    /// Probability with which it was to be taken, in (0, 1\].
     pub inclusion: f64,
 }
 
 impl Selection {
-    /// Taken whatever happens.
+    /// Always taken.
     pub const CERTAIN: Self = Self { is_taken: true, inclusion: 1.0 };
 
-    /// Taken with a probability, decided by a number that is uniform in \[0, 1).
+    /// Taken with this probability; `uniform` is a random number in \[0, 1) that decides it.
     pub fn with_probability(inclusion: f64, uniform: f64) -> Self {
         Self { is_taken: uniform < inclusion, inclusion }
     }

@@ -8,27 +8,27 @@ use crate::random::Key;
 use crate::settings;
 
 settings! {
-    /// Takes a prompt with a probability in proportion to that with which its next group is mixed.
-    /// A prompt's pass rate is Beta(a, b): the prior over all prompts, and what its own groups came to,
-    /// fading with their age. Its next group of n is mixed with probability
+    /// Takes a prompt with a probability proportional to that of a mixed next group.
+    /// A prompt's pass rate is Beta(a, b): the prior over all prompts, plus the results of its own groups,
+    /// which fade with their age. Its next group of n is mixed with probability
     /// `K(a, b) = 1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b)`, and it is taken with probability
-    /// `q = clip(K / (reference K*), floor, 1)`, where `K* = 1 - 2^(1 - n)` is the most that K can be: that
-    /// of a prompt that is solved half of the time. A prompt without history has K of the prior. Weighted by
-    /// 1/q, kept groups are distributed as without selection. Of a group that is begun with some of its
-    /// members, which are to differ, n is the number of these.
+    /// `q = clip(K / (reference K*), floor, 1)`. `K* = 1 - 2^(1 - n)` is the greatest possible K, that of a
+    /// prompt that is solved half of the time. A prompt without history has the K of the prior. Weighted by
+    /// 1/q, kept groups are distributed as without selection. If a group begins with some of its members, n
+    /// is their number: they are the ones that must differ.
     /// Source: the Beta-binomial distribution; the floor and the weights are those of Horvitz and Thompson,
     /// "A generalization of sampling without replacement from a finite universe", 1952.
     #[derive(Copy)]
     pub struct Posterior {
         /// Probability of a mixed group from which on a prompt is always taken, as a share of the greatest
-        /// that there is: 1 - 2^(1 - n), where the prompt is solved half of the time.
+        /// possible: 1 - 2^(1 - n), for a prompt that is solved half of the time.
         reference: f64 = 0.7, Between(0.001, 1.0);
-        /// Least probability with which a prompt is taken, so that none is forgotten and no weight is above
-        /// its inverse.
+        /// Least probability with which a prompt is taken. No prompt is forgotten, and no weight exceeds its
+        /// inverse.
         floor: f64 = 0.05, Between(0.001, 1.0);
-        /// Share of what was seen that still counts one policy version later.
+        /// Factor by which earlier results fade with each policy version.
         memory: f64 = 0.995, Between(0.0, 1.0);
-        /// Use in the loss of the probability with which a prompt was taken.
+        /// How the loss uses the probability with which a prompt was taken.
         correction: InclusionWeights = InclusionWeights::Corrected;
     }
 }
@@ -38,13 +38,13 @@ fn all_correct(a: f64, b: f64, n: u32) -> f64 {
     (0..n).map(|j| (a + f64::from(j)) / (a + b + f64::from(j))).product()
 }
 
-/// The greatest probability that a group of n is mixed: of a pass rate of one half.
+/// The greatest probability that a group of n is mixed, reached at a pass rate of one half.
 fn greatest_mixed(n: u32) -> f64 {
     if n < 2 { 0.0 } else { 1.0 - 0.5_f64.powf(f64::from(n - 1)) }
 }
 
 impl Posterior {
-    /// Probability that a group of n is mixed where the pass rate is Beta(a, b). Zero for n below 2.
+    /// Probability that a group of n is mixed if the pass rate is Beta(a, b). Zero for n below 2.
     ///
     /// ```
     /// use tamis_core::schedule::selector::Posterior;
@@ -67,8 +67,8 @@ impl Posterior {
         Self::mixed(a, b, n)
     }
 
-    /// Whether a prompt is taken; `key` is that of the draw. For n below 2, of which no group is mixed, it is
-    /// taken with the least probability.
+    /// Whether a prompt is taken; `key` is the key of the draw. For n below 2 no group is mixed: the prompt
+    /// is then taken with the least probability.
     pub fn select(
         &self,
         prior: &PassRatePrior,
@@ -85,10 +85,10 @@ impl Posterior {
     }
 }
 
-/// The Beta distribution of pass rates over prompts, fitted by its first two moments to the groups seen, each
-/// weighted by one over the probability with which it was taken.
-/// With c correct of n, c/n estimates the mean and c(c - 1)/(n(n - 1)) the mean square without bias: of
-/// members that were begun whatever the others came to.
+/// The Beta distribution of pass rates over prompts, fitted by its first two moments to the groups seen. Each
+/// group is weighted by the inverse of the probability with which its prompt was taken. With c correct of n,
+/// c/n is an unbiased estimate of the mean and c(c - 1)/(n(n - 1)) of the mean square, as long as the n
+/// members were begun whatever the results of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassRatePrior {
@@ -97,15 +97,15 @@ pub struct PassRatePrior {
     square: f64,
 }
 
-/// Share of the fit that is left after each further group: some thousand groups count.
+/// Factor of the fit's weight with each further group: some thousand groups count.
 pub(super) const PRIOR_MEMORY: f64 = 0.9998;
 
-/// Groups that the fit begins from, as if they had been seen: of pass rates that are uniform.
+/// Weight with which the fit begins, in groups with uniformly distributed pass rates.
 const UNIFORM_GROUPS: f64 = 16.0;
 
 impl PassRatePrior {
-    /// Takes in a group that was taken with a probability, by the members with which it was begun; groups
-    /// before it count `memory` times as much as they did.
+    /// Adds a group by the members with which it was begun and the probability with which its prompt was
+    /// taken. Earlier groups then count `memory` times as much as before.
     pub fn observe(&mut self, num_correct: u32, num_scored: u32, inclusion: f64, memory: f64) {
         if num_scored < 2 {
             return;
@@ -116,14 +116,14 @@ impl PassRatePrior {
         self.square = memory * self.square + weight * c * (c - 1.0) / (n * (n - 1.0));
     }
 
-    /// a and b of the pass rate of one prompt, after what its own groups came to.
+    /// a and b of one prompt's pass rate, given the results of its own groups.
     pub fn after(&self, history: Option<&PromptHistory>, version: PolicyVersion, memory: f64) -> (f64, f64) {
         let (a, b) = self.parameters();
         let (correct, wrong) = history.map_or((0.0, 0.0), |history| history.faded(version, memory));
         (a + correct, b + wrong)
     }
 
-    /// a and b, each at least 0.02 and at most 100 together.
+    /// a and b, each at least 0.02 and at most 100 in sum.
     pub fn parameters(&self) -> (f64, f64) {
         let total = self.weight + UNIFORM_GROUPS;
         let mean = ((self.mean + UNIFORM_GROUPS / 2.0) / total).clamp(1e-3, 1.0 - 1e-3);

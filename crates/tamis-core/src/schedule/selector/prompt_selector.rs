@@ -1,4 +1,4 @@
-//! A selector in a run: it decides which prompts are taken, and learns what their groups came to.
+//! The selector in a run: it decides which prompts are taken, and learns from the results of their groups.
 
 use std::collections::BTreeSet;
 
@@ -10,21 +10,21 @@ use crate::filter::{GroupStatistics, OutcomeScale};
 use crate::group::{Group, PolicyVersion, PromptId};
 use crate::random::{Key, Purpose};
 
-/// A prompt whose turn it is in a pass over the data.
+/// The next prompt in a pass over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The pass, from 0.
     pub epoch: u64,
     /// The prompt.
     pub prompt: PromptId,
-    /// Probability with which it was taken before, where it was, and then given back: it is not decided on
+    /// Probability with which it was taken before, if it was taken and then given back: it is not decided on
     /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inclusion: Option<f64>,
 }
 
 impl Candidate {
-    /// Of which nothing is decided.
+    /// A candidate on which nothing has been decided.
     pub fn new(epoch: u64, prompt: PromptId) -> Self {
         Self { epoch, prompt, inclusion: None }
     }
@@ -43,7 +43,7 @@ struct Decided {
     is_taken: bool,
 }
 
-/// What a judged group came to, as selection sees it.
+/// The result of a judged group, as selection sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct JudgedGroup {
     /// Its prompt.
@@ -54,18 +54,18 @@ pub struct JudgedGroup {
     pub inclusion: f64,
     /// Members with a metric.
     pub num_scored: u32,
-    /// Members that are correct. Of a group whose members differ at least one is and one is not, whatever the
-    /// scale of the metric: it teaches something.
+    /// Members that are correct. If the members of a group differ, at least one counts as correct and one as
+    /// wrong, whatever the scale of the metric: the group has something to teach.
     pub num_correct: u32,
-    /// Those with a metric of the members with which it was begun: all, unless it was begun with a part of
-    /// them ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)). Of these every group has as
-    /// many, whatever they came to.
+    /// Members with a metric among those with which the group was begun: all, unless it was begun with some
+    /// of them ([`screen_first`](crate::schedule::ScheduleSettings::screen_first)). Every group has the same
+    /// number of these, whatever its result.
     pub first_scored: u32,
-    /// Those of them that are correct, counted likewise.
+    /// Those of them that are correct, counted in the same way.
     pub first_correct: u32,
 }
 
-/// Members with a metric, and those of them that are correct.
+/// Number of members with a metric, and number of correct ones.
 fn count(values: &[f64], scale: Option<OutcomeScale>) -> (u32, u32) {
     let statistics = GroupStatistics::of(values, scale);
     let num_scored = statistics.num_scored as u32;
@@ -77,7 +77,7 @@ fn count(values: &[f64], scale: Option<OutcomeScale>) -> (u32, u32) {
 }
 
 impl JudgedGroup {
-    /// Of a group by the filter's metric of its members \[G\], begun with `first` of them.
+    /// From the filter's metric of the group's members \[G\]; the group was begun with `first` of them.
     pub fn of(
         group: &Group,
         values: &[f64],
@@ -92,11 +92,11 @@ impl JudgedGroup {
     }
 }
 
-/// What a selector has learnt and decided, between two steps: all that a checkpoint must hold.
+/// Everything that a selector has learnt and decided between two steps: the part that a checkpoint must hold.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorState {
-    /// Of the prompts that were generated from.
+    /// Histories of the prompts that were generated from.
     pub histories: PromptHistories,
     /// Distribution of pass rates over prompts.
     pub prior: PassRatePrior,
@@ -113,10 +113,10 @@ pub struct SelectorState {
 
 /// Decides which prompts of an epoch are generated from.
 ///
-/// It learns when a step is closed, from the groups that were judged in it and whose prompts do not go back,
-/// in the order of their dispatch: what is drawn within a step does not depend on which group ends first.
-/// Prompts that were drawn ahead and not used go back, with those that were skipped among them, and are
-/// decided on anew.
+/// It learns when a step is closed, from the groups that were judged in the step and whose prompts do not go
+/// back, in the order of their dispatch. What is drawn within a step therefore does not depend on which group
+/// ends first. Prompts that were drawn ahead and not used go back, together with the skipped ones among them,
+/// and are decided on again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptSelector {
     settings: Selector,
@@ -126,8 +126,8 @@ pub struct PromptSelector {
 }
 
 impl PromptSelector {
-    /// A selector of a run that has learnt this much; `None` where every prompt is taken. A group is kept
-    /// where its first `group_size` members differ: n, or those with which it is begun.
+    /// The selector of a run that has learnt this much; `None` if every prompt is taken. A group is kept if
+    /// its first `group_size` members differ: n, or those with which it is begun.
     pub fn new(
         settings: Selector,
         seed: u64,
@@ -144,12 +144,12 @@ impl PromptSelector {
         &self.settings
     }
 
-    /// Members by which a group is kept: n, or those with which it is begun.
+    /// Members that decide whether a group is kept: n, or those with which it is begun.
     pub fn group_size(&self) -> u32 {
         self.group_size
     }
 
-    /// What to save.
+    /// The state to save.
     pub fn state(&self) -> &SelectorState {
         &self.state
     }
@@ -171,10 +171,11 @@ impl PromptSelector {
         }
     }
 
-    /// Decides on the candidates of an epoch, in their order, until `n` of them are taken or none is left;
-    /// whether none is left. It goes on to the last of them where nothing more would be taken, so that an
-    /// epoch ends with its last taken prompt. Without a selector every candidate is taken.
-    /// Of a whole epoch of which nothing would be taken the likeliest candidate is taken: it would look like
+    /// Decides on the candidates of an epoch, in their order, until `n` of them are taken or none is left.
+    /// Returns whether none is left. If none of the remaining candidates would be taken it also decides on
+    /// these, so that an epoch ends with its last taken prompt. Without a selector every candidate is taken.
+    /// If nothing in a whole epoch would be taken, the likeliest candidate is taken: otherwise the data would
+    /// seem to have no prompts.
     /// data without a prompt.
     pub fn decide_next(
         selector: Option<&Self>,
@@ -210,7 +211,7 @@ impl PromptSelector {
         (decided, true)
     }
 
-    /// Takes in decisions that are carried out, in the order of the candidates.
+    /// Records decisions that are carried out, in the order of the candidates.
     pub fn note(&mut self, candidate: Candidate, selection: Selection) {
         let Selection { is_taken, inclusion } = selection;
         self.state.num_considered += 1;
@@ -218,9 +219,9 @@ impl PromptSelector {
         self.state.ahead.push(Decided { candidate, inclusion, is_taken });
     }
 
-    /// Prompts go back that were drawn and not used, each with the probability with which it was taken: the
-    /// candidates that come next. Decisions after the last one that stays are undone, those on skipped
-    /// prompts too.
+    /// Returns the drawn and unused prompts, which are the next candidates, each with the probability with
+    /// which it was taken. Decisions after the last one that stays are undone, including those on skipped
+    /// prompts.
     pub fn give_back(&mut self, returned: &[Candidate]) -> Vec<Candidate> {
         let goes_back: BTreeSet<(u64, PromptId)> = returned.iter().map(Candidate::place).collect();
         let ahead = &mut self.state.ahead;

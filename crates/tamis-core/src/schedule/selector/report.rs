@@ -1,4 +1,4 @@
-//! How the trained distribution differs from that of the data, as far as the histories know it.
+//! How the trained distribution differs from that of the data, as far as the histories show.
 
 use super::{InclusionWeights, Posterior, PromptSelector, effective_share};
 use crate::group::{PolicyVersion, PromptId};
@@ -28,7 +28,7 @@ impl Sides {
     }
 }
 
-/// Facts about the selection of a step, by name as logged. What is not known is left out.
+/// Facts about the selection of a step, by name as logged. Unknown facts are left out.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SelectionReport {
     named: Vec<(&'static str, f64)>,
@@ -42,13 +42,14 @@ impl SelectionReport {
 }
 
 impl PromptSelector {
-    /// Reports on a step that trained groups of these prompts, each taken with that probability, at a
-    /// version.
+    /// Report on a step that trained groups of these prompts at this version, each with the probability with
+    /// which its prompt was taken.
     ///
     /// A prompt's pass rate is the mean of its posterior, the present step's groups included.
-    /// `selector/..._share` is over the trained groups, `_share_weighted` over the same weighted by 1/q,
-    /// `_share_data` over all prompts with a history, and `_share_blind` over these weighted by the
-    /// probability that their next group is mixed: what would be trained on without selection.
+    /// `selector/..._share` is over the trained groups, and `_share_weighted` over the same weighted by 1/q.
+    /// `_share_data` is over all prompts with a history, and `_share_blind` over these weighted by the
+    /// probability that their next group is mixed: the distribution that would be trained on without
+    /// selection.
     pub fn report(&mut self, trained: &[(PromptId, f64)], version: PolicyVersion) -> SelectionReport {
         let (num_considered, num_skipped) = self.take_counts();
         let mut named = Vec::new();

@@ -1,4 +1,4 @@
-//! GRESO: prompts whose groups were uniform are skipped, the more surely the more often in a row.
+//! GRESO: skips prompts whose groups were uniform; the longer the series, the more surely.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,31 +7,31 @@ use crate::random::Key;
 use crate::settings;
 
 settings! {
-    /// Skips a prompt whose last z groups were uniform on one side with probability `1 - max(p^z, floor)`.
-    /// p begins at a half on each side and follows the share of generated groups that are uniform there: one
-    /// step down where it is at least its target, else one up, within bounds. Easy and hard prompts have
-    /// targets of their own: twice as much may be spent on hard ones.
+    /// Skips a prompt whose last z groups were uniform on one side with probability `1 - max(p^z, floor)`. p
+    /// begins at a half on each side and follows the share of generated groups that are uniform on that side:
+    /// it goes one step down if the share is at least its target, else one step up, within bounds. Easy and
+    /// hard prompts have separate targets: by default twice as much may be spent on hard ones.
     /// Source: Zheng et al., "Act Only When It Pays" (GRESO), arXiv 2506.02177, with the constants of the
     /// authors' code.
     ///
     /// # Differs from
-    /// The authors' code takes a group for uniform where the mean of its scores is at least 0.98 or at most
-    /// 0.11; here where all or none of its scored members are correct.
+    /// The authors' code treats a group as uniform if the mean of its scores is at least 0.98 or at most
+    /// 0.11; tamis does if all or none of its scored members are correct.
     #[derive(Copy)]
     pub struct ZeroVarianceSkip {
         /// Target share of generated groups that are all correct.
         easy_target: f64 = 0.25 / 3.0, Between(0.0, 1.0);
-        /// Target share of generated groups of which no member is correct.
+        /// Target share of generated groups that have no correct member.
         hard_target: f64 = 0.5 / 3.0, Between(0.0, 1.0);
-        /// Change of a rate after a step.
+        /// Change of p after a step.
         step: f64 = 0.01, Between(0.0, 1.0);
         /// Least probability with which a prompt is taken.
         floor: f64 = 0.01, Between(0.001, 1.0);
-        /// Smallest rate p that a side may come to: how surely its prompts are skipped at most.
+        /// Lower bound of the rate p: limits how surely prompts of a side are skipped.
         least_rate: f64 = 0.05, Between(0.0, 1.0);
-        /// Largest rate p that a side may come to: how much of it is explored at most.
+        /// Upper bound of the rate p: limits how often prompts of a side are explored.
         greatest_rate: f64 = 0.95, Between(0.0, 1.0);
-        /// Use in the loss of the probability with which a prompt was taken.
+        /// How the loss uses the probability with which a prompt was taken.
         correction: InclusionWeights = InclusionWeights::Biased;
     }
 }
@@ -40,9 +40,9 @@ settings! {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SkipRates {
-    /// Of all-correct prompts.
+    /// For all-correct prompts.
     pub easy: f64,
-    /// Of prompts of which nothing is correct.
+    /// For prompts without a correct member.
     pub hard: f64,
 }
 
@@ -53,7 +53,7 @@ impl Default for SkipRates {
 }
 
 impl SkipRates {
-    /// After a step that generated so many groups, of which so many were uniform on each side.
+    /// The rates after a step that generated `num_groups` groups, with so many uniform ones on each side.
     #[must_use]
     pub fn after(self, settings: &ZeroVarianceSkip, num_groups: u64, num_easy: u64, num_hard: u64) -> Self {
         if num_groups == 0 {
@@ -72,8 +72,8 @@ impl SkipRates {
 }
 
 impl ZeroVarianceSkip {
-    /// Whether a prompt is taken; `key` is that of the draw. A prompt without history, or whose last group
-    /// was mixed, always is.
+    /// Whether a prompt is taken; `key` is the key of the draw. A prompt is always taken if it has no history
+    /// or its last group was mixed.
     pub fn select(&self, rates: &SkipRates, history: Option<&PromptHistory>, key: Key) -> Selection {
         let Some((side, times)) = history.and_then(|history| history.uniform) else {
             return Selection::CERTAIN;

@@ -22,8 +22,8 @@ impl Streaming {
         self.go_on(run, commands)
     }
 
-    /// Hands out what is ready, closes the step where it is full, draws where there is room, and ends what
-    /// cannot go on.
+    /// Hands out ready mini-batches, closes the step if it is full, draws if there is room, and ends what
+    /// cannot continue.
     pub(super) fn go_on(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         if run.phase == Phase::Ended {
             return Ok(());
@@ -61,7 +61,7 @@ impl Streaming {
         Ok(())
     }
 
-    /// Whether the present step has neither dispatched nor kept anything.
+    /// Whether the present step has dispatched and kept nothing.
     fn is_untouched(&self, run: &ScheduleRun) -> bool {
         self.handed == 0 && run.ledger.num_kept() == 0 && run.ledger.num_in_flight() == 0
     }
@@ -80,8 +80,8 @@ impl Streaming {
                 let keep = run.keep_rate.upper_estimate();
                 let lacking = lacking as f64;
                 let deviation = if run.max_lag() > 0 { (lacking * (1.0 - keep)).sqrt() } else { 0.0 };
-                // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum
-                // below holds.
+                // Never negative: either the deviation is smaller than `lacking`, or `lacking` is 0 or 1 and
+                // the maximum below applies.
                 (((lacking - deviation) / keep) as u64).max(1).saturating_sub(undecided)
             }
             Admission::Replace { chunk } if undecided < lacking => {
@@ -101,15 +101,15 @@ impl Streaming {
         usize::try_from(room.min(free).min(left)).unwrap_or(usize::MAX)
     }
 
-    /// Forgets epochs whose groups are all settled. Those that kept nothing end the run where as many groups
-    /// were judged in them as the data have prompts; where that is not known, a round's worth.
+    /// Removes epochs whose groups are all settled. Epochs that kept nothing end the run if as many groups
+    /// were judged in them as the data have prompts; if that number is not known, a round's worth.
     fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<Fruitless> {
         let a_round = run.settings.gen_batch_size as u64;
         let least = run.settings.num_prompts.unwrap_or(a_round);
         self.barren.close_epochs(run, least)
     }
 
-    /// Nothing more is drawn now: waits for what is in flight, or ends the step.
+    /// Nothing more is drawn now: waits for groups in flight, or ends the step.
     fn wait_or_end(
         &mut self,
         run: &mut ScheduleRun,
@@ -121,7 +121,7 @@ impl Streaming {
         }
         let has_any = self.handed + run.ledger.num_ready() > 0;
         if has_room {
-            // The data are over.
+            // The data have ended.
             let use_partial = run.settings.on_exhausted == OnExhausted::UsePartial;
             if use_partial && has_any {
                 return self.close_partial(run, commands);
@@ -130,7 +130,7 @@ impl Streaming {
                 return self.skip(run, SkipReason::DataExhausted, commands);
             }
             if self.handed > 0 {
-                // The next step finds nothing, and finishes.
+                // The next step finds nothing, and finishes the run.
                 return self.close_trained(run, commands);
             }
             if let Some(Fruitless { cause, tally, .. }) = self.barren.of_whole_run(run) {
@@ -138,7 +138,7 @@ impl Streaming {
             }
             return run.finish(run.why_exhausted(), commands);
         }
-        // The step has dispatched all that it may.
+        // The step has dispatched as many groups as it may.
         match run.settings.on_limit {
             OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
             // The others are refused at the start.
@@ -149,7 +149,7 @@ impl Streaming {
         }
     }
 
-    /// Gives the step up; one of which a part was handed out is trained as far as it came.
+    /// Abandons the step. If a part of it was handed out, that part is trained.
     pub(super) fn give_up(
         &mut self,
         run: &mut ScheduleRun,
@@ -168,7 +168,7 @@ impl Streaming {
 
     fn close_trained(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<()> {
         let close = run.close_trained(commands)?;
-        // What the step did not take is the next one's.
+        // The rest of the batch belongs to the next step.
         self.handed = run.settings.train_batch_size;
         commands.push(Command::StepClosed(Box::new(close)));
         Ok(())
@@ -181,7 +181,7 @@ impl Streaming {
         Ok(())
     }
 
-    /// Ends the run for want of signal, judged by this step.
+    /// Ends the run for lack of signal, with this step as evidence.
     pub(super) fn stop(
         &mut self,
         run: &mut ScheduleRun,
@@ -201,7 +201,7 @@ impl Streaming {
         commands: &mut Vec<Command>,
     ) -> Result<()> {
         if run.phase == Phase::Open && self.handed > 0 {
-            // What was handed out is trained first.
+            // Mini-batches that were handed out are trained first.
             self.stop_next = Some((cause, tally, rounds));
             return self.close_trained(run, commands);
         }

@@ -27,7 +27,7 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
     let own = (1usize..7, 1usize..20, prop::option::of(2usize..4), on_limit, surplus);
     (world::settings(), own).prop_map(
         |(run, (mini_batch_size, max_in_flight, screen_first, on_limit, surplus))| {
-            // Only if it says something, and can.
+            // Only if the filter can judge by the first members and there are fewer of them than n.
             let screen_first = screen_first.filter(|first| run.filter.is_some() && *first < run.group_size);
             let run = ScheduleSettings { screen_first, on_limit, surplus, ..run };
             StreamingSettings { run, mini_batch_size, max_in_flight }
@@ -39,20 +39,20 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
 struct InFlight {
     group: GroupId,
     members_told: usize,
-    /// Members that are begun.
+    /// Number of begun members.
     begun: usize,
 }
 
 #[derive(Debug, Default, PartialEq)]
 struct Story {
-    /// The events with the commands that answered them, as JSON.
+    /// The events and the commands in answer to them, as JSON.
     lines: Vec<String>,
     /// Prompts trained on, step by step.
     trained: Vec<Vec<PromptOf>>,
     is_ended: bool,
 }
 
-/// The driver's side: prompts, groups in flight, answers that are due.
+/// The driver's side: prompts, groups in flight, pending answers.
 struct Driver<'a> {
     world: &'a World,
     settings: &'a StreamingSettings,
@@ -60,19 +60,19 @@ struct Driver<'a> {
     prompts: Prompts,
     version: u64,
     flying: Vec<InFlight>,
-    /// Groups that the machine still has.
+    /// Groups that the machine still holds.
     held: BTreeSet<GroupId>,
     /// Handed out and not closed.
     handed: Vec<GroupId>,
     due: VecDeque<Event>,
     aborting: Vec<GroupId>,
-    /// What was generated as told so far, of everything.
+    /// Everything reported so far as generated.
     spent: Spent,
-    /// That of trained groups.
+    /// The part of it that was spent on trained groups.
     spent_on_trained: Spent,
     ends: BTreeMap<GroupId, &'static str>,
     left_behind: Accounting,
-    /// Members that were begun of all groups.
+    /// Number of begun members of all groups.
     members_begun: u64,
     story: Story,
     lags: Vec<u64>,
@@ -226,9 +226,9 @@ impl<'a> Driver<'a> {
         assert_eq!(held, self.held);
     }
 
-    /// The next event: one that is due, or something of a group in flight, as the dice say.
+    /// The next event: a pending one, or a random one of a group in flight.
     fn next_event(&mut self, dice: Key, turn: u64) -> Option<Event> {
-        // Nothing else happens between a draw and its answer: prompts are at hand.
+        // Nothing happens between a draw and its answer: prompts are at hand.
         if matches!(self.due.front(), Some(Event::Dispatched { .. })) {
             return self.due.pop_front();
         }
@@ -242,7 +242,7 @@ impl<'a> Driver<'a> {
         }
         if pick < self.due.len() + self.aborting.len() {
             let group = self.aborting.swap_remove(pick - self.due.len());
-            // Or it was done before it heard of it.
+            // Or it finished before the abort reached it.
             return Some(if dice.with(turn).below(1, 2) == 0 {
                 Event::Aborted { group, spent: Spent::on_answer(3) }
             } else {
@@ -277,8 +277,8 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Plays a run to its end, checking every law on the way; `timing` decides what happens when, and
-    /// `resume` replaces the machine by its serialised self before every event.
+    /// Runs to the end and checks every law on the way. `timing` decides when things happen; with `resume`
+    /// the machine is replaced by its deserialised state before every event.
     fn play(mut self, timing: u64, resume: bool) -> Story {
         let dice = Key::new(timing, Purpose::Shuffle);
         for turn in 0.. {
@@ -321,7 +321,7 @@ impl<'a> Driver<'a> {
             let line = serde_json::to_string(&event).unwrap();
             let commands = self.machine.handle(event).unwrap();
             if let Some((group, spent)) = screened.filter(|(group, _)| !self.machine.awaits(*group)) {
-                // What was generated for a group that goes on is told with the rest of it.
+                // What was generated for a continuing group is reported with the rest of it.
                 self.spent += spent;
                 assert_eq!(self.machine.num_begun(group), None);
             }
@@ -329,7 +329,7 @@ impl<'a> Driver<'a> {
             self.carry_out(&commands);
         }
         if self.story.is_ended {
-            // What was given up is answered when the run has ended, and still counts.
+            // Aborted groups are answered after the end of the run, and still count.
             for group in std::mem::take(&mut self.aborting) {
                 self.spent += Spent::on_answer(11);
                 let last = Event::Aborted { group, spent: Spent::on_answer(11) };
@@ -392,9 +392,9 @@ proptest! {
         let run = ScheduleSettings {
             order: FillOrder::Dispatch,
             surplus: Surplus::Discard,
-            // How many groups in a row are dropped depends on which come first.
+            // The number of dropped groups in a row depends on their order.
             on_empty_round: OnEmptyRound::Retry { times: None },
-            // And so does how much the keep rate is known to be at any time.
+            // So does the certainty of the keep rate at any time.
             max_num_gen_batches: match settings.run.max_num_gen_batches {
                 RoundLimit::Auto => RoundLimit::None,
                 limit => limit,
@@ -405,11 +405,11 @@ proptest! {
         let world = World { cancel_after: None, ..world };
         let target = settings.run.train_batch_size;
         let (first, second) = (play(&world, &settings, first, false), play(&world, &settings, second, false));
-        // A run without signal may end a few groups earlier or later: how many were dispatched in vain is a
-        // matter of timing.
+        // A run without signal may end a few groups earlier or later: timing decides how many were dispatched
+        // in vain.
         let (short, long) =
             if first.trained.len() <= second.trained.len() { (first, second) } else { (second, first) };
-        // Its last batch is short, even where the driver asked for no more before the end was said.
+        // Its last batch may be short, even if the driver asked for no more before the end was reported.
         for (i, (batch, other)) in short.trained.iter().zip(&long.trained).enumerate() {
             let common = batch.len().min(other.len());
             let is_full = common == target;

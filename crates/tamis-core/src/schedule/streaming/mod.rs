@@ -1,20 +1,22 @@
-//! The policy of `streaming` mode: group by group, a replacement for every group that is dropped. What it
-//! promises is said at [`Scheduler::streaming`](super::Scheduler::streaming).
+//! The policy of `streaming` mode: group by group, with a replacement for every dropped group. Its guarantees
+//! are listed at [`Scheduler::streaming`](super::Scheduler::streaming).
 //!
 //! # Admission
-//! Of T groups a step, and a bound η on their lag (0 with `surplus: discard`), at most
+//! The number of groups in flight whose verdict is open (*undecided*) is bounded by
 //!
 //! ```text
 //! undecided <= ((η + 1) T - handed out - secured) / k
 //! ```
 //!
-//! groups are in flight whose verdict is open (with `surplus: carry` less a deviation of what they will come
-//! to, (1 - k)^½ of the square root of the numerator: what is kept beyond it would grow too old), where k is
-//! the keep rate of the last groups (1 before any is known), and a group is *secured* when it was kept or is
-//! certain to be: under the variance filter from the first member on that scores otherwise than another. This
-//! is Little's law for a sieve (AReaL and SkyRL leave the 1/k out and keep their servers 1 - k empty). So
-//! groups are hardly ever too old, and a kept group costs 1/k generated ones and the handful that is in
-//! flight when the last step is full.
+//! T is the number of groups of a step, η the bound on their lag (0 with `surplus: discard`), and k the keep
+//! rate of the last groups (1 before any is known). A group is *secured* if it was kept or is certain to be:
+//! under the variance filter, as soon as two members score differently. With `surplus: carry` the bound is
+//! lower by a deviation of the number of groups that will be kept, (1 - k)^½ of the square root of the
+//! numerator: groups kept beyond it would grow too old.
+//!
+//! This is Little's law for a sieve (AReaL and SkyRL omit the 1/k and leave 1 - k of their servers idle).
+//! Groups are rarely too old, and a kept group costs 1/k generated ones plus the few that are in flight when
+//! the last step is full.
 
 mod decide;
 #[cfg(test)]
@@ -36,35 +38,35 @@ use crate::group::GroupId;
 /// The choices of a streaming run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamingSettings {
-    /// Sizes, limits and ends, as for rounds. `gen_batch_size` is the unit of limits alone; `size`,
+    /// Sizes, limits and ends, as for rounds. `gen_batch_size` is only the unit of limits; `size`,
     /// `rounds_in_flight` and `refill` are not read.
     pub run: ScheduleSettings,
-    /// Groups of a mini-batch: so many are handed out as soon as they are ready. `train_batch_size` and more:
-    /// the batch is handed out whole.
+    /// Groups of a mini-batch: as soon as this many are ready, they are handed out. At `train_batch_size` or
+    /// more, the batch is handed out whole.
     pub mini_batch_size: usize,
-    /// Groups in flight, at most.
+    /// Maximum number of groups in flight.
     pub max_in_flight: usize,
 }
 
-/// Number of groups that are started.
+/// How many groups are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
-    /// As many as the batch probably lacks, over the keep rate seen so far.
+    /// As many as the batch probably lacks, divided by the keep rate so far.
     #[default]
     KeepRate,
     /// Another `chunk` whenever fewer groups are in flight, kept or handed out than the steps within the
-    /// bound on lag want, as if all were kept: OpenRLHF and the asynchronous systems with a chunk of 1, slime
-    /// with its `over_sampling_batch_size`.
+    /// bound on lag need, as if all were kept. OpenRLHF and the asynchronous systems do this with a chunk of
+    /// 1, slime with its `over_sampling_batch_size`.
     Replace {
         /// Groups started at once.
         chunk: usize,
     },
-    /// As many as may be in flight, whatever is kept already, as prime-rl does.
+    /// As many as may be in flight, however many are already kept, as in prime-rl.
     Saturate,
 }
 
-/// State of the groups that are handed out and drawn.
+/// State of the groups that were drawn and handed out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Streaming {
@@ -72,15 +74,15 @@ pub(super) struct Streaming {
     max_in_flight: usize,
     #[serde(default)]
     admission: Admission,
-    /// Steps trained when the present step was opened; `None` before the first.
+    /// Number of steps trained when the present step was opened; `None` before the first.
     window: Option<u64>,
-    /// Groups handed out in that step; all of them once it is closed.
+    /// Number of groups handed out in the step; all of them once it is closed.
     handed: usize,
-    /// Groups settled since one was last kept.
+    /// Groups settled since the last kept one.
     settled_in_vain: u64,
-    /// The cause that ends the run once the mini-batches that were handed out are trained.
+    /// The cause that ends the run once the handed-out mini-batches are trained.
     stop_next: Option<(StopCause, Tally, u64)>,
-    /// The last epochs, where they kept nothing.
+    /// The last epochs, if they kept nothing.
     barren: Barren,
 }
 
@@ -132,7 +134,7 @@ impl Streaming {
         self.go_on(run, commands)
     }
 
-    /// A group is complete or has failed: judges it, and goes on.
+    /// A group is complete or has failed: judges it, and continues.
     pub(super) fn finished(
         &mut self,
         run: &mut ScheduleRun,
@@ -143,7 +145,7 @@ impl Streaming {
         self.settled(run, group, verdict, commands)
     }
 
-    /// A finished group has its verdict, or has failed: counts it, and goes on.
+    /// A finished group has its verdict or has failed: counts it, and continues.
     pub(super) fn settled(
         &mut self,
         run: &mut ScheduleRun,
@@ -183,7 +185,7 @@ impl Streaming {
     }
 }
 
-/// Groups as rounds of `gen_batch_size`, begun ones counted.
+/// Groups in rounds of `gen_batch_size`; a begun round counts.
 fn rounds(run: &ScheduleRun, groups: u64) -> u64 {
     groups.div_ceil(run.settings.gen_batch_size.max(1) as u64)
 }
