@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time until the first message that answers are still missing; after that, each time this doubles.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Servers that score cannot be asked.
+/// Scoring servers that cannot be used.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The client could not be set up.
@@ -36,7 +36,7 @@ pub enum ConnectError {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AskLimits {
-    /// Longest time of one answer.
+    /// Time limit of one answer.
     pub timeout: Duration,
     /// Most attempts for one request, at least 1.
     pub max_attempts: u32,
@@ -44,7 +44,7 @@ pub(crate) struct AskLimits {
     pub concurrency: usize,
 }
 
-/// What becomes of a request after a fault that may pass.
+/// Whether a request is retried after a fault that may pass.
 pub(crate) enum AfterFault {
     /// It is tried again until its attempts are used up.
     Counts,
@@ -77,16 +77,16 @@ pub(crate) struct ScoringServers {
     addresses: Vec<Address>,
     key: Option<String>,
     client: Mutex<HttpClient>,
-    /// The server that is asked next.
+    /// The next server in turn.
     next: AtomicUsize,
     name: String,
-    /// What answers there, for messages: `judge`.
+    /// The kind of server, for messages: `judge`.
     what: &'static str,
     listener: Arc<dyn Listener>,
 }
 
 impl ScoringServers {
-    /// Nothing is asked yet.
+    /// Sends no request yet.
     pub(crate) fn new(
         addresses: Vec<Address>,
         key: Option<String>,

@@ -20,7 +20,7 @@ const UNIT: usize = 1 << 10;
 pub struct BodyLimits {
     /// Bytes, at most.
     pub most: usize,
-    /// Longest time until all of it is there.
+    /// Time limit for the whole body.
     pub patience: Duration,
 }
 
@@ -29,7 +29,7 @@ pub struct BodyLimits {
 pub enum BodyFault {
     /// It has more bytes than these.
     TooLarge(usize),
-    /// It was not there in time.
+    /// The body was late.
     Slow(Duration),
     /// Other bodies took all the room for as long as one may take.
     NoRoom,
@@ -37,32 +37,31 @@ pub enum BodyFault {
     Broken(String),
 }
 
-/// Room for the long bodies that a server holds at once, whoever sends them. The room of a body is taken
-/// before anything of it is read, so bodies that never end keep others from being read and not from being
-/// finished.
+/// Room for the long bodies that a server holds at once, from all clients together. The room of a body
+/// is taken before any of it is read. So bodies that never end keep others from being started, but not
+/// from being finished.
 pub struct BodyRoom {
     units: Arc<Semaphore>,
     turn: Arc<Semaphore>,
 }
 
-/// A body, and the room that it takes.
+/// A body and its room.
 pub struct HeldBody {
-    /// All of it.
+    /// The whole body.
     pub bytes: Vec<u8>,
     /// Its share of [`BodyRoom`], if it is a long one.
     pub room: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyRoom {
-    /// For so many bodies of so many bytes.
+    /// Room for `count` bodies of `bytes` bytes.
     pub fn new(count: usize, bytes: usize) -> Self {
         let units = bytes.div_ceil(UNIT).saturating_mul(count);
         let units = Semaphore::new(units.min(Semaphore::MAX_PERMITS));
         Self { units: Arc::new(units), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Waits until no other long body is being taken apart: what a body becomes takes many times its own
-    /// bytes.
+    /// Waits until no other long body is being parsed: a parsed body takes many times its own bytes.
     pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         self.turn.clone().acquire_owned().await.ok()
     }
@@ -76,7 +75,7 @@ impl BodyRoom {
             return Err(BodyFault::TooLarge(most));
         }
         let mut held = HeldBody { bytes: Vec::new(), room: None };
-        // As many as are announced; in chunks nothing is.
+        // The announced length; a chunked body announces none.
         let needed = announced.exact().map_or(most, |length| length as usize);
         let mut has_room = needed <= SHORT;
         loop {

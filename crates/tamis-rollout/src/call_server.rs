@@ -1,8 +1,8 @@
-//! A server of calls that are answered one after the other by the thread that owns what they work on.
+//! A server whose calls are answered one after the other by the thread that owns the state they use.
 //!
-//! Reading requests and writing answers is the business of one background thread; [`CallServer::next`] gives
-//! the calls in the order in which they came. Calls that need no owner (is it alive?) are answered at once,
-//! whatever runs.
+//! One background thread reads requests and writes answers; [`CallServer::next`] returns the calls in
+//! the order of arrival. Calls that need no owner (such as health checks) are answered at once, even
+//! while another runs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub enum CallAddress {
     Unix(PathBuf),
 }
 
-/// As clients write it.
+/// In the form that clients use.
 impl std::fmt::Display for CallAddress {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -55,7 +55,7 @@ impl std::fmt::Display for CallAddress {
 pub struct CallLimits {
     /// Bytes of a request's body, at most; longer ones are refused with 413.
     pub max_body_bytes: usize,
-    /// Bytes of a body that is no safetensors file, at most: what is read of it takes many times its bytes.
+    /// Most bytes of a body that is not a safetensors file: its parsed form takes many times its bytes.
     pub max_json_bytes: usize,
     /// Connections at once, at most.
     pub max_connections: usize,
@@ -81,7 +81,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// With these headers; those that no HTTP message can carry are left out.
+    /// An answer with these headers; those that are not valid in HTTP are left out.
     pub fn new(
         method: HttpMethod,
         path: &str,
@@ -115,7 +115,7 @@ impl Question {
     }
 }
 
-/// What a call is answered with.
+/// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Status code.
@@ -128,7 +128,7 @@ pub struct Answer {
 
 /// A call that waits for its answer. If it is dropped, its connection is closed without one.
 pub struct WaitingCall {
-    /// What is asked.
+    /// The request.
     pub question: Question,
     answer: oneshot::Sender<Answer>,
 }
@@ -230,7 +230,7 @@ fn bind(address: &CallAddress) -> io::Result<(Listener, CallAddress)> {
     }
 }
 
-/// A socket of mode 0600. One that is there already and that nobody listens on is replaced.
+/// Binds a socket of mode 0600. An existing one without a listener is replaced.
 #[cfg(unix)]
 fn bind_unix(path: &Path) -> io::Result<tokio::net::UnixListener> {
     use std::os::unix::fs::PermissionsExt as _;

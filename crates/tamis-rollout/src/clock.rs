@@ -3,8 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Wakes whoever waits for something to happen; clones ring the same bell. A ring that nobody waits for is
-/// kept for the next who does.
+/// Wakes a thread that waits for events; clones ring the same bell. A ring without a waiter is kept for
+/// the next one.
 #[derive(Debug, Clone, Default)]
 pub struct Bell(Arc<(Mutex<bool>, Condvar)>);
 

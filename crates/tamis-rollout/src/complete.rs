@@ -18,7 +18,7 @@ use crate::reward_health::RewardHealth;
 use crate::scorer::Scorer;
 use crate::source::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
-/// What completes and scores a list of prompts.
+/// The parts that complete and score a list of prompts.
 pub struct CompletionWorkers<'a> {
     /// Completions.
     pub generator: &'a mut dyn Generator,
@@ -30,12 +30,11 @@ pub struct CompletionWorkers<'a> {
     pub is_interrupted: &'a dyn Fn() -> bool,
 }
 
-/// A group of each prompt, in their order. A group one of whose samples could not be generated has failed and
-/// has no trajectories. `progress` is given the number of prompts that are done. `None` if the run is to
-/// stop.
+/// Returns a group for each prompt, in their order. If a sample of a group could not be generated, the
+/// group has failed and has no trajectories. `progress` gets the number of finished prompts. `None` if
+/// the run is to stop.
 ///
-/// Warnings of reward functions are those of the scorer. If it ends with an error, nothing of it stays in
-/// flight.
+/// The scorer collects warnings of reward functions. After an error nothing stays in flight.
 ///
 /// # Errors
 /// The generator, a reward function or the journal breaks down.
@@ -53,7 +52,7 @@ pub fn complete(
     let (purpose, step) = (beside.purpose, beside.step);
     let next = inbox.num_prompts.entry(purpose).or_default();
     let first = *next;
-    // Numbers are not given again: a late answer to one is never taken for another's.
+    // Numbers are not reused, so a late answer never belongs to another sample.
     *next += prompts.len() as u64;
     let machine = Scheduler::rounds(ScheduleSettings {
         filter: None,

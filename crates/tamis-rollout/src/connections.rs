@@ -174,7 +174,7 @@ async fn converse<A, F, B, E>(
                 response = answered => response.map_err(io::Error::other)?,
                 () = shared.left() => return Err(io::ErrorKind::ConnectionAborted.into()),
             };
-            // What is still to come of the body is not the next request.
+            // The rest of the body is not the next request.
             if matches!(response.status(), StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -193,7 +193,7 @@ async fn converse<A, F, B, E>(
         let _ = stop_signal.wait_for(|stops| *stops).await;
     });
     let mut is_told = false;
-    // What went wrong is the client's doing, and it knows.
+    // The client caused the error, and knows it.
     let _ = std::future::poll_fn(|context| {
         if !is_told && stop_signal.as_mut().poll(context).is_ready() {
             is_told = true;
@@ -204,7 +204,7 @@ async fn converse<A, F, B, E>(
     .await;
 }
 
-/// What reads and writes a connection, and who watches its client.
+/// State shared by the reader and writer of a connection and the watch on its client.
 struct Shared {
     /// Held only while something is polled.
     stream: Mutex<Box<dyn Stream>>,
@@ -244,7 +244,7 @@ impl Shared {
     }
 }
 
-/// A stream whose other end must take what is written within a time.
+/// A stream whose other end must read written bytes within a time limit.
 struct Connection {
     shared: Arc<Shared>,
     patience: Duration,

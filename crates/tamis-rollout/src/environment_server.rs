@@ -25,10 +25,10 @@ pub struct EnvironmentServer {
 }
 
 impl EnvironmentServer {
-    /// Connects to a server and asks it what it is; `key` goes along as `Authorization: Bearer`.
+    /// Connects to a server and reads its description; `key` is sent as `Authorization: Bearer`.
     ///
     /// # Errors
-    /// An address that is none, no answer within the limit, or one that is none.
+    /// An invalid address, no answer within the limit, or an invalid answer.
     pub fn connect(
         url: &str,
         key: Option<String>,
@@ -58,7 +58,7 @@ impl EnvironmentServer {
         if !waits {
             return Ok(Body::new());
         }
-        // The client ends the call in time; the moment more is for its word of that.
+        // The client ends the call in time; the extra second is for its report of that.
         let end = Instant::now().checked_add(limit.saturating_add(Duration::from_secs(1)));
         let exchange = loop {
             if let Some((_, exchange)) = line.receive().pop() {

@@ -37,7 +37,7 @@ pub struct FakeFaults {
 }
 
 impl FakeFaults {
-    /// All kinds, each of so many requests.
+    /// Every kind of fault, each with this share of the requests.
     pub fn all(share: f64) -> Self {
         Self {
             transient: share,
@@ -99,9 +99,9 @@ pub struct FakeGenerator {
     /// Events by the instant at which they happen, then by a number that permutes those of one instant.
     agenda: BTreeMap<(u64, u64), GeneratorEvent>,
     next_number: u64,
-    /// Waits for what is in flight.
+    /// The publication that waits for samples in flight.
     publishing: Option<PolicyVersion>,
-    /// Taken in while a publication waits.
+    /// Requests since a publication began to wait.
     waiting: Vec<SampleRequest>,
 }
 
@@ -142,14 +142,14 @@ impl FakeGenerator {
         }
     }
 
-    /// As the engine in this process: how long a sample takes is a function of its key, too, so that the
-    /// order of the answers is one of the order in which they were asked for.
+    /// Like the engine in this process: the time of a sample, too, is a function of its key, so that
+    /// the order of the answers depends only on the order of the requests.
     #[must_use]
     pub fn by_keys(self, longest: u64) -> Self {
         Self { longest: Some(longest), ..self }
     }
 
-    /// As servers: weights are there only after so many calls that waited for them in vain.
+    /// Like servers: weights arrive only after this many calls that waited for them.
     #[must_use]
     pub fn with_lead(self, lead: u64) -> Self {
         Self { lead, ..self }
@@ -160,7 +160,7 @@ impl FakeGenerator {
         self.now
     }
 
-    /// Requests taken in so far.
+    /// Number of requests so far.
     pub fn num_submitted(&self) -> u64 {
         self.num_submitted
     }
@@ -240,7 +240,7 @@ impl FakeGenerator {
         let number = if self.settings.max_delay == 0 {
             self.next_number
         } else {
-            // Another order among the events of one instant.
+            // A random order among the events of one instant.
             Key::new(self.settings.seed, Purpose::Shuffle).bits(self.next_number)
         };
         let mut place = (at, number);
@@ -313,7 +313,7 @@ impl FakeGenerator {
     fn go_to(&mut self, instant: u64) {
         self.now = instant;
         let ended = self.in_flight.iter().filter(|(_, flight)| flight.ends <= instant);
-        // A map has no order of its own.
+        // A map has no order, so this sorts by place.
         let mut ended: Vec<(u64, SampleId)> = ended.map(|(id, flight)| (flight.place, *id)).collect();
         ended.sort_unstable();
         for (_, id) in ended {

@@ -55,7 +55,7 @@ pub struct Fleet {
     bell: Bell,
     interrupted: Arc<AtomicBool>,
     say: Box<dyn FnMut(FleetMessage) + Send>,
-    /// By the id of the attempt that is in flight or waits.
+    /// Tasks by the id of the attempt that is in flight or waits.
     tasks: HashMap<SampleId, SampleJob>,
     /// The attempt of a submitted id.
     attempts: HashMap<SampleId, SampleId>,
@@ -101,8 +101,8 @@ impl Fleet {
         Self::connect_moving(servers, None, settings, clock, bell, interrupted, say)
     }
 
-    /// The same of servers that may move. One that has moved is taken for a server that was started again:
-    /// what it had is asked for elsewhere, and it is given the weights before it is used.
+    /// The same for servers that may move. A server that has moved is treated as restarted: its samples
+    /// are retried elsewhere, and it gets the weights before it is used.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -148,7 +148,7 @@ impl Fleet {
             let are_known = fleet.members.iter().all(|member| member.was_checked);
             if fleet.members.iter().any(is_usable) && (are_known || now >= end) {
                 fleet.lost_since = None;
-                // What came before it answered first is no fault of it.
+                // Faults before its first answer do not count.
                 for member in fleet.members.iter_mut().filter(|member| is_usable(member)) {
                     member.times_out = 0;
                 }
@@ -166,7 +166,7 @@ impl Fleet {
         &self.counts
     }
 
-    /// The servers whose log-probabilities are not those that are trained on, as far as that is known, each
+    /// The servers whose log-probabilities are known to differ from those that are trained on, each
     /// with the reason.
     pub fn other_logprobs(&self, sampling: &Sampling) -> Vec<(&str, ParameterError)> {
         let servers = self.members.iter().map(|member| &member.server);
@@ -203,7 +203,7 @@ impl Fleet {
                     let is_named = named.contains(name);
                     of_nobody.remove(name);
                     if member.is_draining && !is_named {
-                        // It is looked at, and given the weights, before it is used.
+                        // It is checked, and gets the weights, before it is used.
                         (member.state, member.holds) = (State::Out { until: now }, None);
                     }
                     member.is_draining = is_named;

@@ -43,7 +43,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// As the model has it: temperature 1, nothing penalised, cut or bound to a form.
+    /// The model's own distribution: temperature 1, without penalty, truncation or pattern.
     pub fn plain(max_response_length: usize) -> Self {
         Self {
             temperature: 1.0,
@@ -91,7 +91,7 @@ impl SampleId {
         Self { purpose: SamplePurpose::Rollout, group: group.0, member, turn: 0, attempt: 0 }
     }
 
-    /// The same sample, asked for once more.
+    /// The same sample in another attempt.
     #[must_use]
     pub fn again(self) -> Self {
         Self { attempt: self.attempt + 1, ..self }
@@ -138,8 +138,8 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
-    /// Whether another is a sample of the same prompt that is drawn alike, so that they may share the
-    /// prompt's computation.
+    /// Whether another sample is of the same group and turn, with the same prompt and sampling
+    /// parameters, so that they may share the prompt's computation.
     pub fn shares_prompt(&self, other: &Self) -> bool {
         (self.id.purpose, self.id.group, self.id.turn) == (other.id.purpose, other.id.group, other.id.turn)
             && (Arc::ptr_eq(&self.prompt_token_ids, &other.prompt_token_ids)
@@ -180,8 +180,8 @@ pub struct Sample {
     /// Its turns, if it was played in an environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<Episode>,
-    /// What was generated for it beside all of that and is no part of it: answers that its program did not
-    /// wait for.
+    /// Tokens that were generated for it and are not part of it: answers that its program did not wait
+    /// for.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub lost: Spent,
 }
@@ -266,14 +266,14 @@ pub enum GeneratorEvent {
         kind: FailureKind,
         /// The reason, for messages; it names the failing server.
         reason: String,
-        /// What was generated for it, as far as known.
+        /// Its generation cost, as far as known.
         spent: Spent,
     },
     /// The sample was aborted, by [`Generator::abort`] or a publication that does not wait.
     Aborted {
         /// Id of the sample.
         id: SampleId,
-        /// What was generated for it, as far as known.
+        /// Its generation cost, as far as known.
         spent: Spent,
     },
     /// Answer to [`Generator::publish`]: whatever is submitted from now on is sampled by this version.
@@ -349,7 +349,7 @@ pub enum Weights {
 /// Longest wait of [`Generator::next`] for something to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: what has happened already.
+    /// Do not wait: only past events.
     No,
     /// Until then.
     Until(Instant),
@@ -360,7 +360,7 @@ pub enum Wait {
 /// Load of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Requests that have not come to an end.
+    /// Requests that have not ended.
     pub in_flight: usize,
     /// Number of samples that could begin at once; `usize::MAX` without a bound.
     pub room: usize,
@@ -369,7 +369,7 @@ pub struct Load {
 /// The generator as a whole cannot continue.
 #[derive(Debug, Error)]
 pub enum GeneratorError {
-    /// The policy gives no numbers to draw from.
+    /// The policy has no finite logits to draw from.
     #[error("{LOGITS_NOT_FINITE} ({id}, token {token})")]
     NotFinite {
         /// The first sample with this fault.
@@ -386,7 +386,7 @@ pub enum GeneratorError {
         /// How.
         reason: String,
     },
-    /// Programs that play episodes ask for what is refused, all of them.
+    /// Every program that plays episodes makes calls that are refused.
     #[error("the first calls of all programs were refused; the last one with: {last}")]
     Refused {
         /// The refusal, which names the field and what to set.
@@ -432,8 +432,8 @@ pub trait Generator: Send {
     /// [`GeneratorError::id_in_use`] if a request in flight has the same id.
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError>;
 
-    /// Gives requests up. Each that was in flight is answered by [`GeneratorEvent::Aborted`], or by what it
-    /// had come to before the abort reached it; a scope without any is no error.
+    /// Aborts requests. Each that was in flight ends in [`GeneratorEvent::Aborted`], or in its own
+    /// event if it ended before the abort reached it. A scope without requests is not an error.
     fn abort(&mut self, what: AbortScope);
 
     /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].

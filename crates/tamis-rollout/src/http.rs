@@ -1,9 +1,9 @@
-//! An HTTP client for many requests at once, behind channels: one background thread holds every connection,
-//! the rest of the crate is synchronous.
+//! An HTTP client for many requests at once, behind channels: one background thread holds every
+//! connection, the rest of the crate is synchronous.
 //!
-//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the caller's,
-//! and comes back under it as an [`Exchange`]: the whole answer, or what went wrong with it by name.
-//! Connections are kept open and used again; a request that is cancelled closes its own.
+//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the
+//! caller's, and comes back under it as an [`Exchange`]: the whole answer, or a named error.
+//! Connections are kept open and used again; a cancelled request closes its own.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ impl Address {
     }
 }
 
-/// As people write it.
+/// In the usual form.
 impl std::fmt::Display for Address {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.socket {
@@ -113,8 +113,7 @@ impl std::fmt::Display for Address {
 /// Result of a request: a whole answer of whatever status, or the reason why there is none.
 pub type Exchange = Result<HttpAnswer, Fault>;
 
-/// Sends requests under numbers and gives back what became of them; what a server's client needs of a
-/// network.
+/// Sends requests under numbers and returns their outcomes: the network as a server's client sees it.
 pub trait Transport: Send {
     /// Sends a request; comes back by [`Self::receive`] under the number, after this time at the latest.
     fn send(&mut self, number: u64, call: Call, timeout: Duration);
@@ -261,8 +260,7 @@ impl HttpClient {
         Ok(Self { commands, num_lines: 0 })
     }
 
-    /// A line to one server; `key` goes along as `Authorization: Bearer`. The bell rings when something came
-    /// back.
+    /// A line to one server; `key` is sent as `Authorization: Bearer`. The bell rings at each result.
     pub fn line(&mut self, address: Address, key: Option<&str>, bell: Bell) -> Result<Line, HttpError> {
         let key = key
             .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))

@@ -1,4 +1,5 @@
-//! Events of a generator that are for somebody else than who listened, and those that are for nobody.
+//! Events of a generator that another caller than the present one waits for, and those that nobody
+//! waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::generator::{FailureKind, GeneratorEvent, SamplePurpose};
 
-/// Why nobody waits for an event.
+/// Why an event is not expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unexpected {
     /// The request was answered before.
@@ -22,9 +23,9 @@ pub enum Unexpected {
 pub struct Ignored {
     /// A request's second answer.
     pub duplicate: u64,
-    /// Answers to what is over: aborted, failed, trained.
+    /// Answers to requests that are over: aborted, failed, trained.
     pub late: u64,
-    /// Answers to what was never asked for.
+    /// Answers without a request.
     pub foreign: u64,
 }
 
@@ -58,7 +59,7 @@ impl Ignored {
 pub struct FaultyEpisodes {
     /// In time.
     pub num_timed_out: u64,
-    /// Otherwise.
+    /// Number of all others.
     pub num_broken: u64,
 }
 
@@ -88,7 +89,7 @@ pub struct Inbox {
     pub(crate) of_groups: VecDeque<GeneratorEvent>,
     /// Events for the dispatcher that this one is beside, in order.
     pub(crate) of_others: VecDeque<GeneratorEvent>,
-    /// Events for nobody since [`Inbox::take_ignored`].
+    /// Unexpected events since [`Inbox::take_ignored`].
     pub(crate) ignored: Ignored,
     /// Trajectories that environments have failed since [`Inbox::take_faults`].
     pub(crate) faults: FaultyEpisodes,
@@ -97,13 +98,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Takes what came beside the samples of a purpose while those were waited for.
+    /// Takes over the events that arrived beside the samples of a purpose during a wait for those.
     pub(crate) fn take_over(&mut self, other: &mut Self, purpose: SamplePurpose) {
         self.of_groups.append(&mut other.of_others);
         self.of_groups.append(&mut other.of_groups);
         self.ignored.add(other.take_ignored());
         let faults = other.take_faults();
-        // A validation is between two steps, and is no part of what either of them counts.
+        // A validation is between two steps, and is not counted in either of them.
         if purpose != SamplePurpose::Validation {
             self.faults.num_timed_out += faults.num_timed_out;
             self.faults.num_broken += faults.num_broken;

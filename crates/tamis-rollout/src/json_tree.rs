@@ -1,6 +1,7 @@
 //! JSON into a tree whose size in memory is bounded.
-//! A tree takes up to sixty times the bytes of its text (`[0,0,0]`: a value for every two bytes). So a limit
-//! of the text bounds nothing, and the tree has a limit of its own.
+//!
+//! A tree takes up to sixty times the bytes of its text (`[0,0,0]`: a value for every two bytes). So a
+//! limit on the text is not enough, and the tree has its own.
 
 use std::cell::Cell;
 
@@ -32,7 +33,7 @@ pub fn read(text: &[u8], most: usize, refuses_repeated: bool) -> Result<Value, s
     Ok(tree)
 }
 
-/// Reads a value and takes its size from what is left.
+/// Reads a value and subtracts its size from the remaining limit.
 #[derive(Clone, Copy)]
 struct Tree<'a> {
     left: &'a Cell<usize>,

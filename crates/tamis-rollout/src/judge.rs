@@ -1,10 +1,10 @@
-//! A language model as a judge: it is asked about each completion, at a server with OpenAI's chat interface,
-//! and its score is read out of what it answers.
+//! A language model as a judge: a server with OpenAI's chat interface gets a request about each
+//! completion, and the score is read out of its answer.
 //!
-//! A fault that passes (a server that is busy or does not answer, a broken connection) is tried again after a
-//! growing pause, at the next server; what does not (the request is refused, no score is in the answer)
-//! leaves the completion without this score, as any external reward that fails. Answers are no function of
-//! the run's keys: whoever scores journals them.
+//! A fault that passes (a busy or silent server, a broken connection) is retried after a growing pause,
+//! at the next server. After any other fault (the request is refused, the answer has no score) the
+//! completion has no such score, as with any external reward that fails. Answers are not a function of
+//! the run's keys: the scorer journals them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ const SHOWN: usize = 200;
 /// Settings of a judge: its request and its limits.
 #[derive(Debug, Clone)]
 pub struct JudgeSetup {
-    /// The servers, asked in turn.
+    /// The servers, used in turn.
     pub servers: Vec<Address>,
     /// The model's name there; `None` for the first that a server has.
     pub model: Option<String>,
-    /// Goes along as `Authorization: Bearer`.
+    /// Key, sent as `Authorization: Bearer`.
     pub key: Option<String>,
     /// System message for the judge; `None` sends none.
     pub system: Option<String>,
@@ -50,7 +50,7 @@ pub struct JudgeSetup {
     pub max_tokens: usize,
     /// Further parameters of the request, by the server's names.
     pub parameters: Map<String, Value>,
-    /// Longest time of one answer.
+    /// Time limit of one answer.
     pub timeout: Duration,
     /// Most requests for one completion before the judge has failed on it, at least 1.
     pub max_attempts: u32,
@@ -98,7 +98,8 @@ impl Judge {
         body.insert("messages".to_owned(), Value::Array(messages));
         body.insert("temperature".to_owned(), json!(self.settings.temperature));
         body.insert("max_tokens".to_owned(), json!(self.settings.max_tokens));
-        // What is set to null is left out: some servers take no temperature, or call the limit otherwise.
+        // Parameters set to null are left out: some servers take no temperature, or have another name
+        // for the limit.
         for (name, value) in &self.settings.parameters {
             if value.is_null() {
                 body.remove(name);
@@ -165,7 +166,7 @@ impl Judge {
             }
         });
         match read {
-            // A number in unfinished words is not what the judge came to.
+            // A number in an unfinished answer is not the judge's result.
             Ok(answer) if answer.finish == Some(Finish::Length) => {
                 failed("the judge's answer was cut at `max_tokens`: raise it".to_owned())
             }

@@ -1,9 +1,11 @@
-//! Kernel: rollouts. The [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a
-//! step.
-//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample,
-//! with an environment between the turns of those that are [`Episodes`] → the [`Scorer`] scores each
-//! trajectory as it ends → the metric of whole groups goes to the scheduling machine of `tamis-core`, which
-//! judges them and whose commands the dispatcher carries out until a step is ready, skipped, or the run ends.
+//! Kernel: rollouts. The [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through
+//! a step.
+//!
+//! Data flows one way. A [`PromptSource`] supplies prompts. The generator completes them, sample by
+//! sample; those that are [`Episodes`] have an environment between their turns. The [`Scorer`] scores
+//! each trajectory as it ends. The metric of whole groups goes to the scheduling machine of
+//! `tamis-core`, which judges them. The dispatcher carries out the machine's commands until a step is
+//! ready, skipped, or the run ends.
 
 pub mod api;
 pub mod asking;

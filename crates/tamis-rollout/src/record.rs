@@ -67,7 +67,7 @@ pub struct Record {
     pub prompt: PreparedPrompt,
     /// Step in which it was dispatched, from 1.
     pub step: u64,
-    /// Round of that step, from 1.
+    /// The round of that step, from 1.
     pub round: u64,
     /// The filter's metric of each member \[G\], NaN if it has none. Empty until all are scored, and if
     /// generation failed.
@@ -154,7 +154,7 @@ impl Generation {
         Spent { tokens: self.num_tokens, turns: self.num_turns }
     }
 
-    /// Adds what was generated for one more sample.
+    /// Adds the cost of one more sample.
     pub fn spend(&mut self, spent: Spent) {
         let Spent { tokens, turns } = self.spent() + spent;
         (self.num_tokens, self.num_turns) = (tokens, turns);
@@ -188,7 +188,7 @@ pub enum End {
     Stopped(Box<Diagnosis>),
 }
 
-/// The groups of one step, as [`crate::Dispatcher::next`] gives them.
+/// The groups of one step, returned by [`crate::Dispatcher::next`].
 #[derive(Debug)]
 pub struct Collected {
     /// The end of the collection.

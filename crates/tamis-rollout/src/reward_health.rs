@@ -149,7 +149,7 @@ impl RewardHealth {
         self.missing_of(num_rounds, 0, rewards)
     }
 
-    /// The same of at least so many prompts.
+    /// The same, for at least this many prompts.
     fn missing_of(&self, num_rounds: u32, num_prompts: u64, rewards: &Rewards) -> Option<MissingRewards> {
         let is_long = |row: &&Row| row.rounds >= num_rounds && row.prompts >= num_prompts;
         let of = |function: Option<&str>, row: &Row, hint: Option<String>| MissingRewards {
@@ -275,7 +275,7 @@ mod tests {
             missing.first,
             "the function failed: len broke\n  prompt 7: `2+3=`\n  completion: `x`\n  ground truth: `5`, data source: `sums`"
         );
-        // Of a stream few are looked at together: one prompt in each look is no round of three.
+        // A stream examines few prompts at a time: one prompt each time is not a round of three.
         assert_eq!(health.missing(1, &rewards), Some(missing));
         assert_eq!(health.missing(2, &rewards), None);
         // One score ends the row, and that nothing ever arrived.
@@ -377,7 +377,7 @@ mod tests {
             for failed in 0..num_rounds {
                 assert_eq!(health.missing(0, &rewards), None, "{entry}: {failed}");
                 assert!(round("mine", "x", &mut health), "it says nothing of names");
-                // What is not there neither grows the row nor ends it.
+                // A function without rows neither grows the row nor ends it.
                 assert!(!round("sums", "1", &mut health));
             }
             let missing = health.missing(0, &rewards).unwrap();

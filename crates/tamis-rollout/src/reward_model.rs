@@ -46,12 +46,12 @@ pub enum ModelInput {
     Auto,
     /// Messages always.
     Chat,
-    /// A text of one's own.
+    /// A custom text.
     Text(PromptTemplate),
 }
 
 impl ModelInput {
-    /// Of the key `template`.
+    /// Reads the key `template`.
     pub fn parse(template: &str) -> Self {
         match template {
             AUTO_TEMPLATE => Self::Auto,
@@ -152,7 +152,7 @@ fn read_logits(
         ScoreEndpoint::Pooling => {
             let PoolingAnswer { data } = answer.json()?;
             let logits = |row: Pooled| -> Option<(usize, Vec<f64>)> {
-                // Of a list for each token the last one is of the whole text.
+                // In a list with one entry for each token the last is of the whole text.
                 let whole = match row.data.last()? {
                     Value::Array(last) => last.clone(),
                     _ => row.data,
@@ -358,7 +358,7 @@ impl RewardModel {
         }
     }
 
-    /// Texts that go in one request: a server takes one conversation at a time.
+    /// The texts of each request: a server takes only one conversation at a time.
     fn requests(&self, texts: &[Text]) -> Vec<Vec<usize>> {
         let is_served = matches!(self.place, Place::Servers(_));
         let alone = |place: &usize| is_served && matches!(texts[*place], Text::Messages(_));

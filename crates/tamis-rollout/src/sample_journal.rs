@@ -29,13 +29,14 @@ pub struct SampleIdentity {
 }
 
 impl SampleIdentity {
-    /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same
-    /// sample by the same weights, or the same member of the same group, which was in flight when the
-    /// checkpoint was written and so was asked for before later weights were published.
+    /// Whether an answer to the `earlier` identity, of an earlier process, is an answer to this one. It
+    /// is if it is the same sample by the same weights. It also is if it is the same member of the same
+    /// group, in flight when the checkpoint was written and so requested before later weights were
+    /// published.
     ///
-    /// Nothing else has the answers of older weights: groups that are dispatched after the checkpoint may get
-    /// other numbers than in the process before, and validations and greedy completions are numbered anew by
-    /// every process.
+    /// Nothing else may reuse answers of older weights. Groups that are dispatched after the checkpoint
+    /// may get other numbers than in the earlier process, and every process numbers validations and
+    /// greedy completions anew.
     pub fn is_answered_by(&self, earlier: &Self) -> bool {
         let place = |id: &SampleId| (id.purpose, id.group, id.member);
         let is_older =
@@ -59,23 +60,23 @@ pub enum SampleOutcome {
         kind: FailureKind,
         /// The reason.
         reason: String,
-        /// What was generated for it.
+        /// Its generation cost.
         #[serde(flatten)]
         spent: Spent,
     },
 }
 
-/// Keeps the samples of generators whose answers may differ when asked again.
+/// Keeps the samples of generators whose answers may differ if requested again.
 pub trait SampleJournal: Send {
-    /// Returns the recorded result that was not taken yet: nothing is asked for twice. `step`: the one in
-    /// which it is asked for; a measurement is that of its step, whatever weights two steps have in common.
+    /// Returns the recorded result, each only once, so that nothing is requested twice. `step` is the
+    /// one of the request: a measurement belongs to its step, even if two steps have the same weights.
     fn take(&mut self, step: u64, asked: &SampleIdentity) -> Option<SampleOutcome>;
 
-    /// Records what came in a step durably, before any of it is used.
+    /// Records the results of a step durably, before any of them is used.
     fn put(&mut self, step: u64, outcomes: &[(SampleIdentity, SampleOutcome)]) -> Result<(), GeneratorError>;
 
-    /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal
-    /// holds all others: what a checkpoint counts on.
+    /// Drops the results of steps before `next`. From the returned position (in bytes) on the journal
+    /// holds all others, which a checkpoint needs.
     fn settle(&mut self, next: u64) -> u64;
 
     /// Removes everything before a position, which no checkpoint needs any more, if that is worth the
@@ -94,8 +95,8 @@ pub struct Beginning {
     pub next_group: u64,
 }
 
-/// What a process remembers of samples that cannot be had twice: the results that one before it came to, and
-/// the requests whose results are still to be recorded.
+/// A process's memory of samples that cannot be repeated: the results of earlier processes, and the
+/// requests whose results are still to be recorded.
 pub struct SampleMemory {
     journal: Box<dyn SampleJournal>,
     step: u64,
@@ -201,7 +202,7 @@ impl<G: Generator> Journalled<G> {
         &mut self.generator
     }
 
-    /// What it remembers.
+    /// Its memory.
     pub fn memory_mut(&mut self) -> &mut SampleMemory {
         &mut self.memory
     }
@@ -222,13 +223,13 @@ impl<G: Generator> Generator for Journalled<G> {
 
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
         self.generator.publish(weights, in_flight)?;
-        // Whatever is asked for from now on is sampled by them.
+        // These weights sample all later requests.
         self.memory.set_version(weights.version);
         Ok(())
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        // Of what was read back nothing goes with a generator that is lost.
+        // If the generator is lost, nothing that was read back is lost with it.
         let new = self.generator.next(if self.recorded.is_empty() { wait } else { Wait::No })?;
         self.memory.record(&new)?;
         Ok(self.recorded.drain(..).chain(new).collect())

@@ -48,14 +48,14 @@ impl From<Answer> for Scored {
 
 /// Keeps answers of external rewards by trajectory key.
 pub trait AnswerJournal {
-    /// Returns the recorded answer that was not taken yet: nothing is asked for twice.
+    /// Returns the recorded answer, each only once, so that nothing is requested twice.
     fn take(&mut self, key: &str) -> Option<Answer>;
 
-    /// Records what was answered in a step durably, before any of it is used.
+    /// Records the answers of a step durably, before any of them is used.
     fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerJournalError>;
 
-    /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the
-    /// journal holds all other answers: what a checkpoint counts on.
+    /// Drops the answers of steps before `next`. From the returned position (in bytes) on the journal
+    /// holds all others, which a checkpoint needs.
     fn settle(&mut self, next: u64) -> u64;
 
     /// Removes everything before a position, which no checkpoint needs any more, if that is worth the
@@ -71,7 +71,7 @@ pub struct AnswerJournalError(#[source] pub Box<dyn std::error::Error + Send + S
 /// Scoring cannot continue.
 #[derive(Debug, Error)]
 pub enum ScoreError {
-    /// A reward function broke down for good.
+    /// A reward function failed permanently.
     #[error(transparent)]
     Reward(#[from] RewardError),
     /// The journal cannot be written.
@@ -88,13 +88,13 @@ pub type MemberId = (GroupId, u32);
 /// A completion to be scored.
 #[derive(Debug, Clone)]
 pub struct ScoreRequest {
-    /// Whose it is.
+    /// The member that it belongs to.
     pub member: MemberId,
     /// The trajectory's key in the journal.
     pub key: String,
     /// The prompt.
     pub prompt: Arc<Prompt>,
-    /// Completion text, after what it continues.
+    /// Completion text, without the part that the prompt began.
     pub completion: String,
     /// Completion tokens \[T\].
     pub completion_ids: Vec<u32>,
@@ -107,7 +107,7 @@ pub struct ScoreRequest {
 }
 
 impl ScoreRequest {
-    /// Of a member of a group, under its key in the journal.
+    /// A request for a member of a group, under its key in the journal.
     pub fn new(
         group: GroupId,
         key: String,
@@ -129,7 +129,7 @@ impl ScoreRequest {
         }
     }
 
-    /// As reward functions get it.
+    /// The input of reward functions.
     pub fn input(&self) -> RewardInput<'_> {
         RewardInput {
             prompt: &self.prompt,
@@ -151,7 +151,7 @@ pub struct ScoreEvent {
     pub request: ScoreRequest,
     /// Its scores, or the failures.
     pub scored: Scored,
-    /// Whether the reward functions were asked now; otherwise the answer was in the journal.
+    /// Whether the reward functions were called now; otherwise the answer was in the journal.
     pub is_new: bool,
 }
 
@@ -169,7 +169,7 @@ impl ScoreJob {
     }
 }
 
-/// A batch that came back.
+/// A finished batch.
 struct Done {
     requests: Vec<ScoreRequest>,
     scoring: Result<Scoring, ScoreError>,
@@ -195,7 +195,7 @@ impl Workers {
             let work = move || {
                 loop {
                     let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    // No task comes any more, or nobody wants to know.
+                    // There are no more tasks, or no receiver.
                     let Ok(task) = task else { return };
                     let done = catch_unwind(AssertUnwindSafe(|| task.run(&rewards)));
                     let lost = |_| Done { requests: Vec::new(), scoring: Err(ScoreError::Panicked) };
@@ -243,8 +243,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.tasks = None;
-        // Idle ones go at once, and the programs outside with the functions that they hold; one that waits
-        // for an answer that nobody wants any more ends with its wait, or with the process.
+        // Idle threads end at once, with the external programs of their functions. A thread that waits
+        // for an unwanted answer ends with its wait, or with the process.
         for thread in self.threads.drain(..).filter(|_| self.num_out == 0) {
             let _ = thread.join();
         }
@@ -253,8 +253,8 @@ impl Drop for Workers {
 
 /// The reward functions of a run with their journal.
 ///
-/// Functions that compute are asked on the spot; those that wait for something outside are asked on threads
-/// of their own, so that completions are scored while others generate.
+/// Functions that compute are called on the spot. Those that wait for something outside are called on
+/// their own threads, so that completions are scored while others generate.
 pub struct Scorer {
     rewards: Arc<Rewards>,
     journal: Option<Box<dyn AnswerJournal>>,
@@ -288,7 +288,7 @@ impl Scorer {
         }
     }
 
-    /// With a journal, for rewards whose answers may differ when asked again.
+    /// Adds a journal, for rewards whose answers may differ if requested again.
     #[must_use]
     pub fn with_journal(mut self, journal: Box<dyn AnswerJournal>) -> Self {
         self.journal = Some(journal);
@@ -305,7 +305,8 @@ impl Scorer {
         self.trainer_state = state;
     }
 
-    /// From now on answers that come belong to this step, whatever step their completions were asked for in.
+    /// From now on arriving answers belong to this step, even if their completions were submitted in
+    /// another.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
     }
@@ -321,8 +322,8 @@ impl Scorer {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 
-    /// Has a list of completions scored by the same functions with the same journal, whose answers belong to
-    /// a step: none of those that are scored meanwhile is among its answers.
+    /// Scores a list of completions by the same functions with the same journal, under this step. Its
+    /// results contain none of the completions that are being scored meanwhile.
     pub(crate) fn beside<T>(&mut self, step: u64, score: impl FnOnce(&mut Self) -> T) -> T {
         let (journal, times) = (self.journal.take(), std::mem::take(&mut self.times));
         let rewards = self.rewards.clone();
@@ -415,7 +416,7 @@ impl Scorer {
         journal.put(self.step, &answers)
     }
 
-    /// Journals answers and keeps them to be taken.
+    /// Journals answers and keeps them for the caller.
     fn take_in(&mut self, done: Vec<Done>) {
         let mut events = Vec::new();
         for Done { requests, scoring } in done {

@@ -1,8 +1,9 @@
-//! One inference server: samples, new weights and health over a [`Transport`], without waiting for anything.
+//! One inference server: samples, new weights and health over a [`Transport`], without waiting for
+//! anything.
 //!
-//! An [`HttpServer`] keeps what it has asked for under numbers, and turns what comes back into
-//! [`ServerEvent`]s. Each request comes to exactly one end, whatever the server does: a duplicate or late
-//! answer belongs to no number any more. Retries and routing are the [fleet](crate::fleet)'s.
+//! An [`HttpServer`] keeps its requests under numbers, and turns the results into [`ServerEvent`]s.
+//! Each request ends exactly once, whatever the server does: the number of a duplicate or late answer
+//! is no longer in use. Retries and routing are the [fleet](crate::fleet)'s.
 
 mod checking;
 mod probe;
@@ -95,7 +96,7 @@ pub enum ServerEvent {
     },
     /// The server sleeps, or does not.
     Slept(Result<(), Fault>),
-    /// A check came to an end.
+    /// A check ended.
     Checked(Result<ServerReport, Fault>),
 }
 
@@ -117,7 +118,7 @@ pub trait Server: Send {
     /// Takes a request in; its id is that of no other in flight here.
     fn submit(&mut self, request: SampleRequest);
 
-    /// Gives requests up; each comes to [`ServerEvent::Aborted`], or to what it had come to before.
+    /// Aborts requests; each ends in [`ServerEvent::Aborted`], or in its own event if it ended before.
     fn abort(&mut self, what: AbortScope, now: Instant);
 
     /// Drops everything in flight at once and returns its ids: it has no more events. A publication or
@@ -132,16 +133,16 @@ pub trait Server: Send {
     /// Allowed only if nothing is in flight, published or checked.
     fn sleep(&mut self);
 
-    /// Looks whether it lives; comes to [`ServerEvent::Checked`]. One at a time.
+    /// Checks whether it is alive; ends in [`ServerEvent::Checked`]. One at a time.
     fn check(&mut self);
 
-    /// Takes in what has come back.
+    /// Takes in the results that have arrived.
     fn poll(&mut self, now: Instant, events: &mut Vec<ServerEvent>);
 
     /// When [`Self::poll`] has something to do although nothing came back; `now` for at once.
     fn wake_at(&self, now: Instant) -> Option<Instant>;
 
-    /// Samples that have not come to an end.
+    /// Samples that have not ended.
     fn num_in_flight(&self) -> usize;
 
     /// Why its log-probabilities are not those that are trained on, if that is known.
@@ -153,7 +154,7 @@ pub trait Server: Send {
 /// Purpose of an exchange, by its number.
 enum Errand {
     Sample(Box<Pending>),
-    /// Something whose answer nobody needs.
+    /// A request whose answer is ignored.
     Unheard,
     Publishing,
     Checking,
@@ -208,7 +209,7 @@ pub struct HttpServer<P> {
 }
 
 impl<P: Protocol> HttpServer<P> {
-    /// A server at the other end of a transport; nothing is asked of it yet.
+    /// A server at the other end of a transport; no request is sent yet.
     pub fn new(transport: Box<dyn Transport>, settings: Arc<ServerSettings>, tokenizer: Tokenizer) -> Self {
         let protocol = P::default();
         Self {
@@ -242,7 +243,7 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    /// With a learner that sends it weights over a communicator.
+    /// Adds a learner that sends it weights over a communicator.
     #[must_use]
     pub fn with_sender(self, sender: Sender) -> Self {
         Self { past: sender.past().clone(), sender: Some(sender), ..self }

@@ -22,7 +22,7 @@ pub struct PreparedPrompt {
     pub continued: Arc<str>,
 }
 
-/// A prompt in a pass over the data: what a completion of it is keyed by.
+/// A prompt in a pass over the data: its completions are keyed by it.
 #[derive(Debug, Clone)]
 pub struct DrawnPrompt {
     /// The pass over the data that it belongs to, from 0.
@@ -44,8 +44,8 @@ pub struct DrawnPrompts {
 
 /// Source of the scheduler's prompts.
 pub trait PromptSource {
-    /// The next prompts, `n` of them or as many as are left: those that were given back first, then this
-    /// epoch's. `version` is that of the weights that will sample.
+    /// The next prompts, `n` of them or as many as are left: returned ones first, then this epoch's.
+    /// `version` is that of the weights that will sample.
     fn draw(&mut self, n: usize, version: PolicyVersion) -> DrawnPrompts;
 
     /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come
@@ -55,8 +55,8 @@ pub trait PromptSource {
     /// Begins the next epoch.
     fn next_epoch(&mut self);
 
-    /// A step was closed, after prompts were given back: what its groups came to, in the order of their
-    /// dispatch, those whose prompts were given back left out.
+    /// A step was closed, after prompts were returned. `groups` are the outcomes in the order of
+    /// dispatch, without those whose prompts were returned.
     fn learn(&mut self, groups: &[JudgedGroup]) {
         let _ = groups;
     }

@@ -20,7 +20,7 @@ pub(crate) fn prompt(id: u64, text: &str, data_source: &str) -> Prompt {
     }
 }
 
-/// A member of a group whose prompt is the token 1, of at most so many tokens.
+/// A request for a member of a group with the prompt token 1 and at most `most` tokens.
 pub(crate) fn request(group: u64, member: u32, most: usize) -> SampleRequest {
     SampleRequest {
         id: SampleId::of_member(GroupId(group), member),

@@ -1,9 +1,9 @@
 //! The exchange between this process and inference servers: request bodies and answers as plain types,
 //! without any input or output.
 //!
-//! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]);
-//! its answer becomes a [`WireCompletion`], which is checked against what was asked before it becomes a
-//! sample. Whatever does not hold is a [`Fault`] of a named class, never a sample.
+//! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`],
+//! [`openai`]). Its answer becomes a [`WireCompletion`], which is checked against the request before it
+//! becomes a sample. An answer that fails the check is a [`Fault`] of a named class, never a sample.
 
 pub mod completion;
 pub mod fault;
@@ -42,7 +42,7 @@ const JSON: &str = "application/json";
 pub enum HttpMethod {
     /// Without a body.
     Get,
-    /// With one, which may be empty.
+    /// With a body, which may be empty.
     Post,
 }
 
@@ -99,7 +99,7 @@ impl HttpAnswer {
     }
 }
 
-/// Reads JSON, telling what is no JSON from what is JSON of another shape.
+/// Reads JSON; distinguishes text that is not JSON from JSON of another shape.
 pub fn read_json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(body).map_err(|error| {
         let class = match error.classify() {

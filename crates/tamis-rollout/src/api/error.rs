@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use tamis_core::fault::Fault;
 
-/// An answer that is no success.
+/// An error answer.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     /// The HTTP status.
     pub status: u16,
-    /// In words.
+    /// The message.
     pub message: String,
     kind: &'static str,
     param: Option<String>,
@@ -17,12 +17,12 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// With a status and a type of the caller's.
+    /// An error with this status and type.
     pub fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), kind, param: None, code: None }
     }
 
-    /// With a name for machines in place of the status.
+    /// Replaces the status by a name for machines.
     #[must_use]
     pub fn coded(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
@@ -49,18 +49,18 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(401, "AuthenticationError", message) }
     }
 
-    /// A page in a browser asks, or somebody who thinks that this machine has another name.
+    /// A request from a browser's page, or under another name of this machine.
     pub fn foreign(message: impl Into<String>) -> Self {
         Self::new(403, "PermissionDeniedError", message)
     }
 
-    /// There is no such model.
+    /// An unknown model.
     pub fn no_model(asked: &str, served: &str) -> Self {
         let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
         Self { param: Some("model".to_owned()), ..Self::new(404, "NotFoundError", message) }
     }
 
-    /// There is no such route.
+    /// An unknown route.
     pub fn no_route() -> Self {
         Self::new(404, "NotFoundError", "Not Found")
     }

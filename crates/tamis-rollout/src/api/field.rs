@@ -4,8 +4,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 
-/// A field that this server does not know how to obey, which of its values change nothing, and what to do
-/// instead.
+/// A field that this server does not support, a test for values without effect, and the hint.
 pub type Refused = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// Stop strings of a request, at most.
@@ -124,8 +123,7 @@ impl<'a> Fields<'a> {
         self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
-    /// Refuses fields that would change the answer and that this server does not support, unless their
-    /// value asks for what happens anyway.
+    /// Refuses unsupported fields that would change the answer, unless their value has no effect.
     pub fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {
@@ -166,8 +164,8 @@ pub fn is_never(_: &Value) -> bool {
     false
 }
 
-/// The texts that end a completion: none of them empty, and not too many, for all are looked for after each
-/// token.
+/// Reads the texts that end a completion: none of them empty, and not too many, because each token is
+/// checked against all of them.
 pub fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
     let stops = fields.texts("stop")?;
     let wrong = |message: String| Err(ApiError::field(fields.name("stop"), message));

@@ -19,15 +19,15 @@ pub struct JsonForm {
     pub too_large: fn(usize) -> ApiError,
 }
 
-/// A document that was sent. Whoever has read it drops it: while a long one is there, no other is read.
+/// A received document. Its reader drops it soon: while a long one exists, no other is read.
 pub struct Document {
-    /// What it holds.
+    /// The parsed value.
     pub value: Value,
     _held: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl From<Value> for Document {
-    /// Of this process, which nobody sent.
+    /// A document of this process, which nobody sent.
     fn from(value: Value) -> Self {
         Self { value, _held: [None, None] }
     }

@@ -1,4 +1,5 @@
-//! What HTTP servers of tamis share: errors in OpenAI's form, the fields of a JSON body, server-sent events.
+//! Shared parts of tamis's HTTP servers: errors in OpenAI's form, the fields of a JSON body,
+//! server-sent events.
 //!
 //! The endpoint of programs ([`programs`](crate::programs)) and `tamis serve` are built on it.
 

@@ -98,7 +98,7 @@ impl Dispatcher {
             }
         }
         if let Some(collected) = collected {
-            // What comes with the end is trained on with the rest.
+            // Parts that come with the end are trained on with the rest.
             if matches!(collected.end, End::Finished(_) | End::Stopped(_)) {
                 self.hear_out(with)?;
             }
@@ -232,8 +232,8 @@ impl Dispatcher {
         }
         let exhausted = drawn.exhausted;
         self.tell(Event::Dispatched { groups: ids, version: self.version, exhausted })?;
-        // A round that goes over the end of an epoch is drawn in parts, and looked at whole: a filter may
-        // compare all its groups.
+        // A round that crosses the end of an epoch is drawn in parts, and examined as a whole: a filter
+        // may compare all its groups.
         let goes_on = |command: &Command| matches!(command, Command::Draw { step: s, round: r, .. } if (*s, *r) == (step, round));
         let num_groups = self.rounds.get(&serial).map_or(0, |round| round.groups.len());
         let is_drawn = if is_by_rounds { !self.commands.iter().any(goes_on) } else { num_groups >= window };
@@ -243,7 +243,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Begins the members of a group that are not begun.
+    /// Requests the remaining members of a group.
     pub(super) fn begin_rest(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -263,7 +263,7 @@ impl Dispatcher {
         begun.into_iter().try_for_each(|sample| self.ask(with, sample))
     }
 
-    /// Asks the generator for a member of a group, unless it is known to have ended without a completion.
+    /// Requests a member of a group, unless it is known to have ended without a completion.
     pub(super) fn ask(&mut self, with: &mut Dependencies<'_>, id: SampleId) -> Result<(), DispatchError> {
         let Some(record) = self.held.get(&GroupId(id.group)) else { return Ok(()) };
         if !self.replay.keeps(id) {
@@ -355,8 +355,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// What the groups came to that were judged since the step before was closed, in the order of dispatch:
-    /// of those whose prompts stay drawn. A kept group counts in the step in which it was kept.
+    /// Outcomes of the groups that were judged since the previous step was closed, in the order of
+    /// dispatch, without those whose prompts were returned. A kept group counts in the step in which it
+    /// was kept.
     fn judged(&self, close: &StepClose) -> Vec<JudgedGroup> {
         let goes_back: BTreeSet<GroupId> = close.returned.iter().copied().collect();
         let was_kept: BTreeSet<GroupId> =

@@ -35,7 +35,7 @@ pub(super) struct GroupFlight {
     /// Cost of the group so far, and when it ended. It is kept here too because an aborted group leaves
     /// with its step, before its last event.
     pub(super) generation: Generation,
-    /// The round that it is looked at with.
+    /// The round that it is examined with.
     pub(super) round: u64,
     /// Index of the group in that round.
     pub(super) place: usize,
@@ -64,7 +64,7 @@ impl GroupFlight {
         !self.members.iter().any(|member| matches!(member, MemberState::Sampling(_)))
     }
 
-    /// Whether all members that are begun are scored, and others are not begun.
+    /// Whether all requested members are scored, and others are not requested yet.
     pub(super) fn is_screened(&self) -> bool {
         let is_begun = |member: &&MemberState| **member != MemberState::Unbegun;
         let num_begun = self.members.iter().filter(is_begun).count();

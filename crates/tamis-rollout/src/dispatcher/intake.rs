@@ -91,11 +91,11 @@ impl Dispatcher {
         if !self.has_arrival() {
             self.wait(with, is_ending)?;
         }
-        // What an event makes the machine want is carried out before the next one; only a publication comes
-        // before draws.
+        // The commands that follow from an event are carried out before the next event; only a
+        // publication comes before draws.
         while self.commands.is_empty() || self.publishing.is_some() {
             if !self.has_arrival() {
-                // What was scored on the spot, too.
+                // Scores that were computed on the spot are included.
                 self.scored.extend(with.scorer.next(Wait::No)?);
             }
             match self.next_arrival() {
@@ -145,7 +145,7 @@ impl Dispatcher {
             // A generator that is being stopped may be silent for a while, and may also return at once.
             std::thread::sleep(LOOK_EVERY);
         }
-        // What is to be asked for again waits for the publication.
+        // Retries wait for the publication.
         let is_asked = self.again.is_empty() || (self.publishing.is_some() && is_ending());
         if is_quiet && with.generator.load().in_flight == 0 && is_asked {
             let is_to_come = |version: &PolicyVersion| {
@@ -201,7 +201,7 @@ impl Dispatcher {
         for id in std::mem::take(&mut self.resumed) {
             let Some(flight) = self.flights.get(&id) else { continue };
             rounds.insert(flight.round);
-            // Whoever looked at it last did not come to the end of that.
+            // The previous process did not finish this.
             if flight.is_complete() {
                 self.settle_group(with, id)?;
                 continue;
@@ -225,7 +225,7 @@ impl Dispatcher {
                 self.end_member(with, id, member);
             }
         }
-        // A stream's groups are looked at together with what is dispatched next.
+        // A stream's groups are examined together with the next dispatched ones.
         let is_by_rounds = self.is_by_rounds();
         for serial in rounds.into_iter().filter(|_| is_by_rounds) {
             self.close_round(with, serial)?;
@@ -243,7 +243,7 @@ impl Dispatcher {
         flight.members.get(id.member as usize).filter(|_| id.turn == 0).ok_or(Unexpected::Foreign)
     }
 
-    /// Whether somebody waits for an answer to this.
+    /// Whether the answer to this sample is expected.
     pub(super) fn expect(&self, id: SampleId) -> Result<(), Unexpected> {
         if id.purpose != self.purpose() {
             let asked = self.inbox.num_prompts.get(&id.purpose).copied().unwrap_or(0);
@@ -284,7 +284,7 @@ impl Dispatcher {
                 sample.logprobs.resize(sample.token_ids.len(), f32::NAN);
                 (id, RequestEnd::Sampled(sample))
             }
-            // Nothing is trained on whose log-probabilities are not known.
+            // A sample is trained on only if its log-probabilities are known.
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
@@ -366,8 +366,8 @@ impl Dispatcher {
     }
 }
 
-/// The score that a member got before the state of the run was saved; `None` without one. The functions that
-/// had failed on it are not known any more.
+/// The score that a member got before the state of the run was saved; `None` without one. Which
+/// functions had failed on it is no longer known.
 fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMember> {
     let mut scores = trajectory.scores.clone();
     let reward = scores.remove("reward")?;

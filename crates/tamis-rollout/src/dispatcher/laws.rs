@@ -1,5 +1,5 @@
-//! Laws of the dispatcher under a generator that does what it likes: nothing is lost, nothing trained twice,
-//! everything counted, nothing hangs, and what is trained on does not depend on when anything happened.
+//! Laws of the dispatcher under an arbitrary generator: nothing is lost, nothing is trained twice,
+//! everything is counted, nothing hangs, and the trained groups do not depend on the times of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ struct Plan {
     faults: FakeFaults,
 }
 
-/// Scores exactly, so many completions at a time.
+/// Scores exactly, in batches of this size.
 struct Batches(usize);
 
 impl RewardFunction for Batches {
@@ -103,7 +103,7 @@ fn plan() -> impl Strategy<Value = Plan> {
     )
 }
 
-/// A trained group, as a person would compare it: epoch and prompt, and what each member is.
+/// A trained group in comparable form: epoch, prompt, and each member's text, tokens and reward (as bits).
 type Trained = (u64, u64, Vec<(String, Vec<u32>, u64)>);
 
 /// Everything that a run of the dispatcher did.
@@ -147,7 +147,7 @@ struct Noted {
 }
 
 impl Noted {
-    /// Everything taken in after a step.
+    /// All events taken in after a step.
     fn after(&self, step: u64) -> Vec<Taken> {
         self.taken.iter().filter(|(of, _)| *of > step).map(|(_, taken)| taken.clone()).collect()
     }
@@ -168,18 +168,18 @@ impl OrderLog for Noted {
 /// When processes are gone.
 #[derive(Debug, Clone, Copy)]
 struct Kill {
-    /// The first two after so many looks of the dispatcher each, while it collects or publishes.
+    /// The numbers of polls after which the first two processes end, while they collect or publish.
     after: [u64; 2],
-    /// Whether each of them is asked to stop, and saves the state after the last step that came to its end.
+    /// Whether each of them is asked to stop, and saves the state after its last finished step.
     is_asked: [bool; 2],
     /// The state is saved after every so many steps.
     save_every: usize,
-    /// The step in whose publication a process is asked to stop that has saved no state before it: it comes
-    /// to its end, is saved, and the process is gone.
+    /// A process without a saved state is asked to stop during the publication of this step: the step
+    /// is finished and saved, and the process ends.
     stop_after: usize,
 }
 
-/// What answers, and how a resumed run has the same answers in the same order.
+/// The source of answers, and how a resumed run gets the same ones in the same order.
 #[derive(Debug, Clone, Copy)]
 enum World {
     /// Servers, whose answers come in an order that is noted.
@@ -237,7 +237,8 @@ fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
     let (mut is_gone, mut has_stopped) = (false, false);
     for _ in 0..400 {
         if std::mem::take(&mut is_gone) {
-            // Another process: a generator that knows what was journalled, and the state that was saved last.
+            // Another process: its generator knows the journal, and it starts from the last saved
+            // state.
             if story.batches.len() > witnessed.len() {
                 witnessed.clone_from(&story.batches);
             }
@@ -347,7 +348,7 @@ fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
                     is_interrupted: if stops { &|| true } else { &is_killed },
                     ..with(&mut *generator, &mut source, &mut scorer, &mut heard)
                 };
-                // What comes sooner than it did is taken in when it was.
+                // An event that comes earlier than before is taken in at its old time.
                 let follows = !dispatcher.replay.is_over();
                 let on_stop = if stops { OnStop::Finish } else { OnStop::GiveUp };
                 match dispatcher.publish(&publication, InFlight::Wait, on_stop, with).expect("published") {
@@ -412,7 +413,7 @@ fn play(plan: &Plan, world: World, kill: Option<Kill>) -> Story {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whatever goes wrong: no group is lost or trained twice, everything adds up, and it ends.
+    /// Whatever fails: no group is lost or trained twice, all counts add up, and the run ends.
     #[test]
     fn nothing_is_lost_and_nothing_hangs(plan in plan(), seed in any::<u64>(), max_delay in 0u64..40) {
         let fake = FakeSettings { seed, max_delay, faults: plan.faults };
@@ -423,11 +424,11 @@ proptest! {
     /// without a lag.
     #[test]
     fn batches_do_not_depend_on_the_timing(plan in plan(), seeds in any::<[u64; 2]>(), max_delay in 1u64..40) {
-        // What is carried of rounds that were drawn ahead depends on how far they were.
+        // What is carried from rounds drawn ahead depends on their progress.
         let carries = plan.carries && !plan.is_streaming && plan.rounds_in_flight == 1;
         let plan = Plan { carries, ..plan };
-        // What fails is a function of the key; how long it takes, and what comes twice, late or from nowhere,
-        // is not. What hangs fails by a time-out, which is one of timing.
+        // Which requests fail is a function of the key. Their times, and repeated, late or foreign
+        // answers, are not. A request that hangs fails by a time-out, which depends on timing.
         let faults = FakeFaults { hang: 0.0, ..plan.faults };
         let quiet = FakeSettings { seed: 0, max_delay: 0, faults: FakeFaults { duplicate: 0.0, late: 0.0, foreign: 0.0, ..faults } };
         let expected = play(&plan, World::Noted(quiet), None);

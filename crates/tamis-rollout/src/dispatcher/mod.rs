@@ -56,7 +56,7 @@ use crate::source::PromptSource;
 
 /// Receives progress while a step is collected.
 pub trait Observer {
-    /// A round of so many prompts begins; streaming, a round's worth of groups.
+    /// A round of `num_prompts` prompts begins; streaming, a round's worth of groups.
     fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
 
     /// The generator is done with one more member of a group.
@@ -84,7 +84,7 @@ pub trait Observer {
     /// The next pass over the data begins.
     fn epoch_begins(&mut self, epoch: u64);
 
-    /// Something a person should know.
+    /// A message for the user.
     fn warn(&mut self, message: &str);
 }
 
@@ -125,7 +125,7 @@ pub struct DispatcherSettings {
     pub hands_out_parts: bool,
 }
 
-/// What groups are for that are not trained on: those of a dispatcher beside that of the run.
+/// The purpose of groups that are not trained on, those of a second dispatcher beside the run's.
 #[derive(Debug, Clone)]
 pub struct Beside {
     /// Purpose of the samples; not [`SamplePurpose::Rollout`].
@@ -217,7 +217,7 @@ pub struct Dispatcher {
     beside: Option<Beside>,
     sampling: Arc<Sampling>,
     machine: Scheduler,
-    /// Of every group that is in flight or kept.
+    /// Records of all groups that are in flight or kept.
     held: BTreeMap<GroupId, Record>,
     flights: BTreeMap<GroupId, GroupFlight>,
     rounds: BTreeMap<u64, Round>,
@@ -226,7 +226,7 @@ pub struct Dispatcher {
     commands: VecDeque<Command>,
     scored: VecDeque<ScoreEvent>,
     version: PolicyVersion,
-    /// A version whose publication is waited for.
+    /// The version that is being published.
     publishing: Option<PolicyVersion>,
     /// To be asked for again, once nothing is being published.
     again: Vec<SampleId>,
@@ -236,7 +236,7 @@ pub struct Dispatcher {
     resumed: Vec<GroupId>,
     inbox: Inbox,
     replay: Replay,
-    /// Whether what is taken in now was noted before.
+    /// Whether the present event was noted before.
     is_replaying: bool,
     next_group: u64,
     arrivals: u64,
@@ -255,8 +255,8 @@ impl Dispatcher {
         Self::resume(settings, machine, 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
     }
 
-    /// Around a machine as it was saved, with the groups it held and the version that generates. Of held
-    /// groups that the machine still waits for, what they lack is asked for again.
+    /// A dispatcher around a saved machine, with the groups it held and the version that generates.
+    /// Missing members of held groups that the machine still waits for are requested again.
     pub fn resume(
         settings: DispatcherSettings,
         machine: Scheduler,
@@ -336,7 +336,7 @@ impl Dispatcher {
         of_generator.chain(&self.again).map(|id| (id.group, id.member)).collect()
     }
 
-    /// Has what is in flight asked for again in this order, as it was before; what it does not name comes
+    /// Requests the members in flight again in this order, as before; those that it does not list come
     /// last.
     pub fn ask_in_order(&mut self, order: &[(u64, u32)]) {
         let places: BTreeMap<(u64, u32), usize> =
@@ -359,7 +359,7 @@ impl Dispatcher {
                 if record.fate == Fate::Carried {
                     record.fate = Fate::Aborted;
                 }
-                // Nobody has looked at the metric of what was not judged.
+                // The metric of a group that was not judged was not computed.
                 record.values.resize(record.group.trajectories.len(), f64::NAN);
                 record
             })
@@ -400,9 +400,9 @@ impl Dispatcher {
         if !self.is_open {
             self.has_observed = false;
         }
-        // What a checkpoint had in flight is asked for before anything new, as it was then.
+        // Members that a checkpoint had in flight are requested first, in their old order.
         self.ask_again(&mut with)?;
-        // What is left of the step before comes first.
+        // The rest of the previous step comes first.
         let mut next = self.run(&mut with, true)?;
         if next.is_none() && !std::mem::replace(&mut self.is_open, true) {
             self.tell(Event::BeginStep)?;

@@ -1,4 +1,4 @@
-//! Rewards are looked at together: whether they arrive, and whether they have what the filter looks at.
+//! Examines rewards together: whether they arrive, and whether they have the filter's metric.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ impl Dispatcher {
         for warning in warnings {
             with.observer.warn(&warning);
         }
-        // What fails here can be looked at with its scores.
+        // After a failure here the scores are still available.
         proven
     }
 
@@ -84,8 +84,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Looks at the rewards of what has settled of a stream at the end of a step, after which the groups are
-    /// gone; the rest is looked at with what comes.
+    /// Examines the rewards of a stream's settled groups at the end of a step, after which the groups
+    /// are gone. The rest is examined with later groups.
     pub(super) fn observe_rest(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let mut rest: Option<(u64, Round)> = None;
         for (serial, round) in std::mem::take(&mut self.rounds) {

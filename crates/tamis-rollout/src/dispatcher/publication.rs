@@ -1,5 +1,5 @@
-//! Weights are published between two steps: what is in flight meanwhile, and what the state after the step
-//! holds.
+//! Weights are published between two steps. This module decides what happens to samples in flight
+//! meanwhile, and what the state after the step contains.
 
 use tamis_core::group::PolicyVersion;
 use tamis_core::schedule::Event;
@@ -134,7 +134,7 @@ impl Dispatcher {
                 self.stop_following(with)?;
                 self.hear_no_more_of_aborted(with)?;
             }
-            // What waited for the weights. Between two steps nothing ends.
+            // Commands that waited for the weights. Between two steps nothing ends.
             self.run(with, false)?;
             self.scored.extend(with.scorer.next(Wait::No)?);
             if let Some(arrival) = self.next_arrival() {

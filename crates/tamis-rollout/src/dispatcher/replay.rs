@@ -41,7 +41,7 @@ pub enum Taken {
         /// The group.
         group: u64,
     },
-    /// A step ended: what was taken in before it is in the state after that step.
+    /// A step ended: all events before it are in the state after that step.
     StepEnd,
 }
 
@@ -70,13 +70,13 @@ pub enum SampleEnd {
         kind: FailureKind,
         /// The reason.
         reason: String,
-        /// What was generated for it.
+        /// Its generation cost.
         #[serde(flatten)]
         spent: Spent,
     },
     /// The sample was aborted.
     Aborted {
-        /// What was generated for it.
+        /// Its generation cost.
         #[serde(flatten)]
         spent: Spent,
     },
@@ -110,17 +110,17 @@ pub(super) enum Arrival {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     taken: VecDeque<Taken>,
-    /// Samples that ended without a completion: nobody is asked for them.
+    /// Samples that ended without a completion: they are not requested.
     unsampled: BTreeSet<SampleId>,
-    /// Those of them that would have been asked for.
+    /// Those of them that would have been requested.
     unasked: Vec<SampleId>,
 }
 
 impl Replay {
     pub(super) fn of(taken: impl IntoIterator<Item = Taken>) -> Self {
         let mut taken: VecDeque<Taken> = taken.into_iter().collect();
-        // Each attempt came to one end, and what a checkpoint had in flight is asked for as if for the first
-        // time.
+        // Each attempt had one end. Attempts that a checkpoint had in flight are requested as if for
+        // the first time.
         let mut attempts: BTreeMap<SampleId, u32> = BTreeMap::new();
         for taken in &mut taken {
             if let Taken::Sample { id, .. } = taken {
@@ -140,7 +140,7 @@ impl Replay {
         self.taken.is_empty()
     }
 
-    /// Whether a sample is not to be asked for, because it is known to have ended without a completion.
+    /// Whether a sample is not requested, because it is known to have ended without a completion.
     pub(super) fn keeps(&mut self, id: SampleId) -> bool {
         let keeps = self.unsampled.contains(&id);
         if keeps {
@@ -193,13 +193,13 @@ impl Replay {
 }
 
 impl Dispatcher {
-    /// Takes things in in this order, in which a process before this one did since the state that this
-    /// dispatcher was made of; what comes after it is taken in as it comes.
+    /// Follows the order of events that an earlier process had taken in after the state of this
+    /// dispatcher. Later events are taken in as they arrive.
     pub fn follow(&mut self, order: Vec<Taken>) {
         self.replay = Replay::of(order);
     }
 
-    /// Whether something can be taken in without waiting.
+    /// Whether an event can be taken in without waiting.
     pub(super) fn has_arrival(&mut self) -> bool {
         if self.replay.is_over() {
             return !self.inbox.of_groups.is_empty() || !self.scored.is_empty();
@@ -211,8 +211,7 @@ impl Dispatcher {
             || replay.find_score(&self.scored).is_some()
     }
 
-    /// Ignores what has arrived and nobody waits for: its number may be that of a sample which is asked for
-    /// later.
+    /// Drops unexpected events that have arrived: a later sample may get the same number.
     fn ignore_unexpected(&mut self) {
         let mut events = std::mem::take(&mut self.inbox.of_groups);
         events.retain(|event| match event.id().map_or(Ok(()), |id| self.expect(id)) {
@@ -225,8 +224,7 @@ impl Dispatcher {
         self.inbox.of_groups = events;
     }
 
-    /// The next event of the order that is followed, if it is known without waiting and somebody waits for
-    /// it.
+    /// The next event of the followed order, if it has arrived and is expected.
     fn next_known(&self) -> Option<Arrival> {
         self.replay.next_known().filter(|arrival| match arrival {
             Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {
@@ -265,7 +263,7 @@ impl Dispatcher {
         arrival
     }
 
-    /// Notes what is taken in, unless it is followed.
+    /// Notes an event that is taken in, unless an order is followed.
     pub(super) fn note(&mut self, with: &mut Dependencies<'_>, taken: &Taken) -> Result<(), DispatchError> {
         if std::mem::take(&mut self.is_replaying) {
             return Ok(());

@@ -10,7 +10,7 @@ use crate::scorer::MemberId;
 #[derive(Debug, Clone)]
 pub(super) struct ScoredMember {
     pub(super) scored: Scored,
-    /// Whether reward functions were asked now.
+    /// Whether reward functions were called now.
     pub(super) is_new: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Round {
     pub(super) round: u64,
     /// Ids of the round's groups in dispatch order.
     pub(super) groups: Vec<GroupId>,
-    /// No more groups come to it.
+    /// Whether all its groups are drawn.
     pub(super) is_drawn: bool,
     pub(super) num_open: usize,
     /// The scores of the round's completions so far.
@@ -71,8 +71,8 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// The batch of completions that a reward function gets does not depend on what ends first, and is sent
-    /// as soon as it is whole.
+    /// The batch of completions that a reward function gets does not depend on the order of ends, and
+    /// is sent as soon as it is complete.
     #[test]
     fn batches_are_those_of_the_dispatch_order() {
         let mut round = Round::of(1, 1);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(round.end(5, 4, 3), None);
         assert_eq!(round.close(4, 3), Some(vec![4, 5]));
         assert_eq!(round.close(4, 3), None);
-        // One at a time, and all of them.
+        // One by one, then all.
         let mut round = Round::of(1, 2);
         round.groups = vec![GroupId(2)];
         assert_eq!(round.end(1, 1, 2), Some(vec![1]));

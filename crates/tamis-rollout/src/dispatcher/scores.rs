@@ -141,8 +141,7 @@ impl Dispatcher {
         self.round_settled(with, serial)
     }
 
-    /// A group has come to something: all of its members are scored, or the generator has none of them any
-    /// more.
+    /// A group has ended: all of its members are scored, or none of them is left in the generator.
     pub(super) fn settle_group(
         &mut self,
         with: &mut Dependencies<'_>,

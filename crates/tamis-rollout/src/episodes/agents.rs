@@ -124,13 +124,13 @@ pub(super) struct Agent {
     calls: Vec<Asked>,
     /// Calls that wait until it is known how much room is left to them, in their order.
     queue: VecDeque<(CallNumber, ChatCall)>,
-    /// Whether nothing has come of a call since the first of them was looked at.
+    /// Whether no call has changed since the first of them was examined.
     is_queue_known: bool,
     /// Tokens of answers that nobody received.
     lost: Spent,
     /// Message to the last call that had no room or could not be rendered.
     refusal: Option<String>,
-    /// What came of its program, while calls that it has left behind come to their end.
+    /// The outcome of its program, while its remaining calls still run.
     ended: Option<(Result<ProgramOutcome, ProgramFailure>, RefusedCalls)>,
 }
 
@@ -179,7 +179,8 @@ impl Agent {
         sum + self.start(after, context, last).num_given(more, context)
     }
 
-    /// Tokens of the trajectory of the calls to which an answer has so many, and the last of them.
+    /// Number of tokens of the trajectory with only the calls that have an answer (`answer` returns its
+    /// length), and the last of these calls.
     fn num_tokens_of(&self, answer: impl Fn((usize, &Asked)) -> Option<usize>) -> (usize, Option<usize>) {
         let (mut sum, mut last) = (0, None);
         for (place, asked) in self.calls.iter().enumerate() {
@@ -275,7 +276,7 @@ impl Agent {
             own.max_response_length = longest;
             own.stop.extend(chat.stop.iter().cloned());
         }
-        // Asked the same twice, it answers twice; otherwise when a call comes changes nothing.
+        // A repeated call gets a new answer; otherwise the time of a call changes nothing.
         let context: Arc<[u32]> = context.into();
         let repeats = self.calls.iter().filter(|asked| asked.context == context).count() as u64;
         let key = self.request.key.with(LUCK - 1).with(repeats);
@@ -416,8 +417,8 @@ impl Episodes<'_> {
         Ok(())
     }
 
-    /// What came of a trajectory whose program has ended, once all calls that it has left behind have: what
-    /// was generated for them is known then.
+    /// The event of a trajectory whose program has ended, once all its remaining calls have ended: only
+    /// then is their cost known.
     fn finish_agent(&mut self, id: SampleId) -> Option<GeneratorEvent> {
         let agent = self.plays.played.get_mut(&id)?;
         if agent.calls.iter().any(Asked::is_under_way) {
@@ -484,7 +485,7 @@ impl Episodes<'_> {
         };
         if asked.is_abandoned {
             asked.is_over = true;
-            // The program has given it up itself.
+            // The program has abandoned it itself.
             agent.lost += match event {
                 GeneratorEvent::Sampled { sample, .. } => Spent::on_answer(sample.token_ids.len() as u64),
                 GeneratorEvent::Failed { spent, .. } | GeneratorEvent::Aborted { spent, .. } => spent,
@@ -499,7 +500,7 @@ impl Episodes<'_> {
                 FinishReason::Length => ChatFinish::Length,
             };
             if asked.is_short {
-                // As long as it was wanted: it is not cut off.
+                // As long as requested, so it is not cut off.
                 sample.finish_reason = FinishReason::Stop;
             }
             (said.prompt_tokens, said.completion_tokens) = (asked.context.len(), sample.token_ids.len());

@@ -4,10 +4,11 @@
 //! dispatcher, validation ── one request a trajectory ──> Episodes ── one request a turn ──> generator
 //!                        <── one sample, all turns ────          <── one sample, one answer ──
 //! ```
-//! Whoever asks for a sample asks for a whole trajectory and never sees a turn go by: an answer is handed to
-//! the prompt's environment, what it shows is appended to the tokens as it is rendered, and the next answer
-//! is asked for after all of that. What the policy wrote is never tokenised again. A prompt without an
-//! environment is the episode that is over after one answer, and passes through.
+//!
+//! A request for a sample is a request for a whole trajectory; the caller never sees a turn. Each
+//! answer goes to the prompt's environment, the observation is rendered and appended to the tokens, and
+//! the next answer is requested after all of that. The policy's own tokens are never tokenised again. A
+//! prompt without an environment is an episode of one answer, and passes through.
 
 mod agents;
 mod play;
@@ -84,8 +85,8 @@ pub trait Worlds: Send + Sync {
     /// A message, if it cannot be rendered.
     fn render(&self, prompt: &Prompt, conversation: &[Message]) -> Result<Between, String>;
 
-    /// Whether a text of so many bytes may have so few tokens. What has more for sure is not rendered: its
-    /// tokens would be counted for nothing.
+    /// Whether a text of so many bytes can fit into so many tokens. A text that cannot is not rendered,
+    /// which saves counting its tokens.
     fn may_fit(&self, _num_bytes: usize, _num_tokens: usize) -> bool {
         true
     }
@@ -95,12 +96,12 @@ pub trait Worlds: Send + Sync {
         None
     }
 
-    /// What the policy sees of an episode.
+    /// The part of an episode that the policy sees.
     fn context(&self) -> Context {
         Context::default()
     }
 
-    /// Whether its environments may take their time, so that nobody should wait for one.
+    /// Whether its environments may be slow, so that nobody should wait for one.
     fn is_slow(&self) -> bool {
         false
     }
@@ -120,26 +121,26 @@ pub trait Worlds: Send + Sync {
 /// Most tokens of a trajectory, those of its environment included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenLimits {
-    /// After its prompt, all texts of it together.
+    /// Limit of all its texts together, after the prompt.
     pub whole: usize,
-    /// Of each text, beyond the length of the prompt.
+    /// Limit of each text, beyond the length of the prompt.
     pub text: usize,
 }
 
 impl TokenLimits {
-    /// Of trajectories that are one text.
+    /// Limits of trajectories with one text.
     pub fn of(whole: usize) -> Self {
         Self { whole, text: whole }
     }
 }
 
-/// A play that somebody waits for, or nobody any more.
+/// A play, wanted or abandoned.
 struct Slot {
     /// `None` while its environment works.
     play: Option<Play>,
     /// The turn whose answer is waited for, if any.
     turn: Option<u32>,
-    /// What it came to with its last answer.
+    /// Its cost with its last answer.
     spent: Spent,
     /// Tokens that were appended after it, for the next one.
     num_shown: u64,
@@ -160,14 +161,14 @@ impl Slot {
         self.num_shown = num_tokens.saturating_sub(self.spent.tokens);
     }
 
-    /// What it comes to with an answer, as far as that came.
+    /// Its cost with an answer, as far as that came.
     fn spent_with(&self, answer: Spent) -> Spent {
         let num_shown = if answer.turns > 0 { self.num_shown } else { 0 };
         self.spent + answer + Spent { tokens: num_shown, turns: 0 }
     }
 }
 
-/// What an environment has made of its play.
+/// An environment's result for its play.
 struct Worked {
     id: SampleId,
     /// `None` if it broke down on the way.
@@ -187,7 +188,7 @@ pub fn conversation_of(prompt: &Prompt) -> Vec<Message> {
     }
 }
 
-/// The messages of an episode: what the policy wrote, and what it was shown after that.
+/// The messages of an episode: the policy's, each followed by what it was shown.
 pub fn messages_of(episode: &Episode) -> Vec<Message> {
     let of_turn = |turn: &Turn| {
         let role = if turn.role.is_empty() { "user" } else { &turn.role };
@@ -214,7 +215,7 @@ pub struct Plays {
     /// Trajectories that are not functions of their keys, which a process before this one may have come to
     /// the end of.
     memory: Option<SampleMemory>,
-    /// A publication that waits for what is open, and what was asked for meanwhile.
+    /// A publication that waits for open plays, and the requests since then.
     publication: Option<(Publication, InFlight)>,
     waiting: Vec<SampleRequest>,
     told: Vec<GeneratorEvent>,
@@ -230,7 +231,7 @@ impl Plays {
         Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
     }
 
-    /// By programs that ask the policy themselves; otherwise as [`Self::new`].
+    /// Episodes played by programs that call the policy themselves; otherwise like [`Self::new`].
     pub fn of_agents(agents: Arc<dyn Agents>, limits: TokenLimits, finishes: bool) -> Self {
         Self { agents: Some(agents), limits, finishes, ..Self::none() }
     }
@@ -261,7 +262,7 @@ impl Plays {
         Self { memory: Some(SampleMemory::new(journal, at)), ..self }
     }
 
-    /// What is remembered of trajectories that are played elsewhere; `None` if nothing is journalled.
+    /// The memory of trajectories that are played elsewhere; `None` if nothing is journalled.
     pub fn memory(&mut self) -> Option<&mut SampleMemory> {
         self.memory.as_mut()
     }
@@ -306,7 +307,8 @@ impl Plays {
         }
     }
 
-    /// Ends a play of whose answer no more than this comes; as which sample it was asked for, and all of it.
+    /// Ends a play whose answer will not continue. Returns the id that it was requested under, and its
+    /// whole cost.
     fn give_up(&mut self, id: SampleId, answer: Spent) -> (SampleId, Spent) {
         match self.find(id) {
             Ok((whole, slot)) => {
@@ -419,7 +421,7 @@ impl Episodes<'_> {
         })
     }
 
-    /// Begins a trajectory, or the answer that is all of one.
+    /// Begins a trajectory, or a single answer without an environment.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
         if self.plays.is_played_elsewhere(&request)
@@ -488,8 +490,8 @@ impl Episodes<'_> {
         Ok(told)
     }
 
-    /// Gives weights that waited for what was open, once nothing is; then what was asked for meanwhile
-    /// begins.
+    /// Publishes weights that waited for open plays, once there are none. Then the waiting requests
+    /// begin.
     fn publish_held(&mut self) -> Result<(), GeneratorError> {
         if !self.plays.is_idle() {
             return Ok(());
@@ -502,7 +504,7 @@ impl Episodes<'_> {
         Ok(())
     }
 
-    /// Gives the generator weights, by which trajectories are played that begin from now on.
+    /// Publishes weights to the generator; trajectories that begin from now on use them.
     fn publish_now(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
         self.generator.publish(weights, in_flight)?;
         if let Some(memory) = &mut self.plays.memory {
@@ -519,7 +521,7 @@ impl Episodes<'_> {
         Ok(std::mem::take(&mut self.plays.told))
     }
 
-    /// Nobody waits for these any more.
+    /// Abandons these plays.
     fn give_up_all(&mut self, is_meant: impl Fn(&SampleId) -> bool) {
         for (id, slot) in &mut self.plays.open {
             slot.is_given_up |= is_meant(id);
@@ -607,7 +609,7 @@ impl Generator for Episodes<'_> {
             let is_over = match wait {
                 Wait::No => true,
                 Wait::Until(end) => Instant::now() >= end,
-                // Whoever waits looks now and then whether it is still to.
+                // The caller checks now and then whether it should still wait.
                 Wait::Forever => began.elapsed() >= LONGEST_WAIT,
             };
             if is_quiet && is_staged && self.plays.told.is_empty() && !is_over {

@@ -16,14 +16,14 @@ pub(super) struct Play {
     prompt: Arc<Prompt>,
     environment: Box<dyn Environment>,
     conversation: Vec<Message>,
-    /// The turn whose answer is waited for.
+    /// The turn that is being answered.
     turn: u32,
-    /// Whether an answer was given a reward.
+    /// Whether an answer got a reward.
     is_scored: bool,
     pub(super) told: Told,
 }
 
-/// What becomes of a play after an answer.
+/// How a play continues after an answer.
 pub(super) enum Next {
     Ask(SampleRequest),
     Over(Sample),
@@ -96,7 +96,7 @@ impl Play {
         left.min(limits.whole.saturating_sub(self.told.token_ids().len() + more))
     }
 
-    /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
+    /// Takes an answer in; an error of the environment fails the trajectory.
     pub(super) fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, limits: TokenLimits) -> Next {
         let taken = catch(|| {
             self.told.hear(answer);
@@ -122,8 +122,8 @@ impl Play {
         let end = outcome.end;
         self.note(outcome);
         if let Some(end) = end {
-            // An answer without calls of tools ends an episode, and nobody judges it: one that was cut may
-            // have come to them.
+            // An answer without tool calls ends an episode, and is not judged; one that was cut may
+            // have had calls later.
             let is_full = answer.finish_reason == FinishReason::Length && !self.is_scored;
             return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated || is_full, false)));
         }
@@ -173,7 +173,7 @@ impl Play {
         SampleRequest {
             id: SampleId { turn: self.turn, ..self.request.id },
             prompt_token_ids,
-            // A text that was rendered anew shows none.
+            // A text that was rendered anew has no images.
             images: if self.told.context_start.is_some() {
                 Arc::default()
             } else {
@@ -185,7 +185,7 @@ impl Play {
         }
     }
 
-    /// Notes what the last answer came to.
+    /// Records the outcome of the last answer.
     fn note(&mut self, outcome: TurnOutcome) {
         self.is_scored |= outcome.reward.is_some();
         if let Some(turn) = self.told.turns.last_mut() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Jobs, each on one of a few threads that start with the first one, and what comes of them.
+/// Jobs and their results. Each job runs on one of a few threads that start with the first one.
 pub(super) struct Stage<T> {
     num_threads: usize,
     jobs: Option<Sender<Job<T>>>,
@@ -17,7 +17,7 @@ pub(super) struct Stage<T> {
 }
 
 impl<T: Send + 'static> Stage<T> {
-    /// With as many threads, at least one.
+    /// A stage with so many threads, at least one.
     pub(super) fn new(num_threads: usize) -> Self {
         let (jobs, queue) = channel();
         Self {
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Stage<T> {
         self.num_working > 0
     }
 
-    /// Has a job done; it must not panic.
+    /// Runs a job, which must not panic.
     pub(super) fn work(&mut self, job: impl FnOnce() -> T + Send + 'static) {
         self.num_working += 1;
         if self.num_started < self.num_threads.min(self.num_working) {

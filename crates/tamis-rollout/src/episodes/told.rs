@@ -19,7 +19,7 @@ pub(super) struct Told {
     has_logprobs: bool,
 }
 
-/// How a trajectory came to its end.
+/// How a trajectory ended.
 #[derive(Clone, Copy)]
 pub(super) struct End {
     /// Whether its task was solved, if that is known.
@@ -101,7 +101,7 @@ impl Told {
         }
     }
 
-    /// Appends what the policy did not write.
+    /// Appends text that the policy did not write.
     pub(super) fn append(&mut self, between: &Between) {
         self.sample.token_ids.extend(&between.token_ids);
         if self.has_logprobs {
@@ -113,7 +113,7 @@ impl Told {
         }
     }
 
-    /// Notes what was shown after the last answer.
+    /// Records what was shown after the last answer.
     pub(super) fn note_shown(&mut self, shown: &[Message]) {
         if let (Some(turn), Some(first)) = (self.turns.last_mut(), shown.first()) {
             let contents: Vec<&str> = shown.iter().map(|message| message.content.as_str()).collect();

@@ -28,12 +28,12 @@ impl Fleet {
             return;
         }
         if fault.class == FaultClass::StaleWeights {
-            // What else it has in flight is of those weights too.
+            // Its other samples in flight use those weights too.
             member.holds = None;
             self.lose(place, fault, now);
         } else if are_too_many || matches!(fault.class, FaultClass::Connect | FaultClass::OtherLogprobs) {
             member.says_other |= fault.class == FaultClass::OtherLogprobs;
-            // What it has in flight may still come; a check decides.
+            // Its samples in flight may still arrive; a check decides.
             self.set_aside(place, fault, now);
         }
     }
@@ -52,7 +52,7 @@ impl Fleet {
         }
     }
 
-    /// Takes a server out, and what it had elsewhere.
+    /// Takes a server out, and retries its samples elsewhere.
     pub(super) fn lose(&mut self, place: usize, fault: Fault, now: Instant) {
         let mut dropped = self.members[place].server.drop_all();
         dropped.sort_unstable();
@@ -142,8 +142,8 @@ impl Fleet {
                 }
             }
             let member = &mut self.members[place];
-            // Nothing that is known of the one before is true of it. Until it has sampled it counts as one
-            // that was taken out: nobody waits for it.
+            // Nothing that is known of the old server holds for it. Until it has sampled it counts as
+            // one that was taken out: nobody waits for it.
             *member = FleetMember {
                 times_out: 1,
                 last_fault: member.last_fault.take(),
@@ -174,7 +174,7 @@ impl Fleet {
                 member.server.publish(publication, *in_flight, now);
             }
             if member.is_draining && member.in_flight == 0 && member.state == State::Usable {
-                // Out for good.
+                // Out permanently.
                 member.state = State::Out { until: now + Duration::from_secs(u64::from(u32::MAX)) };
                 (self.say)(FleetMessage::Drained { server: member.server.name().to_owned() });
             }
@@ -208,7 +208,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Each server with what came of it last.
+    /// Each server with its last state.
     pub(super) fn describe_servers(&self) -> Vec<String> {
         let one = |member: &FleetMember| match &member.last_fault {
             _ if member.is_draining => format!("{}: drained", member.server.name()),

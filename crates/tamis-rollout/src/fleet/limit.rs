@@ -40,7 +40,7 @@ impl Limit {
         self.succeeded = 0;
     }
 
-    /// Takes in a server's figures while so many samples of ours are in flight there.
+    /// Takes in a server's figures, with the number of our samples in flight there.
     pub(super) fn learn(&mut self, figures: &Figures, in_flight: usize) {
         self.is_told = figures.running.is_some() && figures.waiting.is_some();
         let (Some(running), Some(waiting)) = (figures.running, figures.waiting) else { return };

@@ -9,7 +9,7 @@ use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorEvent, SampleId};
 use crate::wire::{Fault, FaultClass};
 
-/// Groups whose server is remembered while none of them is in flight.
+/// Number of groups whose server is remembered while none of their samples is in flight.
 const MOST_LEFT_HOMES: usize = 4096;
 
 impl Fleet {
@@ -44,7 +44,7 @@ impl Fleet {
 
     /// Sends nothing to a full server for a while, and fewer at once from then on.
     fn spare(&mut self, place: usize, fault: &Fault, now: Instant) {
-        // A server that wants to be asked again at once turned somebody away all the same.
+        // A server that asks for an immediate retry has turned a request away all the same.
         let wanted = fault.retry_after.unwrap_or_default().max(self.settings.first_pause);
         let pause = wanted.min(self.settings.busy_timeout);
         let member = &mut self.members[place];
@@ -60,7 +60,7 @@ impl Fleet {
         member.quiet_until = member.quiet_until.max(Some(now + pause));
     }
 
-    /// Asks again, or lets it fail.
+    /// Retries a sample, or lets it fail.
     pub(super) fn retry(&mut self, mut task: SampleJob, place: usize, fault: &Fault, now: Instant) {
         *self.counts.samples.entry(fault.class).or_default() += 1;
         task.spent += Spent::on_answer(fault.num_tokens);
@@ -76,7 +76,7 @@ impl Fleet {
             }
         }
         if fault.class == FaultClass::OtherLogprobs && !task.is_given_up {
-            // It was not sent: nothing is known of it.
+            // It was not sent, so this does not count.
             task.attempts -= 1;
             (task.member, task.avoid) = (None, Some(place));
             self.queue.push_front(task.request.id);
@@ -118,7 +118,7 @@ impl Fleet {
         self.pausing.insert((at, self.num_pauses), attempt);
     }
 
-    /// Sends what waits to servers with room.
+    /// Sends waiting samples to servers with room.
     pub(super) fn dispatch(&mut self) {
         let current = self.version();
         if !self.unanswered.is_empty() {

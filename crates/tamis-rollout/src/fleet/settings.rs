@@ -10,7 +10,8 @@ use crate::wire::{Fault, FaultClass};
 pub struct FleetSettings {
     /// Most attempts for a sample before it counts as failed.
     pub max_attempts: u32,
-    /// Pause before the second attempt; it doubles with each, and between half of it and all of it passes.
+    /// Pause before the second attempt. It doubles with each attempt, and the actual pause is random
+    /// between half of it and all of it.
     pub first_pause: Duration,
     /// Longest pause before an attempt, and between looks at a server that does not answer.
     pub longest_pause: Duration,
@@ -21,8 +22,8 @@ pub struct FleetSettings {
     /// Answers of a server that are no samples, one after the other, after which it gets nothing more until
     /// then either.
     pub most_bad_answers: u32,
-    /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from
-    /// a first guess on.
+    /// Most samples in flight at one server, used from the start; `None` adapts the number to the
+    /// server, from a first guess on.
     pub max_in_flight: Option<usize>,
     /// Longest time for which a sample is offered again to full servers before that counts as an
     /// attempt. A server's requested pause is respected up to this time.
@@ -50,7 +51,7 @@ impl Default for FleetSettings {
     }
 }
 
-/// Something about its servers that a person should know.
+/// A message about its servers for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FleetMessage {
     /// A server is not used for now.
@@ -104,12 +105,12 @@ pub enum FleetMessage {
     Waiting {
         /// Since when.
         for_so_long: Duration,
-        /// Each server with what came of it.
+        /// Each server with its outcome.
         tried: Vec<String>,
     },
 }
 
-/// One line for a person.
+/// One line for the user.
 impl std::fmt::Display for FleetMessage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause before a server is started again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// What ran for so long before it ended has all restarts again, and the first pause.
+/// A process that ran at least this long before it ended gets all restarts back, and the first pause.
 pub const HEALTHY: Duration = Duration::from_secs(3600);
 /// Length of the end of an output file that a message shows, in bytes.
 const LAST_BYTES: u64 = 4096;
@@ -47,7 +47,7 @@ pub enum Place {
     Socket(PathBuf),
 }
 
-/// As clients write it.
+/// In the form that clients use.
 impl std::fmt::Display for Place {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -64,9 +64,9 @@ pub struct ServerProcess {
     pub words: Vec<String>,
     /// Variables of the environment, beside those of this process.
     pub environment: Vec<(String, String)>,
-    /// The command as a person reads it.
+    /// The command in readable form.
     pub shown: String,
-    /// What it is, for messages: `server`.
+    /// Its kind, for messages: `server`.
     pub what: &'static str,
     /// Its address.
     pub place: Place,
@@ -138,7 +138,7 @@ pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-/// Pause before what has been started again so many times is started once more: 1 s, doubling up to a minute.
+/// Pause before the next restart after so many: 1 s, doubling up to a minute.
 pub fn pause_after(restarts: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << restarts.min(16)).min(LONGEST_PAUSE)
 }
@@ -153,7 +153,7 @@ pub struct LaunchLimits {
     pub startup: Duration,
     /// Longest time for which one that has answered may leave health checks unanswered; `None`: any.
     pub silence: Option<Duration>,
-    /// Most restarts, of all of them together.
+    /// Most restarts of all processes together.
     pub restarts: u32,
     /// How long one ran that has all restarts again, and the first pause.
     pub healthy: Duration,
@@ -176,14 +176,15 @@ pub trait Launched: Send + Sync {
     /// Their current addresses. A restart may change one.
     fn addresses(&self) -> Vec<String>;
 
-    /// Has the one at this place of [`Self::addresses`] ended and started again, as one that ended by itself.
+    /// Ends and restarts the process at this place of [`Self::addresses`], as if it had ended by
+    /// itself.
     fn restart(&self, place: usize);
 
-    /// What became of one that ended and is not started again, with the end of its output.
+    /// How a process ended that is not restarted, with the end of its output.
     fn ended(&self) -> Option<String>;
 
-    /// What became of one that is lost, if whoever started it reports that apart from [`Self::ended`]; the
-    /// report may come a moment after the loss shows.
+    /// The end of a lost process, if its launcher reports that apart from [`Self::ended`]. The report
+    /// may come a moment after the loss is noticed.
     fn find_end(&self) -> Option<String> {
         None
     }
@@ -199,7 +200,7 @@ pub trait Launched: Send + Sync {
     }
 }
 
-/// What became of a process that ended and is not started again.
+/// How a process ended that is not restarted.
 type Ended = Arc<Mutex<Option<String>>>;
 
 /// Servers of this process, all of which have answered once. Dropping it ends them.
@@ -295,7 +296,7 @@ impl Servers {
                     return Ok(None);
                 }
                 if let Some(status) = server.poll_end() {
-                    // A person or the system ended it; what ends by itself will do so again.
+                    // The user or the system ended it; one that ends by itself would do so again.
                     let by_signal = status.code().is_none();
                     if by_signal && restarts < limits.restarts {
                         restarts += 1;
@@ -336,8 +337,8 @@ impl Servers {
         }
     }
 
-    /// Starts again what ends or hangs, each server after a pause that grows, until all is over; so many
-    /// restarts were made before.
+    /// Restarts processes that end or hang, each after a growing pause, until the value is dropped.
+    /// `restarts` is the number before.
     fn watch(
         mut self,
         limits: LaunchLimits,

@@ -12,8 +12,8 @@ use tamis_process::ProcessGroup;
 
 use super::{LaunchError, Place, ServerProcess};
 
-/// Longest time for the answer to a health check of one that has answered before, and the pause between two
-/// such checks: they hold up the look at the others.
+/// Time limit of a health check of a process that has answered before, and the pause between two such
+/// checks. A check delays those of the other processes.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 const WATCH_EVERY: Duration = Duration::from_secs(3);
 
@@ -48,8 +48,8 @@ impl Running {
         // The command is printed at the head of its output.
         let _ = writeln!(log, "$ {}", process.shown);
         let mut command = tamis_process::command(&process.words);
-        // Numbers of GPUs are those of `nvidia-smi`, here and in the plan: CUDA by itself begins with the
-        // fastest.
+        // Numbers of GPUs are those of `nvidia-smi`, here and in the plan: by default CUDA numbers the
+        // fastest first.
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         command.envs(process.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(second);

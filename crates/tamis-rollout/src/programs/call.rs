@@ -37,7 +37,7 @@ pub struct ChatCall {
     pub sampling: Vec<&'static str>,
 }
 
-/// Fields that would change the answer and that nobody here knows how to obey.
+/// Fields that would change the answer and are not supported.
 const REFUSED: [Refused; 28] = [
     ("n", is_one, "make a call for each answer"),
     ("top_logprobs", is_zero, "set `logprobs` only: those of the sampled tokens are recorded, and no others"),
@@ -335,7 +335,7 @@ mod tests {
             arguments: "{\"a\": 1, \"b\": 2}".to_owned(),
         }];
         let answer = ChatAnswer { tool_calls, ..ChatAnswer::text("hm", ChatFinish::Stop) };
-        // As a client writes it that has read the arguments.
+        // In the form of a client that has parsed the arguments.
         let mut said = answer.message();
         said["tool_calls"][0]["function"]["arguments"] = json!("{\"b\":2,\"a\":1}");
         let result = json!({"role": "tool", "content": "3", "tool_call_id": "a"});

@@ -26,11 +26,11 @@ const SHOULD_RETRY: &str = "x-should-retry";
 
 enum Reply {
     Json(Value),
-    /// Server-sent events, all of them.
+    /// A whole stream of server-sent events.
     Events(String),
 }
 
-/// Answers a request, whatever it is.
+/// Answers any request.
 pub(super) async fn answer(
     ledger: Arc<Ledger>,
     patience: Duration,

@@ -16,7 +16,7 @@ use super::{CallNumber, EpisodeNumber, ProgramEvent, ProgramSettings};
 use crate::api::BODIES_AT_ONCE;
 use crate::body::BodyRoom;
 
-/// Ended episodes whose URLs are remembered.
+/// Number of ended episodes whose URLs are remembered.
 const MOST_ENDED: usize = 1 << 16;
 
 /// Most fields of refused calls that are reported.
@@ -30,14 +30,14 @@ type Answered = Result<ChatAnswer, ChatError>;
 struct Episode {
     token: String,
     num_calls: usize,
-    /// Of those, the ones that wait.
+    /// Number of those that wait.
     num_waiting: usize,
     refused: RefusedCalls,
     /// Message of the last refusal.
     last_refusal: Option<String>,
 }
 
-/// What an open episode has asked.
+/// Calls of an open episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Calls {
     pub(super) num_calls: usize,
@@ -78,7 +78,7 @@ struct Open {
 }
 
 impl Open {
-    /// Takes an episode out. Its calls are closed.
+    /// Removes an episode and closes its calls.
     fn close(&mut self, episode: EpisodeNumber) -> Option<(Episode, Vec<CallNumber>)> {
         let closed = self.episodes.remove(&episode)?;
         self.ended.push_back(closed.token.clone());
@@ -107,7 +107,7 @@ impl Open {
     }
 }
 
-/// What the threads of a host share.
+/// State shared by the threads of a host.
 pub(super) struct Ledger {
     pub(super) settings: Arc<ProgramSettings>,
     pub(super) room: BodyRoom,
@@ -219,7 +219,7 @@ impl Ledger {
         is_so.then(|| open.last_in_vain.clone())
     }
 
-    /// Hands a call on; what it waits for.
+    /// Passes a call to the owner; returns the receiver of its answer.
     pub(super) fn ask(
         self: &Arc<Self>,
         episode: EpisodeNumber,

@@ -133,7 +133,7 @@ pub struct ProgramSettings {
 }
 
 impl ProgramSettings {
-    /// Of a program and its arguments: ten minutes and 64 calls an episode, 16 processes.
+    /// Settings of a program and its arguments, with ten minutes and 64 calls an episode, 16 processes.
     pub fn new(argv: Vec<String>) -> Self {
         Self {
             argv,
@@ -187,16 +187,16 @@ pub struct EpisodeNumber(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallNumber(pub u64);
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProgramEvent {
     /// A program waits for an answer.
     Asked {
         /// Its episode.
         episode: EpisodeNumber,
-        /// What the answer is given to.
+        /// The call to answer.
         call: CallNumber,
-        /// What it asks.
+        /// Its content.
         chat: ChatCall,
     },
     /// A call was closed before it was answered: the program does not wait any more.
@@ -210,7 +210,7 @@ pub enum ProgramEvent {
     Ended {
         /// The episode.
         episode: EpisodeNumber,
-        /// What came of it, or why that is not known.
+        /// Its outcome, or why that is not known.
         outcome: Result<ProgramOutcome, ProgramFailure>,
         /// Its calls that were refused.
         refused: RefusedCalls,
@@ -280,7 +280,7 @@ impl ProgramHost {
         episode
     }
 
-    /// What happened since it was last asked. Never waits.
+    /// Returns the events since the last call. Never waits.
     pub fn take_events(&self) -> Vec<ProgramEvent> {
         self.ledger.take_events()
     }
@@ -299,8 +299,8 @@ impl ProgramHost {
         refused
     }
 
-    /// All calls that were refused since this was asked last, also those of nobody and of episodes after
-    /// their end.
+    /// All calls that were refused since the last call of this, including those of no episode and of
+    /// ended ones.
     pub fn take_refused(&self) -> RefusedCalls {
         self.ledger.take_refused()
     }

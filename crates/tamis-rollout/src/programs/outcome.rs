@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tamis_env::environment::names::is_number_name;
 
-/// What came of an episode, by its program.
+/// The outcome of an episode, as its program reports it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProgramOutcome {
     /// Reward; `None` if the program gave none.
@@ -17,7 +17,7 @@ pub struct ProgramOutcome {
     pub info: BTreeMap<String, f64>,
 }
 
-/// Why nothing came of an episode.
+/// Why an episode has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramFailure {
     /// A message, with the last lines of its program's standard error if it was started.
@@ -111,7 +111,7 @@ fn read_fields(fields: &Map<String, Value>, unnamed: &mut dyn FnMut(&str)) -> Re
 mod tests {
     use super::*;
 
-    /// An outcome all of whose numbers have names.
+    /// Reads an outcome whose numbers all have valid names.
     fn read(output: &str) -> Result<ProgramOutcome, String> {
         super::read(output, &mut |name| panic!("{name:?} is left out"))
     }

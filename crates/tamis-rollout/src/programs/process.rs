@@ -27,7 +27,7 @@ const TASK: &str = "task.json";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ProcessEnd {
-    /// By itself, or by a signal that was not ours.
+    /// It exited by itself, or by a signal that was not ours.
     Exited(ExitStatus),
     /// It took too long.
     Late,
@@ -132,7 +132,8 @@ impl Process {
         (length("stdout") + length("stderr") > settings.max_output_bytes).then_some(ProcessEnd::Loud)
     }
 
-    /// Kills the group, and what has left it in a session of its own, once; it is reaped later.
+    /// Kills the group, and processes that have left it for a session of their own, once; it is reaped
+    /// later.
     pub(super) fn kill(&mut self) {
         if std::mem::replace(&mut self.is_over, true) {
             return;

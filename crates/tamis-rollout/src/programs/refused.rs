@@ -7,11 +7,11 @@ use crate::api::error::ApiError;
 /// Number of refused calls by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RefusedCalls {
-    /// Of a URL that was never given out.
+    /// Calls of an unknown URL.
     pub unknown_url: u64,
-    /// With the key of another episode than the URL's; counted for the one whose key it is.
+    /// With the key of another episode than the URL's; counted for the key's episode.
     pub foreign_url: u64,
-    /// Without a key, or with one that is no episode's; counted for the one whose URL it is.
+    /// Without a key, or with an unknown one; counted for the URL's episode.
     pub wrong_key: u64,
     /// After the end of the episode.
     pub after_end: u64,
@@ -19,11 +19,11 @@ pub struct RefusedCalls {
     pub over_limit: u64,
     /// While as many calls were under way as may be at once.
     pub at_once: u64,
-    /// With a body that is too long.
+    /// With too long a body.
     pub too_large: u64,
     /// That cannot be read, or ask for what is not done.
     pub invalid: u64,
-    /// For whose conversation or answer there was no room.
+    /// Without room for the conversation or the answer.
     pub too_long: u64,
     /// That cannot be answered for another reason, for instance if their conversation cannot be
     /// rendered.
@@ -31,12 +31,12 @@ pub struct RefusedCalls {
 }
 
 impl RefusedCalls {
-    /// All of them.
+    /// The number of all.
     pub fn total(&self) -> u64 {
         self.by_reason().iter().map(|(_, count)| count).sum()
     }
 
-    /// With the names of the reasons.
+    /// The numbers with the names of the reasons.
     pub fn by_reason(&self) -> [(&'static str, u64); 10] {
         [
             ("unknown_url", self.unknown_url),
@@ -96,11 +96,11 @@ impl AddAssign for RefusedCalls {
 
 #[derive(Debug, Clone)]
 pub(super) enum Refusal {
-    /// Nobody has this URL.
+    /// The URL is unknown.
     UnknownUrl,
     /// The key is another episode's.
     ForeignUrl,
-    /// The key is nobody's.
+    /// The key is unknown.
     WrongKey,
     /// The episode is over.
     AfterEnd,
@@ -110,7 +110,7 @@ pub(super) enum Refusal {
     AtOnce(usize),
     /// The call itself is wrong.
     Request(ApiError),
-    /// There is no room for it.
+    /// It does not fit.
     TooLong(ApiError),
     /// The policy cannot answer it.
     Unanswerable(ApiError),

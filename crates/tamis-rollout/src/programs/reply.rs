@@ -1,4 +1,4 @@
-//! What a call is answered with, and the forms in which clients read it.
+//! The answer to a call, in the forms that clients read.
 
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ impl ChatAnswer {
         })
     }
 
-    /// The log-probabilities, if a call asks for them.
+    /// The log-probabilities, if a call requests them.
     fn told_logprobs(&self, are_told: bool) -> Value {
         if !are_told {
             return Value::Null;
@@ -137,7 +137,7 @@ impl ChatAnswer {
         })
     }
 
-    /// As server-sent events.
+    /// The answer as server-sent events.
     pub(super) fn stream(&self, id: &str, model: &str, with_usage: bool, with_logprobs: bool) -> String {
         let created = seconds();
         let mut text = String::new();
@@ -192,7 +192,7 @@ pub enum ChatError {
     /// `context_length_exceeded`.
     #[error("{0}")]
     TooLong(String),
-    /// It asks for what the policy cannot do: 400.
+    /// It requests something that the policy cannot do: 400.
     #[error("{0}")]
     Request(String),
     /// The policy cannot answer: 500.

@@ -37,7 +37,7 @@ const REFUSED: [Refused; 9] = [
 const SAME: [&str; 8] =
     ["model", "stream", "temperature", "top_p", "seed", "stop", "tool_choice", "top_logprobs"];
 
-/// `text` that asks for text.
+/// Whether `text` requests plain text.
 fn is_text(text: &Value) -> bool {
     let format = &text["format"];
     (format.is_null() || format["type"] == "text")
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!((call.max_tokens, call.sampling), (Some(7), vec!["temperature"]));
         let function = json!({"name": "add", "parameters": {"type": "object"}, "strict": true});
         assert_eq!(call.tools, [json!({"type": "function", "function": function})]);
-        // What a client sends back of an answer is the answer.
+        // An answer that a client sends back equals the answer it got.
         let tool_calls =
             vec![ChatToolCall { id: "a".to_owned(), name: "add".to_owned(), arguments: "{}".to_owned() }];
         let answer = ChatAnswer { tool_calls, ..ChatAnswer::text("hm", ChatFinish::Stop) };

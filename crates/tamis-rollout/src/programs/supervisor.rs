@@ -13,7 +13,7 @@ use super::outcome::{self, ProgramFailure, ProgramOutcome};
 use super::process::{Process, ProcessEnd};
 use super::{EpisodeNumber, ProgramSettings};
 
-/// Interval at which processes are looked at.
+/// Interval at which processes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Longest time for killed processes to be gone when the host ends.
@@ -24,7 +24,7 @@ pub(super) enum Order {
     Begin { episode: EpisodeNumber, token: String, task: String },
     /// Kill the program of an episode.
     End(EpisodeNumber),
-    /// Kill all of them.
+    /// Kill all programs.
     Stop,
 }
 
@@ -128,7 +128,7 @@ impl Supervisor {
     }
 }
 
-/// What came of a program that has ended after these calls.
+/// Reads the outcome of a program that has ended after these calls.
 fn read_end(
     ledger: &Ledger,
     process: &Process,

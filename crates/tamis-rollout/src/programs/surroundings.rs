@@ -25,7 +25,7 @@ fn is_secret(name: &str) -> bool {
     SECRETS.iter().any(|end| ends(end)) || FOREIGN.iter().any(|start| name.starts_with(start))
 }
 
-/// What of the inherited variables is left, with those that are set over it.
+/// The inherited variables that are kept, overridden by those that are set.
 pub(super) fn variables(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     set: Vec<(String, String)>,

@@ -121,7 +121,7 @@ impl<P: Protocol> HttpServer<P> {
                 }
             }
             Ok(ControlReply::IsSleeping(true)) => {
-                // What it holds when it wakes is anyone's, maybe nothing to sample from.
+                // Its weights after waking are unknown, and may be unusable.
                 (self.label, self.adapter, self.is_asleep) = (None, None, false);
                 checking.left.retain(|&look| look != Look::Mode);
                 None
@@ -151,7 +151,7 @@ impl<P: Protocol> HttpServer<P> {
             }
             Ok(ControlReply::Label(label)) => {
                 if version_of(&self.settings.nonce, &label).is_none() {
-                    // Another process maybe, which rounds otherwise.
+                    // It may be another process, which rounds differently.
                     self.rounding = None;
                 }
                 let holds_current = self.label.as_ref().map(|ours| *ours == label);

@@ -1,4 +1,4 @@
-//! A text whose log-probabilities are known under weights that are published, by which a server shows that it
+//! A text with known log-probabilities under the published weights, by which a server proves that it
 //! holds them.
 
 use std::path::Path;

@@ -26,7 +26,7 @@ pub enum Control<'a> {
     Label,
     /// Its load figures.
     Figures,
-    /// Stop generating, with what becomes of what runs.
+    /// Stop generating, and treat running samples like this.
     Pause(InFlight),
     /// Load a folder, under a label.
     Reload(&'a str, &'a str),
@@ -38,7 +38,7 @@ pub enum Control<'a> {
     CountWorkers,
     /// Prepare for weights that come as described here.
     BeginTransfer(&'a str),
-    /// New weights begin to come.
+    /// Announce new weights.
     BeginUpdate,
     /// Take the weights that this describes.
     TakeWeights(&'a str),
@@ -65,7 +65,7 @@ pub enum Control<'a> {
 pub enum ControlReply {
     /// The request is done.
     Done,
-    /// Not yet: to be asked again soon.
+    /// Not yet: ask again soon.
     NotYet,
     /// The models.
     Models(Vec<ServedModel>),
@@ -112,7 +112,7 @@ pub trait Protocol: Default + Send {
     /// Refuses settings that it cannot carry out as meant.
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
 
-    /// The request of one sample.
+    /// The request for one sample.
     fn sample(&self, ask: &Ask<'_>) -> Call;
 
     /// Why it cannot be given prompts with images; `None` if it can.
@@ -243,7 +243,7 @@ impl Protocol for Vllm {
             Control::Program => vllm::program(),
             Control::Models => vllm::models(),
             Control::IsPaused => vllm::is_paused(),
-            // Known already.
+            // Already known.
             Control::LogprobsMode if self.is_tamis => return None,
             Control::LogprobsMode => vllm::ask_mode(self.interface, model, request_id, 1),
             Control::Label => vllm::label(),

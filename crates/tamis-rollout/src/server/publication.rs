@@ -1,5 +1,5 @@
-//! A publication to one server: what is loaded, the stages that it goes through, and what server and learner
-//! are asked for at each of them.
+//! A publication to one server: what it loads, the stages, and the requests to server and learner in
+//! each of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,12 @@ use crate::wire::{Fault, vllm};
 pub(super) enum Stage {
     /// Until nothing is in flight.
     Emptying,
-    /// A server that sleeps takes memory for weights first, so that there is room to load them.
+    /// A sleeping server takes memory for weights first, so that there is room to load them.
     WakeWeights,
     Pause,
     /// The learner writes a folder, for a server that could not be sent the weights.
     Write,
-    /// An update that broke off is begun once more and ended, by which vLLM forgets the parts that it got of
-    /// it.
+    /// An update that broke off is begun once more and ended, so that vLLM drops the parts that it got.
     BeginUndo,
     EndUndo,
     CountWorkers,
@@ -89,7 +88,7 @@ pub(super) enum Loaded {
     Written(Snapshot, PathBuf),
 }
 
-/// A transfer as far as it has come.
+/// The progress of a transfer.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) snapshot: Snapshot,
@@ -103,7 +102,7 @@ pub(super) struct Sent {
     pub(super) has_communicator: bool,
 }
 
-/// Whose answer a stage waits for.
+/// The answers that a stage waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Awaited {
     /// The number of the exchange with the server.
@@ -116,12 +115,12 @@ pub(super) struct Publishing {
     pub(super) version: PolicyVersion,
     pub(super) folder: String,
     pub(super) loaded: Loaded,
-    /// What the server calls the weights.
+    /// The server's name for the weights.
     pub(super) label: String,
     pub(super) was_asleep: bool,
     /// Whether an update before broke off.
     pub(super) undoes: bool,
-    /// Whether its log-probabilities' distribution is not known yet.
+    /// Whether the distribution of its log-probabilities is still unknown.
     pub(super) asks_mode: bool,
     pub(super) in_flight: InFlight,
     pub(super) probe: Option<Probe>,

@@ -383,7 +383,7 @@ impl<P: Protocol> HttpServer<P> {
         self.publish_stage();
     }
 
-    /// A server whose workers wait in NCCL for what will not come takes no weights any more.
+    /// A server whose workers hang in NCCL takes no more weights.
     fn fail_stuck(&mut self, fault: &Fault) {
         let Some(sender) = &mut self.sender else { return };
         sender.give_up();

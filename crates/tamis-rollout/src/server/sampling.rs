@@ -18,7 +18,7 @@ use crate::wire::{Ask, Checked, Expected, Fault, FaultClass, Finish, LabelSpan, 
 pub(super) struct Pending {
     pub(super) request: SampleRequest,
     pub(super) request_id: String,
-    /// Of the weights at submission.
+    /// Version of the weights at submission.
     pub(super) version: PolicyVersion,
     /// Whether an adapter samples it, from its beginning to its end.
     pub(super) of_adapter: bool,
@@ -111,7 +111,7 @@ impl<P: Protocol> HttpServer<P> {
         let settings = &*self.settings;
         let other = match request.id.purpose {
             SamplePurpose::Rollout => settings.other_logprobs,
-            // Nothing of it is trained on.
+            // These samples are not trained on.
             SamplePurpose::Validation | SamplePurpose::Greedy => OtherLogprobs::Recompute,
         };
         if let Some(reason) = self.protocol.refuses_images().filter(|_| !request.images.is_empty()) {

@@ -36,7 +36,7 @@ const MOST_FAILURES: u32 = 3;
 /// attempt would fail too, and each one costs the whole time-out and a start of the server.
 const MOST_HANGS: u32 = 3;
 
-/// What has to be done with a server that is of no use any more and that the run cannot start again.
+/// The fix for a useless server that the run cannot restart.
 pub(super) const START_AGAIN: &str = "start it again";
 
 /// Time that either side has beyond its own limit to report that it was too slow, and for a server to
@@ -46,8 +46,8 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// Ends a server and starts it again.
 pub type Restart = Arc<dyn Fn() + Send + Sync>;
 
-/// What transfers to the server at one place have left behind: kept for the whole run, whatever process or
-/// learner is there.
+/// History of transfers to the server at one place: kept for the whole run, across processes and
+/// learners.
 #[derive(Debug, Clone, Default)]
 pub struct Past(Arc<Mutex<Left>>);
 
@@ -75,7 +75,7 @@ impl Past {
     }
 }
 
-/// What a learner holds for servers to be sent.
+/// The weights that a learner holds for servers.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Snapshot {
     snapshot: String,
@@ -95,7 +95,7 @@ impl Snapshot {
         serde_json::from_slice(&text).map_err(|error| told(&error))
     }
 
-    /// What vLLM calls `update_info`, as text.
+    /// vLLM's `update_info`, as text.
     pub(super) fn update_info(&self) -> String {
         json!({"names": self.names, "dtype_names": self.dtype_names, "shapes": self.shapes}).to_string()
     }
@@ -103,7 +103,7 @@ impl Snapshot {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask<'a> {
-    /// A communicator with so many workers.
+    /// A communicator with this many workers.
     Join(u64),
     /// The snapshot through the communicator.
     Send(&'a Snapshot),
@@ -119,10 +119,10 @@ pub(super) struct Joined {
     init_info: Value,
 }
 
-/// How long sending takes at most.
+/// Time limits of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendTimes {
-    /// Of a communicator to be made, and of what is sent through it.
+    /// Limit to make a communicator, and to send through it.
     pub timeout: Duration,
     /// That either side has beyond it ([`GRACE`]).
     pub grace: Duration,
@@ -136,7 +136,7 @@ pub struct Sender {
     restart: Option<Restart>,
     past: Past,
     communicator: Option<String>,
-    /// Number of what is asked now.
+    /// Number of the present request.
     asked: Option<u64>,
     next: u64,
     /// Versions in a row that could not be sent.
@@ -185,7 +185,7 @@ impl Sender {
         self.next
     }
 
-    /// Asks; `limit` is that of what has none of its own.
+    /// Sends a request; `limit` is for those without their own.
     pub(super) fn ask(&mut self, ask: Ask<'_>, limit: Duration) {
         let seconds = self.times.timeout.as_secs_f64();
         let communicator = self.communicator.clone().unwrap_or_default();
@@ -285,7 +285,7 @@ impl Sender {
         match &self.restart {
             Some(restart) if self.past.with(|left| left.num_hangs <= MOST_HANGS) => {
                 restart();
-                // What it has parts of ends with it.
+                // Its partial weights are dropped with the process.
                 self.past.note_update(false);
                 "it is ended, to be started again"
             }
@@ -293,8 +293,8 @@ impl Sender {
         }
     }
 
-    /// What is known of why two libraries may not meet: `theirs` is the version that the server is built
-    /// with.
+    /// Known reasons why two libraries may fail to connect; `theirs` is the version that the server is
+    /// built with.
     pub(super) fn explain(snapshot: &Snapshot, theirs: Option<&str>) -> String {
         match (theirs, snapshot.library.strip_prefix("NCCL ")) {
             (Some(theirs), Some(ours)) if theirs != ours => format!(

@@ -29,7 +29,7 @@ pub struct ServerSettings {
     pub image_token_id: Option<u32>,
     /// Parameters of the server, by name.
     pub extra: Map<String, Value>,
-    /// Longest time of one sample.
+    /// Time limit of one sample.
     pub answer_timeout: Duration,
     /// Longest time of a health check.
     pub check_timeout: Duration,

@@ -11,7 +11,7 @@ pub enum Finish {
     Length,
     /// The request was aborted.
     Abort,
-    /// Something that this program does not know.
+    /// An unknown reason.
     Other(String),
 }
 
@@ -71,7 +71,7 @@ pub struct Expected<'a> {
     pub vocabulary: usize,
     /// Most completion tokens.
     pub limit: usize,
-    /// Whether log-probabilities were asked for.
+    /// Whether log-probabilities were requested.
     pub logprobs: bool,
 }
 

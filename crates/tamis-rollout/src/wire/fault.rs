@@ -10,7 +10,7 @@ use crate::generator::FailureKind;
 /// A kind of fault; each is counted for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultClass {
-    /// No connection came about.
+    /// No connection.
     Connect,
     /// The connection ended before an answer began.
     Reset,
@@ -31,7 +31,7 @@ pub enum FaultClass {
     Refused,
     /// The server refuses this client (401, 403).
     Unauthorized,
-    /// The body is no JSON.
+    /// The body is not JSON.
     BadJson,
     /// The body is JSON, but not of the shape that the interface has.
     BadShape,
@@ -44,11 +44,11 @@ pub enum FaultClass {
     /// A log-probability that is missing, not finite, above 0, or would make the sampled token
     /// impossible.
     LogprobOutOfRange,
-    /// More tokens than were asked for.
+    /// More tokens than requested.
     TooLong,
-    /// The server ended the completion at a limit of its own, below the one that was asked for.
+    /// The server ended the completion at its own limit, below the requested one.
     Clamped,
-    /// A finish reason that is not known.
+    /// An unknown finish reason.
     FinishReason,
     /// Spans of weight versions that leave a gap, overlap or end elsewhere than the tokens.
     Versions,
@@ -58,7 +58,7 @@ pub enum FaultClass {
     Undecodable,
     /// A text that does not match the expression that it was asked to match.
     NoMatch,
-    /// The server gave the request up although nobody had asked it to.
+    /// The server aborted the request by itself.
     AbortedByServer,
     /// The server's weights give other log-probabilities than those that were published.
     Probe,
@@ -146,7 +146,7 @@ impl Fault {
         Self { class, detail: detail.into(), num_tokens: 0, retry_after: None }
     }
 
-    /// The same, with the tokens spent on it.
+    /// Sets the number of tokens that it cost.
     #[must_use]
     pub fn with_tokens(mut self, num_tokens: u64) -> Self {
         self.num_tokens = num_tokens;

@@ -10,7 +10,7 @@ use super::parameters::{ParameterError, extend, not_supported, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, read_json, sse};
 use crate::generator::Sampling;
 
-/// Refuses what the interface has no words for.
+/// Refuses settings that the interface cannot express.
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
     const FREE: [&str; 8] = [
         "top_k",
@@ -41,7 +41,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
     }
 }
 
-/// The request of one sample.
+/// The request for one sample.
 pub fn sample(ask: &Ask<'_>) -> Call {
     let Sampling { temperature, top_p, max_response_length, stop, .. } = ask.sampling;
     let mut body = Map::new();

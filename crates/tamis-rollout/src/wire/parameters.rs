@@ -48,7 +48,7 @@ pub(super) fn not_supported(server: &str, what: &str, reason: &str) -> Parameter
 /// before penalty and truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogprobsOf {
-    /// As ours: `tamis serve`.
+    /// The same as ours: `tamis serve`.
     Ours,
     /// `softmax(logits)`: vLLM's `--logprobs-mode raw_logprobs`.
     Logits,

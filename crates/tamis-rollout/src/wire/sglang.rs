@@ -24,7 +24,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
     Ok(())
 }
 
-/// The request of one sample.
+/// The request for one sample.
 pub fn sample(ask: &Ask<'_>) -> Call {
     let Sampling { temperature, top_k, top_p, min_p, max_response_length, stop, regex, .. } = ask.sampling;
     let mut parameters = Map::new();
@@ -108,7 +108,7 @@ pub fn read(answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
     })
 }
 
-/// Gives one request up.
+/// Aborts one request.
 pub fn abort(request_id: &str) -> Call {
     Call::post("/abort_request", &json!({"rid": request_id}))
 }
@@ -149,7 +149,7 @@ pub fn flush_cache() -> Call {
     Call::post("/flush_cache", &json!({}))
 }
 
-/// Asks what the weights are called.
+/// Requests the name of the weights.
 pub fn label() -> Call {
     Call::get("/model_info")
 }

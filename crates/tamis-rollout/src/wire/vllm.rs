@@ -26,7 +26,7 @@ pub enum Interface {
 /// Parameters of the generate route beside `sampling_params`, not in it.
 const BESIDE: [&str; 5] = ["cache_salt", "priority", "kv_transfer_params", "features", "lora_name"];
 
-/// Lowest temperature that vLLM takes as it is; it raises lower ones to this, silently.
+/// Lowest temperature that vLLM accepts unchanged; it silently raises lower ones to this.
 const LOWEST_TEMPERATURE: f64 = 0.01;
 
 /// Refuses what vLLM would not do, or not as meant.
@@ -39,11 +39,11 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
     Ok(())
 }
 
-/// The request of one sample.
+/// The request for one sample.
 pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
     let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, max_response_length, stop, regex } =
         ask.sampling;
-    // All of them, always: a server fills what is left out from the model's generation_config.json.
+    // All parameters, always: a server fills missing ones from the model's generation_config.json.
     let mut parameters = Map::new();
     parameters.insert("max_tokens".to_owned(), json!(max_response_length));
     parameters.insert("temperature".to_owned(), json!(temperature));
@@ -137,7 +137,7 @@ struct Body {
     request_id: Option<String>,
     choices: Vec<Choice>,
     usage: Option<Usage>,
-    /// Of the generate route: the prompt as the model read it.
+    /// Only at the generate route: the prompt as the model read it.
     prompt_token_ids: Option<Vec<i64>>,
 }
 
@@ -220,7 +220,7 @@ pub fn only(completions: Vec<WireCompletion>) -> Result<WireCompletion, Fault> {
     }
 }
 
-/// Gives requests up, by the server's names for them. Names that it does not know are no error there.
+/// Aborts requests, by the server's names for them. The server ignores unknown names.
 pub fn abort(interface: Interface, server_ids: &[String]) -> Call {
     let body = json!({"request_ids": server_ids});
     match interface {
@@ -282,7 +282,7 @@ pub fn set_label(label: &str) -> Call {
     Call::post("/update_weight_version", &json!({"new_version": label}))
 }
 
-/// Asks what the weights are called.
+/// Requests the name of the weights.
 pub fn label() -> Call {
     Call::get("/weight_info")
 }
@@ -296,7 +296,7 @@ pub fn read_label(answer: &HttpAnswer) -> Result<String, Fault> {
     answer.json::<Info>().map(|info| info.weight_version)
 }
 
-/// Asks what program the server is.
+/// Requests the name of the server's program.
 pub fn program() -> Call {
     Call::get("/version")
 }
@@ -324,7 +324,7 @@ pub struct ServedModel {
     pub max_model_len: Option<usize>,
 }
 
-/// Asks for the models.
+/// Requests the list of models.
 pub fn models() -> Call {
     Call::get("/v1/models")
 }
@@ -347,7 +347,7 @@ pub struct Figures {
     pub waiting: Option<f64>,
 }
 
-/// Asks how busy it is.
+/// Requests its load.
 pub fn metrics() -> Call {
     Call::get("/metrics")
 }
@@ -454,7 +454,7 @@ pub fn begin_transfer(init_info: &str) -> Call {
     Call { body, ..Call::post("/init_weight_transfer_engine", &Value::Null) }
 }
 
-/// Asks how many processes hold its weights.
+/// Requests the number of processes that hold its weights.
 pub fn world_size() -> Call {
     Call::get("/get_world_size")
 }
@@ -468,13 +468,13 @@ pub fn read_world_size(answer: &HttpAnswer) -> Result<u64, Fault> {
     answer.json::<World>().map(|world| world.world_size)
 }
 
-/// Release that first takes a unique id (`nccl_unique_id_b64`).
+/// First release that takes a unique id (`nccl_unique_id_b64`).
 const FIRST_WITH_UNIQUE_ID: (u32, u32) = (0, 30);
 
 /// The NCCL of the PyTorch that each release is built with, by the first release that has it.
 const NCCL_OF: [((u32, u32), &str); 2] = [((0, 33), "2.30.7"), (FIRST_WITH_UNIQUE_ID, "2.29.7")];
 
-/// Last release whose NCCL is known.
+/// Last release with a known NCCL.
 const LAST_KNOWN: (u32, u32) = (0, 33);
 
 /// The NCCL that a release comes with, if that is known; an error is why it takes no weights over NCCL.
@@ -523,7 +523,7 @@ pub fn wake(what: Option<&str>) -> Call {
     Call::post_empty(&what.map_or_else(|| "/wake_up".to_owned(), |what| format!("/wake_up?tags={what}")))
 }
 
-/// Asks whether it sleeps.
+/// Requests whether it sleeps.
 pub fn is_sleeping() -> Call {
     Call::get("/is_sleeping")
 }
@@ -537,7 +537,7 @@ pub fn read_is_sleeping(answer: &HttpAnswer) -> Result<bool, Fault> {
     answer.json::<Sleeping>().map(|sleeping| sleeping.is_sleeping)
 }
 
-/// Asks whether it is paused.
+/// Requests whether it is paused.
 pub fn is_paused() -> Call {
     Call::get("/is_paused")
 }
