@@ -1,7 +1,7 @@
-//! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and
-//! 10,485,760 trajectories in groups of 16: `bench/run.py` sets them against NumPy's vectorised forms and
-//! verl's loops. One JSON line each: `{"what": "advantage" | "statistics", "form": "tamis", "trajectories":
-//! ..., "seconds": median, "seconds_min": ...}`.
+//! Times group-relative advantages, and the variance filter with its statistics, over 1,048,576 and
+//! 10,485,760 trajectories in groups of 16. `bench/run.py` compares them with NumPy's vectorised forms and
+//! verl's loops. Prints one JSON line each: `{"what": "advantage" | "statistics", "form": "tamis",
+//! "trajectories": ..., "seconds": median, "seconds_min": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example advantage_speed`
 
@@ -22,7 +22,7 @@ fn rewards(groups: usize) -> Vec<f64> {
     let mut state = 1_u64;
     let mut column = Vec::with_capacity(groups * SIZE);
     for group in 0..groups {
-        // A linear congruential step: any mixed composition does.
+        // A linear congruential step: any mixed composition is suitable.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let right = match group % 4 {
             0 => 0,
@@ -40,7 +40,7 @@ fn report(
     repetitions: usize,
     mut run: impl FnMut() -> Result<(), Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
-    // The first call finds the memory.
+    // The first call allocates the memory.
     run()?;
     let mut seconds = Vec::with_capacity(repetitions);
     for _ in 0..repetitions {

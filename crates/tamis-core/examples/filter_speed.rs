@@ -1,5 +1,5 @@
-//! Seconds that the variance filter takes over 65,536 trajectories (4096 groups of 16, half of them uniform):
-//! `bench/run.py` sets it against verl's logic in Python. Prints one JSON line `{"what": "filter", "form":
+//! Times the variance filter over 65,536 trajectories (4096 groups of 16, half of them uniform).
+//! `bench/run.py` compares it with verl's logic in Python. Prints one JSON line `{"what": "filter", "form":
 //! "tamis", "seconds": median, "seconds_min": ..., "kept": trajectories, "trajectories": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example filter_speed`
@@ -20,20 +20,20 @@ fn accuracies() -> Vec<f64> {
     let mut state = 1_u64;
     let mut column = Vec::with_capacity(GROUPS * SIZE);
     for group in 0..GROUPS {
-        // A linear congruential step: any mixed composition does.
+        // A linear congruential step: any mixed composition is suitable.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let right = match group % 4 {
             0 => 0,
             1 => SIZE,
             _ => 1 + (state >> 33) as usize % (SIZE - 1),
         };
-        // 7 is coprime to 16, so the right ones lie scattered.
+        // 7 is coprime to 16, so the right ones are scattered.
         column.extend((0..SIZE).map(|member| if member * 7 % SIZE < right { 1.0 } else { 0.0 }));
     }
     column
 }
 
-/// The same answer as verl's: the indices of the trajectories that stay.
+/// The same result as verl's: the indices of the trajectories that stay.
 fn kept_trajectories(verdicts: &[Verdict], offsets: &[usize]) -> Vec<usize> {
     let mut kept = Vec::with_capacity(offsets.last().copied().unwrap_or(0));
     for (verdict, ends) in verdicts.iter().zip(offsets.windows(2)) {

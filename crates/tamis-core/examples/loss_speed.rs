@@ -1,13 +1,13 @@
-//! Tokens per second of the policy loss with its derivatives and metrics over ragged trajectories of
-//! lognormal length (mean about 1,000 tokens, cap 8,192), on one thread, beside a plain pass that reads the
-//! same columns and writes the same derivatives: `bench/` sets it against verl's and TRL's functions on
-//! PyTorch. The two take turns, so that a disturbance hits both. Prints one JSON line per size and loss:
-//! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": 1, "seconds": median, "seconds_min":
-//! ..., "tokens": ..., "trajectories": ..., "tokens_per_second": by the median, "nanoseconds_per_token":
-//! least, "gigabytes_per_second": ..., "plain_gigabytes_per_second": ..., "share": loss over plain (median of
-//! the turns), "share_of_least": quickest over quickest, "column_bytes": what is read and written,
-//! "scratch_bytes": by how much the process grows beyond them (null where the system does not say),
-//! "scratch_share": ...}`.
+//! Tokens per second of the policy loss with its derivatives and metrics, over ragged trajectories of
+//! lognormal length (mean about 1,000 tokens, cap 8,192), on one thread. For comparison a plain pass reads
+//! the same columns and writes the same derivatives; the two take turns, so that a disturbance affects both.
+//! `bench/` compares the results with verl's and TRL's functions on PyTorch. Prints one JSON line per size
+//! and loss: `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": 1, "seconds": median,
+//! "seconds_min": ..., "tokens": ..., "trajectories": ..., "tokens_per_second": by the median,
+//! "nanoseconds_per_token": least, "gigabytes_per_second": ..., "plain_gigabytes_per_second": ..., "share":
+//! loss over plain (median of the turns), "share_of_least": quickest over quickest, "column_bytes": what is
+//! read and written, "scratch_bytes": growth of the process beyond them (null if the system does not report
+//! it), "scratch_share": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example loss_speed -- [TRAJECTORIES[,TRAJECTORIES...]] [LOSS...]`
 
@@ -42,7 +42,7 @@ impl Batch {
             offsets.push(offsets[i as usize] + length);
         }
         let tokens = *offsets.last().unwrap_or(&0);
-        // A linear congruential step: any mixed numbers do.
+        // A linear congruential step: any mixed numbers are suitable.
         let mut state = 1_u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -70,7 +70,7 @@ impl Batch {
     }
 }
 
-/// Reads what the loss reads and writes what it writes, with an addition per token in between.
+/// Reads and writes the same data as the loss, with one addition per token.
 fn plain(batch: &Batch, with_reference: bool, out: &mut [f32]) {
     let mask = batch.mask.iter().map(|&on| f32::from(u8::from(on)));
     let columns = out.iter_mut().zip(&batch.logprob).zip(&batch.old).zip(mask);
@@ -112,7 +112,7 @@ fn forget_peak() -> Option<()> {
     std::fs::write("/proc/self/clear_refs", "5").ok()
 }
 
-/// Times of a call, of the quickest and the middle one.
+/// Times of a call: least and median.
 struct Times(Vec<f64>);
 
 impl Times {
@@ -138,7 +138,7 @@ fn measure(name: &str, objective: &Objective, batch: &Batch, out: &mut [f32]) ->
     };
     let (columns, state) = (batch.columns(), objective.initial_state());
     let with_reference = objective.kl.is_some();
-    // The outputs alone are in memory, page by page, when the first call begins.
+    // When the first call begins, only the outputs are in memory, page by page.
     let mut evaluation = Evaluation::default();
     evaluation.derivatives.logprob.resize(tokens, 1.0);
     let before = resident().zip(forget_peak());

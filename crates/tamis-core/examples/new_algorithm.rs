@@ -1,5 +1,5 @@
-//! An advantage, a loss and a filter that tamis does not have, as they would be written into it:
-//! `docs/adding-an-algorithm.md` walks through this file.
+//! An advantage, a loss and a filter that tamis does not have, written as if they were part of it.
+//! `docs/adding-an-algorithm.md` explains this file.
 //!
 //! ```text
 //! cargo run -p tamis-core --example new_algorithm
@@ -20,7 +20,7 @@ settings! {
     /// The rank of a reward within its group, from -1 for the worst to 1 for the best; equal rewards share a
     /// rank.
     pub struct Rank {
-        /// Power of the rank's size: above 1 the middle of a group counts less.
+        /// Power of the rank's size: above 1, the middle of a group counts less.
         power: f64 = 1.0, Positive;
     }
 }
@@ -32,7 +32,7 @@ impl AdvantageEstimator for Rank {
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
         let of_group = |rewards_g: &[f64]| -> Vec<f64> {
-            // NaN is unscored: outside the ranking, and without an advantage.
+            // NaN is unscored: left out of the ranking, and without an advantage.
             let scored: Vec<f64> = rewards_g.iter().copied().filter(|reward| !reward.is_nan()).collect();
             let most = scored.len().max(2) as f64 - 1.0;
             let rank = |reward: f64| {
@@ -60,7 +60,7 @@ settings! {
     pub struct ClipFloor {
         /// How far the ratio may be from 1.
         clip: f64 = 0.2, Between(0.0, 1.0);
-        /// The ratio counts as at least this.
+        /// Lower limit of the ratio.
         floor: f64 = 0.1, Between(0.0, 1.0);
     }
 }
@@ -73,7 +73,7 @@ impl ClipFloor {
         let free = -token.advantage * ratio;
         let held = -token.advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip);
         let is_clipped = held > free;
-        // The derivative of the ratio is the ratio, and 0 where the clip or the floor holds it.
+        // The derivative of the ratio is the ratio, or 0 if the clip or the floor applies.
         let is_held = is_clipped || token.ratio < self.floor;
         TokenLoss {
             loss: free.max(held),
@@ -135,7 +135,7 @@ impl Filter for Solved {
 
 // [registration]
 tagged! {
-    /// How advantages are made of rewards.
+    /// How advantages are computed from rewards.
     pub enum Advantage: AdvantageEstimator, default Rank {
         /// The rank of the reward within its group.
         Rank(Rank) = "rank",
@@ -145,7 +145,7 @@ tagged! {
 tagged! {
     /// The loss of a token.
     pub enum PolicyLoss, default ClipFloor {
-        /// The clipped ratio, which counts as at least `floor`.
+        /// The clipped ratio, with `floor` as its lower limit.
         ClipFloor(ClipFloor) = "clip_floor",
     }
 }
@@ -153,16 +153,16 @@ tagged! {
 tagged! {
     /// How a group is judged.
     pub enum GroupFilter: Filter, default Solved {
-        /// Kept where the best member reaches `least`.
+        /// Kept if the best member reaches `least`.
         Solved(Solved) = "solved",
     }
 }
 // [/registration]
 
-/// Reads them as a configuration would hold them, and applies them.
+/// Reads the algorithms from a configuration, and applies them.
 ///
 /// # Errors
-/// Where they are not what the page says.
+/// The results differ from those on the page.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     // As a configuration writes them:
     // `objective: {advantage: {kind: rank, power: 2}, loss: {kind: clip_floor, floor: 0.25}}`,
@@ -187,7 +187,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let TokenLoss { loss, dloss, .. } = loss.of(&token);
         (loss, dloss)
     };
-    // Free, above the clip, below the floor; and with a negative advantage held by the clip alone.
+    // Free, above the clip, below the floor; and with a negative advantage only the clip applies.
     assert_eq!([of(0.5, 1.0), of(2.0, 1.0), of(0.125, 1.0)], [(-0.5, -0.5), (-1.2, 0.0), (-0.25, 0.0)]);
     assert_eq!([of(2.0, -1.0), of(0.125, -1.0)], [(2.0, 2.0), (0.8, 0.0)]);
     Ok(())

@@ -1,6 +1,6 @@
-//! Seconds that pool filters take over 1,048,576 and 8,388,608 trajectories (groups of 16), statistics
-//! included. One JSON line each: `{"what": "pool filter", "form": "top_p softmax", "seconds": smallest,
-//! "kept": groups, "trajectories": ...}`.
+//! Times pool filters over 1,048,576 and 8,388,608 trajectories (groups of 16), including statistics. Prints
+//! one JSON line each: `{"what": "pool filter", "form": "top_p softmax", "seconds": smallest, "kept": groups,
+//! "trajectories": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example pool_speed`
 
@@ -19,7 +19,7 @@ fn rewards(groups: usize) -> Vec<f64> {
     let mut state = 1_u64;
     (0..groups * SIZE)
         .map(|_| {
-            // A linear congruential step: any spread of deviations does.
+            // A linear congruential step: any spread of deviations is suitable.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f64 / (1_u64 << 24) as f64
         })

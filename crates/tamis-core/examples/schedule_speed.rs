@@ -1,5 +1,5 @@
-//! Events a second that the streaming scheduler takes with many groups in flight, and whether that depends on
-//! their number.
+//! Events per second that the streaming scheduler processes with many groups in flight, and whether that
+//! depends on their number.
 //!
 //! ```text
 //! cargo run --release -p tamis-core --example schedule_speed
@@ -15,7 +15,7 @@ use tamis_core::schedule::{
     Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Scheduler, Spent, StreamingSettings, Surplus,
 };
 
-/// Groups of 8 of which about half are kept, in random order of completion, one event a member.
+/// Groups of 8, about half of which are kept, in random order of completion, with one event per member.
 fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
     let n = 8;
     let run = ScheduleSettings {

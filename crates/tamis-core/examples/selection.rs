@@ -1,13 +1,13 @@
-//! What choosing prompts costs and shifts: generated per kept group, share of hard and easy prompts,
-//! effective share of the weights, under drifting pass rates.
+//! Cost and bias of prompt selection under drifting pass rates: generated groups per kept group, shares of
+//! hard and easy prompts, effective share of the weights.
 //!
 //! ```text
 //! cargo run --release -p tamis-core --example selection
 //! cargo run --release -p tamis-core --example selection -- A B      pass rates from Beta(A, B); 0.3 0.3 by default
 //! ```
-//! 6000 prompts, groups of 8, 120 steps of 128 kept groups each, refilled group by group. Pass rates move in
-//! their logit by 0.006 a step, with a noise of 0.03. Five seeds; the second half of the steps is shown
-//! beside all of them.
+//! 6000 prompts, groups of 8, 120 steps of 128 kept groups each, refilled group by group. Pass rates drift in
+//! their logit by 0.006 a step, with a noise of 0.03. Five seeds; results are shown for the second half of
+//! the steps and for all of them.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 
@@ -47,9 +47,9 @@ enum Policy {
     Skip(ZeroVarianceSkip),
     Pools(DifficultyPools),
     Posterior(Posterior),
-    /// With q in proportion to sqrt(x / (1 - m x)), x = K / K*: of all functions of K the one that generates
-    /// least at its effective share, where x is right. It is what minimises sum q at given sums of q K, the
-    /// kept groups, and of K / q, their squared weights.
+    /// With q proportional to sqrt(x / (1 - m x)), x = K / K*. Among all functions of K this one generates
+    /// least at its effective share, if x is right: it minimises sum q at given sums of q K (the kept groups)
+    /// and of K / q (their squared weights).
     CheapestForm(Posterior, f64),
 }
 

@@ -1,5 +1,5 @@
-//! The example of a new algorithm runs, the page that walks through it shows its code, and no other source
-//! asks for an algorithm by name.
+//! The example of a new algorithm runs, the page that explains it shows its code, and no other source matches
+//! on an algorithm by name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,16 +28,16 @@ fn the_page_shows_the_code_of_the_example() {
 
 /// Places where sources name one algorithm, with the reason.
 const NAMED: [(&str, &str); 3] = [
-    // Which estimators verl has, and what it does otherwise in some.
+    // The estimators that verl has, and its differences in some.
     ("tamis-import/src/shared/advantage.rs", "Advantage::"),
-    // What is wrong with the keys that `cpo` alone has.
+    // Errors about the keys that only `cpo` has.
     ("tamis-config/src/rules/objective.rs", "Advantage::"),
-    // What is wrong with the keys of single filters.
+    // Errors about the keys of single filters.
     ("tamis-config/src/rules/filter.rs", "GroupFilter::"),
 ];
 
-/// A `match` on algorithms in another file would have to be found by whoever adds one: what others ask for is
-/// a method of the trait.
+/// Whoever adds an algorithm would have to find a `match` on algorithms in another file. So other files call
+/// methods of the trait.
 #[test]
 fn no_other_source_asks_for_an_algorithm_by_name() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the crates");
@@ -55,7 +55,7 @@ fn no_other_source_asks_for_an_algorithm_by_name() {
             }
         });
     }
-    // The kernel is built and tested without any satellite, too.
+    // The kernel is also built and tested without any satellite.
     let is_here = |(path, _): &(&str, &str)| crates.join(path.split('/').next().unwrap_or(path)).exists();
     let allowed = NAMED.into_iter().filter(is_here).map(|(path, family)| (path.to_owned(), family));
     assert_eq!(
@@ -74,7 +74,7 @@ fn names_one(line: &str, family: &str) -> bool {
     })
 }
 
-/// Every source below a folder that is no test.
+/// Visits every source below a folder that is no test.
 fn visit(folder: &Path, see: &mut dyn FnMut(&Path)) {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let path = entry.expect("an entry").path();

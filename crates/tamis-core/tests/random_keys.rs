@@ -1,9 +1,9 @@
-//! Keyed random numbers, as generators in other languages make them too.
+//! Keyed random numbers, which generators in other languages reproduce.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tamis_core::random::{Key, Purpose};
 
-/// Numbers that generators in other languages are tested against.
+/// Numbers against which generators in other languages are tested.
 #[test]
 fn numbers_for_other_languages() {
     let keys = [

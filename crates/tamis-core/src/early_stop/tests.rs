@@ -7,7 +7,7 @@ fn collapse(form: CollapseForm) -> EarlyStop {
     EarlyStop::new(EarlyStopSettings { reward_collapse: Some(settings), ..EarlyStopSettings::default() })
 }
 
-/// Feeds rounds (deviation, whether successful) and says at which, from 1, the run stops.
+/// Feeds rounds (deviation, whether successful), and returns the round, from 1, at which the run stops.
 fn stops_at(early_stop: &mut EarlyStop, rounds: &[(f64, bool)]) -> Option<usize> {
     rounds
         .iter()
@@ -22,7 +22,7 @@ fn the_documents_form_counts_every_attempt() {
     // Baseline (0.4 + 0.6) / 2 = 0.5, threshold 0.05.
     let rounds = [(0.4, true), (0.6, true), (0.04, true), (0.04, false), (0.0, false), (0.0, true)];
     assert_eq!(stops_at(&mut collapse(CollapseForm::Attempts), &rounds), Some(5));
-    // Only successful steps count in the later one: the third low one never comes.
+    // In the later form only successful steps count: there is no third low one.
     assert_eq!(stops_at(&mut collapse(CollapseForm::Steps), &rounds), None);
     let more = [(0.4, true), (0.6, true), (0.04, true), (0.0, false), (0.0, true), (0.0, true)];
     assert_eq!(stops_at(&mut collapse(CollapseForm::Steps), &more), Some(6));
@@ -30,8 +30,8 @@ fn the_documents_form_counts_every_attempt() {
 
 #[test]
 fn rounds_before_the_baseline_fill_the_documents_window() {
-    // The empty rounds between the baseline's steps are in the window, which is full when the first round
-    // after the baseline comes.
+    // The empty rounds between the baseline's steps are in the window, which is full at the first round after
+    // the baseline.
     let rounds = [(1.0, true), (0.01, false), (0.01, false), (0.05, true), (0.01, true)];
     // Baseline (1 + 0.05) / 2, threshold 0.0525; window 0.01, 0.05, 0.01.
     assert_eq!(stops_at(&mut collapse(CollapseForm::Attempts), &rounds), Some(5));

@@ -52,8 +52,8 @@ fn the_originals_worked_cases() {
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
 
-/// Number of eight groups that three forms keep at six shares, computed by hand for returns of a game and for
-/// 0/1 outcomes.
+/// Of eight groups, the number that three forms keep at six shares, computed by hand for returns of a game
+/// and for 0/1 outcomes.
 #[test]
 fn the_softmax_is_not_scale_invariant() {
     let game = [5.6, 4.4, 4.2, 1.5, 0.2, 0.1, 0.1, 0.0];
@@ -66,11 +66,11 @@ fn the_softmax_is_not_scale_invariant() {
     assert_eq!(count(Mass::Variance, 0.0, &game), [2, 2, 3, 3, 3, 4]);
     assert_eq!(count(Mass::Softmax, 0.0, &outcomes), [4, 5, 7, 7, 8, 8]);
     assert_eq!(count(Mass::Linear, 0.01, &outcomes), [3, 4, 5, 5, 6, 6]);
-    // A temperature of the size of a deviation makes the nucleus tell outcomes apart.
+    // With a temperature of the size of a deviation the nucleus distinguishes outcomes.
     let cold = TopP { temperature: 0.1, ..nucleus(0.9) };
     assert_eq!(kept(cold, &outcomes).len(), 4);
     assert_eq!(kept(nucleus(0.9), &[1.0; 8]).len(), 8);
-    // Nine of ten equal groups hold nine tenths, whatever rounding says.
+    // Nine of ten equal groups have nine tenths, whatever the rounding.
     assert_eq!(kept(nucleus(0.9), &[1.0; 10]).len(), 9);
     assert_eq!(kept(mass(0.9, Mass::Linear, 0.0), &[0.1; 10]).len(), 9);
 }
@@ -81,7 +81,7 @@ fn the_softmax_keeps_one_and_the_mass_forms_may_keep_none() {
     assert_eq!(kept(nucleus(0.9), &[0.0; 8]).len(), 8);
     for form in [Mass::Linear, Mass::Variance] {
         assert_eq!(kept(mass(0.9, form, 0.0), &[0.0; 8]), [0; 0]);
-        // All the mass there is, less the slack, is nothing.
+        // All of the mass, less the slack, is 0.
         assert_eq!(kept(mass(0.9, form, 0.02), &[0.01, 0.01]), [0; 0]);
         assert_eq!(kept(mass(1e-9, form, 0.0), &[0.3, 0.2]), [0]);
     }
@@ -133,7 +133,7 @@ fn counts_fractions_shares_and_bands() {
     assert_eq!(kept(band(0.25, 0.5), &eight), [3, 4]);
     assert_eq!(kept(band(0.5, 0.75), &eight), [2, 5]);
     assert_eq!(kept(band(0.75, 1.0), &eight), [0, 6]);
-    // Narrower than a group: the one where it begins.
+    // Narrower than a group: the group at its start.
     assert_eq!(kept(band(0.99, 1.0), &eight), [6]);
     assert_eq!(kept(band(0.3, 0.31), &[1.0]), [0]);
     assert_eq!(kept(band(0.0, 1.0), &[]), [0; 0]);
@@ -177,20 +177,20 @@ fn reasons_of_the_dropped() {
     let out = "outside_pool";
     let strict = Pool { include_zero: false, ..Pool::default() };
     assert_eq!(names(strict), ["all_correct", "all_wrong", "uniform", "unscored", "kept", out, "singleton"]);
-    // They compete, and what keeps them out is that they are uniform.
+    // They compete, and are left out because they are uniform.
     assert_eq!(names(Pool::default()), names(strict));
     let smallest = Pool { prefer: Prefer::Smallest, ..Pool::default() };
     assert_eq!(names(smallest), ["kept", "all_wrong", "uniform", "unscored", out, out, "singleton"]);
     let by_mean = Pool { score: PoolScore::Mean, ..strict };
     assert_eq!(names(by_mean), ["kept", "all_wrong", out, "unscored", out, out, out]);
-    // A mean of 0 with members that differ is no uniform group.
+    // A group with a mean of 0 and members that differ is not uniform.
     let groups = [GroupStatistics::of(&[-1.0, 1.0], SCALE)];
     let verdicts = TopK { k: Some(1), fraction: None, pool: by_mean }.judge(&groups, SCALE);
     assert_eq!(verdicts, [Verdict::Dropped(DropReason::ZeroScore)]);
 }
 
-/// Members in another order give a deviation that differs in its last digits; the groups still tie, and
-/// dispatch order decides.
+/// With members in another order a deviation differs in its last digits. The groups still tie, and dispatch
+/// order decides.
 #[test]
 fn rounding_does_not_decide_ties() {
     let members = [0.1, 0.7, 0.3, 0.7, 0.2, 0.9, 0.4];
@@ -273,8 +273,8 @@ fn deviations_of_populations_and_samples() {
     assert_eq!((score(PoolScore::Mean, 1), score(PoolScore::Sum, 1)), (2.0, 6.0));
 }
 
-/// Scores a rounding error apart tie, on either side of a power of two and of zero; those a trillionth apart
-/// do not.
+/// Scores that differ by a rounding error tie, on both sides of a power of two and of zero; those that differ
+/// by a trillionth do not.
 #[test]
 fn scores_equal_to_twelve_digits() {
     let first_of = |means: [f64; 2]| {
@@ -290,14 +290,14 @@ fn scores_equal_to_twelve_digits() {
 
 #[test]
 fn masses_at_the_edges_of_their_definitions() {
-    // Relative to the best, an exponential of scores in the thousands is a number: 1, 1 and 0.905 of 2.905.
+    // Relative to the best, an exponential of scores in the thousands is finite: 1, 1 and 0.905 of 2.905.
     assert_eq!(kept(nucleus(0.9), &[1000.0, 1000.0, 999.9]), [0, 1, 2]);
     assert_eq!(kept(nucleus(0.6), &[1000.0, 1000.0, 999.9]), [0, 1]);
-    // The softmax knows no slack.
+    // The softmax has no slack.
     assert_eq!(kept(TopP { slack: 1.0, ..nucleus(0.6) }, &[1.0, 1.0, 1.0]), [0, 1]);
     // All the mass in one group.
     assert_eq!(kept(mass(0.9, Mass::Linear, 0.0), &[0.0, 0.3, 0.0]), [1]);
-    // What is wanted is all within the slack: exactly nothing.
+    // All of the wanted mass is within the slack: exactly nothing.
     assert_eq!(kept(mass(0.5, Mass::Linear, 1.0), &[1.0, 1.0]), [0; 0]);
     assert_eq!(kept(mass(0.5, Mass::Linear, 0.999), &[1.0, 1.0]), [0]);
     // Within a billionth of the whole, and no more.
@@ -355,7 +355,7 @@ fn pool() -> impl Strategy<Value = Pool> {
     })
 }
 
-/// Every pool filter at a parameter in (0, 1], larger keeping more.
+/// Every pool filter with a parameter in (0, 1]; a larger one keeps more.
 fn at(which: usize, share: f64, pool: Pool) -> GroupFilter {
     let top_p = |mass| {
         let pool = if mass == Mass::Variance { Pool { score: PoolScore::Deviation, ..pool } } else { pool };
@@ -385,7 +385,7 @@ proptest! {
         let filter = at(which, share, pool);
         let pool = match filter { GroupFilter::TopP(top_p) => top_p.pool, _ => pool };
         let verdicts = filter.judge(&groups, SCALE);
-        // The accounting adds up: one verdict a group, and each reason where it belongs.
+        // The accounting adds up: one verdict per group, and the right reason for each.
         prop_assert_eq!(verdicts.len(), groups.len());
         for (verdict, group) in verdicts.iter().zip(&groups) {
             let unscored = *verdict == Verdict::Dropped(DropReason::Unscored);
@@ -399,15 +399,15 @@ proptest! {
             .filter_map(|i| Some((pool.score_of(&groups[i])?, i, verdicts[i].is_kept())))
             .filter(|(score, ..)| pool.include_zero || score.abs() > 1e-10)
             .collect();
-        // A dropped group is called what it is: of those ranked by spread, the uniform ones uniform, and the
-        // others kept out by their rank.
+        // A dropped group gets the most specific name: if groups are ranked by spread, uniform ones are
+        // called uniform, and the others were left out by their rank.
         let by_spread = matches!(pool.score, PoolScore::Deviation | PoolScore::Variance);
         for (verdict, group) in verdicts.iter().zip(&groups).filter(|(verdict, group)| !verdict.is_kept() && !group.is_unscored()) {
             let by_rank = *verdict == Verdict::Dropped(DropReason::OutsidePool);
             let by_score = *verdict == Verdict::Dropped(DropReason::ZeroScore);
             let competes = pool.include_zero || pool.score_of(group).unwrap().abs() > 1e-10;
             if by_spread {
-                // Members that hardly differ have a spread of 0, too.
+                // Members that hardly differ also have a spread of 0.
                 prop_assert_eq!(by_rank, competes && group.min < group.max);
             } else {
                 prop_assert_eq!(by_rank, competes);
@@ -429,7 +429,7 @@ proptest! {
         for (less, more) in verdicts.iter().zip(&larger) {
             prop_assert!(!less.is_kept() || more.is_kept());
         }
-        // Another order of the groups keeps the same scores, and the same groups where no two tie.
+        // Another order of the groups keeps the same scores, and the same groups if no two tie.
         let mut turned = groups.clone();
         let places: Vec<usize> = (0..groups.len()).collect();
         let mut places = places;
@@ -452,15 +452,15 @@ proptest! {
                 prop_assert_eq!(verdict.is_kept(), verdicts[*i].is_kept());
             }
         }
-        // Idempotent, those that are: what was kept is kept by itself too.
+        // Those that are idempotent: judged by themselves, kept groups are kept again.
         if matches!(which, 3 | 5) {
             let alone: Vec<GroupStatistics> = kept_of(&verdicts).into_iter().map(|i| groups[i]).collect();
             prop_assert!(filter.judge(&alone, SCALE).iter().all(|verdict| verdict.is_kept()));
         }
     }
 
-    /// Scale behaves as the catalogue says: all but the softmax judge a positive multiple of the metric
-    /// alike, the ranks a shift too.
+    /// The effect of scale is as in the catalogue: all but the softmax judge a positive multiple of the
+    /// metric alike, and rankings also a shift.
     #[test]
     fn scale_is_as_stated(groups in prop::collection::vec(prop::collection::vec(-4_i32..5, 2..5), 1..8), pool in pool(), which in 1_usize..7, share in 0.01_f64..1.0, exponent in -3_i32..4, shift in -3_i32..4) {
         let statistics = |factor: f64, shift: f64| -> Vec<GroupStatistics> {
@@ -480,7 +480,7 @@ proptest! {
         }
     }
 
-    /// Against every subset of k: no other choice of members has a larger variance.
+    /// Compared with every subset of k: no other choice of members has a larger variance.
     #[test]
     fn no_other_members_spread_more(values in prop::collection::vec(prop_oneof![Just(0.0), Just(1.0), -5.0..5.0_f64], 1..8), k in 2_usize..6) {
         let variance = |chosen: &dyn Fn(usize) -> bool| {

@@ -43,7 +43,7 @@ fn names_of_uniform_groups() {
 fn unscored_members_stay_outside() {
     let nan = f64::NAN;
     assert_eq!(variance(&[nan, 1.0, 0.0]), Verdict::Kept);
-    // Not a zero: two ones and an unscored member are all correct.
+    // Not a zero: two ones and an unscored member count as all correct.
     assert_eq!(variance(&[nan, 1.0, 1.0]), Verdict::Dropped(DropReason::AllCorrect));
     assert_eq!(variance(&[nan, 1.0]), Verdict::Dropped(DropReason::Unscored));
     assert_eq!(variance(&[nan, nan]), Verdict::Dropped(DropReason::Unscored));
@@ -90,7 +90,7 @@ fn mean_ranges() {
     assert_eq!(judge(0.25, 0.75, Bounds::Closed, &[1.0, 1.0, 1.0, 0.0]), Verdict::Kept);
     assert_eq!(judge(0.01, 0.99, Bounds::Open, &[1.0; 4]), Verdict::Dropped(DropReason::AllCorrect));
     assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.0; 4]), Verdict::Dropped(DropReason::AllWrong));
-    // All wrong but formatted: the mean window does not see that it is uniform.
+    // All wrong but formatted: the mean window does not detect that the group is uniform.
     assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.1; 4]), Verdict::Kept);
     assert_eq!(judge(0.2, 0.8, Bounds::Closed, &[0.5]), Verdict::Kept);
 }
@@ -128,14 +128,14 @@ fn sums_beyond_the_range_of_f64_still_have_a_mean() {
     assert_eq!(group.mean, f64::MAX / 2.0 + f64::MAX / 4.0);
     assert_eq!((group.min, group.max, group.num_correct), (f64::MAX / 2.0, f64::MAX, Some(2)));
     assert!(Variance::default().judge_one(&group, SCALE).is_kept());
-    // Their squares are beyond it too.
+    // Their squares are beyond f64 too.
     assert_eq!(GroupStatistics::of(&[-1e300, 1e300], SCALE).std, 1e300);
     let uniform = GroupStatistics::of(&[f64::MAX, f64::NAN, f64::MAX, f64::MAX], SCALE);
     assert_eq!((uniform.mean, uniform.std, uniform.num_scored, uniform.size), (f64::MAX, 0.0, 3, 4));
     assert_eq!(Variance::default().judge_one(&uniform, SCALE), Verdict::Dropped(DropReason::AllCorrect));
 }
 
-/// numpy's rule and ours on every case of the reference file: they differ exactly where numpy calls equal
+/// numpy's rule and ours on every case of the reference file: they differ exactly if numpy considers equal
 /// members different.
 #[test]
 fn reference_groups() {
@@ -162,11 +162,11 @@ fn reference_groups() {
         let answers = list("np_std").into_iter().zip(list("recipe_keep")).zip(list("v1_evict"));
         for (values, ((np_std, keep), evict)) in groups.iter().zip(answers) {
             compared += 1;
-            // Its two rules part only where a member is not a number: the recipe drops the group, the replay
+            // Its two rules differ only if a member is not a number: the recipe drops the group, the replay
             // buffer keeps it.
             let is_unscored = values.iter().any(|value| value.is_nan());
             assert_eq!(keep.as_bool() == evict.as_bool(), is_unscored, "{name}: the replay buffer's rule");
-            // Where a case is of uniform groups, the reference does not say so.
+            // If a case has uniform groups, the reference does not state it.
             if let Some(equal) = outputs["max_eq_min"].as_bool() {
                 assert_eq!(
                     equal,
@@ -257,8 +257,8 @@ fn groups_are_judged_by_the_metric_of_their_members() {
         verdicts(&Metric::from(metric), &groups, extra)
     };
     assert_eq!(judge("acc", &ExtraColumns::NONE).unwrap(), ["all_correct", "kept", "unscored"]);
-    // The shaped reward keeps a group whose members are all correct, and drops one with contrast in its
-    // outcome.
+    // The shaped reward keeps a group whose members are all correct, and drops one whose outcomes have
+    // contrast.
     assert_eq!(judge("seq_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
     assert_eq!(judge("seq_final_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
     assert_eq!(judge("length", &ExtraColumns::NONE).unwrap(), ["uniform", "uniform", "uniform"]);
@@ -361,7 +361,7 @@ fn a_group_without_scored_members_has_no_numbers() {
     }
 }
 
-/// Squares beyond f64, whichever end of the range is enormous: 0, 0 and x deviate by sqrt(2)/3 of x.
+/// Squares beyond f64, at either end of the range: 0, 0 and x have a deviation of sqrt(2)/3 of x.
 #[test]
 fn enormous_deviations() {
     for x in [1e200, -1e200, f64::MAX, f64::MIN] {
@@ -387,7 +387,7 @@ fn values() -> impl Strategy<Value = Vec<f64>> {
     )
 }
 
-/// Filters of every kind that there is, and of settings by which they differ.
+/// Filters of every kind, and of every setting that makes a difference.
 fn of_every_kind() -> Vec<GroupFilter> {
     let pool = Pool { include_zero: false, ..Pool::default() };
     let filters = vec![
@@ -441,7 +441,7 @@ proptest! {
                 prop_assert_eq!(alone[0], together[i]);
                 prop_assert_eq!(statistics[i].size, group.len());
             }
-            // Idempotent: what was kept is kept when judged again.
+            // Idempotent: kept groups are kept when judged again.
             let kept: Vec<&Vec<f64>> = groups.iter().zip(&together).filter(|(_, verdict)| verdict.is_kept()).map(|(group, _)| group).collect();
             for group in kept {
                 prop_assert!(filter.judge(&[GroupStatistics::of(group, SCALE)], SCALE)[0].is_kept());
@@ -451,7 +451,7 @@ proptest! {
 
     #[test]
     fn flags_alone_are_those_of_the_verdicts(groups in prop::collection::vec(values(), 0..40), repeats in 1_usize..60) {
-        // More groups than are judged at a time.
+        // More groups than the number judged at a time.
         let groups: Vec<Vec<f64>> = std::iter::repeat_n(groups, repeats).flatten().collect();
         let mut offsets = vec![0];
         offsets.extend(groups.iter().scan(0, |end, group| { *end += group.len(); Some(*end) }));

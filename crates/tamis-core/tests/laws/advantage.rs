@@ -1,5 +1,4 @@
-//! Laws of advantages: what `grpo` in particular keeps here, what every estimator and shaping does in the
-//! modules.
+//! Laws of advantages: here those of `grpo`, and in the modules those of every estimator and shaping.
 
 mod batches;
 mod by_hand;
@@ -38,7 +37,7 @@ fn estimator() -> impl Strategy<Value = Grpo> {
         })
 }
 
-/// Rewards as they occur: right or wrong, in tenths, anything; some unscored.
+/// Typical rewards: right or wrong, in tenths, anything; some unscored.
 fn reward() -> impl Strategy<Value = f64> {
     prop_oneof![
         3 => prop_oneof![Just(0.0), Just(1.0)],
@@ -62,7 +61,7 @@ proptest! {
     #[test]
     fn a_uniform_group_is_exactly_zero(estimator in estimator(), reward in -3.0..3.0_f64, tenths in -9..9_i32, size in 2..70_usize) {
         for reward in [reward, f64::from(tenths) / 10.0] {
-            // Beside another group, so that the batch has a deviation.
+            // Together with another group, so that the batch has a deviation.
             let advantages = advantages(&estimator, &[vec![reward; size], vec![0.0, 1.0]]);
             prop_assert!(advantages[0].iter().all(|advantage| *advantage == 0.0));
         }
@@ -91,7 +90,7 @@ fn singletons_by_name() {
     assert_eq!(of(Grpo::verl()), 0.7 / (1.0 + 1e-6));
     assert_eq!(of(Grpo::dr_grpo()), 0.7);
     assert_eq!(of(Grpo::trl()), 0.0);
-    // An unscored singleton is 0 under any rule.
+    // An unscored singleton gets 0 under any rule.
     assert_eq!(advantages(&Grpo::verl(), &[vec![f64::NAN]])[0][0], 0.0);
 }
 

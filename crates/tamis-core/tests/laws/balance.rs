@@ -35,7 +35,7 @@ proptest! {
         let found = karmarkar_karp(&costs, parts, false).unwrap();
         prop_assert_eq!(found.len(), parts);
         covers(&found, costs.len())?;
-        // Merging two solutions never makes one that differs more than the worse of the two.
+        // Merging two solutions never gives a greater spread than the worse of the two has.
         prop_assert!(spread(&costs, &found) <= largest);
     }
 
@@ -46,7 +46,7 @@ proptest! {
         let found = karmarkar_karp(costs, parts, true).unwrap();
         covers(&found, items)?;
         prop_assert!(found.iter().all(|part| part.len() == items / parts));
-        // Items of similar cost begin together, and merging never makes it worse.
+        // Items of similar cost start together, and merging never makes it worse.
         let mut sorted = costs.to_vec();
         sorted.sort_unstable();
         let worst = sorted.chunks(parts).map(|chunk| chunk[parts - 1] - chunk[0]).max().unwrap();
@@ -74,7 +74,7 @@ proptest! {
         for (part, &tokens) in found.iter().zip(&tokens) {
             prop_assert!(tokens <= limit || part.len() == 1);
         }
-        // The first sequence of a later one fitted into none before it, so two are never half empty.
+        // The first sequence of a later one fitted into none of the earlier ones, so no two are half empty.
         let half_empty = tokens.iter().filter(|&&tokens| 2 * tokens <= limit).count();
         prop_assert!(half_empty <= 1, "{:?}", found);
     }
@@ -83,13 +83,13 @@ proptest! {
 #[test]
 fn the_least_there_is() {
     let cut = |lengths: &[usize], limit, least| micro_batches(lengths, limit, least).unwrap().len();
-    // A token at a time; and sequences of nothing, for which no micro-batch is needed but one.
+    // One token at a time; and sequences of length 0, which need only one micro-batch.
     assert_eq!((cut(&[1, 1], 1, 0), cut(&[0, 0], 10, 0)), (2, 1));
-    // The largest sum that there is.
+    // The largest possible sum.
     assert_eq!(karmarkar_karp(&[u64::MAX], 1, false), Ok(vec![vec![0]]));
 }
 
-/// 4 and 3 + 1 weigh the same: the one of two sequences counts as the heavier, so that the 0 goes to the
+/// 4 and 3 + 1 have the same cost: the part of two sequences counts as the heavier, so that the 0 goes to the
 /// other.
 #[test]
 fn of_parts_that_weigh_the_same_the_fuller_is_the_heavier() {

@@ -10,7 +10,7 @@ use tamis_core::ragged::Ragged;
 
 use crate::registry::policy;
 
-/// What an objective makes of columns, from its first state.
+/// The result of an objective for some columns, from its initial state.
 pub(crate) fn run(
     objective: &Objective,
     columns: &Columns<'_, f64>,
@@ -160,7 +160,7 @@ pub(crate) fn aggregation() -> impl Strategy<Value = Aggregation> {
     ]
 }
 
-/// Any combination of settings that go together.
+/// Any combination of settings that fit together.
 pub(crate) fn objective() -> impl Strategy<Value = Objective> {
     let kind = prop_oneof![Just(KlKind::K1), Just(KlKind::Abs), Just(KlKind::K2), Just(KlKind::K3)];
     let kl = (kind, any::<bool>(), any::<bool>(), -0.5..0.5_f64, any::<bool>(), any::<bool>()).prop_map(

@@ -170,7 +170,7 @@ proptest! {
         let corrected = correction.correct(&flat.columns()).unwrap();
         if corrected.metrics.importance.unwrap().normalisation.is_some() {
             let weights = corrected.weights.unwrap();
-            // Of a trajectory the weight of its first token, where the weight is the trajectory's.
+            // If weights belong to trajectories, the weight of each trajectory's first token.
             let counted: Vec<f64> = match importance.level {
                 CorrectionLevel::Token => (0..weights.len()).filter(|&t| flat.mask[t]).map(|t| weights[t]).collect(),
                 CorrectionLevel::Sequence => flat
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// On-policy every ratio is exactly 1: a bound of 1 is met, not passed.
+/// On-policy every ratio is exactly 1, and a ratio equal to its bound is within it.
 #[test]
 fn a_ratio_at_its_bound_is_within() {
     let (old, offsets) = ([-1.0, -2.0, -0.5], [0, 2, 3]);
@@ -258,7 +258,7 @@ fn rejected_shares_are_of_trajectories_with_tokens_unless_asked() {
     }
 }
 
-/// Log-ratios of ln(1/2) and 0, with an upper bound alone: nothing is outside, and the mean weight is 3/4.
+/// Log-ratios of ln(1/2) and 0, with only an upper bound: nothing is outside, and the mean weight is 3/4.
 #[test]
 fn without_a_lower_bound_nothing_is_too_small() {
     let (old, behaviour, offsets) = ([-2_f64.ln(), 0.0], [0.0; 2], [0, 1, 2]);
@@ -282,7 +282,7 @@ fn without_a_lower_bound_nothing_is_too_small() {
     }
 }
 
-/// One number is the upper bound, and its inverse the lower, of the statistic with two sides.
+/// One number gives the upper bound, and its inverse the lower one, of the statistic with two sides.
 #[test]
 fn a_single_threshold_has_two_sides_for_k1() {
     let two = 2_f64.ln();

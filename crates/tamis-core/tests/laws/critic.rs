@@ -66,7 +66,7 @@ proptest! {
                 prop_assert_eq!(derivative, 0.0);
                 continue;
             }
-            // Kinks: where the bound takes hold, and where the two errors are equally large.
+            // Kinks: the bound begins to apply, or the two errors are equally large.
             let near_kink = clip.is_some_and(|clip| {
                 let held = value.clamp(old - clip, old + clip);
                 let same = ((value - target).abs() - (held - target).abs()).abs() < 1e-4;
@@ -132,14 +132,14 @@ fn returns_that_do_not_vary_explain_nothing() {
         let values: Vec<f64> = (0..number).map(|i| i as f64).collect();
         assert!(explained_variance(&values, &returns, &mask).is_nan(), "{value} {number}");
     }
-    // Equal but for their last bits.
+    // Equal except for their last bits.
     let returns = [0.3, 0.1 + 0.2, 0.3, 0.6 - 0.3];
     assert!(returns[0] != returns[1]);
     assert!(explained_variance(&[0.0, 1.0, 2.0, 3.0], &returns, &[true; 4]).is_nan());
     // The one that differs is masked.
     assert!(explained_variance(&[0.0, 1.0], &[0.3, 9.0], &[true, false]).is_nan());
     assert!(explained_variance(&[0.0, 1.0], &[0.3, f64::INFINITY], &[true, true]).is_nan());
-    // Small, or close together, but no rounding: 1 - (3/4) / 1, whatever the unit and the place.
+    // Small, or close together, but more than rounding: 1 - (3/4) / 1, whatever the unit and the offset.
     for (unit, place) in [(1.0, 0.0), (1e-100, 0.0), (1e-6, 1.0), (1e6, -1e9)] {
         let returns = [place - unit, place + unit];
         let explained =
@@ -192,9 +192,9 @@ fn the_value_loss_of_a_token_by_hand() {
     for ((value, old, target), expected) in [
         // Within the bound: (1/2)²/2.
         ((0.5, 0.0, 1.0), (0.125, -0.5, false)),
-        // Held at 1, which is farther from the target than 3 is.
+        // Clipped at 1, which is farther from the target than 3.
         ((3.0, 0.0, 4.0), (4.5, 0.0, true)),
-        // Held at 1, which is nearer: the error of 3 counts.
+        // Clipped at 1, which is nearer: the error of 3 counts.
         ((3.0, 0.0, 0.5), (3.125, 2.5, false)),
         // Both are 1 away, on either side: half of each derivative.
         ((3.0, 0.0, 2.0), (0.5, 0.5, false)),

@@ -27,7 +27,7 @@ proptest! {
             prop_assert!(information > -1e-12 && information <= (prompts as f64).ln() + 1e-12, "{}", information);
         }
         prop_assert!(found.distinct_share.is_nan() || (found.distinct_share > 0.0 && found.distinct_share <= 1.0));
-        // The order of members says nothing.
+        // The order of members makes no difference.
         let mut turned = groups.clone();
         for group in &mut turned {
             group.reverse();
@@ -70,8 +70,8 @@ fn assert_named<N: AsRef<str>>(found: &[(N, f64)], expected: &[(&str, f64)]) {
     }
 }
 
-/// The first group has no advantage at all and a masked member, the second has some, the third is masked, the
-/// fourth is alone without.
+/// The first group has no advantage at all and a masked member, the second has some, the third is masked, and
+/// the fourth is a single member without advantage.
 #[test]
 fn zero_advantages_by_hand() {
     let advantages = Ragged::from_rows([
@@ -110,7 +110,7 @@ fn zero_advantages_by_hand() {
             ("diagnostics/zero_advantage/groups", 2.0 / 3.0),
         ],
     );
-    // One advantage per trajectory says the same of those that have one.
+    // One advantage per trajectory gives the same for those that have one.
     let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![0.0]]);
     let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 1]);
     assert_eq!(found, ZeroAdvantage { zero_tokens: 4, ..expected });
@@ -123,7 +123,7 @@ fn at_the_threshold_nothing_is_passed() {
     assert_eq!((&rates.between[..], rates.none, rates.all), (&[0, 1, 0, 0][..], 0, 0));
 }
 
-/// A single answer has nothing to differ from: it is in the entropies, not in the distinct share.
+/// A single answer has nothing to differ from: it counts in the entropies, but not in the distinct share.
 #[test]
 fn diversity_by_hand() {
     let found = Diversity::of(&Ragged::from_rows([vec![Some("a")], vec![Some("b"), Some("b")], vec![None]]));
@@ -153,7 +153,7 @@ fn variances_by_hand() {
             ("collapse/reward_std_dispersion", 1.0 / (1.5 * 2_f64.sqrt())),
         ],
     );
-    // Deviations are those of samples: √2 of two rewards, 4/√3 of four.
+    // Deviations are sample deviations: √2 for two rewards, 4/√3 for four.
     let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![0.0, 0.0, 4.0, 4.0]]));
     let (few, many) = (2_f64.sqrt(), 4.0 / 3_f64.sqrt());
     assert!((found.dispersion - 2_f64.sqrt() * (many - few) / (many + few)).abs() < 1e-15);

@@ -1,5 +1,5 @@
-//! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met
-//! exactly.
+//! The objective at the edges of its definitions: nothing to train on, a view of a view, a value exactly at a
+//! threshold.
 
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
@@ -40,7 +40,7 @@ fn nothing_has_no_extremes() {
     assert!(metrics.clip_share_low_min.is_nan() && metrics.clip_share_high_max.is_nan());
 }
 
-/// Trajectories of less and more than a chunk of tokens, all of them far from the old policy to the same
+/// Trajectories shorter and longer than a chunk of tokens, all of them far from the old policy on the same
 /// side: at the limit, which is inside, and beyond it.
 #[test]
 fn ratios_of_tokens_that_are_all_far_off() {
@@ -81,7 +81,8 @@ fn ratios_of_tokens_that_are_all_far_off() {
     }
 }
 
-/// The cap holds the other branch: what it holds there is not clipped, unless the clip then costs more.
+/// The cap applies to the other branch: a token that it bounds is not clipped, unless the clip then costs
+/// more.
 #[test]
 fn capped_is_not_clipped() {
     let is_clipped = |cap, ratio: f64, advantage| {
@@ -109,7 +110,7 @@ fn a_view_of_a_view_is_a_view() {
     assert_eq!((view.num_sequences(), view.num_tokens(), view.group_tokens), (2, 6, Some(&advantage[2..4])));
     assert_eq!(view.check(), Ok(()));
     assert!(matches!(view.advantage, AdvantageColumn::PerToken(column) if column == &logprob[3..9]));
-    // Outside of what there is: nothing.
+    // A range outside the trajectories gives nothing.
     for range in [3..5, 5..5, std::ops::Range { start: 3, end: 2 }] {
         let none = columns.sequences(range.clone());
         assert_eq!((none.num_sequences(), none.num_tokens()), (0, 0), "{range:?}");
@@ -151,7 +152,7 @@ fn a_drift_of_the_threshold_is_allowed() {
 
 const VESPO: Vespo = Vespo { k_positive: 2.0, lambda_positive: 3.0, k_negative: 3.0, lambda_negative: 2.0 };
 
-/// Of three tokens one has doubled, so W = 2; two are good and one is bad.
+/// One of three tokens has doubled its probability, so W = 2; two are good and one is bad.
 #[test]
 fn the_weight_of_mixed_advantages_is_their_mean() {
     let objective = Objective::of(PolicyLoss::Vespo(VESPO), Aggregation::TokenSum);
@@ -168,7 +169,7 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     for (found, slope) in derivatives.logprob.iter().zip([-positive, negative, -positive]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
-    // The trajectory's weight is the loss's own matter: its ratios are reported token by token, whatever the
+    // The loss defines the trajectory's weight itself: its ratios are reported token by token, whatever the
     // level.
     for importance in [Importance::Sequence, Importance::SequenceToken] {
         let levelled = Objective { importance, ..objective };
@@ -178,8 +179,8 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     }
 }
 
-/// A power that takes the weight of good tokens beyond every number is nothing to a trajectory of bad ones,
-/// masked tokens included.
+/// A power that makes the weight of good tokens overflow has no effect on a trajectory of bad ones, including
+/// masked tokens.
 #[test]
 fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
     let steep = Vespo { k_positive: 1e9, ..VESPO };
@@ -215,7 +216,7 @@ fn all_tokens_are_the_top_of_a_share_of_one() {
     assert_eq!((flags(1.0), flags(0.5), flags(0.0)), (vec![0, 0, 0], vec![1, 0, 0], vec![1, 0, 1]));
 }
 
-/// Covariances of 1 each: both bounds are outside.
+/// Covariances of 1 each: both bounds are exclusive.
 #[test]
 fn candidates_lie_between_the_bounds() {
     let columns =
@@ -258,7 +259,7 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Objective
     (outcome.metrics, derivatives.logprob[0])
 }
 
-/// Bounds of nothing: the old policy itself is within them, and its token is trained.
+/// Bounds of 0: the old policy itself is within them, and its token is trained.
 #[test]
 fn the_bound_itself_is_inside() {
     let cispo =
@@ -290,11 +291,11 @@ fn the_bound_itself_is_inside() {
             assert_eq!(shares, [0.0; 4], "{policy:?} {advantage}");
         }
     }
-    // The high bound meets the cap: nothing is clipped that would not be capped.
+    // The high bound equals the cap: nothing is clipped that would not be capped.
     let clip = Clip { delta: Some(1.5), ..Clip::symmetric(0.5) };
     let token = clip.token(1.0, 1.0);
     assert_eq!((token.loss, token.dloss, token.is_clipped, token.is_high), (-1.5, 0.0, false, false));
-    // The dual bound meets the cap: both are 2, and the smaller of two equals is neither.
+    // The dual bound equals the cap: both are 2, and of two equal values neither is the smaller.
     let clip = Clip { delta: Some(2.0), dual_clip: Some(2.0), ..Clip::symmetric(0.2) };
     let token = clip.token(1.0, -1.0);
     assert_eq!((token.loss, token.is_dual), (2.0, false));
@@ -321,7 +322,7 @@ fn clipped_tokens_are_counted_by_side() {
             assert_eq!(found, (low, high), "{policy:?} {old} {advantage}");
         }
     }
-    // CISPO holds its weight whatever the advantage.
+    // CISPO bounds its weight whatever the advantage.
     for (old, advantage) in [(-2.0, 1.0), (-2.0, -1.0), (-0.5, 1.0), (-0.5, -1.0)] {
         assert_eq!(one(cispo, -1.0, old, advantage).0.clip_share, 1.0);
     }
@@ -368,18 +369,18 @@ fn divergences_of_certain_tokens() {
     assert!((one(dppo(0.2, 9.0), 0.0, half, 1.0).1 + 2.0).abs() < 1e-14);
 }
 
-/// A good token whose probability has doubled, held at 0.4; one without advantage moves nothing, wherever it
-/// is.
+/// A good token whose probability has doubled, bounded at 0.4; one without advantage moves nothing, wherever
+/// it is.
 #[test]
 fn the_geometric_mean_of_held_ratios() {
     let policy = geo_mean(0.4);
     let two = 2_f64.ln();
     let (metrics, _) = one(policy, -1.0, -1.0 - two, 1.0);
     assert!((metrics.ratio_mean - 0.4_f64.exp()).abs() < 1e-15);
-    // The divergence is that of the policies, not of what the loss made of it: 2 - 1 - ln 2.
+    // The divergence is that of the policies, not of the bounded ratio: 2 - 1 - ln 2.
     assert!((metrics.old_kl_k3 - (1.0 - two)).abs() < 1e-14, "{}", metrics.old_kl_k3);
     let objective = Objective::of(policy, Aggregation::TokenSum);
-    // Of two tokens, one unmoved, that of their mean ratio √2, for each of them.
+    // For two tokens, one unmoved, it is that of their mean ratio √2, for each of them.
     let columns = Columns {
         old: Some(&[-1.0 - two, -1.0]),
         ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
@@ -414,7 +415,7 @@ fn a_mean_over_no_token_is_one() {
 
 #[test]
 fn a_penalty_is_no_push() {
-    // Far off-policy, and without an advantage: the pull to the old policy stays.
+    // Far off-policy, and without an advantage: the pull towards the old policy stays.
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
     let objective =
         Objective { masks, ..Objective::of(PolicyLoss::Dro(Dro { beta: 0.5 }), Aggregation::TokenSum) };
@@ -446,8 +447,8 @@ fn tokens_that_pay_for_their_distance_are_counted() {
     assert_eq!(outcome.metrics.clip_share, 1.0 / 3.0);
 }
 
-/// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4 or held
-/// at 10.
+/// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4, or
+/// bounded at 10.
 #[test]
 fn divergences_by_hand() {
     let e = 1_f64.exp();
@@ -520,8 +521,8 @@ fn an_unknown_sampler_is_the_proximal_policy() {
     for (found, slope) in derivatives.logprob.iter().zip([-1.0, -0.5, -1.5, 0.0]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
-    // A sampler that held a token for impossible leaves a weight that is a number: without an advantage it
-    // weighs nothing.
+    // A sampler that considered a token impossible leaves a finite weight: without an advantage the token
+    // contributes nothing.
     let policy = PolicyLoss::Decoupled(decoupled(None));
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {

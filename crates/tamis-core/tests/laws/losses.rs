@@ -1,4 +1,4 @@
-//! Every policy loss on one token by hand, at its extremes, and what it refuses.
+//! Every policy loss by hand on one token, its extremes, and its refusals.
 
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Derivatives, DppoKl,
@@ -26,7 +26,7 @@ const DECOUPLED: Decoupled = Decoupled {
 const DPPO_KL: DppoKl = DppoKl { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
 const DPPO: DppoTv = DppoTv { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
 
-/// One token, chosen by the selection, under a sum.
+/// One token, chosen by the selection, aggregated as a sum.
 fn one(policy: PolicyLoss, logprob: f64, old: f64, behaviour: f64, advantage: f64) -> (Outcome, Derivatives) {
     let aggregation = policy.needed_aggregation().unwrap_or(Aggregation::TokenSum);
     let objective = Objective::of(policy, aggregation);
@@ -42,7 +42,7 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, behaviour: f64, advantage: f6
 
 #[test]
 fn a_token_that_has_doubled_by_hand() {
-    // From 1/4 to 1/2; the sampler found it a third as likely as the old policy did.
+    // From 1/4 to 1/2; the sampler gave it a third of the old policy's probability.
     let two = 2_f64.ln();
     let (logprob, old) = (-two, -2.0 * two);
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -138,7 +138,7 @@ fn a_trajectorys_ratio_is_the_geometric_mean() {
     for (importance, weight, slopes) in [
         (Importance::Sequence, None, [2.0, 2.0]),
         (Importance::SequenceToken, None, [2.0, 2.0]),
-        // Weights tell the two apart: the trajectory's ratio moves with both tokens.
+        // Weights distinguish the two: the trajectory's ratio moves with both tokens.
         (Importance::Sequence, Some([1.0, 0.0]), [1.0, 1.0]),
         (Importance::SequenceToken, Some([1.0, 0.0]), [2.0, 0.0]),
     ] {
@@ -177,7 +177,7 @@ fn far_trajectories_do_not_push_down() {
 
 #[test]
 fn every_prompt_weighs_the_same() {
-    // Groups of two and of one trained trajectory; a third trajectory of the first is fully masked.
+    // Groups of two and of one trained trajectory; a third trajectory of the first group is fully masked.
     let mask = Ragged::from_rows([vec![true, true], vec![true], vec![false], vec![true, false]]);
     let sequences = Normalisers::group_sequences(&mask, &[3, 1]).unwrap();
     assert_eq!(sequences, [2.0, 2.0, 2.0, 1.0]);
@@ -207,7 +207,7 @@ fn the_entropy_coefficient_is_held_at_its_target() {
     assert_eq!(bonus.coefficient(start), 0.01);
     let low = bonus.update(start, 0.1);
     assert_eq!((low.coef, bonus.coefficient(low)), (0.012, 0.012));
-    // Above the target nothing is paid, and the coefficient falls.
+    // Above the target there is no bonus, and the coefficient falls.
     let high = bonus.update(low, 0.3);
     assert_eq!((high.coef, bonus.coefficient(high)), (0.012 - 0.005, 0.0));
     assert_eq!(bonus.update(high, f64::NAN), high);

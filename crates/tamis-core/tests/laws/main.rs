@@ -1,5 +1,5 @@
-//! Laws that hold for every batch: of advantages, of the objective, of corrections, diagnostics, and of how
-//! batches are cut and shared out.
+//! Laws that hold for every batch: of advantages, objectives, corrections and diagnostics, and of how batches
+//! are cut and distributed.
 
 #![expect(clippy::float_cmp, reason = "most laws here hold bit for bit")]
 #![expect(clippy::unwrap_used, reason = "a generated batch that fails has failed")]

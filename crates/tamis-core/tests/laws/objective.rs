@@ -27,8 +27,8 @@ fn grpo() -> Objective {
     Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation) }
 }
 
-/// The same settings without anything that is held constant when it is differentiated: the derivative is
-/// that of the value.
+/// The same settings without anything that is constant in the derivative: the derivative is then that of the
+/// value.
 fn without_constants(mut objective: Objective) -> Objective {
     if objective.policy.is_constant_weight() {
         objective.policy = PolicyLoss::Clip(Clip::symmetric(0.2));
@@ -47,8 +47,8 @@ fn log_ratios(gathered: &Gathered, tokens: impl Iterator<Item = usize>) -> impl 
     tokens.map(|t| gathered.columns[0][t] - gathered.columns[1][t])
 }
 
-/// Weight of a token in a loss that holds its weight constant, written as its paper writes it, times the
-/// weight of the correction. `None` of a loss that is not among them. `tokens` are those of the trajectory.
+/// Weight of a token in a loss with a constant weight, written as in its paper, times the weight of the
+/// correction. `None` for other losses. `tokens` are those of the trajectory.
 fn constant_weight(
     objective: &Objective,
     gathered: &Gathered,
@@ -89,7 +89,7 @@ fn constant_weight(
             if is_held { 0.0 } else { ratio(loss.log_ratio_limit).min(loss.max_ratio) }
         }
         PolicyLoss::Vespo(loss) => {
-            // The correction is a factor of the trajectory's weight, and of nothing else.
+            // The correction is a factor only of the trajectory's weight.
             let corrections = tokens.iter().map(|&t| weight[t].ln()).sum::<f64>();
             let log_weight = (all().sum::<f64>() + corrections).clamp(1e-8_f64.ln(), 20.0);
             let (k, lambda) = if advantage >= 0.0 {
@@ -133,7 +133,7 @@ proptest! {
         let mut gathered = batch.whole();
         let (outcome, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
         let value = outcome.loss;
-        // Log-probability and entropy: their place among the columns.
+        // Log-probability and entropy: their indices among the columns.
         let analytic = [(0, &derivatives.logprob), (4, &derivatives.entropy)];
         let probes = tamis_core::random::Key::new(probes, tamis_core::random::Purpose::Bootstrap).permutation(gathered.mask.len());
         for (column, derivative) in analytic {
@@ -150,11 +150,11 @@ proptest! {
                 };
                 let step = 1e-5;
                 let (slope, high, low) = difference(step);
-                // At a kink the two sides differ; there any value between them is a derivative.
+                // At a kink the two sides differ; any value between them is a derivative there.
                 let (left, right) = ((value - low) / step, (high - value) / step);
                 let tolerance = 1e-6 * (1.0 + slope.abs());
                 if (left - right).abs() < 1e-3 * (1.0 + slope.abs()) {
-                    // A kink of one token among many is as slight as that.
+                    // The kink of one token among many has a small effect.
                     prop_assert!((slope - derivative).abs() <= (left - right).abs() + tolerance * 10.0,
                         "column {} token {}: {} against {}", column, t, derivative, slope);
                 } else {
@@ -170,7 +170,7 @@ proptest! {
     /// loss's formula.
     #[test]
     fn a_constant_weight_is_that_of_the_formula(objective in objective(), batch in batch()) {
-        // GSPO's tokens hold a ratio constant, not a weight: the next law is about them.
+        // For GSPO's tokens a ratio is constant, not a weight: the next law covers them.
         let is_another = !objective.policy.is_constant_weight() || matches!(objective.policy, PolicyLoss::Gspo(_));
         if objective.policy.needed_aggregation().is_some() || is_another {
             return Ok(());
@@ -185,7 +185,7 @@ proptest! {
                 let found = derivatives.logprob[t];
                 let is_left_out = gathered.selection[t] & Selection::LEFT_OUT != 0;
                 let weight = constant_weight(&objective, &gathered, &tokens, t, gathered.advantage[i]);
-                // Without a formula for the weight, the loss must still be that of the derivatives.
+                // Without a formula for the weight, the loss must still agree with the derivatives.
                 let of_formula = weight.map_or(found, |weight| -gathered.advantage[i] * weight);
                 let slope = if is_left_out { 0.0 } else { of_formula };
                 prop_assert!((found - slope).abs() <= 1e-9 * (1.0 + slope.abs()), "{:?}: {} against {}", objective.policy, found, slope);
@@ -292,7 +292,7 @@ proptest! {
         let key = tamis_core::random::Key::new(order, tamis_core::random::Purpose::MiniBatch);
         let order = key.permutation(batch.trajectories.len());
         let (whole, moved) = (batch.whole(), batch.gather(&order));
-        // By value, not by draw: the two whose choice has no randomness.
+        // By value, not by draw: the two losses whose choice is not random.
         let kl_cov = PolicyLoss::KlCov(KlCov { share, cov_coefficient: 1.0 });
         let top = LossMasks { top_entropy: Some(share), off_policy: None };
         for objective in [
@@ -338,8 +338,8 @@ proptest! {
         prop_assert!(tokens == 0.0 || (outcome.metrics.clip_share * tokens - chosen.len() as f64).abs() < 1e-9);
     }
 
-    /// A group of weight 2 stands for two such groups, under every aggregation, and weights of 1 change no
-    /// bit.
+    /// A group of weight 2 is equivalent to two such groups, under every aggregation, and weights of 1 change
+    /// no bit.
     #[test]
     fn a_weight_stands_for_as_many_groups(objective in objective(), batch in batch(), doubled in prop::collection::vec(any::<bool>(), 4)) {
         let weights: Vec<f64> =
@@ -365,7 +365,7 @@ proptest! {
         prop_assert_eq!(of_ones.0.loss.to_bits(), plain.0.loss.to_bits());
         prop_assert_eq!(&of_ones.1, &plain.1);
 
-        // The same groups, those of weight 2 twice.
+        // The same groups, with those of weight 2 twice.
         let (mut rows, mut sizes, mut first) = (Vec::new(), Vec::new(), 0);
         for (&size, &weight) in batch.group_sizes.iter().zip(&weights) {
             for _ in 0..weight as usize {
@@ -378,7 +378,7 @@ proptest! {
         let (normalisers, _) = Normalisers::of(&mask(&twice), &sizes).unwrap();
         let (expected, _) = objective.value_and_gradient(&twice.columns(), &normalisers, &state).unwrap();
         let found = weighted(&weights).0;
-        // What adapts goes by plain means; the coefficients of this batch are those of its start.
+        // Adaptive parts use plain means; the coefficients of this batch are those of its start.
         prop_assert!(
             (found.loss - expected.loss).abs() <= 1e-9 * (1.0 + expected.loss.abs()),
             "{} instead of {}", found.loss, expected.loss
@@ -494,8 +494,8 @@ proptest! {
         };
         let state = objective.initial_state();
         let (outcome, derivatives) = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();
-        // A log-ratio next to a kink may round to its other side: what is found lies between what doubles
-        // give a little to either side.
+        // A log-ratio next to a kink may round to its other side: the result lies between those of doubles
+        // slightly to either side.
         let around: Vec<(Outcome, Derivatives)> = [-1e-5, 0.0, 1e-5]
             .iter()
             .map(|shift| {
@@ -507,7 +507,7 @@ proptest! {
         let is_between = |found: f64, around: &[f64], size: f64| {
             let least = around.iter().copied().fold(f64::INFINITY, f64::min);
             let most = around.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            // What single precision cannot hold is 0.
+            // A number too small for single precision is 0.
             let tolerance = 1e-5 * size.max(least.abs()).max(most.abs()) + f64::from(f32::MIN_POSITIVE);
             (least - tolerance..=most + tolerance).contains(&found) || (found.is_nan() && around[1].is_nan())
         };
@@ -523,8 +523,8 @@ proptest! {
             (&derivatives.entropy, |derivatives| &derivatives.entropy),
         ];
         for (found, of) in columns {
-            // Of the parts that cancel in a token the largest token knows, and where all of them cancel the
-            // coefficient of the KL.
+            // The largest token gives the size of the parts that cancel within a token; if all of them
+            // cancel, the coefficient of the KL does.
             let size = objective.kl.map_or(0.0, |term| term.controller.initial().coef);
             let size = of(&around[1].1).iter().fold(size, |size, derivative| size.max(derivative.abs()));
             for (t, &found) in found.iter().enumerate() {
@@ -565,7 +565,7 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        // All but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient if every ratio is 1.
+        // If every ratio is 1, all but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient.
         let bounded_below_one = match objective.policy {
             PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
             PolicyLoss::DppoTv(DppoTv { max_ratio, .. }) | PolicyLoss::DppoKl(DppoKl { max_ratio, .. }) => max_ratio < 1.0,

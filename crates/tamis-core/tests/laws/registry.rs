@@ -1,5 +1,5 @@
-//! Every policy loss as the registry has it, with values that its keys take: a new loss is drawn by the laws
-//! without a line here.
+//! Every policy loss in the registry, with values that its keys accept: the laws draw a new loss without a
+//! line here.
 
 use proptest::prelude::*;
 use proptest::strategy::Union;
@@ -19,7 +19,7 @@ pub(crate) fn loss(name: &str, keys: Map<String, Json>) -> PolicyLoss {
     serde_json::from_value(Json::Object(object)).unwrap()
 }
 
-/// A loss in the one aggregation that it takes, or in the token mean.
+/// A loss under the only aggregation that it accepts, or else under the token mean.
 pub(crate) fn objective_of(policy: PolicyLoss) -> Objective {
     Objective::of(policy, policy.needed_aggregation().unwrap_or(Aggregation::TokenMean))
 }
@@ -54,7 +54,7 @@ pub(crate) fn edges(check: Check) -> (Vec<f64>, Vec<f64>) {
     }
 }
 
-/// Values that a key takes.
+/// Values that a key accepts.
 fn values(shape: &Shape, check: Check) -> BoxedStrategy<Json> {
     let (low, high) = bounds(check);
     match shape {
@@ -94,7 +94,7 @@ pub(crate) fn policy() -> impl Strategy<Value = PolicyLoss> {
     Union::new(PolicyLoss::NAMES.iter().map(|name| of_name(name)))
 }
 
-/// One of each, at its defaults but without the bounds that may be left out.
+/// One of each, at its defaults but without optional bounds.
 pub(crate) fn all() -> impl Iterator<Item = PolicyLoss> {
     PolicyLoss::NAMES.iter().map(|name| {
         let unbounded = keys(name).into_iter().filter_map(|spec| match (spec.shape)() {

@@ -1,4 +1,4 @@
-//! Settings at the edges of their ranges: what is refused is named, what is just inside is not.
+//! Settings at the edges of their ranges: errors name what is refused, and values just inside are accepted.
 
 use serde_json::Map;
 use tamis_core::advantage::shaping::Shaping;
@@ -86,8 +86,8 @@ fn every_setting_is_held_to_its_range() {
     }
 }
 
-/// Every key of every kind of a family, at the edges of its range and beyond. A number goes through JSON
-/// here: infinities and NaN are refused by `check_range` itself.
+/// Every key of every kind of a family, at the edges of its range and beyond. Numbers go through JSON here;
+/// `check_range` itself refuses infinities and NaN.
 fn check_keys<T: Described>(kinds: &[&str], out_of_range: impl Fn(&T) -> Option<OutOfRange>) {
     for &kind in kinds {
         for spec in T::shape().keys_of_kind(kind) {
@@ -126,7 +126,7 @@ fn every_key_of_every_kind_is_held_to_its_range() {
         Err(ObjectiveError::Range(found)) => Some(found),
         Err(other) => panic!("{policy:?}: {other}"),
     });
-    // Here keys may not go together besides.
+    // Here keys may also not fit together.
     check_keys(Advantage::NAMES, |estimator: &Advantage| match estimator.check() {
         Err(AdvantageError::Range(found)) => Some(found),
         _ => None,

@@ -1,8 +1,8 @@
-//! Every advantage of the reference vectors, as verl, TRL and BNPO's paper compute it.
+//! Every advantage of the reference vectors, as computed by verl, TRL and BNPO's paper.
 //!
-//! Rows of the vectors may be interleaved; here they are brought into groups first. What only imitates a
-//! library lives here: verl's whitening, which adds 1e-8 to the number of tokens. Masked tokens have
-//! advantage 0 here, whatever the reference leaves there.
+//! Rows of the vectors may be interleaved; here they are first put into groups. Code that only imitates a
+//! library is here: verl's whitening, which adds 1e-8 to the number of tokens. Masked tokens have advantage 0
+//! here, whatever the reference leaves there.
 
 mod bnpo;
 mod trl;
@@ -44,7 +44,7 @@ fn no_file_of_advantages_is_left_out() {
     }
 }
 
-/// Fails for a parameter or input that the test does not take into account.
+/// Fails for a parameter or input that the test does not handle.
 fn knows(case: &Value, params: &[&str], inputs: &[&str]) {
     for (part, known) in [("params", params), ("inputs", inputs)] {
         for key in case[part].as_object().unwrap().keys() {
@@ -57,7 +57,7 @@ fn estimate(estimator: &dyn AdvantageEstimator, batch: &AdvantageBatch<'_>) -> E
     estimator.estimate(batch, &AdvantageState::default()).unwrap()
 }
 
-/// Unit in the last place of 1 in the precision that the reference computed in.
+/// Unit in the last place of 1, in the precision of the reference's computation.
 fn unit(case: &Value) -> f64 {
     if case["dtype"].as_str().is_some_and(|dtype| dtype.starts_with("float32")) {
         f64::from(f32::EPSILON)
@@ -74,8 +74,8 @@ fn deviation(rewards: &[f64]) -> f64 {
 }
 
 /// Effect of the rounding of rewards, mean and deviation on a difference of rewards over a divisor: some
-/// units of the largest reward. Nothing where every sum is exact, and in a group of one, whose baseline is
-/// taken as 0 and deviation as 1.
+/// units of the largest reward. 0 if every sum is exact, and in a group of one, whose baseline is 0 and whose
+/// deviation is 1.
 fn noise(case: &Value, rewards: &[f64], divisor: f64) -> f64 {
     if rewards.len() == 1
         || rewards
@@ -88,7 +88,7 @@ fn noise(case: &Value, rewards: &[f64], divisor: f64) -> f64 {
     16.0 * unit(case) * largest / divisor
 }
 
-/// Uniform groups are exactly 0 here, whatever the reference made of them.
+/// Uniform groups are exactly 0 here, whatever their value in the reference.
 fn uniform_groups_are_zero(case: &Value, rewards: &Ragged<f64>, advantages: &Ragged<f64>) {
     for (rewards_g, advantages_g) in rewards.rows().zip(advantages.rows()) {
         if rewards_g.len() > 1 && rewards_g.iter().all(|reward| *reward == rewards_g[0]) {

@@ -26,7 +26,7 @@ fn verl_seqlen_balance() {
     for case in cases("verl_seqlen_balance") {
         let (params, outputs) = (&case["params"], &case["outputs"]);
         if params["function"] == "rearrange_micro_batches" {
-            // verl's micro-batches are the parts of verl's cost, in an order of its own.
+            // verl's micro-batches are the parts by verl's cost, in another order.
             let workload = |&length: &usize| (24_576 + length as u64) * length as u64;
             let costs: Vec<u64> = lengths(&case).iter().map(workload).collect();
             let mut expected = parts(&outputs["micro_batch_indices"]);
@@ -40,8 +40,7 @@ fn verl_seqlen_balance() {
             outputs["values"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect();
         let (k, equal_size) = (number(&params["k"]) as usize, params["equal_size"].as_bool().unwrap());
         let found = karmarkar_karp(&costs, k, equal_size).unwrap();
-        // Parts and their order; within a part indices are ascending here, as verl's second function has
-        // them.
+        // Parts and their order; within a part indices are ascending here, as in verl's second function.
         assert_eq!(found, ascending(parts(&outputs["karmarkar_karp"]["partitions"])), "{}", name(&case));
         assert_eq!(found, parts(&outputs["get_seqlen_balanced_partitions"]["partitions"]), "{}", name(&case));
     }

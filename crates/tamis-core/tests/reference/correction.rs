@@ -19,11 +19,11 @@ use crate::verl_loss::{aggregation, compare_loss};
 use crate::{F64, cases, close, column, lengths, mask, name, number, offsets, tolerance};
 
 /// verl's means divide by their count + 1e-8, its shares of trajectories are float32, and its deviations are
-/// differences of squares: 1e-8 of the largest square may be left of a deviation of 0.
+/// differences of squares: a deviation of 0 may come out as 1e-8 of the largest square.
 const MEANS: (f64, f64) = (1e-7, 1e-7);
 
-/// Perplexities are exponentials of float32 means: near a mean of 23 a rounding step is 1.9e-6, half of which
-/// is the relative error of the exponential, and the sum that the mean is of has rounding errors of its own.
+/// Perplexities are exponentials of float32 means. Near a mean of 23 a rounding step is 1.9e-6; half of it is
+/// the relative error of the exponential, and the sum behind the mean has rounding errors of its own.
 const PERPLEXITIES: (f64, f64) = (2e-6, 1e-7);
 
 /// A threshold that verl takes as a number or as text.
@@ -121,7 +121,7 @@ fn verl_rollout_correction() {
     }
 }
 
-/// The settings of the vectors' presets are those of the presets by name.
+/// The settings of the vectors' presets equal those of the presets by name.
 #[test]
 fn verl_presets_by_name() {
     let mut met = 0;
@@ -153,8 +153,8 @@ fn verl_presets_by_name() {
     assert!(met > 0);
 }
 
-/// The clipped loss stands in the objective; REINFORCE is `-w·A·logprob`, aggregated here, so that weights
-/// and mask are what is compared.
+/// The clipped loss is in the objective. REINFORCE is `-w·A·logprob`, aggregated here, so that weights and
+/// mask are compared.
 #[test]
 fn verl_loss_bypass_mode() {
     for case in cases("verl_loss_bypass_mode") {
@@ -254,7 +254,7 @@ fn trl_vllm_is() {
             }
             other => panic!("per {other}"),
         };
-        // TRL's ratio of a masked token is 1; nothing reads it there, nor our 0.
+        // TRL's ratio of a masked token is 1; nothing reads it, nor our 0.
         let unmasked = |weights: &[f64]| -> Vec<f64> {
             weights.iter().zip(&mask).filter(|(_, on)| **on).map(|(&weight, _)| weight).collect()
         };

@@ -1,7 +1,7 @@
-//! Advantages and objective against numbers computed by verl and TRL (`tests/golden`, tolerances from its
-//! README).
+//! Advantages and objective compared with numbers computed by verl and TRL (`tests/golden`, tolerances from
+//! its README).
 //!
-//! Every case of every file is taken; those outside the scope are printed with the reason.
+//! Every case of every file is used; those outside the scope are printed with the reason.
 
 #![expect(clippy::float_cmp, reason = "flags and exact zeros are compared exactly")]
 #![expect(clippy::print_stdout, reason = "tests report the cases that they leave out")]
@@ -20,10 +20,10 @@ use tamis_golden::numbers;
 
 /// Relative and absolute tolerance of float64 cases.
 const F64: (f64, f64) = (1e-9, 1e-11);
-/// Of float32 cases.
+/// The same for float32 cases.
 const F32: (f64, f64) = (1e-5, 1e-6);
 
-/// The cases of a file; of some of them the reference gives numbers.
+/// The cases of a file; for some of them the reference has numbers.
 fn cases(file: &str) -> Vec<Value> {
     let cases = tamis_golden::cases(file);
     assert!(cases.iter().any(|case| case["outputs"]["error"].is_null()), "{file}: nothing to compare");
@@ -46,7 +46,7 @@ fn tolerance(case: &Value) -> (f64, f64) {
     }
 }
 
-/// Fails on a field of the case that the test does not know, so that none is passed over in silence.
+/// Fails on a field of the case that the test does not know, so that none is ignored silently.
 #[track_caller]
 fn only_known(case: &Value, part: &str, known: &[&str]) {
     for field in case[part].as_object().into_iter().flat_map(|fields| fields.keys()) {
@@ -76,7 +76,7 @@ fn mask(case: &Value) -> Vec<bool> {
     numbers(&case["inputs"]["mask"]).iter().map(|&on| on == 1.0).collect()
 }
 
-/// A per-token column, or `None` where the case has none.
+/// A per-token column, or `None` if the case has none.
 fn column(case: &Value, field: &str) -> Option<Vec<f64>> {
     let value = &case["inputs"][field];
     value.is_array().then(|| numbers(value))

@@ -28,7 +28,7 @@ const PARAMS: &[&str] = &[
     "steps_per_generation",
     "num_processes",
     "mode",
-    // What it did is in the column `importance_sampling_ratio`.
+    // Its effect is in the column `importance_sampling_ratio`.
     "use_vllm_is",
     "use_adaptive_entropy",
     "entropy_coef_min",
@@ -120,7 +120,7 @@ impl Case {
         }
     }
 
-    /// Trajectories with nothing unmasked (and kept, where flags say).
+    /// Trajectories without an unmasked (and, with flags, kept) token.
     fn empty_rows(&self, flags: Option<&[u8]>) -> Vec<usize> {
         let is_kept =
             |t: usize| self.mask[t] && flags.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
@@ -140,7 +140,7 @@ fn policy(params: &Value) -> PolicyLoss {
     };
     match params["loss_type"].as_str().unwrap() {
         "grpo" | "bnpo" | "dr_grpo" | "dapo" => PolicyLoss::Clip(clip),
-        // A `delta` is the clip's own: under this aggregation the two are the same number.
+        // A `delta` belongs to the clip: under this aggregation the two give the same number.
         "luspo" if clip.delta.is_some() => PolicyLoss::Clip(clip),
         "luspo" => PolicyLoss::Luspo(Luspo {
             clip_low: clip.clip_low,
@@ -175,7 +175,7 @@ fn policy(params: &Value) -> PolicyLoss {
     }
 }
 
-/// The aggregation, and the counts that it divides by. `local` are those of the micro-batch.
+/// The aggregation, and the counts by which it divides. `local` are those of the micro-batch.
 fn denominators(case: &Value, local: Normalisers) -> (Aggregation, Normalisers) {
     let params = &case["params"];
     match params["loss_type"].as_str().unwrap() {
@@ -184,7 +184,7 @@ fn denominators(case: &Value, local: Normalisers) -> (Aggregation, Normalisers) 
         "dr_grpo" => (Aggregation::SeqMeanTokenSumNorm, local),
         "luspo" => (Aggregation::SeqMeanTokenSum, local),
         "dapo" | "cispo" | "vespo" => {
-            // Tokens of the generation batch over all ranks, times the share of it that the update takes.
+            // Tokens of the generation batch over all ranks, times the share of it that the update uses.
             let train = params["mode"] == "train";
             let steps =
                 number(&params["gradient_accumulation_steps"]) / number(&params["steps_per_generation"]);
@@ -208,8 +208,8 @@ fn compare(file: &'static str) {
         let accumulation = if train { number(&params["gradient_accumulation_steps"]) } else { 1.0 };
         let num_sequences = tensors.advantage.len() as f64;
         let count = |mask: &[bool]| mask.iter().filter(|&&on| on).count().max(1) as f64;
-        // Every loss but dapo's kin divides by this micro-batch's counts and by the number of micro-batches
-        // of the update.
+        // Every loss except the relatives of dapo divides by this micro-batch's counts and by the number of
+        // micro-batches of the update.
         let local = Normalisers {
             tokens: count(&tensors.mask) * accumulation,
             sequences: num_sequences * accumulation,
@@ -247,7 +247,7 @@ fn compare(file: &'static str) {
         let (outcome, derivatives) = objective.value_and_gradient(&columns, &normalisers, &state).unwrap();
         let mut loss = outcome.loss;
         if params["loss_type"] == "gmpo" {
-            // A trajectory with nothing to train on adds its advantage as a constant there.
+            // A trajectory with nothing to train on adds its advantage as a constant in TRL.
             let empty = tensors.empty_rows(flags.as_deref());
             loss += empty.iter().map(|&i| -tensors.advantage[i] / normalisers.sequences).sum::<f64>();
         }
@@ -264,7 +264,7 @@ fn compare(file: &'static str) {
             close(&case, "phi_seq", &[phi], &[expected], tolerance(&case));
         }
         if let Some(keep) = outputs["off_policy_keep"].as_array() {
-            // A trajectory that is left out has no derivative of its policy loss.
+            // A left-out trajectory has no derivative of its policy loss.
             let policy = Objective { kl: None, ..objective };
             let (_, alone) = policy.value_and_gradient(&columns, &normalisers, &state).unwrap();
             for (i, keep) in keep.iter().enumerate().filter(|(_, keep)| number(keep) == 0.0) {
@@ -280,9 +280,9 @@ fn compare(file: &'static str) {
     }
 }
 
-/// The flags as the reference sets them. It takes the quantile in single precision, where `1 - share` times a
-/// whole number of places can come out just above that number, and with it the threshold just above a token's
-/// entropy; no other token may differ.
+/// The flags as the reference sets them. It computes the quantile in single precision: if `1 - share` times
+/// the count is a whole number, the result can be slightly above that number, and the threshold slightly
+/// above a token's entropy. No other token may differ.
 fn entropy_mask(case: &Value, tensors: &Case, mut flags: Vec<u8>) -> Vec<u8> {
     let expected = numbers(&case["outputs"]["entropy_mask"]);
     assert_eq!(flags.len(), expected.len(), "{}", name(case));
@@ -299,8 +299,8 @@ fn entropy_mask(case: &Value, tensors: &Case, mut flags: Vec<u8>) -> Vec<u8> {
     flags
 }
 
-/// The entropy bonus: a plain token mean of the micro-batch, over the tokens that the entropy mask keeps,
-/// whatever the policy loss divides by; losses add.
+/// The entropy bonus: a plain token mean of the micro-batch over the tokens that the entropy mask keeps,
+/// whatever the divisor of the policy loss; losses add.
 fn bonus(
     case: &Value,
     tensors: &Case,
@@ -348,7 +348,7 @@ fn metrics(case: &Value, outcome: &Outcome, bonus: Option<&Outcome>, num_sequenc
     let is_global = matches!(params["loss_type"].as_str(), Some("dapo" | "cispo" | "vespo"));
     let is_sequence = params["importance_sampling_level"] == "sequence";
     let masked = num_sequences - metrics.sequences;
-    // A mean over trajectories counts the fully masked ones there, with the value that they have.
+    // A mean over trajectories counts the fully masked ones in TRL, with the value that they have.
     let over_all =
         |value: f64, of_masked: f64| (value * metrics.sequences + of_masked * masked) / num_sequences;
     for (field, expected) in outputs["metrics"].as_object().unwrap() {

@@ -16,14 +16,14 @@ pub(crate) fn aggregation(mode: &str) -> Aggregation {
     *found.unwrap_or_else(|| panic!("aggregation {mode}"))
 }
 
-/// The 1e-8 that verl adds to lengths, and the padded width that it divides by where no scale is given.
+/// The 1e-8 that verl adds to lengths, and the padded width by which it divides if no scale is given.
 pub(crate) fn divisors(case: &Value, global: &Value) -> LengthDivisors {
     let scale = &global["loss_scale_factor"];
     let scale = scale.as_f64().or(case["inputs"]["padded_len"].as_f64());
     LengthDivisors { loss_scale_factor: scale.unwrap_or(1.0), length_epsilon: 1e-8 }
 }
 
-/// verl's global counts where given, otherwise those of the micro-batch (fully masked trajectories left out).
+/// verl's global counts if given, otherwise those of the micro-batch (without fully masked trajectories).
 pub(crate) fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> Normalisers {
     let mut rows = mask;
     let mut trained = 0;
@@ -41,7 +41,7 @@ pub(crate) fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> N
     }
 }
 
-/// With nothing to train on it is 0 here, NaN in the reference.
+/// With nothing to train on it is 0 here and NaN in the reference.
 pub(crate) fn compare_loss(case: &Value, loss: f64, mask: &[bool]) {
     let expected = number(&case["outputs"]["loss"]);
     if expected.is_nan() {

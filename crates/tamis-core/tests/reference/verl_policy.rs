@@ -1,7 +1,7 @@
-//! verl's policy losses: the losses of a file, every case and every parameter of it.
+//! verl's policy losses: every loss of a file, with every case and parameter.
 //!
-//! `bypass_mode` sets the correction for the sampler before a loss that is here already (`clip`,
-//! `reinforce`): its cases belong to the correction's tests.
+//! `bypass_mode` sets the correction for the sampler before another loss (`clip`, `reinforce`): its cases
+//! belong to the correction's tests.
 
 use serde_json::Value;
 use tamis_core::objective::{
@@ -15,7 +15,7 @@ use tamis_golden::numbers;
 use crate::verl_loss::{aggregation, divisors, normalisers};
 use crate::{cases, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
-/// Arguments of every loss of verl; those that a loss adds come on top.
+/// Arguments of every verl loss; a loss may add its own.
 const SHARED: &[&str] = &[
     "loss_mode",
     "loss_agg_mode",
@@ -45,9 +45,9 @@ fn compare(file: &'static str) {
         let (lengths, mask) = (lengths(&case), mask(&case));
         let agg_mode = params["loss_agg_mode"].as_str().unwrap();
         let (aggregation, normalisers) = match mode {
-            // Whatever the configuration says.
+            // Whatever the configuration is.
             "sapo" => (Aggregation::SeqMeanTokenMean, normalisers(global, &lengths, &mask)),
-            // A mean over all trajectories, fully masked ones too.
+            // A mean over all trajectories, including fully masked ones.
             "geo_mean" => (
                 Aggregation::SeqMeanTokenMean,
                 Normalisers {
@@ -114,7 +114,7 @@ fn compare(file: &'static str) {
 }
 
 fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
-    // verl calls the mean of |d| by the name of that of -d there.
+    // In this case verl uses the name of the mean of -d for the mean of |d|.
     let ours = match (mode, metric) {
         ("kl_cov", "actor/ppo_kl") => "actor/ppo_kl_abs",
         _ => metric,
@@ -123,7 +123,7 @@ fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
     named.iter().find(|(name, _)| *name == ours).unwrap_or_else(|| panic!("no metric {metric}")).1
 }
 
-/// A loss with the settings of a case, and the parameters that it has beside those of every loss.
+/// A loss with the settings of a case, and the parameters that it has in addition to those of every loss.
 fn policy(mode: &str, params: &Value) -> (PolicyLoss, &'static [&'static str]) {
     let of = |field: &str| number(&params[field]);
     let (clip_low, clip_high) = (of("clip_ratio_low"), of("clip_ratio_high"));

@@ -20,7 +20,7 @@ fn add_dropped(tally: &mut Tally, count: usize, reason: DropReason, summary: &Gr
     }
 }
 
-/// A group of n with so many correct, judged as the variance filter does.
+/// Adds `count` groups of n with `correct` correct members, judged as the variance filter does.
 fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_text: bool) {
     let verdict = match correct {
         0 => Verdict::Dropped(DropReason::AllWrong),
@@ -228,7 +228,7 @@ fn groups_of_one_dropped_by_choice() {
     ");
 }
 
-/// Uniform groups under a filter that compares the groups of a round: the data is at fault, not the
+/// Uniform groups under a filter that compares the groups of a round: the data is the cause, not the
 /// comparison.
 #[test]
 fn a_selection_of_uniform_groups() {
@@ -260,13 +260,13 @@ fn a_selection_of_uniform_groups() {
       - data.train_batch_size: 16 -> 4 (6 groups were at hand when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
-    // Where rank kept most of them out, the selection is what cannot fill the batch.
+    // If rank left out most of them, the selection is what cannot fill the batch.
     outside(&mut tally, 60);
     assert_eq!(
         keys(&limit_reached(&settings, 4, tally))[0],
         "schedule.refill true -> false: train on what a round leaves"
     );
-    // A group of one has no setting of its own there.
+    // There, a group of one has no setting of its own.
     let mut single = Tally::default();
     add_dropped(&mut single, 1, DropReason::Singleton, &answers(1, 1));
     let advice = keys(&limit_reached(&settings, 4, single));
@@ -339,8 +339,8 @@ fn what_is_set_is_not_advised() {
     assert!(!once.iter().any(|printed| printed.starts_with("schedule.max_num_gen_batches")), "{once:?}");
 }
 
-/// Adds so many groups of n that begin with two members, of prompts of one pass rate, in proportion to what
-/// comes of them.
+/// Adds `count` groups of n that begin with two members, from prompts with one pass rate, in proportion to
+/// their possible outcomes.
 fn add_screened(tally: &mut Tally, count: f64, n: u32, p: f64) {
     let group = |tally: &mut Tally, share: f64, verdict: Verdict, members: u32, of_first: u32| {
         let correct = if members == 2 { of_first } else { n / 2 };
@@ -368,18 +368,18 @@ fn first_members_are_advised_where_they_pay() {
             .map(|advice| format!("{} ({})", advice.change, advice.why))
             .collect()
     };
-    // Most groups end with their first members, and these pay: nothing to change.
+    // Most groups end with their first members, and that pays: nothing to change.
     let mut unlike = Tally::default();
     for p in [0.0, 0.0, 0.0, 1.0, 1.0, 0.4] {
         add_screened(&mut unlike, 1000.0, 8, p);
     }
     assert!(unlike.screened > 4 * unlike.kept);
     assert_eq!(of_screening(&limit_reached(&screening(Some(2)), 16, unlike)), Vec::<String>::new());
-    // As many groups are kept, of prompts that are all alike.
+    // The same number of groups is kept, but all prompts are alike.
     let mut alike = Tally::default();
     add_screened(&mut alike, 6000.0, 8, 0.05);
     insta::assert_snapshot!(of_screening(&limit_reached(&screening(Some(2)), 16, alike)).join("\n"), @"2 -> null (pass rates are so alike that a kept group costs about 3.38 generated ones, and whole ones 2.97)");
-    // The same of whole groups, of a stream that can begin them with less.
+    // The same for whole groups, in a stream that can begin them with fewer members.
     let whole = |pass_rates: &[u32]| {
         let mut tally = Tally::default();
         for correct in pass_rates {
@@ -394,7 +394,7 @@ fn first_members_are_advised_where_they_pay() {
     };
     insta::assert_snapshot!(whole(&[0, 0, 0, 0, 8, 8, 8, 3]), @"null -> 3 (pass rates are so unlike that a kept group then costs about 4.36 generated ones instead of 5.83; 1.7 times as many groups are begun, and schedule.max_num_gen_batches counts these: 16 -> 28)");
     assert_eq!(whole(&[0, 0, 0, 1, 0, 1, 0, 0]), "");
-    // Too few to tell.
+    // Too few groups for a statement.
     let mut few = Tally::default();
     for correct in [0, 0, 0, 0, 8, 8, 8, 4] {
         add(&mut few, 5, 8, correct, false);
@@ -412,20 +412,20 @@ fn the_pass_rate_of_a_screened_run() {
     let diagnosis = limit_reached(&screening(Some(2)), 16, tally);
     let text = diagnosis.to_string();
     assert!(text.contains("; of those that groups begin with 4.0%"), "{text}");
-    // Larger groups would be kept no more often.
+    // Larger groups would not be kept more often.
     assert!(!keys(&diagnosis).iter().any(|advice| advice.starts_with("rollout.n")), "{text}");
     assert!(keys(&diagnosis)[0].starts_with("schedule.screen_first 2 -> null"), "{text}");
     assert!(keys(&diagnosis)[1].starts_with("data take easier prompts"), "{text}");
 }
 
-/// Of so many groups that end with two members the first ones are all right, of others all wrong, and of some
-/// they differ.
+/// Groups that begin with two members: those whose first members are all right, those whose first are all
+/// wrong, and those whose first differ.
 fn screened(correct: u64, wrong: u64, kept: u64) -> Tally {
     let mut tally = Tally::default();
     for (count, p) in [(correct, 1.0), (wrong, 0.0)] {
         add_screened(&mut tally, count as f64, 8, p);
     }
-    // Of a pass rate of one half so many differ, and as many are right and wrong.
+    // With a pass rate of one half, as many differ, and as many are right as wrong.
     if kept > 0 {
         let mut mixed = Tally::default();
         add_screened(&mut mixed, 2.0 * kept as f64, 8, 0.5);
@@ -434,7 +434,7 @@ fn screened(correct: u64, wrong: u64, kept: u64) -> Tally {
     tally
 }
 
-/// What ended with its first members is not known to be without signal.
+/// A group that ended with its first members may still have a signal.
 #[test]
 fn whole_groups_are_advised_where_no_first_members_differ() {
     let of = |tally| limit_reached(&screening(Some(2)), 16, tally);
@@ -453,10 +453,10 @@ fn whole_groups_are_advised_where_no_first_members_differ() {
       - schedule.screen_first: 2 -> null (the first 2 members of 64 of 64 groups were alike; of all 8 some may differ)
       - data: take prompts of middling difficulty in `data.train` or `data.arithmetic.levels` (the first 2 members are all right in 6 groups and all wrong in 58, and differ in none)
     ");
-    // Nothing is known of the scale, or hardly anything is of how seldom a member is right.
+    // The scale is unknown, or it is hardly known how seldom a member is right.
     let advises_whole = |tally| keys(&of(tally)).contains(&"schedule.screen_first 2 -> null".to_owned());
     assert!(advises_whole(screened(0, 64, 0)) && advises_whole(screened(64, 0, 0)));
-    // None of 4000 is right: of eight hardly ever one.
+    // None of 4000 is right, so almost never one of eight.
     assert!(!advises_whole(screened(0, 2000, 0)) && !advises_whole(screened(2000, 0, 0)));
     // Most groups failed.
     let mut failed = screened(3, 3, 0);
@@ -477,7 +477,7 @@ fn sides_of_groups_that_end_with_their_first_members() {
     insta::assert_snapshot!(reasons(tally), @"1.9% of the first 2 members of groups are correct, 151 of 155 groups are all wrong as far as they were begun");
     insta::assert_snapshot!(reasons(screened(150, 1, 2)), @"98.1% of the first 2 members of groups are correct, 151 of 155 groups are all correct as far as they were begun");
     insta::assert_snapshot!(reasons(screened(20, 40, 0)), @"the first 2 members are all right in 20 groups and all wrong in 40, and differ in none");
-    // The same text, as often as a group has members.
+    // The same text in all members of a group.
     let mut same = screened(6, 58, 0);
     same.identical_in_text = 60;
     let text = limit_reached(&screening(Some(2)), 16, same).to_string();

@@ -9,12 +9,12 @@ use crate::schedule::{
     ScheduleSettings, Scheduler, SkipReason, Spent, StepClose, StopCause, Surplus,
 };
 
-/// So many tokens, ten a turn.
+/// Ten tokens a turn.
 fn spent(tokens: u64) -> Spent {
     Spent { tokens, turns: tokens / 10 }
 }
 
-/// A driver over endless or finite data whose groups are what the test says.
+/// A driver over endless or finite data; the test decides the results of groups.
 struct Driver {
     rounds: Scheduler,
     next: u64,
@@ -83,7 +83,7 @@ impl Driver {
         assert_eq!(self.send(Event::Published { version: PolicyVersion(self.version) }), []);
     }
 
-    /// Answers a draw, and any that follow for the same round; gives the groups started and the last
+    /// Answers a draw and any that follow for the same round. Returns the groups started and the last
     /// commands.
     fn dispatch(&mut self, commands: &[Command]) -> (Vec<GroupId>, Vec<Command>) {
         let mut started = Vec::new();
@@ -103,7 +103,7 @@ impl Driver {
         (started, commands)
     }
 
-    /// Plays a whole round after the commands that drew it; `fate` by place in the round.
+    /// Runs a whole round after the commands that drew it; `fate` gives the result by index in the round.
     fn round(&mut self, commands: &[Command], fate: impl Fn(usize) -> Fate) -> Vec<Command> {
         let (groups, mut commands) = self.dispatch(commands);
         let n = self.rounds.settings().group_size;
@@ -123,7 +123,7 @@ impl Driver {
         self.kept(&[kept])
     }
 
-    /// A step with rounds of which so many groups are kept.
+    /// A step with rounds that keep these numbers of groups.
     fn kept(&mut self, kept: &[usize]) -> Vec<Command> {
         let begun = self.begin();
         kept.iter().fold(begun, |commands, &kept| self.more(&commands, kept))
@@ -254,7 +254,7 @@ fn errors_at_the_limit_as_verl() {
     assert!(driver.rounds.is_ended());
 }
 
-/// ⌊T / (G k) + 2⌋ rounds, where k is what the last rounds kept; within a step the limit only rises.
+/// ⌊T / (G k) + 2⌋ rounds, with k the keep rate of the last rounds; within a step the limit only rises.
 #[test]
 fn an_adaptive_limit() {
     let settings =
@@ -267,7 +267,7 @@ fn an_adaptive_limit() {
     }
     assert_eq!(ready(&commands).report.rounds, 4);
     driver.trained();
-    // The next step keeps less and less: what it is granted rises, to at most 50 times two rounds.
+    // The next step keeps less and less: its limit rises, to at most 50 times two rounds.
     let mut commands = driver.first(1);
     let mut rounds = 1;
     while matches!(commands.last(), Some(Command::Draw { .. })) {
@@ -275,7 +275,7 @@ fn an_adaptive_limit() {
         rounds += 1;
     }
     assert_eq!(rounds, 100);
-    // Nothing is kept at all: ten times.
+    // Nothing is kept: ten times.
     let mut driver = Driver::new(settings);
     let mut commands = driver.first(0);
     while matches!(commands.last(), Some(Command::Draw { .. })) {
@@ -295,7 +295,7 @@ fn uses_what_there_is_at_the_limit_as_easyr1() {
     assert!(close.report.is_partial());
     insta::assert_snapshot!(close.report, @"step 1 partial batch: 3 rounds, 24 prompts generated, 3 kept (12.5%); training on 3 of 8 groups, 12 trajectories, 120 tokens");
     driver.trained();
-    // Nothing at all: the step is skipped, and its number stays free.
+    // Nothing is kept: the step is skipped, and its number stays free.
     commands = driver.kept(&[0, 0, 0]);
     let Some(Command::SkipStep { why: SkipReason::LimitReached, close }) = commands.last() else {
         panic!("{commands:?}")
@@ -364,7 +364,7 @@ fn an_epoch_without_a_kept_group_ends_the_run_without_any_limit() {
                 commands = driver.round(&commands, |_| Fate::Correct);
             }
             let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
-            // A round of eight goes over three prompts twice, and on where it may.
+            // A round of eight uses three prompts twice, and continues beyond that if it may.
             let epoch = u64::from(per_epoch == 3 && on_exhausted == OnExhausted::NextEpoch);
             assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch, epochs: epoch + 1 });
             assert!(driver.rounds.progress().prompts <= 24, "{per_epoch}");
@@ -372,7 +372,7 @@ fn an_epoch_without_a_kept_group_ends_the_run_without_any_limit() {
     }
 }
 
-/// A data source that says only on the next draw that it has ended.
+/// A data source that reports its end only on the next draw.
 #[test]
 fn late_news_of_the_end() {
     let mut driver =
@@ -428,7 +428,7 @@ fn empty_rounds() {
     let commands = driver.first(0);
     let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
     assert_eq!(diagnosis.cause, StopCause::SkippedSteps { steps: 3, why: SkipReason::EmptyRound });
-    // The diagnosis is of all that was generated since a step was trained.
+    // The diagnosis covers everything generated since a step was trained.
     assert_eq!((diagnosis.tally.groups, diagnosis.rounds), (12, 3));
 }
 
@@ -447,11 +447,11 @@ fn without_refill_one_round_is_trained_on() {
     let commands = driver.first(7);
     assert_eq!((ready(&commands).trained.len(), ready(&commands).surplus.len()), (4, 3));
     driver.trained();
-    // Nothing survived: the rule for empty rounds, here another round.
+    // Nothing survived: the rule for empty rounds applies, here another round.
     let commands = driver.first(0);
     assert_eq!(commands.last(), Some(&Command::Draw { step: 3, round: 2, num_prompts: 8 }));
 
-    // The last round of the run is short; what survived of it is trained on too.
+    // The last round of the run is short; its survivors are also trained on.
     let mut driver = Driver::with_data(ScheduleSettings { total_epochs: Some(1), ..settings }, 3);
     let commands = driver.first(1);
     assert_eq!(ready(&commands).trained, [GroupId(0)]);
@@ -546,7 +546,7 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     assert!(matches!(driver.send(Event::Cancelled)[..], [Command::Finish { .. }]));
 }
 
-/// A last round that could not fill the batch even if all its groups were kept is not generated.
+/// A last round is not generated if it could not fill the batch even with all its groups kept.
 #[test]
 fn no_generation_in_vain() {
     let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(8, 8, 2, 0) };
@@ -631,7 +631,7 @@ fn a_driver_may_begin_fewer_groups_than_a_deficit_round_asks_for() {
         driver.send(groups(0..2));
         driver.send(scored(GroupId(0), Fate::Wrong, 2));
         let asked = driver.send(scored(GroupId(1), Fate::Wrong, 2));
-        // Nothing was kept of two, an estimate of a quarter: eight for two.
+        // Nothing of two was kept, which gives an estimate of a quarter: eight for two.
         let num = if is_taken { 8 } else { 2 };
         assert!(matches!(asked.last(), Some(Command::Draw { num_prompts, .. }) if *num_prompts == num));
         assert!(driver.rounds.handle(groups(2..2)).is_err(), "none at all");

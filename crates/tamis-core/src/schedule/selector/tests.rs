@@ -31,7 +31,7 @@ fn what_was_seen_fades_with_the_version_and_nothing_is_learnt_from_no_score() {
     assert_eq!((seen.num_groups, seen.version), (2, PolicyVersion(2)));
     assert_eq!((seen.correct, seen.wrong), (4.0, 6.0));
     assert_eq!(seen.faded(PolicyVersion(3), 0.5), (2.0, 3.0));
-    // The same whichever of two groups is heard of first.
+    // The same whichever of two groups is recorded first.
     assert_eq!(history(&[(2, 8, 2), (8, 8, 0)], 0.5).faded(PolicyVersion(2), 0.5), (4.0, 6.0));
     let mut all = PromptHistories::default();
     all.observe(PromptId(3), 0, 0, PolicyVersion(0), 1.0);
@@ -123,9 +123,9 @@ fn the_prior_is_found_from_groups_whatever_was_selected() {
     assert!((a - 1.0).abs() < 1e-9 && (b - 1.0).abs() < 1e-9, "uniform before anything was seen");
 }
 
-/// Groups that are begun with some of their members have the others only where these differ. All members
-/// together say that hard prompts are less hard; those that a group begins with say it as it is, whatever the
-/// posterior of a prompt takes of the others.
+/// Groups that begin with some of their members have the others only if these differ. From all members
+/// together hard prompts would seem less hard; the first members show the true rate, and a prompt's posterior
+/// may still use the others.
 #[test]
 fn the_prior_is_found_from_the_members_that_groups_begin_with() {
     const PROMPTS: u64 = 400;
@@ -178,8 +178,8 @@ fn rates_of_skipping_follow_what_is_uniform() {
     assert_eq!(inclusion(Some(&often)), 0.01);
 }
 
-/// Of two members no more than half can be expected to differ: nevertheless a prompt that is solved half of
-/// the time is taken for certain, whatever the number of members.
+/// With two members at most half of the groups can be expected to differ. Nevertheless a prompt that is
+/// solved half of the time is always taken, whatever the number of members.
 #[test]
 fn few_members_do_not_make_every_prompt_unlikely() {
     let posterior = Posterior::default();
@@ -190,13 +190,13 @@ fn few_members_do_not_make_every_prompt_unlikely() {
     let half = history(&[(400, 800, 0)], 1.0);
     for n in 2..=16 {
         assert_eq!(of(Some(&half), n), 1.0, "{n} members");
-        // Of a prompt of which nothing is known, under pass rates that are uniform.
+        // A prompt without history, with uniform pass rates.
         let unknown = of(None, n);
         assert!(unknown > 0.94, "{n} members: {unknown}");
     }
     // By hand: K = 1/3 of 1/2, over 0.7.
     assert!((of(None, 2) - 2.0 / 3.0 / 0.7).abs() < 1e-12);
-    // Those that are nearly always solved are passed over as before.
+    // Prompts that are nearly always solved are still passed over.
     let solved = history(&[(8, 8, 0); 10], 1.0);
     assert!(of(Some(&solved), 2) < 0.1 && of(Some(&solved), 8) < 0.2);
     assert_eq!(of(None, 1), posterior.floor);

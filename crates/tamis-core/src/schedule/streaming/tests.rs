@@ -13,7 +13,7 @@ fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -
 /// A machine with a driver that answers draws at once.
 struct Driver {
     machine: Scheduler,
-    /// Prompts of an epoch, and those that are left of it.
+    /// Prompts of an epoch, and the number left in it.
     per_epoch: usize,
     left: usize,
     next: u64,
@@ -115,7 +115,7 @@ fn a_dropped_group_is_replaced_at_once_and_a_kept_one_is_not() {
     let mut driver = Driver::new(settings(2, 2, Surplus::Discard));
     driver.send(Event::BeginStep);
     assert_eq!(driver.in_flight(), [0, 1], "nothing is known: no more than are wanted");
-    // Of one group none is kept, so the rate is 1/2 at most: room for 4.
+    // None of one group is kept, so the rate is at most 1/2: room for 4.
     driver.scored(1, false);
     assert_eq!(driver.in_flight(), [0, 2, 3, 4]);
     // One is kept: one is lacking, at a rate of 2/3, and more than one are in flight.
@@ -135,12 +135,12 @@ fn a_group_is_secured_by_its_first_disagreement() {
     assert_eq!(driver.parts, [[0]]);
     driver.trained();
     assert_eq!(driver.in_flight(), [1]);
-    // The more are dropped, the more are in flight for one that is lacking.
+    // The more are dropped, the more are in flight for the one that is lacking.
     while driver.in_flight().len() < 3 {
         driver.scored(driver.in_flight()[0], false);
     }
     let in_flight = driver.in_flight();
-    // The first of them is certain: when the others are dropped, nothing replaces them.
+    // The first of them is certain: if the others are dropped, nothing replaces them.
     for value in [Some(1.0), None, Some(0.0)] {
         driver.send(Event::Sampled { group: GroupId(in_flight[0]), value });
     }
@@ -171,7 +171,7 @@ fn mini_batches_leave_in_the_order_of_dispatch_while_the_rest_generates() {
     assert_eq!((&close.surplus[..], &close.aborted[..]), (&[7].map(GroupId)[..], &[6, 8].map(GroupId)[..]));
     assert_eq!(close.returned, [6, 7, 8].map(GroupId));
     assert!(driver.in_flight().is_empty());
-    // A group that was given up and ended before it heard of it is no error, and once is enough.
+    // An aborted group that ended before the abort reached it is no error, and one answer is enough.
     driver.send(Event::Failed { group: GroupId(6), spent: Spent::on_answer(3) });
     assert!(driver.machine.handle(Event::Aborted { group: GroupId(6), spent: Spent::on_answer(3) }).is_err());
 }
@@ -188,7 +188,7 @@ fn groups_settle_while_a_step_trains_and_old_ones_are_dropped() {
     for group in [2, 3] {
         driver.scored(group, true);
     }
-    // Step 1 trains; the others go on, and settle.
+    // Step 1 trains; the others continue and settle.
     assert_eq!(driver.closed.len(), 1);
     for group in [4, 5, 6] {
         driver.scored(group, true);
@@ -198,7 +198,7 @@ fn groups_settle_while_a_step_trains_and_old_ones_are_dropped() {
     let report = driver.closed[1].report;
     assert_eq!((report.max_lag, report.accounting.in_flight_in.groups), (1, 5));
     assert_eq!((report.accounting.carried_out.groups, report.accounting.in_flight_out.groups), (1, 2));
-    // Version 2: what version 0 sampled is too old, kept or not.
+    // Version 2: samples of version 0 are too old, kept or not.
     driver.trained();
     let new = driver.in_flight();
     assert!(new.len() >= 2 && new[0] == 9, "{new:?}");
@@ -238,7 +238,7 @@ fn a_kept_group_costs_one_over_the_keep_rate() {
         }
         let totals = driver.machine.totals();
         let cost = totals.generated.groups as f64 / totals.trained.groups as f64 * keep;
-        // What is carried out of the last step was generated too: two batches of forty-one.
+        // Groups carried out of the last step were generated too: two batches of forty-one.
         let carried = (totals.carried_out.groups + totals.in_flight_out.groups) as f64
             / totals.trained.groups as f64
             * keep;
@@ -253,7 +253,7 @@ fn filters_over_a_round_are_refused() {
     insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
 }
 
-/// As OpenRLHF (a chunk of 1), slime (a chunk of the batch) and prime-rl start groups.
+/// OpenRLHF (a chunk of 1), slime (a chunk of the batch) and prime-rl start groups like this.
 #[test]
 fn other_systems_start_groups_in_their_own_way() {
     let started = |admission, drops: &[u64]| {
@@ -271,11 +271,11 @@ fn other_systems_start_groups_in_their_own_way() {
         started.push(driver.next);
         started
     };
-    // Four are wanted; each that is dropped is replaced, and one that is kept is not.
+    // Four are needed; each dropped one is replaced, and a kept one is not.
     assert_eq!(started(Admission::Replace { chunk: 1 }, &[0, 1]), [4, 5, 6, 6]);
-    // The first drop starts four more; three of these are to spare.
+    // The first drop starts four more; three of these are spare.
     assert_eq!(started(Admission::Replace { chunk: 4 }, &[0, 1, 2, 4, 5]), [4, 8, 8, 8, 8, 12, 12]);
-    // The servers are kept full, whatever is kept.
+    // The servers are kept full, however many are kept.
     assert_eq!(started(Admission::Saturate, &[0]), [16, 17, 18]);
     let settings = settings(4, 4, Surplus::Discard);
     assert!(Scheduler::streaming_with(settings, Admission::Replace { chunk: 0 }).is_err());
@@ -296,7 +296,7 @@ fn a_group_whose_first_members_are_alike_ends_with_them() {
     driver.send(Event::Sampled { group: GroupId(0), value: Some(0.0) });
     driver.screened(0, &[0.0, 0.0]);
     assert_eq!(driver.machine.num_begun(GroupId(0)), None, "it is over");
-    // Of the second one the first two differ: the others are begun, once.
+    // The first two members of the second group differ: the others are begun, once.
     driver.screened(1, &[0.0, 1.0]);
     assert_eq!((&driver.continued[..], driver.machine.num_begun(GroupId(1))), (&[1][..], Some(4)));
     driver.screened(1, &[0.0, 1.0]);
@@ -323,13 +323,13 @@ fn the_others_are_begun_at_the_first_disagreement() {
         driver.send(Event::Sampled { group: GroupId(0), value });
         assert_eq!(driver.continued.len(), continued);
     }
-    // Members without a metric do not say that the others are worth nothing.
+    // Members without a metric do not show that the others are worthless.
     driver.complete(0, [1.0, 0.0, 0.5, f64::NAN]);
     driver.trained();
     let next = driver.in_flight()[0];
     driver.screened(next, &[1.0, f64::NAN]);
     assert_eq!(driver.continued, [0, next]);
-    // A driver that began all of them by itself is counted in full.
+    // A driver that began all members on its own is counted in full.
     driver.complete(next, [1.0, f64::NAN, 1.0, 1.0]);
     let next = driver.in_flight()[0];
     driver.complete(next, [1.0, 0.0, 1.0, 1.0]);
@@ -353,7 +353,7 @@ fn members_count_in_the_step_in_which_they_are_begun() {
     let second = driver.closed[1].report.accounting;
     assert_eq!((second.in_flight_in.trajectories, second.trained.trajectories), (2, 4));
     assert_eq!(second.check(), Ok(()));
-    // One that fails has cost the members that were begun.
+    // A failed group has cost the members that were begun.
     driver.trained();
     let next = driver.in_flight()[0];
     driver.flying.retain(|flying| flying.0 != next);
@@ -374,7 +374,7 @@ fn first_members_must_be_able_to_tell() {
     insta::assert_snapshot!(error(&|run| run.filter = None), @"`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter null says of all of them");
     let range = crate::filter::GroupFilter::MeanRange(crate::filter::MeanRange::default());
     assert!(error(&|run| run.filter = Some(range)).contains("what the filter mean_range says"));
-    // Nobody begins groups in part where nobody asked for it.
+    // No group begins in part unless the settings request it.
     let mut driver = Driver::new(settings(1, 1, Surplus::Discard));
     driver.send(Event::BeginStep);
     assert_eq!(driver.machine.num_begun(GroupId(0)), Some(2));
@@ -382,8 +382,8 @@ fn first_members_must_be_able_to_tell() {
     assert!(driver.machine.handle(early).is_err());
 }
 
-/// A machine that is fed from epochs of two prompts: the first groups of every epoch but the last are still
-/// generating when the batch is full, and are given up.
+/// A machine with epochs of two prompts: the first groups of every epoch but the last are still generating
+/// when the batch is full, and are aborted.
 #[test]
 fn epochs_that_were_given_up_do_not_end_a_run() {
     let of = settings(1, 1, Surplus::Discard).run;
@@ -400,8 +400,8 @@ fn epochs_that_were_given_up_do_not_end_a_run() {
     assert_eq!((driver.machine.progress().steps, driver.end), (20, None));
 }
 
-/// Plays a stream over epochs of so many prompts, of which so many groups are kept at the beginning; the last
-/// command.
+/// Runs a stream over epochs of `per_epoch` prompts in which the first `kept` groups are kept; returns the
+/// last command.
 fn play_epochs(run: ScheduleSettings, per_epoch: usize, mut kept: usize) -> Command {
     let streaming = StreamingSettings { run, mini_batch_size: 64, max_in_flight: 4096 };
     let mut driver = Driver::with_data(streaming, Admission::default(), per_epoch);
@@ -413,14 +413,14 @@ fn play_epochs(run: ScheduleSettings, per_epoch: usize, mut kept: usize) -> Comm
         if driver.closed.len() as u64 > driver.version {
             driver.trained();
         } else {
-            // Groups end in the order in which they were begun.
+            // Groups end in the order in which they began.
             driver.scored(driver.in_flight()[0], kept > 0);
             kept = kept.saturating_sub(1);
         }
     }
 }
 
-/// Of 64 prompts: epochs in which some are passed over, and rounds of more prompts than there are.
+/// For 64 prompts: epochs in which some are passed over, and rounds of more prompts than there are.
 #[test]
 fn a_run_that_never_kept_a_group_has_a_diagnosis() {
     let of = |gen_batch_size, per_epoch, total_epochs, kept| {
@@ -445,15 +445,15 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
         assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch: last, epochs: last + 1 });
         assert_eq!(diagnosis.tally.groups, (last + 1) * per_epoch as u64);
     }
-    // A batch was trained, or at least a group was kept.
+    // A batch was trained, or at least one group was kept.
     for kept in [8, 1] {
         let end = of(8, 28, Some(2), kept);
         assert!(matches!(end, Command::Finish { why: RunEnd::TotalEpochs, .. }), "{kept}: {end:?}");
     }
 }
 
-/// Groups that go on have four members and those that end have two: how often prompts are solved is told by
-/// the first two of each alone.
+/// Groups that continue have four members and those that end have two: only the first two of each show how
+/// often prompts are solved.
 #[test]
 fn pass_rates_are_those_of_the_members_that_groups_begin_with() {
     let mut run = screening(Surplus::Discard);
@@ -468,7 +468,7 @@ fn pass_rates_are_those_of_the_members_that_groups_begin_with() {
     assert_eq!((tally.rated, tally.correct), (8, 5));
     assert_eq!((tally.paired_groups, tally.pass_rates, tally.pairs_correct), (3, 1.5, 1.0));
     assert_eq!(tally.mean_pass_rate(), Some(0.5));
-    // What the machine remembers of a group comes back from JSON, and of one of before too.
+    // The machine's record of a group survives JSON, also in its earlier form.
     let text = serde_json::to_string(&driver.machine).unwrap();
     assert!(text.contains(r#""first":{"num_scored":2,"num_correct":1}"#), "{text}");
     let older = text.replace(r#""first":{"num_scored":2,"num_correct":1},"#, "");

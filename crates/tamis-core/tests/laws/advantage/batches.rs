@@ -1,4 +1,4 @@
-//! Whole batches with every column, as trajectories that can be moved about.
+//! Whole batches with every column, as trajectories that can be rearranged.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,8 +27,8 @@ pub(super) struct Group {
 }
 
 impl Member {
-    /// Everything but reward and mask, drawn from a key; log-probabilities and Σπ² as a distribution gives
-    /// them.
+    /// Everything but reward and mask, drawn from a key; log-probabilities and Σπ² are those of a
+    /// distribution.
     fn drawn(reward: f64, mask: Vec<bool>, key: Key) -> Self {
         let column = |purpose: u64, number: &dyn Fn(f64) -> f64| -> Vec<f64> {
             (0..mask.len() as u64).map(|t| number(key.with(purpose).uniform(t))).collect()
@@ -53,7 +53,7 @@ impl Member {
     }
 }
 
-/// Rewards in `[0, 1]` as they occur: right or wrong, in tenths, anything; some unscored.
+/// Typical rewards in `[0, 1]`: right or wrong, in tenths, anything; some unscored.
 pub(super) fn reward() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => prop_oneof![Just(0.0), Just(1.0)],
@@ -72,7 +72,7 @@ pub(super) fn groups(smallest: usize) -> impl Strategy<Value = Vec<Group>> {
     vec(group.prop_map(|(members, greedy)| Group { members, greedy }), 1..5)
 }
 
-/// Every column as the library takes it.
+/// Every column in the form that the library takes.
 pub(super) struct Owned {
     pub(super) rewards: Ragged<f64>,
     pub(super) format: Ragged<f64>,
@@ -98,7 +98,7 @@ impl Owned {
         }
     }
 
-    /// Runs an estimator with all columns; with token rewards and components where asked for.
+    /// Runs an estimator with all columns, and with token rewards and components if requested.
     pub(super) fn run(
         &self,
         estimator: &Advantage,

@@ -1,4 +1,4 @@
-//! Cases small enough to check by hand, where modes part ways.
+//! Cases small enough to check by hand in which modes differ.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -19,7 +19,7 @@ fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// With what is read of an answer that is shown: log-probabilities without it and with it, and entropies.
+/// Adds the columns for a gold answer: log-probabilities without it and with it, and entropies.
 fn with_gold<'a>(
     rewards: &'a Ragged<f64>,
     mask: &'a Ragged<bool>,
@@ -55,7 +55,7 @@ proptest! {
         }
     }
 
-    /// Rewards of -1 and 3 for failure and success say what 0 and 1 say.
+    /// Rewards of -1 and 3 for failure and success give the same as 0 and 1.
     #[test]
     fn bnpo_reads_rewards_within_their_range(rows in proptest::collection::vec(proptest::collection::vec(select(vec![0.0, 0.25, 0.5, 1.0]), 1..6), 1..5), ddof in 0_u8..2) {
         let rewards = Ragged::from_rows(&rows);
@@ -102,11 +102,11 @@ fn turns_are_given_or_found() {
         ..AdvantageBatch::of_rewards(&rewards)
     };
     let gae = BiLevelGae { turn_gamma: 0.5, lambda: 0.5, whiten: false, ..BiLevelGae::default() };
-    // As in the estimator's own example, whose turns were parted by a tool.
+    // As in the estimator's own example, with turns separated by a tool.
     let estimate = gae.estimate(&batch, &AdvantageState::default()).unwrap();
     assert_eq!(estimate.advantages.values(), [0.4375, -0.125, 0.5]);
     assert_eq!(estimate.returns.unwrap().values(), [0.4375, 0.375, 1.0]);
-    // Token rewards are summed over each turn: 1 and 1 here, and nothing is discounted.
+    // Token rewards are summed over each turn: 1 and 1 here, without a discount.
     let zeros = Ragged::from_rows([[0.0; 3]]);
     let token_rewards = Ragged::from_rows([[0.0, 1.0, 1.0]]);
     let sparse = AdvantageBatch {
@@ -117,7 +117,7 @@ fn turns_are_given_or_found() {
     };
     let plain = BiLevelGae { turn_gamma: 1.0, whiten: false, ..BiLevelGae::default() };
     assert_eq!(run(&plain, &sparse), [2.0, 2.0, 1.0]);
-    // One turn, were it not for the turns given.
+    // It would be one turn without the given turns.
     let one = AdvantageBatch { turns: None, ..sparse };
     let by_turn = BiLevelGae { turn_gamma: 0.5, whiten: false, ..BiLevelGae::default() };
     assert_eq!((run(&by_turn, &one), run(&by_turn, &sparse)), (vec![2.0; 3], vec![1.5, 1.5, 1.0]));
@@ -149,7 +149,7 @@ fn a_divisor_divides() {
     let rewards = Ragged::from_rows([[1.0, 0.0]]);
     let batch = AdvantageBatch::of_rewards(&rewards);
     assert_eq!(run(&Gpg { divisor: 2.0, ..Gpg::default() }, &batch), [0.25, -0.25]);
-    // One of three trajectories carries signal, a group of its own.
+    // One of three trajectories has a signal, a group of its own.
     let rewards = Ragged::from_rows([vec![1.0], vec![0.0, 0.0]]);
     let raw = Gpg { singleton: SingletonAdvantage::Raw, ..Gpg::default() };
     assert_eq!(run(&raw, &AdvantageBatch::of_rewards(&rewards)), [3.0, 0.0, 0.0]);
@@ -159,13 +159,13 @@ fn a_divisor_divides() {
 fn trajectories_without_tokens() {
     let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
     let named = |name: &str| Advantage::of_name(name).unwrap();
-    // Nobody has a token to weigh by, so the mean is the plain one.
+    // No member has a token for weighting, so the mean is the plain one.
     let none = AdvantageBatch { lengths: Some(&[0; 4]), ..AdvantageBatch::of_rewards(&rewards) };
     assert_eq!(run(&*named("opo"), &none), [0.75, -0.25, -0.25, -0.25]);
-    // All that is trained on is equal; what has no tokens does not make it differ.
+    // All trained tokens are equal; a member without tokens does not make a difference.
     let lengths = AdvantageBatch { lengths: Some(&[0, 3, 2, 1]), ..AdvantageBatch::of_rewards(&rewards) };
     assert_eq!(run(&*named("reinforce_plus_plus_baseline"), &lengths), [0.0; 4]);
-    // The one with a token has no one to be compared with, so its baseline is 0.
+    // The one with a token has nothing to compare with, so its baseline is 0.
     let mask = Ragged::from_rows([[true], [false]]);
     let column = Ragged::from_rows([[-1.0], [-1.0]]);
     for rewards in [[1.0, 0.0], [0.5, 2.0]] {
@@ -178,7 +178,7 @@ fn trajectories_without_tokens() {
         };
         assert_eq!(run(&OptimalTokenBaseline::default(), &batch), [rewards.values()[0], 0.0]);
     }
-    // No token, no contrast: the wrong one keeps GRPO's advantage.
+    // Without a token there is no contrast: the wrong one keeps GRPO's advantage.
     let rewards = Ragged::from_rows([[1.0, 0.0]]);
     let batch = AdvantageBatch {
         mask: Some(&mask),
@@ -228,7 +228,7 @@ fn a_tokens_entropy_counts_within_the_range_of_its_completion() {
     let u = 1.0 / (2.0 + 1e-8);
     let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, grpo, ..Cpo::default() };
     let actual = run(&cpo, &batch);
-    // The contrasts of the wrong one are -0.25, -2 and -29, which counts as -10.
+    // The contrasts of the wrong one are -0.25, -2 and -29, which is limited to -10.
     assert_near(&actual, &[1.0, 1.0 + 0.5 * u, 1.0 + u, 0.0, -1.25, -3.0, -11.0, 0.0]);
     let exact = actual[1] - 1.0;
     assert!((exact - 0.5 * u).abs() < 1e-12, "{exact}");
@@ -305,7 +305,7 @@ fn a_reward_on_tool_output_belongs_to_the_call() {
 
 #[test]
 fn the_contrast_is_bounded_in_mixed_groups_only() {
-    // One mixed group (A = ±1), one of rights, one of wrongs.
+    // One mixed group (A = ±1), one of right and one of wrong answers.
     let rewards = Ragged::from_rows([[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]);
     let column = |values: [f64; 6]| Ragged::from_rows(values.map(|value| [value]));
     let mask = Ragged::from_rows([[true]; 6]);
@@ -318,13 +318,13 @@ fn the_contrast_is_bounded_in_mixed_groups_only() {
         Cpo { pos_alpha: -0.25, grpo: Grpo { scale: Scale::None, ..Grpo::default() }, ..Cpo::default() };
     // Right in the mixed group: -1 bounded to -1/2. Wrong: 3 bounded to 1/2.
     assert_eq!(run(&cpo, &batch), [0.5, -0.5, -0.25, -0.5, 1.0, -1.0]);
-    // One token a completion: the entropy has no range, so rights are moved by nothing.
+    // One token per completion: the entropy has no range, so right ones do not change.
     let tokens = Cpo { wrap: CpoWrap::TokKl, ..cpo };
     assert_eq!(run(&tokens, &batch), [1.0, -0.5, 0.0, 0.0, 1.0, -1.0]);
 }
 
-/// The answer raises a token eightfold, lowers one fourfold and leaves one alone, in a mixed group and in one
-/// of wrongs.
+/// The answer raises one token eightfold, lowers one to a quarter and leaves one unchanged, in a mixed group
+/// and in a group of wrong ones.
 #[test]
 fn a_contrast_of_tokens_by_hand() {
     let rewards = Ragged::from_rows([[1.0, -1.0], [-1.0, -1.0]]);
@@ -357,7 +357,7 @@ fn cpo_reads_the_entropy_only_for_right_completions() {
 #[test]
 fn statistics_by_turns_count_a_member_once_for_each_of_its_turns() {
     let rewards = Ragged::from_rows([vec![1.0, 0.0, f64::NAN], vec![2.0, 2.0]]);
-    // Three turns, one, one of none that counts; then two that are told apart by the turns alone, and one.
+    // Three turns, one, one without a token that counts; then two that only the turns separate, and one.
     let mask = Ragged::from_rows([
         vec![true, false, true, false, true],
         vec![true, true],
@@ -374,7 +374,7 @@ fn statistics_by_turns_count_a_member_once_for_each_of_its_turns() {
     assert_eq!(run(&divided, &batch)[..2], [0.5, -1.5]);
     let by_episode = Grpo { statistics: StatisticsUnit::Episode, ..by_turn };
     assert_eq!(run(&by_episode, &batch), [0.5, -0.5, 0.0, 0.0, 0.0]);
-    // The mask alone makes one turn of tokens that stand side by side, the turns two.
+    // From the mask, adjacent tokens form one turn; the turns make them two.
     let uneven = Ragged::from_rows([vec![1.0, 0.0]]);
     let mask = Ragged::from_rows([vec![true, true], vec![true]]);
     let turns = Ragged::from_rows([vec![0_u32, 1], vec![0]]);

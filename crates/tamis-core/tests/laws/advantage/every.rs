@@ -1,4 +1,4 @@
-//! Laws of every estimator: by default, and in the modes that match other systems.
+//! Laws of every estimator: with its defaults, and in the modes that match other systems.
 
 use proptest::prelude::*;
 use tamis_core::advantage::{
@@ -12,7 +12,7 @@ use tamis_core::whole_step::WholeStep;
 
 use super::batches::{Group, Owned, by_member, generated, groups};
 
-/// The defaults of all, and settings that take other paths.
+/// The defaults of all estimators, and settings that take other paths.
 fn estimators() -> Vec<Advantage> {
     let mut estimators = Advantage::all();
     estimators.extend([
@@ -40,7 +40,7 @@ fn estimators() -> Vec<Advantage> {
 }
 
 /// Whether a group's advantages depend on nothing outside it (statistics before filtering and values are
-/// inputs of their own): the estimator says so, and these laws hold it to that.
+/// separate inputs). The estimator declares it, and these laws check it.
 fn is_local(estimator: &Advantage) -> bool {
     match estimator.whole_step() {
         None | Some(WholeStep::SuccessRates | WholeStep::RunningSuccesses) => true,
@@ -116,7 +116,7 @@ proptest! {
             group.members.reverse();
         }
         for estimator in estimators() {
-            // Which of equally good ones is best does not matter: its lead is 0.
+            // Which of equally good ones is best makes no difference: the lead is 0.
             let expected = Owned::of(&groups).run(&estimator, dense, &statistics);
             let mut actual = Owned::of(&reversed).run(&estimator, dense, &statistics);
             actual.reverse();
@@ -233,7 +233,7 @@ proptest! {
                 | Advantage::Opo(_) | Advantage::Bnpo(_))
         };
         for estimator in estimators().iter().filter(sums) {
-            // The components of `bnpo` may be unanswered where the reward is not.
+            // The components of `bnpo` may be unanswered even if the reward is not.
             let dense = dense && !matches!(estimator, Advantage::Bnpo(_));
             let advantages = owned.run(estimator, dense, &generated(&groups));
             let tokens: Vec<f64> = owned.mask.rows().map(|row| row.iter().filter(|&&on| on).count() as f64).collect();
@@ -277,7 +277,7 @@ fn every_estimator_has_its_entry_and_reads_its_configuration() {
         let unknown = serde_json::json!({ "kind": name, "nonsense": 1 });
         let error = serde_json::from_value::<Advantage>(unknown).unwrap_err().to_string();
         assert!(error.contains(&format!("`{name}`: there is no key `nonsense`")), "{error}");
-        // The trainer can provide only what it is given a text for.
+        // The trainer can provide only columns for which it has a text.
         assert_eq!(
             estimator.needs().contains(&Column::GoldLogprobs),
             estimator.gold_hint().is_some(),

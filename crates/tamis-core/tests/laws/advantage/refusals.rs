@@ -1,4 +1,4 @@
-//! Refusals of estimators: settings that do not go together, and columns that do not fit the batch.
+//! Refusals of estimators: settings that do not fit together, and columns that do not fit the batch.
 
 use tamis_core::advantage::{Advantage, AdvantageBatch, Column, Component, Generated, GeneratedStatistics};
 use tamis_core::ragged::Ragged;
@@ -22,7 +22,7 @@ fn rewards_have_a_lowest_below_the_highest() {
     }
 }
 
-/// Every column there is, of two groups of two.
+/// Every column, for two groups of two.
 struct Full {
     rewards: Ragged<f64>,
     mask: Ragged<bool>,
@@ -93,7 +93,7 @@ fn a_batch_has_what_it_was_given() {
     for column in COLUMNS {
         assert!(all.has(column) && !none.has(column), "{}", column.name());
     }
-    // The mask says the lengths too.
+    // The mask also gives the lengths.
     let masked = AdvantageBatch { mask: Some(&full.mask), ..none };
     assert!(masked.has(Column::Lengths) && masked.has(Column::Mask) && !masked.has(Column::Values));
 }
@@ -115,7 +115,7 @@ fn columns_that_do_not_fit_are_named() {
     insta::assert_snapshot!(message("bi_level_gae", AdvantageBatch { turn_rewards: Some(&rewards), ..all }), @"column `turn_rewards` has 3 rows; expected 4, one per trajectory");
     let rewards = Ragged::from_rows([[0.0, 1.0], [0.0, f64::NAN], [0.0, 1.0], [0.0, 1.0]]);
     insta::assert_snapshot!(message("bi_level_gae", AdvantageBatch { turn_rewards: Some(&rewards), ..all }), @"column `turn_rewards` is NaN at token 1 of trajectory 1; expected a finite number");
-    // A reward on a masked token is somebody's.
+    // A reward on a masked token belongs to some token.
     let rewards = Ragged::from_rows([[0.0; 3], [0.0; 3], [0.0, f64::NEG_INFINITY, 0.0], [0.0; 3]]);
     for name in [
         "gae",

@@ -23,7 +23,7 @@ fn on<'a>(rewards: &'a Ragged<f64>, lengths: Option<&'a [usize]>) -> ShapingBatc
     }
 }
 
-/// Advantages that serve as rewards too.
+/// Advantages that are also used as rewards.
 fn advantages() -> impl Strategy<Value = Vec<Vec<f64>>> {
     let advantage = prop_oneof![(-3..=3_i32).prop_map(f64::from), -2.0..2.0_f64];
     vec(vec(advantage, 0..9), 1..5)
@@ -59,7 +59,7 @@ proptest! {
                 let shaped = *after.next().unwrap();
                 prop_assert_eq!(shaped, if *kept { *value } else { 0.0 });
                 prop_assert!(*kept || extreme(value));
-                // None is left out for the sake of a milder one.
+                // None is left out in favour of a milder one.
                 let milder_kept = row.iter().zip(kept_g).enumerate().any(|(j, (other, kept))| {
                     j != i && *kept && extreme(other) && sign * other < sign * value
                 });
@@ -157,18 +157,18 @@ fn by_hand() {
     let small = [vec![0.5, -0.5], vec![0.25, -0.25]];
     let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &small, None);
     assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
-    // Nothing deviates, and nothing is divided by nothing.
+    // Nothing deviates, and there is no division by 0.
     let uniform =
         run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &[vec![1.0, 1.0]], None);
     assert_eq!(uniform.advantages.values(), [0.0, 0.0]);
     let unscaled = FilterLossScaling { by: LossScaling::None }.factor(GROUPS);
     assert_eq!((unscaled, FilterLossScaling { by: LossScaling::Linear }.factor(GROUPS)), (1.0, 0.25));
-    // The factor is the policy term's; advantages stay.
+    // The factor applies to the policy term; advantages stay unchanged.
     let scaled = run(&[Shaping::FilterLossScaling(FilterLossScaling { by: LossScaling::Sqrt })], &rows, None);
     assert_eq!((scaled.policy_factor, scaled.advantages.values()[0]), (0.5, 1.0));
     let nothing = FilterLossScaling { by: LossScaling::Linear }.factor(RoundCounts { kept: 0, generated: 0 });
     assert_eq!(nothing, 1.0);
-    // Per token, the sum over the trajectory decides, and its whole row goes.
+    // With advantages per token the sum over the trajectory decides, and its whole row is left out.
     let rewards = Ragged::from_rows([[0.0, 0.0]]);
     let per_token = Advantages::PerToken(Ragged::from_rows([vec![-3.0, 1.0], vec![0.5, -0.75]]));
     let shaping = Shaping::KeepNegRatio(KeepNegRatio { ratio: 0.5 });

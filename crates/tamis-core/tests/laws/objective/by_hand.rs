@@ -1,4 +1,4 @@
-//! Objectives with numbers that a person can check.
+//! Objectives with numbers that can be checked by hand.
 
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Aggregation, Clip, Columns, EntropyBonus, Evaluation, GroupCounts,
@@ -10,8 +10,8 @@ use tamis_core::ragged::Ragged;
 use super::{dapo, grpo};
 use crate::batch::run;
 
-/// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. Ratios all 1, so
-/// that a token's loss is -A.
+/// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. All ratios are 1, so
+/// a token's loss is -A.
 fn small() -> (Vec<usize>, Vec<bool>, Vec<f64>, Vec<f64>) {
     (vec![0, 1, 4, 6], vec![true; 6], vec![-1.0; 6], vec![1.0, -1.0, 2.0])
 }
@@ -57,7 +57,7 @@ fn aggregations_by_hand() {
     }
 }
 
-/// The four presets on one batch, as the side-by-side table of the documentation prints them.
+/// The four presets on one batch, as in the side-by-side table of the documentation.
 #[test]
 fn presets_side_by_side() {
     let (offsets, mask, logprob, advantage) = small();
@@ -173,7 +173,7 @@ fn metrics_by_hand() {
     assert_eq!((metrics.tokens, metrics.sequences), (4.0, 2.0));
     assert_eq!((metrics.clip_share, metrics.clip_share_dual), (0.5, 0.25));
     assert_eq!((metrics.clip_share_low, metrics.clip_share_high), (0.25, 0.25));
-    // Per trajectory: no low token in the first, one high of one; one low of three in the second.
+    // Per trajectory: no low token in the first, and its only token is high; one low of three in the second.
     assert_eq!((metrics.clip_share_low_min, metrics.clip_share_high_max), (0.0, 1.0));
     near(metrics.ratio_mean, (2.0 + 0.5 + 4.0 + 1.0) / 4.0);
     near(metrics.ratio_max, 4.0);
@@ -182,7 +182,7 @@ fn metrics_by_hand() {
     near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
 }
 
-/// The k3 estimate is of the log-ratio that the loss took its ratio of, so that it is never negative.
+/// The k3 estimate uses the log-ratio from which the loss takes its ratio, so that it is never negative.
 #[test]
 fn the_divergence_of_limited_ratios_is_not_negative() {
     let (offsets, mask) = ([0, 3, 4], [true, false, true, true]);
@@ -206,8 +206,8 @@ fn the_divergence_of_limited_ratios_is_not_negative() {
     assert!((by_trajectory - k3(0.25) / 3.0).abs() < 1e-14, "{by_trajectory}");
 }
 
-/// Near the old policy the k3 estimate is half the mean square of the log-ratios, in single precision too:
-/// `ratio - 1` would leave rounding alone.
+/// Near the old policy the k3 estimate is half the mean square of the log-ratios, also in single precision,
+/// in which `ratio - 1` would leave only rounding.
 #[test]
 fn a_small_divergence_is_no_rounding() {
     let key = tamis_core::random::Key::new(7, tamis_core::random::Purpose::MiniBatch);
@@ -251,7 +251,7 @@ fn nothing_weighs_nothing() {
             "{}",
             aggregation.as_str()
         );
-        // A fully masked trajectory, or group, beside others.
+        // A fully masked trajectory, or group, together with others.
         assert!(
             aggregation.weight(0, group, &some, &divisors).unwrap().is_finite(),
             "{}",
@@ -278,7 +278,7 @@ fn what_was_not_given_is_not_reported_as_zero() {
     assert_eq!(outcome.metrics.kl, None);
     let given = Columns { entropy: Some(&[0.5; 6]), behaviour: Some(&[-0.75; 6]), ..columns };
     let (outcome, _) = run(&objective, &given, &SMALL);
-    // Without old log-probabilities the policy is its own old one.
+    // Without old log-probabilities the policy is its own old policy.
     assert_eq!((outcome.metrics.entropy, outcome.metrics.behaviour_kl), (0.5, 0.25));
     let older = Columns { old: Some(&[-1.5; 6]), ..given };
     let (older, _) = run(&objective, &older, &SMALL);

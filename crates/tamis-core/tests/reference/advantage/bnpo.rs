@@ -8,7 +8,7 @@ use tamis_golden::numbers;
 use super::{estimate, knows};
 use crate::{cases, close, name, number};
 
-/// 50 digits rounded to float64, against float64 throughout.
+/// 50 digits rounded to float64, compared with float64 throughout.
 const TOLERANCE: (f64, f64) = (1e-9, 1e-11);
 
 fn groups(value: &Value) -> Ragged<f64> {
@@ -21,7 +21,7 @@ fn run(estimator: &Bnpo, rewards: &Ragged<f64>) -> Vec<f64> {
     estimate(estimator, &batch).advantages.values().to_vec()
 }
 
-/// One way to fit, against its part of the outputs.
+/// One way to fit, compared with its part of the outputs.
 fn fitted(case: &Value, form: &str, estimator: &Bnpo, rewards: &Ragged<f64>) {
     let outputs = &case["outputs"][form];
     for key in outputs.as_object().unwrap().keys() {
@@ -34,7 +34,7 @@ fn fitted(case: &Value, form: &str, estimator: &Bnpo, rewards: &Ragged<f64>) {
     let actual = run(estimator, rewards);
     if outputs["undefined"] == true || (form == "official_code" && rewards.rows().all(|row| row.len() == 1)) {
         // Undefined in the paper, or taken for all failures by the code because every prompt has one sample:
-        // alpha and beta 1 where nothing can be fitted, and 0 for singletons.
+        // alpha and beta are 1 if nothing can be fitted, and 0 for singletons.
         if generated.variance(estimator.ddof).max(0.0) == 0.0 {
             assert_eq!((alpha, beta), (1.0, 1.0), "{} {form}", name(case));
         }

@@ -8,7 +8,7 @@ use tamis_golden::numbers;
 use super::{deviation, estimate, knows, noise, uniform_groups_are_zero, unit};
 use crate::{cases, close, name, number, skip, tolerance};
 
-/// A case: answers `[B][K]`, weights \[K\], and rewards as the sum of what answered.
+/// A case: answers `[B][K]`, weights \[K\], and rewards as the sum of the existing answers.
 struct Case {
     answers: Vec<Vec<f64>>,
     weights: Vec<f64>,
@@ -23,7 +23,7 @@ impl Case {
         let answers: Vec<Vec<f64>> =
             case["inputs"]["rewards"].as_array().unwrap().iter().map(numbers).collect();
         assert_eq!(number(&params["num_reward_functions"]) as usize, weights.len(), "{}", name(case));
-        // A function without an answer leaves the sum; a row without any is unscored.
+        // A function without an answer is left out of the sum; a row without any is unscored.
         let scores = answers.iter().map(|answers| {
             if answers.iter().all(|answer| answer.is_nan()) {
                 return f64::NAN;
@@ -112,7 +112,7 @@ fn trl_advantages() {
                 let estimator = NormalizeThenSum::default();
                 assert_eq!((estimator.epsilon, estimator.singleton), (1e-4, SingletonAdvantage::Zero));
                 let result = estimate(&estimator, &batch).advantages;
-                // The sums are divided by their deviation, so noise in them is too.
+                // The sums are divided by their deviation, and so is their noise.
                 let sums = estimate(&NormalizeThenSum { epsilon: 1e-4, ..estimator }, &batch);
                 assert_eq!(sums.advantages, result);
                 let spread = spread_of_sums(&components, &inputs.weights);

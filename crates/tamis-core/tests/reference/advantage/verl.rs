@@ -14,9 +14,9 @@ use crate::{cases, close, name, number, tolerance};
 
 /// A case in group order.
 struct Batch {
-    /// Row of the case that each trajectory was.
+    /// Row of the case for each trajectory.
     order: Vec<usize>,
-    /// `[P][G]`: the plain sum of token rewards, masked ones included, as verl scores outcomes.
+    /// `[P][G]`: the plain sum of token rewards, including masked ones, as verl scores outcomes.
     rewards: Ragged<f64>,
     /// `[B][T]`.
     mask: Ragged<bool>,
@@ -24,7 +24,7 @@ struct Batch {
     token_rewards: Ragged<f64>,
 }
 
-/// Groups by ids, each with the rows that have it.
+/// Groups by ids, each with its rows.
 fn members(ids: &[f64]) -> Vec<Vec<usize>> {
     let mut distinct = ids.to_vec();
     distinct.sort_by(f64::total_cmp);
@@ -58,7 +58,7 @@ impl Batch {
         AdvantageBatch { token_rewards: Some(&self.token_rewards), ..self.columns() }
     }
 
-    /// Compares per-token numbers at unmasked tokens, each group with its own noise on top of the case's
+    /// Compares per-token numbers at unmasked tokens. Each group has its own noise in addition to the case's
     /// tolerance.
     fn compare(&self, case: &Value, field: &str, actual: &Ragged<f64>, noise: impl Fn(usize) -> f64) {
         let expected = tokens(case, &case["outputs"][field], &self.order);
@@ -95,8 +95,8 @@ fn tokens(case: &Value, field: &Value, order: &[usize]) -> Ragged<f64> {
     Ragged::from_rows(order.iter().map(|&i| rows.row(i)))
 }
 
-/// verl's `masked_whiten`: 1e-8 is added to the number of tokens and to the variance. Also gives what noise
-/// is multiplied by.
+/// verl's `masked_whiten`: 1e-8 is added to the number of tokens and to the variance. Also returns the factor
+/// of the noise.
 fn whiten(values: &Ragged<f64>, mask: &Ragged<bool>) -> (Ragged<f64>, f64) {
     let unmasked: Vec<f64> =
         values.values().iter().zip(mask.values()).filter(|(_, on)| **on).map(|(value, _)| *value).collect();
@@ -111,7 +111,7 @@ fn whiten(values: &Ragged<f64>, mask: &Ragged<bool>) -> (Ragged<f64>, f64) {
     (Ragged::from_rows(whitened), factor)
 }
 
-/// The product's whitening of these values is verl's but for the 1e-8 in the count.
+/// tamis' whitening of these values equals verl's except for the 1e-8 in the count.
 fn whitens_alike(
     case: &Value,
     values: &Ragged<f64>,
@@ -125,7 +125,7 @@ fn whitens_alike(
 
 const OUTCOME: [&str; 6] = ["group", "lengths", "mask", "padded_len", "reward", "token_reward"];
 
-/// Estimators that read outcomes only and give one number per trajectory.
+/// Estimators that read only outcomes and return one number per trajectory.
 fn outcome(
     file: &'static str,
     params: &[&str],
@@ -141,7 +141,7 @@ fn outcome(
         let sizes: Vec<usize> = batch.rewards.rows().map(<[f64]>::len).collect();
         let by_group = Ragged::from_lengths(result.values().to_vec(), &sizes).unwrap();
         if let Some(error) = case["outputs"]["error"].as_str() {
-            // A group of one: defined here, 0.
+            // A group of one: defined here as 0.
             assert!(error.contains("at least 2 samples"), "{}: {error}", name(&case));
             let mut singletons = by_group.rows().filter(|row| row.len() == 1).peekable();
             assert!(singletons.peek().is_some() && singletons.all(|row| row == [0.0]), "{}", name(&case));
@@ -182,8 +182,8 @@ fn verl_adv_grpo_vectorized() {
         &GRPO,
         |case| Box::new(grpo(case)),
         |case, batch, group| {
-            // The variance as a difference of squares in single precision: 1e-3 for a large mean, as the
-            // vectors' README has it, and nothing to compare where the spread drowns.
+            // The variance is a difference of squares in single precision: 1e-3 for a large mean, as in the
+            // vectors' README, and nothing to compare if that exceeds the spread.
             let noise = grpo_noise(case, batch, group);
             if !divides(case) || batch.rewards.row(group).len() == 1 {
                 noise
@@ -283,7 +283,7 @@ fn verl_adv_gdpo() {
         let sums = Gdpo { epsilon, whiten: false, singleton: SingletonAdvantage::Raw };
         let per_token = estimate(&sums, &columns).advantages.per_token(&batch.mask);
         let (whitened, factor) = whiten(&per_token, &batch.mask);
-        // Every trajectory's whitened advantage sees the noise of every group.
+        // Every trajectory's whitened advantage has the noise of every group.
         let mut total: f64 = 0.0;
         for rewards in if rewards.is_empty() { std::slice::from_ref(&batch.rewards) } else { &rewards } {
             let groups =
@@ -326,7 +326,7 @@ fn verl_adv_remax() {
             &["estimator"],
             &["group", "lengths", "mask", "padded_len", "reward_baseline", "token_reward"],
         );
-        // The vectors give each trajectory its own greedy reward, so that each is a prompt of its own.
+        // The vectors have one greedy reward per trajectory, so each trajectory is its own prompt.
         let greedy = numbers(&case["inputs"]["reward_baseline"]);
         let alone: Vec<Vec<usize>> = (0..greedy.len()).map(|i| vec![i]).collect();
         let batch = Batch::of(&case, &alone);

@@ -1,4 +1,4 @@
-//! Batches that the limit on rounds finds short, and what fills them.
+//! Batches that are short when the limit on rounds is reached, and the groups that fill them.
 
 use super::{Driver, Fate, metric, ready, scored, spent};
 use crate::filter::Verdict;
@@ -77,7 +77,7 @@ fn dropped_groups_fill_the_batch() {
         let rounds = rounds as f64;
         assert_eq!([of("trained"), of("kept_when_insufficient")], [2.0 * rounds; 2]);
         assert_eq!([of("dropped"), of("failed")], [rounds; 2]);
-        // The verdicts stay what they were.
+        // The verdicts stay unchanged.
         assert_eq!(metric(close, "train/filter_rate"), 0.5);
         assert_eq!(metric(close, "train/num_kept_prompts"), 2.0 * rounds);
         assert!(!names(close).contains(&"groups/duplicated".to_owned()));
@@ -89,7 +89,7 @@ fn dropped_groups_fill_the_batch() {
         let told = format!("; {} kept when insufficient; {} failed", 2.0 * rounds, rounds);
         assert!(line.contains("batch complete") && line.ends_with(&told), "{line}");
     }
-    // In the order of completion, where that fills batches.
+    // In order of completion, if that order fills batches.
     let completion =
         ScheduleSettings { order: FillOrder::Completion, ..settings(3, 4, 1, OnLimit::KeepDropped) };
     let mut driver = Driver::new(completion);
@@ -134,7 +134,7 @@ fn nothing_is_filled_where_nothing_was_kept_or_the_batch_is_full() {
         };
         assert_eq!((close.trained.len(), close.duplicated.len()), (0, 0));
         assert_eq!(close.report.accounting.dropped.groups, 4);
-        // What an attempt dropped is not there for the next.
+        // Groups dropped in one attempt are not available to the next.
         let commands = driver.first(4);
         let close = ready(&commands);
         assert_eq!(close.trained, ids(&[4, 5, 6, 7]));

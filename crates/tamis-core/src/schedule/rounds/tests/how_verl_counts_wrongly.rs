@@ -1,10 +1,10 @@
-//! Section 1.4 of the notes on verl, one test a defect.
+//! Section 1.4 of the notes on verl; one test per defect.
 
 use super::*;
 
-/// verl's `total_training_steps` counts generation batches, so the last step is never known, the last
-/// validation never happens and the progress bar stands at 18 %. Here steps are trained batches whatever they
-/// cost in rounds.
+/// verl's `total_training_steps` counts generation batches, so the last step is never recognised, the last
+/// validation is not done and the progress bar stops at 18 %. Here steps are trained batches, however many
+/// rounds they need.
 #[test]
 fn total_steps_are_training_steps() {
     let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
@@ -21,7 +21,7 @@ fn total_steps_are_training_steps() {
         assert_eq!((progress.steps, progress.rounds), (step, 4 * step));
         assert_eq!(progress.fraction(Some(3), None, 1000), Some(step as f64 / 3.0));
     }
-    // One finish, after the last step was trained, with the number of steps trained: verl labels the last
+    // One finish, after the last step was trained, with the number of trained steps. verl labels the last
     // checkpoint one too high.
     let commands = driver.begin();
     let [Command::Finish { why: RunEnd::TotalSteps, close }] = &commands[..] else { panic!("{commands:?}") };
@@ -39,7 +39,7 @@ fn the_end_of_the_last_epoch_is_announced() {
     assert_eq!(driver.rounds.progress().fraction(None, Some(1), 8), Some(1.0));
 }
 
-/// verl's last partial batch vanishes. Here it is counted, or trained on by choice.
+/// verl's last partial batch vanishes. Here it is counted, or trained on if so configured.
 #[test]
 fn the_last_partial_batch_is_accounted_for() {
     for (on_exhausted, trained, surplus) in
@@ -57,7 +57,7 @@ fn the_last_partial_batch_is_accounted_for() {
     }
 }
 
-/// verl keeps its partial batch over the end of an epoch; so does this, and the epoch's number follows the
+/// verl keeps its partial batch across the end of an epoch. So does this, and the epoch's number follows the
 /// prompts.
 #[test]
 fn groups_of_two_epochs_fill_one_batch() {

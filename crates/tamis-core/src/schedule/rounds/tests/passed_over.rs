@@ -1,13 +1,14 @@
-//! Epochs of a few groups, because something passes over most prompts.
+//! Epochs of few groups, because most prompts are passed over.
 
 use super::*;
 
-/// Rounds of four, of which five fill an epoch in which every prompt is taken.
+/// Rounds of four; five of them fill an epoch in which every prompt is taken.
 fn settings() -> ScheduleSettings {
     ScheduleSettings { num_prompts: Some(20), ..ScheduleSettings::verl(4, 4, 2, 0) }
 }
 
-/// Plays rounds of which so many groups are kept, until the run ends or wants no more; the last commands.
+/// Runs rounds that keep these numbers of groups until the run ends or asks for nothing more; returns the
+/// last commands.
 fn play(driver: &mut Driver, kept: &[usize]) -> Vec<Command> {
     let mut commands = Vec::new();
     for &kept in kept {
@@ -47,17 +48,17 @@ fn short_epochs_end_a_run_when_as_many_groups_were_judged_as_there_are_prompts()
 
 #[test]
 fn a_kept_group_begins_the_count_anew() {
-    // A group that is kept now and then is signal, however few groups an epoch has.
+    // A group that is kept now and then is a signal, however few groups an epoch has.
     let mut driver = Driver::with_data(settings(), 2);
     let rounds: Vec<usize> = (0..400).map(|round| usize::from(round % 4 == 0)).collect();
     assert_eq!(cause(&play(&mut driver, &rounds)), None);
     assert_eq!((driver.rounds.progress().steps, driver.rounds.progress().epoch > 700), (25, true));
-    // Twenty in a row, and no less. A round has two epochs.
+    // Twenty in a row, and not fewer. A round has two epochs.
     let mut driver = Driver::with_data(settings(), 2);
     let rounds: Vec<usize> = [1].into_iter().chain([0; 10]).collect();
     let commands = play(&mut driver, &rounds);
     assert_eq!(cause(&commands), Some(StopCause::EpochWithoutKept { epoch: 11, epochs: 11 }));
-    // A later epoch of the round that ends the last one keeps a group.
+    // A later epoch of the round in which the last of them ends keeps a group.
     let mut driver = Driver::with_data(settings(), 3);
     let mut commands = play(&mut driver, &[0; 5]);
     commands = driver.round(&commands, |place| if place == 3 { Fate::Mixed } else { Fate::Wrong });
@@ -75,7 +76,7 @@ fn a_short_last_epoch_is_no_want_of_signal() {
     };
 }
 
-/// The same where the run has not kept a single group: there is nothing to call done.
+/// The same if the run has not kept a single group: it has nothing to finish with.
 #[test]
 fn a_run_that_never_kept_a_group_has_a_diagnosis() {
     let of = |total_epochs, per_epoch, kept: &[usize]| {
@@ -89,7 +90,8 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
         let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
         assert_eq!(diagnosis.tally.groups, epochs * per_epoch as u64);
     }
-    // A step that is given up for an empty round, or for data that are over, is none that was trained.
+    // A step that is abandoned because of an empty round, or because the data ended, does not count as
+    // trained.
     for skips in [
         ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 100, ..settings() },
         ScheduleSettings { on_exhausted: OnExhausted::UsePartial, max_skipped_steps: 100, ..settings() },
@@ -99,7 +101,8 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
         let is_told = matches!(cause(&commands), Some(StopCause::EpochWithoutKept { .. }));
         assert!(is_told, "{commands:?}");
     }
-    // One group of the first epoch was kept: the data end before the batch is full, and that is said as ever.
+    // One group of the first epoch was kept: the data end before the batch is full, and that is reported as
+    // usual.
     let commands = of(2, 4, &[1, 0]);
     assert!(
         matches!(commands.last(), Some(Command::Finish { why: RunEnd::TotalEpochs, .. })),
@@ -124,7 +127,7 @@ fn groups_that_are_given_up_do_not_count() {
     assert_eq!(driver.rounds.progress().steps, 20);
 }
 
-/// A state of before epochs were counted together is gone on from.
+/// A state from before epochs were counted together can be continued.
 #[test]
 fn an_older_state_is_read() {
     let mut driver = Driver::with_data(settings(), 6);
