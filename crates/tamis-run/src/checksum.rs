@@ -1,7 +1,7 @@
 //! Cyclic redundancy checks of the two polynomials that our files use.
 //!
-//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal and checkpoints; [`crc32c`] (Castagnoli) is
-//! what TFRecord framing asks for.
+//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal and checkpoints; [`crc32c`]
+//! (Castagnoli) is the one of TFRecord framing.
 
 /// CRC-32 (IEEE 802.3, reflected polynomial `0xEDB8_8320`) of some bytes.
 ///

@@ -47,7 +47,7 @@ pub enum JournalError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The file begins otherwise than a journal does.
+    /// The file does not begin like a journal.
     #[error("read `{}`: not a journal of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)", path.display())]
     NotAJournal {
         /// The file.
@@ -234,8 +234,8 @@ impl Journal {
         Ok((Self { disk: disk.clone(), file, policy, head }, Recovered { from, records, cut }))
     }
 
-    /// As [`Journal::open`], records that are JSON; each with its position. A record of another form is an
-    /// error.
+    /// Like [`Journal::open`], for JSON records; each with its position. A record that is not this JSON
+    /// is an error.
     pub fn open_json<T: DeserializeOwned>(
         disk: &Disk,
         path: &Path,
@@ -352,9 +352,9 @@ fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
     Some((record, u32::from_le_bytes([c0, c1, c2, c3])))
 }
 
-/// Whether a whole record begins anywhere behind the one at the beginning, which is not whole. Its length may
-/// be what is damaged, so every byte is looked at. Few look like a length: payloads are text, and four
-/// characters are a number beyond any journal. If something else has many that do, it is no torn tail either.
+/// Whether a whole record begins anywhere behind the first one, which is not whole. Its length may be
+/// damaged, so every byte is tried. Few look like a length: payloads are text, and four characters are
+/// a number beyond any journal. If a file has many that do, it is not a torn tail either.
 fn is_followed(bytes: &[u8]) -> bool {
     let mut budget = 64 * bytes.len() as u64 + (1 << 20);
     for start in 1..bytes.len() {
@@ -385,7 +385,7 @@ mod tests {
         for number in 0..40 {
             journal.append(&record(number)).expect("append");
             positions.push(journal.position());
-            // What goes is at least as much as what stays.
+            // At least as much is removed as is kept.
             if number % 10 == 9 {
                 let from = positions[usize::from(number) - 3];
                 let before = std::fs::metadata(&path).expect("file").len();
@@ -475,7 +475,7 @@ mod tests {
                 Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("open");
             let whole = [21, 29, 337].iter().filter(|&&end| end <= length).count();
             assert_eq!(payloads(&recovered), three()[..whole], "{length} bytes");
-            // What is appended then is found again.
+            // Records appended after that are found again.
             journal.append(b"after").expect("append");
             let (_, recovered) =
                 Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("open");
@@ -500,7 +500,7 @@ mod tests {
                 assert!(matches!(open(end), Err(JournalError::NotAJournal { .. })));
                 continue;
             }
-            // What a checkpoint holds is not looked at.
+            // Records before the checkpoint's position are not checked.
             let (_, recovered) = open(end).expect("whole from there on");
             assert_eq!((recovered.records, recovered.cut), (Vec::new(), 0));
             assert_eq!(std::fs::read(&path).expect("read"), damaged, "nothing is cut");

@@ -63,8 +63,8 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Steps whose checkpoints are removed. `scores` may lack steps and hold steps without checkpoint; NaN is
-    /// no score. Of equal scores the earlier step is the better one.
+    /// Steps whose checkpoints are removed. `scores` may lack steps and contain steps without
+    /// checkpoint; NaN counts as no score. Among equal scores the earlier step is better.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -120,8 +120,8 @@ impl RunDirectory {
         let steps: Vec<u64> = self.list_checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
         let removed = keep.select_removed(&steps, scores);
         for &step in &removed {
-            // Removing a folder takes many operations: under another name, a half-removed one is not taken
-            // for complete.
+            // Removing a folder takes many operations. Under another name, a half-removed folder cannot
+            // look complete.
             let leaving = with_ending(&self.checkpoint(step), UNFINISHED);
             self.disk().remove_folder(&leaving)?;
             self.disk().rename(&self.checkpoint(step), &leaving)?;

@@ -51,12 +51,12 @@ pub enum RunDirectoryError {
         /// The process, if its number could be read.
         process: Option<u32>,
     },
-    /// There is no run at this path.
+    /// This path is not a run.
     #[error("open the run `{}`: {reason}", path.display())]
     NotARun {
         /// The path.
         path: PathBuf,
-        /// The entry that is there instead.
+        /// What was found instead.
         reason: &'static str,
     },
     /// The folder was removed or moved while the run worked in it.

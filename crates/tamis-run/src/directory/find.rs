@@ -13,8 +13,8 @@ fn is_run(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
 }
 
-/// The newest run: this folder if it is one itself, otherwise the one in `runs` whose `run.log` was written
-/// last, or else the one in this folder.
+/// The newest run: this folder if it is a run, otherwise the one in `runs` whose `run.log` was written
+/// last, otherwise such a one in this folder.
 pub fn newest() -> Option<PathBuf> {
     let here = Path::new(".");
     if is_run(here) {
@@ -24,7 +24,7 @@ pub fn newest() -> Option<PathBuf> {
     let newest_in = |folder: &str| {
         let runs = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
         let dated = runs.filter(|run| is_run(run)).filter_map(|run| Some((written(&run)?, run)));
-        // Of two in one tick of the clock the last by name, so that the answer is always the same.
+        // If two have the same time, the last by name, so that the answer is always the same.
         dated.max().map(|(_, run)| run)
     };
     newest_in(RUNS).or_else(|| newest_in("."))

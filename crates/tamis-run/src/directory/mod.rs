@@ -77,7 +77,7 @@ pub fn free_name(parent: &Path, name: &str) -> Result<String, RunDirectoryError>
     name_from(parent, name, 1).map(|(name, _)| name)
 }
 
-/// As [`free_name`], from a number on, with the number.
+/// Like [`free_name`] from a number on; also returns the number.
 fn name_from(parent: &Path, name: &str, first: u64) -> Result<(String, u64), RunDirectoryError> {
     if !is_name(name) {
         return Err(RunDirectoryError::Name { name: name.to_owned() });
@@ -91,7 +91,7 @@ fn name_from(parent: &Path, name: &str, first: u64) -> Result<(String, u64), Run
                 parent: parent.to_owned(),
             });
         }
-        // A link that leads nowhere is there too.
+        // A dangling link counts as existing.
         if parent.join(&folder).symlink_metadata().is_err() {
             return Ok((folder, number));
         }
@@ -134,7 +134,7 @@ const EVALUATIONS: &str = "evaluations";
 const CHECKPOINTS: &str = "checkpoints";
 /// Name of the resolved configuration in the run directory.
 pub const CONFIG: &str = "config.yaml";
-/// The same as it was last in force.
+/// The same configuration as it was last in force.
 const IN_FORCE: &str = ".config.yaml";
 const CHECKPOINTED: &str = "checkpointed";
 const LOCK: &str = "run.lock";
@@ -150,7 +150,7 @@ pub struct RunDirectory {
     disk: Disk,
     // Dropped with the directory, which frees the lock; the system frees it when the process dies.
     lock: File,
-    // What was not there when the run was opened, and is made anew.
+    // Files that were missing when the run was opened, and are made anew.
     missing: Vec<&'static str>,
 }
 
@@ -597,7 +597,8 @@ fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
         .collect()
 }
 
-/// Takes the directory's lock and leaves our process number in it for whoever is refused.
+/// Takes the directory's lock and writes our process number into it, for the message to another
+/// process.
 fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     let path = folder.join(LOCK);
     let failed = |cause| DiskError::new(DiskOperation::Lock, &path, cause);

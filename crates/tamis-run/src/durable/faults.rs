@@ -23,8 +23,8 @@ pub enum DiskFault {
     /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder
     /// was not flushed.
     PowerLoss,
-    /// As [`DiskFault::PowerLoss`], except that the creations and renames happened to reach the device: a
-    /// file renamed before its content was flushed is there and empty.
+    /// Like [`DiskFault::PowerLoss`], except that creations and renames reached the device: a file
+    /// renamed before its content was flushed exists and is empty.
     PowerLossAfterRename,
 }
 
@@ -161,7 +161,7 @@ impl Faults {
         self.volatile().flushed.entry(path.to_owned()).or_insert(length);
     }
 
-    /// Remembers what a rename will replace.
+    /// Records the file that a rename will replace.
     pub(super) fn note_rename(&self, from: &Path, to: &Path) {
         let replaced = std::fs::read(to).ok();
         self.volatile().renaming =

@@ -1,10 +1,10 @@
 //! Files that survive a crash.
 //!
-//! Everything a run writes goes through a [`Disk`]. A whole file is written beside its final name, flushed to
-//! the device, renamed over it and the folder flushed ([`Disk::write_file`]), so that a reader, after a crash
-//! at any instant, finds either the old file or the new one. Logs grow through an [`AppendFile`], which takes
-//! a half-written tail back. A `Disk` is a handle that is cheap to clone; [`Disk::with_fault`] gives one that
-//! fails at its k-th operation, for the tests of all that writes.
+//! A run writes all its files through a [`Disk`]. A whole file is written beside its final name,
+//! flushed to the device and renamed over it, and the folder is flushed ([`Disk::write_file`]). So
+//! after a crash at any instant a reader finds either the old file or the new one. Logs grow through an
+//! [`AppendFile`], which removes a half-written tail. A `Disk` is a handle that is cheap to clone;
+//! [`Disk::with_fault`] returns one that fails at its k-th operation, for tests.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -38,7 +38,7 @@ pub enum DiskOperation {
     Cut,
     /// Remove a file or folder.
     Remove,
-    /// Open a file that is there.
+    /// Open an existing file.
     Open,
     /// Read a file or list a folder.
     Read,
@@ -83,7 +83,7 @@ impl DiskError {
         Self { operation, path: path.to_owned(), cause }
     }
 
-    /// Whether there was no space left.
+    /// Whether the disk was full.
     pub fn is_full(&self) -> bool {
         matches!(self.cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
@@ -117,7 +117,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The file system as it is.
+    /// The real file system.
     pub fn new() -> Self {
         Self::default()
     }
@@ -169,14 +169,14 @@ impl Disk {
         self.write_file_with(path, |writer| writer.write_all(bytes))
     }
 
-    /// As [`Disk::write_file`], for a file that other processes of this machine may write at the same time:
-    /// it is one's whole content or another's.
+    /// Like [`Disk::write_file`], for a file that other processes of this machine may write at the same
+    /// time: it ends up with the whole content of one of them.
     pub fn write_shared_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
         let temporary = temporary_beside(path, &format!(".{}", std::process::id()));
         self.write_through(&temporary, path, |writer| writer.write_all(bytes))
     }
 
-    /// As [`Disk::write_file`], the content streamed by `fill` (buffered, 1 MiB).
+    /// Like [`Disk::write_file`], with the content streamed by `fill` (buffered, 1 MiB).
     pub fn write_file_with(
         &self,
         path: &Path,
@@ -195,7 +195,7 @@ impl Disk {
             .fill_and_sync(temporary, fill)
             .and_then(|()| self.rename(temporary, path))
             .map_err(|error| {
-                // A person knows the file by its final name.
+                // The user knows the file by its final name.
                 if error.path == temporary { DiskError { path: path.to_owned(), ..error } } else { error }
             });
         if outcome.is_err() {
@@ -260,7 +260,7 @@ impl Disk {
         }
         self.create_folder(parent(path))?;
         match self.create_new_folder(path) {
-            // Someone else was faster; the folder is there, which is what was asked for.
+            // Another process was faster; the folder exists, as requested.
             Err(error) if error.cause.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             other => other,
         }
@@ -272,12 +272,12 @@ impl Disk {
         self.sync_folder(parent(path))
     }
 
-    /// Removes a file; one that is not there is no error.
+    /// Removes a file; a missing one is not an error.
     pub fn remove_file(&self, path: &Path) -> Result<(), DiskError> {
         self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_file(path)))
     }
 
-    /// Removes a folder with its content; one that is not there is no error.
+    /// Removes a folder with its content; a missing one is not an error.
     pub fn remove_folder(&self, path: &Path) -> Result<(), DiskError> {
         self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
     }
@@ -359,14 +359,14 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Cuts the file back to `length` bytes, for the last of them to be written anew.
+    /// Cuts the file back to `length` bytes, so that its end can be rewritten.
     pub fn cut(&mut self, length: u64) -> Result<(), DiskError> {
         self.disk.perform(DiskOperation::Cut, &self.path, || self.file.set_len(length))?;
         self.length = self.length.min(length);
         Ok(())
     }
 
-    /// Flushes what was appended to the device.
+    /// Flushes the appended bytes to the device.
     pub fn sync(&mut self) -> Result<(), DiskError> {
         self.disk.sync_file(&self.path, &self.file)
     }
@@ -399,8 +399,8 @@ impl Write for Gate<'_> {
                 Ok(written)
             }
             Decision::Short => {
-                // What the system does when space runs out in the middle: this write is cut short, the next
-                // one fails.
+                // As the system does when space runs out in the middle: this write is cut short, and
+                // the next one fails.
                 let half = bytes.len().div_ceil(2);
                 self.file.write_all(&bytes[..half])?;
                 faults.after(DiskOperation::Write, self.path);
@@ -415,7 +415,7 @@ impl Write for Gate<'_> {
     }
 }
 
-/// Ending of what is not complete yet: a file or folder of this name may be removed by whoever holds the run.
+/// Ending of unfinished files and folders: the process that holds the run may remove them.
 pub const UNFINISHED: &str = ".tmp";
 
 /// `.NAME.tmp`, or with a mark of who writes it `.NAME.MARK.tmp`.

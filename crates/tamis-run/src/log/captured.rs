@@ -1,4 +1,4 @@
-//! What a console writes, for tests.
+//! The output of a console, for tests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

@@ -138,7 +138,7 @@ fn plain(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
 
-/// With a power of ten: `1.0e-6`; 0 as it is.
+/// A number with a power of ten: `1.0e-6`; 0 stays `0`.
 fn power(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
 }
@@ -194,7 +194,7 @@ mod tests {
         );
         view.old_logprobs = None;
         view.learning_rate = Some(0.0);
-        // What is zero is left out, and so is a population that is the same.
+        // Zeros are left out, and so is a population equal to the other.
         view.generated_reward = None;
         (view.zero_advantage, view.dropped, view.truncated, view.rounds) =
             (Some(0.0), Some(0.0), Some(0.0), 1);

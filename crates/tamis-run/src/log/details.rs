@@ -5,7 +5,7 @@ use crate::metrics::timings::Span;
 /// Details of a step, for the loggers that show them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepDetails {
-    /// Distributions by name, as they are logged.
+    /// Distributions by logged name.
     pub distributions: Vec<(&'static str, Histogram)>,
     /// Completions of the step.
     pub samples: Vec<SampleText>,
@@ -13,7 +13,7 @@ pub struct StepDetails {
     pub spans: Vec<Span>,
 }
 
-/// A completion to be read by a person.
+/// A completion to read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleText {
     /// The prompt as the policy sees it.

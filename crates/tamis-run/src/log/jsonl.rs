@@ -1,13 +1,13 @@
 //! `metrics.jsonl`: one JSON object a line for each step.
 //!
-//! `{"step":12,"critic/rewards/mean":0.53,...}`, the names in the order of the step. JSON has no infinities
-//! and no NaN: NaN (no value) is `null`, infinities are the strings `"Infinity"` and `"-Infinity"`, so that a
-//! divergence is not taken for a missing value. Numbers are the shortest decimals that read back as the same
-//! f64.
+//! `{"step":12,"critic/rewards/mean":0.53,...}`, the names in the order of the step. JSON has no
+//! infinities and no NaN: NaN (no value) is `null`, infinities are the strings `"Infinity"` and
+//! `"-Infinity"`, so that a divergence does not look like a missing value. Numbers are the shortest
+//! decimals that read back as the same f64.
 //!
-//! A step has one row. What comes later of the last one (the validation at the end of a run that its data
-//! ended) is added to its row, which is then written anew; so a checkpoint records the file's length before
-//! the last row, and the row itself.
+//! A step has one row. Later figures of the last step (the validation after the data has ended the run)
+//! are added to its row, which is rewritten. So a checkpoint records the file's length before the last
+//! row, and the row itself.
 
 use std::path::Path;
 
@@ -111,7 +111,7 @@ pub(super) fn number(value: f64) -> Value {
     )
 }
 
-/// A line that is no object of metrics.
+/// A line that is not an object of metrics.
 #[derive(Debug, thiserror::Error)]
 #[error("read line {line} of the metrics")]
 pub struct LineError {
@@ -122,8 +122,8 @@ pub struct LineError {
     pub cause: serde_json::Error,
 }
 
-/// The text of a `metrics.jsonl` without the fields that depend on the clock: two runs of one seed on one
-/// machine agree on it, byte for byte.
+/// The text of a `metrics.jsonl` without the fields that depend on the clock: two runs with the same
+/// seed on one machine agree on it, byte for byte.
 pub fn without_wall_clock(text: &str) -> Result<String, LineError> {
     let mut kept = String::with_capacity(text.len());
     for (place, line) in text.lines().enumerate() {
@@ -193,7 +193,7 @@ mod tests {
             let mut logger = JsonlLogger::open(&disk, &path).expect("open").continue_after(Some(&row));
             logger.amend(2, &one("loss", 3.0)).expect("amend");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
-            // What belongs to no row that can be added to is a row of its own.
+            // Figures that belong to no open row get their own.
             logger.amend(3, &one("loss", 1.0)).expect("amend");
             logger.amend(3, &one("actor/lr", 2.0)).expect("amend");
             let longer = format!("{whole}{{\"step\":3,\"loss\":1.0,\"actor/lr\":2.0}}\n");

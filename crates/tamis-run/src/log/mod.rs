@@ -1,9 +1,9 @@
-//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console; and hands them
-//! to Weights & Biases, MLflow, Trackio, Prometheus and collectors of OpenTelemetry.
+//! Writes the metrics of each step to `metrics.jsonl`, TensorBoard's event files and the console, and
+//! passes them to Weights & Biases, MLflow, Trackio, Prometheus and collectors of OpenTelemetry.
 //!
-//! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
-//! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that hand
-//! figures to somebody else never stop or slow a run: they warn once, and count what they lose.
+//! [`Loggers`] passes each step to every logger. Loggers of files record their position at a checkpoint
+//! ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that send
+//! figures elsewhere never stop or slow a run: they warn once, and count what they lose.
 
 use self::details::StepDetails;
 use crate::directory::LogPositions;
@@ -107,7 +107,7 @@ pub trait Logger: Send {
     /// Announces the end of the run, without waiting; nothing is logged after it.
     fn begin_close(&mut self, _ending: RunEnding) {}
 
-    /// Waits, as long as it may, for what is not delivered yet.
+    /// Waits for outstanding deliveries, within its time limit.
     fn finish_close(&mut self) {}
 
     /// Flushes what was written to the device and records the lengths of the logger's files.
@@ -160,8 +160,8 @@ impl Loggers {
         self.each(|logger| logger.log_details(step, details))
     }
 
-    /// Ends every logger: waits for what is not delivered yet, for all of them together as long as the most
-    /// patient one may.
+    /// Ends every logger. Waits for all outstanding deliveries together, at most for the longest of the
+    /// loggers' time limits.
     pub fn close(&mut self, ending: RunEnding) {
         self.loggers.iter_mut().for_each(|logger| logger.begin_close(ending));
         self.loggers.iter_mut().for_each(|logger| logger.finish_close());

@@ -23,7 +23,7 @@ use crate::metrics::timings::{STEP, Span};
 /// Whether this build sends spans.
 pub const IS_BUILT: bool = cfg!(feature = "otlp");
 
-/// Longest time of one request.
+/// Time limit of one request.
 #[cfg(feature = "otlp")]
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -54,7 +54,7 @@ impl OtlpLogger {
     }
 }
 
-/// What sends the body of a request.
+/// The function that sends the body of a request.
 #[cfg(feature = "otlp")]
 fn sender(
     endpoint: &str,

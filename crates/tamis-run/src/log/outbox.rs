@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::progress::Console;
 
-/// What waits at most.
+/// Limits of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
     pub(super) records: usize,
-    /// Bytes of them all.
+    /// Bytes of all records.
     pub(super) bytes: usize,
 }
 

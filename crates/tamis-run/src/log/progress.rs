@@ -33,7 +33,7 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// How a line looks on a terminal.
+/// The look of a line on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
     /// Shown if all is to be shown.
@@ -62,7 +62,7 @@ struct Inner {
     started: Instant,
     // When `done` was reached.
     reached: Instant,
-    // What is being done, in words; empty between two steps.
+    // The present activity, in words; empty between two steps.
     stage: String,
 }
 
@@ -184,13 +184,13 @@ impl Console {
         self.inner().log(level, &visible(text));
     }
 
-    /// From now on the steps of this session are timed: what came before them (a warm start, a validation) is
-    /// no part of their pace.
+    /// Starts the clock of this session's steps: earlier work (a warm start, a validation) does not
+    /// count towards their pace.
     pub fn steps_begin(&self) {
         self.inner().started = Instant::now();
     }
 
-    /// Shows what is being done, beside the bar.
+    /// Shows the present activity beside the bar.
     pub fn stage(&self, name: &str) {
         let mut inner = self.inner();
         inner.stage = visible(name);

@@ -209,7 +209,7 @@ impl Server {
                     return;
                 }
                 match connection {
-                    // One that goes away in the middle of its request is no trouble of the run.
+                    // A client that leaves in the middle of its request does not matter to the run.
                     Ok(connection) => drop(answer(&connection, &families)),
                     // Out of file descriptors, it would find that out again and again.
                     Err(_) => std::thread::sleep(PATIENCE),
@@ -267,7 +267,7 @@ fn answer(connection: &TcpStream, families: &Mutex<Families>) -> std::io::Result
     let request = Until(connection, Instant::now() + PATIENCE);
     let mut lines = BufReader::new(request.take(LONGEST_REQUEST)).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
-    // The headers are read to their end, or the answer could be cut off with what is left of them.
+    // The headers are read to their end; otherwise unread bytes could cut the answer off.
     for line in lines {
         if line?.is_empty() {
             break;

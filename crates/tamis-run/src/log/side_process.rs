@@ -44,7 +44,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest wait for the exit status of a process that has closed its output.
 const STATUS: Duration = Duration::from_secs(1);
 
-/// What is sent of a step, and how long its end is waited for.
+/// What is sent for each step, and the time limit at the end.
 #[derive(Debug, Clone, Copy)]
 pub struct SideProcessSettings {
     /// Name of the logger, as in `run.loggers`.
@@ -263,7 +263,7 @@ impl Logger for SideProcessLogger {
         if let Some(process) = &process {
             process.end();
         }
-        // What has left its group may hold its pipes open, which is not waited for.
+        // A process outside the group may hold the pipes open, which is not waited for.
         let last = Instant::now() + LAST_WORDS;
         self.outbox.wait(last);
         if let Some(process) = process {
@@ -392,13 +392,13 @@ mod tests {
         assert!(text.contains(stopped), "{text}");
     }
 
-    /// What a wrapper around the interpreter leaves behind.
+    /// Like a process that a wrapper around the interpreter leaves behind.
     #[test]
     fn what_holds_the_pipes_of_a_process_that_is_gone_is_not_waited_for() {
         let folder = tempfile::tempdir().expect("folder");
         let left = folder.path().join("left");
-        // In the background a shell gives it another input, so it has the pipe under another number. In a
-        // session of its own it is not killed.
+        // A shell gives a background process another input, so it has the pipe under another number. In
+        // its own session it is not killed.
         let held = format!("setsid sh -c 'echo $$ > {}; exec sleep 1000' <&3 &", left.display());
         let script = format!("exec 3<&0 4> /dev/null; {held} {TAKE}");
         let (screen, mut logger) = start(&script, Duration::from_secs(1000));

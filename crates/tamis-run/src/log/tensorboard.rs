@@ -1,13 +1,14 @@
 //! TensorBoard event files, written by hand.
-//! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`, masked
-//! CRC-32C of them (all little endian). An `Event` is a protobuf message: wall time (field 1, double), step
-//! (2, varint) and one of file version (3), summary (5) or session log (7). A summary holds values (1) of tag
-//! (1) and number (2, float), or of a histogram (5) or a tensor (8) with the plug-in that shows it (9). The
-//! first event of a file names the version `brain.Event:2`.
 //!
-//! A resumed run begins a new file that opens with a session start at its first step: a TensorBoard that is
-//! running drops what it had read from that step on, and one that starts later finds the older file cut back
-//! already.
+//! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`,
+//! masked CRC-32C of them (all little endian). An `Event` is a protobuf message: wall time (field 1,
+//! double), step (2, varint) and one of file version (3), summary (5) or session log (7). A summary
+//! holds values (1) of tag (1) and number (2, float), or of a histogram (5) or a tensor (8) with the
+//! plug-in that shows it (9). The first event of a file names the version `brain.Event:2`.
+//!
+//! A resumed run begins a new file that opens with a session start at its first step. A running
+//! TensorBoard then drops the later steps that it had read; one that starts afterwards finds the older
+//! file already cut back.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -199,7 +200,7 @@ fn histogram_value(tag: &str, histogram: &Histogram) -> Message {
     }
     let packed =
         |values: &mut dyn Iterator<Item = f64>| -> Vec<u8> { values.flat_map(f64::to_le_bytes).collect() };
-    // The first bucket of a reader begins at the lowest number: an empty one before ours gives it an edge.
+    // A reader's first bucket begins at the lowest number: an empty one before ours gives it an edge.
     content.bytes(6, &packed(&mut histogram.edges.iter().copied()));
     let counts = histogram.counts.iter().map(|&count| count as f64);
     content.bytes(7, &packed(&mut std::iter::once(0.0).chain(counts)));
@@ -229,7 +230,7 @@ fn text_value(tag: &str, markdown: &str) -> Message {
     value
 }
 
-/// A completion as Markdown. Its texts are indented, so that nothing in them is taken for Markdown.
+/// A completion as Markdown. Its texts are indented, so that no part of them is read as Markdown.
 fn sample_markdown(sample: &SampleText) -> String {
     let indented = |text: &str| -> String { text.lines().flat_map(|line| ["    ", line, "\n"]).collect() };
     let reward = sample.reward.map_or_else(|| "unscored".to_owned(), |reward| format!("reward {reward}"));
@@ -367,7 +368,7 @@ pub(super) mod tests {
         found
     }
 
-    /// As `masked_crc32c` of the package tensorboard 2.21 gives them.
+    /// Values of `masked_crc32c` of the package tensorboard 2.21.
     #[test]
     fn masking() {
         assert_eq!(mask_checksum(crc32c(&[0; 8])), 0x0798_0329);

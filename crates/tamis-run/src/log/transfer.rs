@@ -76,7 +76,7 @@ impl Transfer {
         });
     }
 
-    /// So many bytes are there now.
+    /// Sets the number of bytes that have arrived.
     pub fn at(&self, bytes: u64) {
         let mut inner = self.inner();
         if let Some(bar) = &inner.bar {

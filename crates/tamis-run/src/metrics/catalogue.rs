@@ -43,11 +43,11 @@ pub struct Definition {
     pub unit: &'static str,
     /// Meaning of the metric, in a sentence of a cell's length.
     pub meaning: &'static str,
-    /// Whose name it is.
+    /// The library that the name comes from.
     pub source: MetricSource,
-    /// The metric whose value it repeats.
+    /// The metric that it repeats.
     pub alias_of: Option<&'static str>,
-    /// Whether it depends on the clock, so that two runs of one seed differ in it.
+    /// Whether it depends on the clock, so that two runs with the same seed differ in it.
     pub wall_clock: bool,
 }
 

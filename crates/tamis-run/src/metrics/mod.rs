@@ -1,8 +1,8 @@
 //! The metrics of one step, by name.
 //!
-//! Data flows one way: the step computes numbers (batch, objective, [`timings`]), sets them here under a
-//! name that the [`catalogue`] defines, [`Metrics::add_aliases`] repeats some under the name that TRL's users
-//! know, and the [loggers](crate::log) write them.
+//! Data flows one way. The step computes numbers (batch, objective, [`timings`]) and sets them here
+//! under a name that the [`catalogue`] defines. [`Metrics::add_aliases`] repeats some under the name
+//! that TRL's users know, and the [loggers](crate::log) write them.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl Metrics {
         }
     }
 
-    /// Sets all of them.
+    /// Sets several metrics.
     pub fn extend<N: Into<String>>(&mut self, named: impl IntoIterator<Item = (N, f64)>) {
         for (name, value) in named {
             self.set(name, value);

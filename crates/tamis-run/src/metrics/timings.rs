@@ -70,8 +70,8 @@ impl Timings {
         self.add_sum(stage, time);
     }
 
-    /// Adds time that is a sum over what ran side by side (`reward`) or in between (`wire`): it is no stretch
-    /// of the step.
+    /// Adds time that is a sum over parallel work (`reward`) or over short calls (`wire`): it is not an
+    /// interval of the step.
     pub fn add_sum(&mut self, stage: &'static str, time: Duration) {
         match self.stages.iter_mut().find(|(name, _)| *name == stage) {
             Some((_, sum)) => *sum += time,

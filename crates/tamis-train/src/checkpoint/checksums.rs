@@ -31,7 +31,7 @@ pub enum Coverage {
     ForUse,
 }
 
-/// A checkpoint is not as it was written.
+/// A checkpoint has changed since it was written.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ChecksumError(#[from] Fault);
@@ -124,12 +124,12 @@ impl<'a> SummedFolder<'a> {
         Self::with(disk, root, Vec::new())
     }
 
-    /// With files that are in it already.
+    /// With files that it already contains.
     pub(crate) fn with(disk: &'a Disk, root: &'a Path, files: Vec<SavedFile>) -> Self {
         Self { disk, root, files }
     }
 
-    /// What was written, for [`Self::with`]; no checksums are.
+    /// The files written so far, for [`Self::with`]; no checksums are written.
     pub(crate) fn into_files(self) -> Vec<SavedFile> {
         self.files
     }
@@ -162,7 +162,7 @@ impl<'a> SummedFolder<'a> {
     }
 }
 
-/// Sums up what passes through to `out`.
+/// Computes the checksum of the bytes that pass through to `out`.
 struct Summed<'a> {
     out: &'a mut (dyn Write + Send),
     hasher: &'a mut crc32fast::Hasher,
@@ -182,8 +182,8 @@ impl Write for Summed<'_> {
     }
 }
 
-/// The folder whose checksums know the files of a folder, and what their names begin with there: the folder
-/// itself, or the checkpoint that it is a part of.
+/// The folder with the checksums of a folder, and the prefix of its names there: the folder itself, or
+/// the checkpoint that it is a part of.
 fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
     if folder.join(CHECKSUMS).exists() {
         return Some((folder, String::new()));
@@ -384,7 +384,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever bit of whatever file flips, the folder does not pass.
+        /// Any flipped bit of any file is found.
         #[test]
         fn every_flipped_bit_is_found(file in 0..4_usize, at: prop::sample::Index, bit in 0..8_u8) {
             let folder = tempfile::tempdir().unwrap();

@@ -94,16 +94,16 @@ pub enum SaveError {
     },
 }
 
-/// What to do with a model of an architecture that the native engine does not know.
+/// The fix for a model of an architecture that the native engine does not support.
 pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.backend=torch`), and are sampled from there \
      (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)";
 
-/// What to do with a checkpoint whose weights its learner keeps elsewhere.
+/// The fix for a checkpoint whose weights its learner keeps elsewhere.
 pub(crate) const WEIGHTS_ELSEWHERE: &str = "the run goes on with the learner that saved it (`--resume`, `learner.url`); \
      docs/learners.md says how to fetch the weights";
 
 impl SaveError {
-    /// Whether the native engine does not know the architecture of what was to be read.
+    /// Whether the native engine does not support the model's architecture.
     pub fn is_other_architecture(&self) -> bool {
         matches!(self, Self::Weights(error) if is_other_architecture(error))
     }
@@ -254,7 +254,7 @@ pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, 
     let mut note = |key: serde_ignored::Path<'_>| {
         unknown.get_or_insert_with(|| key.to_string());
     };
-    // Of the text, in which numbers have all their digits.
+    // From the text, in which numbers have all their digits.
     let mut text = serde_json::Deserializer::from_slice(&bytes);
     let read = serde_ignored::deserialize(&mut text, &mut note).map_err(failed)?;
     match unknown {

@@ -44,11 +44,11 @@ impl StepBatch {
 
 /// The groups that a step trains on, as its passes and its updates read them.
 pub(crate) struct TrainedGroups<'a> {
-    /// As they were collected, in batch order \[P\].
+    /// Their records in batch order \[P\].
     pub(crate) records: &'a [Record],
     /// The groups \[P\].
     pub(crate) groups: Vec<&'a Group>,
-    /// Their trajectories as a learner takes them \[B\].
+    /// Their trajectories as learner sequences \[B\].
     pub(crate) sequences: Vec<LearnerSequence<'a>>,
     /// Rewards as they are compared `[P][G]`; NaN for a member that is not compared.
     pub(crate) rewards: Ragged<f64>,
@@ -71,8 +71,8 @@ impl<'a> TrainedGroups<'a> {
     }
 }
 
-/// Those of some records whose generation ended in a step: what an earlier one kept was counted in that, and
-/// a copy with what it is a copy of.
+/// The records among these whose generation ended in the given step. A record that an earlier step kept
+/// was counted there, and a copy is counted with its original.
 pub(crate) fn generated_records<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
     let is_new = |record: &&Record| record.kept_in.is_none_or(|kept_in| kept_in == step);
     let is_generated = |record: &&Record| !record.is_copy() && !record.group.trajectories.is_empty();

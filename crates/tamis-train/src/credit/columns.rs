@@ -45,7 +45,7 @@ struct ComponentColumn {
 
 /// Rewards less the divergence from the reference.
 pub(crate) struct RewardKl {
-    /// What is left of each reward \[B\].
+    /// Each reward \[B\] after that.
     pub(crate) final_rewards: Vec<f64>,
     pub(crate) next: KlState,
     /// The divergence for the metrics.
@@ -160,7 +160,7 @@ impl RewardKl {
 }
 
 impl CreditColumns {
-    /// What the estimator reads; `components` are those of [`Self::components`].
+    /// The estimator's input; `components` are those of [`Self::components`].
     pub(super) fn batch<'a>(&'a self, components: &'a [Component<'a>]) -> AdvantageBatch<'a> {
         let passes = &self.passes;
         AdvantageBatch {

@@ -33,7 +33,7 @@ pub(crate) struct TrainedMembers {
 }
 
 impl TrainedMembers {
-    /// As the filter chose them.
+    /// Members as the filter chose them.
     pub(crate) fn new(recipe: &Recipe, trained: &[Record]) -> Self {
         let mut members = Ragged::default();
         // A filter that does not choose members, or none, chooses whole groups.
@@ -51,7 +51,7 @@ impl TrainedMembers {
         Self { members }
     }
 
-    /// All of them \[B\].
+    /// All members \[B\].
     pub(crate) fn all(&self) -> &[TrainedMember] {
         self.members.values()
     }
@@ -101,7 +101,8 @@ impl TrainedMembers {
         }
     }
 
-    /// Leaves out what only the updates of the policy know \[B\]: the members that their correction rejected.
+    /// Leaves out members that only the updates of the policy know \[B\]: those that their correction
+    /// rejected.
     pub(crate) fn reject(&mut self, rejected: &[bool]) {
         let mut rejected = rejected.iter();
         for place in 0..self.members.num_rows() {

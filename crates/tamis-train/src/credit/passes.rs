@@ -1,5 +1,5 @@
-//! What the networks compute of a step's groups as the step begins: completions to compare with, and forward
-//! passes.
+//! Work of the networks on a step's groups at the start of the step: completions to compare with, and
+//! forward passes.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ pub(crate) struct Passes {
     pub(crate) reference: Option<Ragged<f32>>,
     /// Values of the critic `[B][T]`, if there is one.
     pub(crate) values: Option<Ragged<f64>>,
-    /// What only some estimators ask for.
+    /// Columns that only some estimators need.
     pub(crate) of_estimator: EstimatorPasses,
 }
 

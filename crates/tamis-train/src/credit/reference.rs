@@ -83,8 +83,8 @@ pub(crate) fn logprobs(
     Ok(rows(sequences, &columns.logprobs))
 }
 
-/// Log-probabilities under the policy as the step begins: those that generation gave, or, if the sampler of
-/// one of the groups gave none, those of a pass.
+/// Log-probabilities under the policy as the step begins: those of generation, or those of a pass if
+/// the sampler of one of the groups returned none.
 pub(crate) fn known_logprobs(
     learner: &mut dyn Learner,
     groups: &[&Group],
@@ -124,7 +124,7 @@ pub(crate) fn reference_column<E>(
 
 /// The KL penalty of some groups.
 pub(crate) struct Penalty {
-    /// Of each trajectory \[B\].
+    /// For each trajectory \[B\].
     pub(crate) of_trajectories: Vec<f64>,
     /// Penalty of each token \[N\].
     pub(crate) of_tokens: Vec<f64>,

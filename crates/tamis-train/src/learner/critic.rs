@@ -20,7 +20,7 @@ use crate::learner::{Learner, LearnerSequence, Network, Pass, TokenColumns, Trai
 /// Settings of the critic's updates.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticSettings {
-    /// Groups of one update.
+    /// Number of groups of one update.
     pub mini_batch_size: NonZeroUsize,
     /// Passes over the batch.
     pub epochs: usize,
@@ -48,7 +48,7 @@ pub struct CriticBatch<'a> {
 /// Results of the critic's updates in one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CriticReport {
-    /// Optimizer updates taken.
+    /// Number of optimizer updates taken.
     pub num_updates: usize,
     /// Updates left out because the gradient was not finite.
     pub num_skipped: usize,
@@ -72,12 +72,12 @@ pub fn values(
     Ok(rows(sequences, &columns.values))
 }
 
-/// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the
-/// policy in scored trajectories (truncated ones too: what they got is what was still to come). A mini-batch
-/// without such a token takes no update.
+/// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens
+/// of the policy in scored trajectories (truncated ones too: their rewards are the returns of their
+/// states). A mini-batch without such a token takes no update.
 ///
-/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are
-/// means over the updates taken.
+/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics
+/// are means over the updates taken.
 pub fn update_critic(
     learner: &mut dyn Learner,
     batch: CriticBatch<'_>,

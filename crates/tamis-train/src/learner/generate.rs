@@ -29,7 +29,7 @@ pub struct Drawing {
     pub end_tokens: Vec<u32>,
 }
 
-/// A prompt and the samples of it that begin: they share its computation.
+/// A prompt and its samples that begin: they share its computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BeginningGroup {
     /// Tokens of the prompt, at least one.
@@ -43,7 +43,7 @@ pub struct BeginningGroup {
 /// The samples that a learner begins and aborts, and how long it generates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generate {
-    /// Samples that begin.
+    /// Samples to begin.
     pub begin: Vec<BeginningGroup>,
     /// Numbers of samples to abort; those that are not open are ignored.
     pub abort: Vec<u64>,
@@ -51,7 +51,7 @@ pub struct Generate {
     pub seconds: f64,
 }
 
-/// What a sample has grown by in a call.
+/// The growth of a sample in one call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleGrowth {
     /// Its number.
@@ -77,7 +77,7 @@ pub struct RefusedSample {
     pub reason: String,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GrownSamples {
     /// Samples with new tokens: first those that ended, in the order in which they did.

@@ -1,9 +1,9 @@
 //! Members of trained groups that train nothing, and why.
 //!
-//! A group is trained whole or not at all, and still some of its members may bear no loss: the filter chose
-//! others, there is no score, a mask, a shaping or the correction takes them out. They are not trained on, so
-//! nothing that counts what was trained counts them: each is under its own name in the rollout file's
-//! `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
+//! A group is trained whole or not at all. Still, some of its members may have no loss: the filter
+//! chose others, there is no score, or a mask, a shaping or the correction leaves them out. Counts of
+//! trained members do not include them. Each has its reason in the rollout file's `verdict` and in
+//! `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::Trajectory;
@@ -20,7 +20,7 @@ pub enum LeftOut {
     Truncated,
     /// A shaping of the advantages took it out.
     Shaped,
-    /// None of its tokens is the policy's.
+    /// None of its tokens was written by the policy.
     Masked,
     /// The correction rejected all of its tokens, in every update that it was in.
     Rejected,
@@ -59,7 +59,8 @@ impl LeftOut {
         }
     }
 
-    /// Of one member: whether the filter chose it, whether the shapings kept it. `None`: it is trained on.
+    /// The reason for one member, from whether the filter chose it and the shapings kept it. `None`: it
+    /// is trained on.
     pub fn of(member: &Trajectory, is_chosen: bool, is_kept: bool, mask_truncated: bool) -> Option<Self> {
         if !member.is_scored() {
             Some(Self::Unscored)
@@ -157,7 +158,7 @@ mod tests {
                     group(0, members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
                 })
                 .collect();
-            // As the update masks them: members that are not chosen have no reward there.
+            // In the update's mask members that are not chosen have no reward.
             for (place, group) in made.iter().enumerate() {
                 let mut thinned = group.clone();
                 for (member, chosen) in thinned.trajectories.iter_mut().zip(&chosen[place]) {

@@ -1,4 +1,4 @@
-//! Micro-batches: what passes through the learner at once.
+//! Micro-batches: the sequences that pass through the learner at once.
 
 use std::ops::Range;
 
@@ -19,9 +19,10 @@ pub enum MicroBatch {
     /// Like [`Self::Tokens`]; if the order of the sequences is free, also with nearly equal numbers of
     /// tokens, by sharing out whole groups with Karmarkar and Karp's method.
     Balanced(usize),
-    /// As [`Self::Balanced`] for a learner with several ranks: they wait for each other in every wave, so
-    /// that it takes as long as its longest micro-batch. As [`Self::Tokens`] for one with a single rank: it
-    /// would gain nothing, and the gradient would be summed in another order, to other last bits.
+    /// Like [`Self::Balanced`] for a learner with several ranks: they wait for each other in every
+    /// wave, which takes as long as its longest micro-batch. Like [`Self::Tokens`] for a learner with
+    /// one rank: balance would gain nothing, and another order of summation would change the last bits
+    /// of the gradient.
     ByRanks(usize),
     /// A fixed number of sequences.
     Sequences(usize),
@@ -31,7 +32,7 @@ pub enum MicroBatch {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) micro_batch: MicroBatch,
-    /// Micro-batches of one wave.
+    /// Number of micro-batches of one wave.
     pub(crate) num_ranks: usize,
     /// Whether a prompt that neighbours share is computed once.
     pub(crate) shares_prompts: bool,
@@ -219,7 +220,7 @@ mod tests {
         of(sequences, |sequences| micro_batches(sequences, shared(micro_batch)))
     }
 
-    /// As [`cut`], of a learner that computes a prompt again for each of its sequences.
+    /// Like [`cut`], for a learner that computes a prompt again for each of its sequences.
     fn cut_packed(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
         of(sequences, |sequences| {
             micro_batches(sequences, Cut { shares_prompts: false, ..shared(micro_batch) })

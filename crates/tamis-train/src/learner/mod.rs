@@ -74,8 +74,8 @@ impl<'a> LearnerSequence<'a> {
     }
 }
 
-/// What passes through a learner at once: one micro-batch for each of its data-parallel ranks. N completion
-/// tokens in S sequences.
+/// The sequences that pass through a learner at once: one micro-batch for each of its data-parallel
+/// ranks. N completion tokens in S sequences.
 #[derive(Debug, Clone, Default)]
 pub struct Wave<'a> {
     /// The sequences \[S\]; those of one prompt are neighbours.
@@ -100,9 +100,9 @@ impl<'a> Wave<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// The policy as it is.
+    /// The present policy.
     Policy,
-    /// The policy as it was when it was last [kept](RunLearner::keep), else as it is.
+    /// The policy as it was last [kept](RunLearner::keep); without that the present one.
     Before,
     /// The reference policy.
     Reference,
@@ -158,9 +158,9 @@ pub struct OptimizerReport {
 pub struct NetworkSizes {
     /// Weights.
     pub num_parameters: usize,
-    /// Those of them that learn.
+    /// Number of those that learn.
     pub num_trained: usize,
-    /// Tokens that it knows, V.
+    /// Size of the vocabulary, V.
     pub vocab_size: usize,
     /// Longest sequence; `None`: no limit.
     pub max_positions: Option<usize>,
@@ -171,7 +171,7 @@ pub struct NetworkSizes {
 pub struct LearnerInfo {
     /// The device that it computes on, for messages: `2 threads`.
     pub device: String,
-    /// Data-parallel ranks: micro-batches of one wave.
+    /// Number of data-parallel ranks: micro-batches of one wave.
     pub num_ranks: usize,
     /// Whether a prompt that neighbours of a wave share is computed once, by every network.
     pub shares_prompts: bool,
@@ -185,7 +185,7 @@ pub struct LearnerInfo {
     pub policy: NetworkSizes,
     /// The critic; `None` without one.
     pub critic: Option<NetworkSizes>,
-    /// Steps that the policy's optimizer has taken.
+    /// Number of steps of the policy's optimizer.
     pub num_steps: u64,
     /// Whether its saved files hold the location of its weights instead of the weights.
     pub weights_elsewhere: bool,
@@ -197,7 +197,7 @@ impl LearnerInfo {
         self.dtype != "f32"
     }
 
-    /// Format of weights that are published: the one that passes compute in, so that servers hold what the
+    /// Format of published weights: the one of the passes, so that servers hold the numbers that the
     /// learner computes with.
     pub fn published_dtype(&self) -> SaveDtype {
         if self.dtype == "bf16" { SaveDtype::Bf16 } else { SaveDtype::F32 }
@@ -225,13 +225,13 @@ pub enum LearnerError {
     /// The reference is asked for, and there is none.
     #[error("the learner has no reference")]
     NoReference,
-    /// What is asked for breaks the rules of the call.
+    /// The request breaks the rules of the call.
     #[error("{reason}")]
     Misused {
         /// The message.
         reason: String,
     },
-    /// The policy gives no numbers to draw from.
+    /// The policy has no finite logits to draw from.
     #[error("{LOGITS_NOT_FINITE}")]
     LogitsNotFinite,
     /// Samples are asked for of a learner that was not opened to generate.
@@ -355,7 +355,7 @@ pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
 /// A trainable policy, and a critic if it has one.
 pub trait Learner {
-    /// What it is.
+    /// Facts about it.
     fn info(&self) -> &LearnerInfo;
 
     /// Columns of the completions under a network, its logits multiplied by `sharpness` (above 0); with 1 the
@@ -399,29 +399,29 @@ pub enum Changing {
 /// A number that is not finite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotFinite {
-    /// What it is of.
+    /// What the number belongs to.
     pub what: Changing,
     /// Name of the tensor.
     pub tensor: String,
 }
 
-/// The network that takes a policy's layers.
+/// The network that gets a copy of the policy's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyTo {
-    /// The reference: the policy as it is.
+    /// The reference, from the present policy.
     Reference,
     /// The critic: the policy's layers, a value head of zeros and a new optimizer.
     Critic,
 }
 
-/// What a learner writes into a folder.
+/// Content that a learner writes into a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveContent {
     /// The policy's weights with their configuration, as other programs load them; `untied`: an output head
     /// that is the embedding is written as a tensor of its own, which servers reload.
     Weights {
-        /// Write a head of its own.
+        /// Write a separate head.
         untied: bool,
         /// Their number format.
         dtype: SaveDtype,
@@ -433,13 +433,13 @@ pub enum SaveContent {
     /// (CUDA IPC). The weights do not change until the next request of this kind. Refused without a
     /// GPU.
     Handles {
-        /// Count a head of its own among them.
+        /// Include a separate head.
         untied: bool,
     },
     /// The policy's weights that the learner holds for servers, to be sent over communicators (NCCL).
     /// They are held until the next request of this kind. Refused if it cannot send.
     Transfer {
-        /// Count a head of its own among them.
+        /// Include a separate head.
         untied: bool,
         /// Their number format.
         dtype: SaveDtype,
@@ -451,7 +451,7 @@ pub enum SaveContent {
     },
 }
 
-/// What a learner reads from a folder.
+/// Content that a learner reads from a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadContent {
@@ -484,7 +484,7 @@ pub struct Saved {
 pub struct LearnerEndpoint {
     /// Its address.
     pub url: String,
-    /// What it asks its callers for.
+    /// The token that its callers must send.
     pub token: Option<String>,
     /// The state in its memory.
     pub incarnation: String,
@@ -492,8 +492,8 @@ pub struct LearnerEndpoint {
 
 /// A learner that a run drives: it also keeps, saves and publishes what it learned.
 pub trait RunLearner: Learner {
-    /// Time since this was last asked that calls to a learner in another process took beyond what it
-    /// computed: writing, sending and reading messages. `None` of a learner in this process.
+    /// Time since the last call of this that a learner in another process took beyond its computation:
+    /// writing, sending and reading messages. `None` for a learner in this process.
     fn take_wire_time(&mut self) -> Option<Duration> {
         None
     }
@@ -522,14 +522,14 @@ pub trait RunLearner: Learner {
     /// Makes the reference or the critic of the policy as it is.
     fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError>;
 
-    /// Begins a network's optimizer anew: moments zero, step count zero.
+    /// Resets a network's optimizer: moments zero, step count zero.
     fn reset_optimizer(&mut self, network: Trained) -> Result<(), LearnerError>;
 
     /// The first weights or moments that hold a number that is not finite.
     fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError>;
 
-    /// Gives the weights as they are this version; generators beside them sample with them from then on, and
-    /// what was kept is freed.
+    /// Makes the present weights this version. Generators in the same process sample with them from
+    /// then on, and the kept copy is freed.
     fn publish(&mut self, version: PolicyVersion) -> Result<(), LearnerError>;
 
     /// Writes into a folder that is there, every file flushed.
@@ -538,8 +538,8 @@ pub trait RunLearner: Learner {
     /// Reads from a folder.
     fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError>;
 
-    /// Begins samples, gives some up, and samples on: until one ends, or for as long as the call allows. The
-    /// policy that samples is that of [`Network::Before`].
+    /// Begins samples, aborts some, and continues sampling until one ends, or for as long as the call
+    /// allows. [`Network::Before`] is the policy that samples.
     fn generate(&mut self, asked: Generate) -> Pass<GrownSamples>;
 
     /// A generator of this version that samples with the learner's weights; `None` if it was made

@@ -1,5 +1,5 @@
-//! The trajectories of one optimizer batch, gathered once for policy and critic: whose they are, which tokens
-//! train, how they are cut.
+//! The trajectories of one optimizer batch, gathered once for policy and critic: their groups, their
+//! trained tokens, and their cut into waves.
 
 use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveError};
@@ -36,7 +36,7 @@ pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
 pub(crate) struct OptimizerBatch<'a> {
     /// Row in the step's batch of each trajectory \[B\].
     pub(crate) rows: Vec<usize>,
-    /// Each as the learner takes it \[B\].
+    /// Each as a learner sequence \[B\].
     pub(crate) sequences: Vec<LearnerSequence<'a>>,
     /// Mask of the tokens that are trained on `[B][T]`.
     pub(crate) mask: Ragged<bool>,
@@ -46,12 +46,12 @@ pub(crate) struct OptimizerBatch<'a> {
     weights: Option<Vec<f64>>,
 }
 
-/// A wave of an optimizer batch: what passes through the learner at once, with what a loss wants to know of
-/// it.
+/// A wave of an optimizer batch: the sequences that pass through the learner at once, with the columns
+/// that a loss needs.
 pub(crate) struct Micro<'m, 'a> {
     /// Places of its trajectories in the optimizer batch.
     pub(crate) places: &'m [usize],
-    /// All of them as the learner takes them.
+    /// Its learner sequences.
     pub(crate) wave: &'m Wave<'a>,
     /// Mask of the tokens that are trained on, flat.
     pub(crate) mask: Vec<bool>,
@@ -98,7 +98,7 @@ impl<'a> OptimizerBatch<'a> {
         }
     }
 
-    /// With a weight of each group's losses \[P\].
+    /// Sets a weight for each group's losses \[P\].
     #[must_use]
     pub(crate) fn with_weights(self, weights: Option<Vec<f64>>) -> Self {
         Self { weights, ..self }

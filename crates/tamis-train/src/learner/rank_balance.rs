@@ -8,9 +8,9 @@ use super::{LearnerSequence, Wave};
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RankBalance {
-    /// Of each wave the most and the mean of its ranks' tokens, summed.
+    /// Sums over the waves: the most and the mean of the ranks' tokens.
     tokens: Spread,
-    /// Of each pass the longest and the mean of its ranks' times, summed, in seconds.
+    /// Sums over the passes: the longest and the mean of the ranks' times, in seconds.
     seconds: Spread,
 }
 
@@ -33,7 +33,7 @@ impl Spread {
 }
 
 impl RankBalance {
-    /// Counts a wave of so many ranks, by tokens as they are computed: a shared prompt once.
+    /// Counts a wave of `num_ranks` ranks, by computed tokens: a shared prompt counts once.
     pub fn add_wave(&mut self, wave: &Wave<'_>, num_ranks: usize) {
         let mut tokens = vec![0.0; num_ranks];
         let mut previous: Option<(&LearnerSequence<'_>, u32)> = None;
@@ -58,7 +58,7 @@ impl RankBalance {
         self.seconds.idle_share()
     }
 
-    /// The same of a learner whose ranks take as long as they have tokens.
+    /// The same for a learner whose ranks take time in proportion to their tokens.
     pub fn token_spread(&self) -> Option<f64> {
         self.tokens.idle_share()
     }

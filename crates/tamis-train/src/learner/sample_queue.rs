@@ -1,5 +1,5 @@
-//! Samples that were asked for and have not begun: the queue in front of what generates with a learner's
-//! weights, in this process or another.
+//! Requested samples that have not begun: the queue in front of a generator with a learner's weights,
+//! in this process or another.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use tamis_rollout::{
 /// Samples on their way: those that wait, and the ids of all that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct SampleQueue {
-    /// Submitted, and not yet begun.
+    /// Submitted, not begun.
     waiting: Vec<SampleRequest>,
     /// Every request that has not come to an end.
     ids: HashSet<SampleId>,
@@ -35,8 +35,8 @@ impl SampleQueue {
         Ok(())
     }
 
-    /// Takes out what may begin, neighbours of one prompt together. Groups wait while others are sampled,
-    /// begun (`others_run`) or not: validations come first, and whole.
+    /// Takes the samples that may begin, neighbours of one prompt together. Groups wait while other
+    /// samples run (`others_run`) or are queued: validations come first, and whole.
     pub(crate) fn take(&mut self, others_run: bool) -> Vec<Vec<SampleRequest>> {
         let mut taken = std::mem::take(&mut self.waiting);
         if others_run || taken.iter().any(|request| is_other(&request.id)) {

@@ -1,8 +1,9 @@
 //! Trajectories of several texts, as a learner computes them: each text is a sequence of its own.
-//! An episode whose context does not simply grow (a window of turns, an agent that speaks to the policy anew)
-//! has among its tokens what was shown before each answer. Above a learner it is one sequence whose tokens
-//! all have a place; a learner computes its parts, and the numbers of tokens that the policy did not write
-//! are 0.
+//!
+//! The context of an episode may not simply grow (a window of turns, an agent that begins new
+//! conversations). Then its tokens include the text that was shown before each answer. Above a learner
+//! it is one sequence whose tokens all have a place. A learner computes its parts, and the numbers of
+//! tokens that the policy did not write are 0.
 
 use std::ops::Range;
 

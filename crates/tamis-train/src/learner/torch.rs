@@ -85,8 +85,8 @@ impl TorchProcess {
         self.launched.ended()
     }
 
-    /// What became of one that is lost, in its launcher's words, which may come a moment after the loss
-    /// shows.
+    /// Its end, if it is lost, in its launcher's words. The report may come a moment after the loss is
+    /// noticed.
     pub fn find_end(&self) -> Option<String> {
         self.launched.find_end()
     }

@@ -25,7 +25,7 @@ use tamis_run::metrics::summary::NumberSummary;
 /// Settings of the optimizer updates made of a batch.
 #[derive(Debug, Clone)]
 pub struct UpdateSettings {
-    /// Groups of one update.
+    /// Number of groups of one update.
     pub mini_batch_size: NonZeroUsize,
     /// Passes over the batch.
     pub epochs: usize,
@@ -65,7 +65,7 @@ pub struct TrainingBatch<'a> {
 /// Results of one step's updates.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpdateReport {
-    /// Optimizer updates taken.
+    /// Number of optimizer updates taken.
     pub num_updates: usize,
     /// Updates left out because the gradient was not finite.
     pub num_skipped: usize,
@@ -96,7 +96,7 @@ pub struct UpdatePlan<'a> {
     pub objective: &'a Objective,
     /// Mini-batches, epochs and micro-batches.
     pub settings: &'a UpdateSettings,
-    /// Of the optimizer.
+    /// The optimizer's learning rate.
     pub learning_rate: f64,
 }
 
@@ -109,8 +109,8 @@ pub struct Updates {
     entropies: Vec<f64>,
     old_kls: Vec<f64>,
     reference_kls: Vec<f64>,
-    /// Of the step's trajectories so far \[B\]: whether one bore loss, and whether the correction took all of
-    /// its tokens.
+    /// For the step's trajectories so far \[B\]: whether one had loss, and whether the correction
+    /// rejected all of its tokens.
     bore_loss: Vec<bool>,
     was_rejected: Vec<bool>,
 }
@@ -291,7 +291,7 @@ fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
 
 struct MiniBatch<'a> {
     batch: OptimizerBatch<'a>,
-    /// As generation gave them \[N\].
+    /// Log-probabilities from generation \[N\].
     behaviour: Vec<f32>,
     /// Whether it gave them.
     is_behaviour_known: bool,

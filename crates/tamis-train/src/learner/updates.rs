@@ -1,4 +1,4 @@
-//! Optimizer updates of one network: what the loops of policy, critic and warm start share.
+//! Optimizer updates of one network: the shared part of the loops of policy, critic and warm start.
 
 use std::num::NonZeroUsize;
 
@@ -11,7 +11,7 @@ use crate::interrupt::Halt;
 pub(crate) struct MiniBatchGroups {
     /// Which pass over the batch it is of.
     pub(crate) epoch: usize,
-    /// Which update of that pass it is.
+    /// Index of the update in that pass.
     pub(crate) index: usize,
     /// Number of groups before it in that pass.
     pub(crate) start: usize,
@@ -41,7 +41,7 @@ pub(crate) fn mini_batches_of(
     })
 }
 
-/// Runs a wave forward, asks for the loss's derivatives by what came out, and runs it back.
+/// Runs a wave forward, gets the loss's derivatives by its outputs, and runs it back.
 pub(crate) fn forward_backward(
     learner: &mut dyn Learner,
     network: Trained,
@@ -76,7 +76,7 @@ impl<N> Default for UpdateTally<N> {
 }
 
 impl<N: PartialEq> UpdateTally<N> {
-    /// Takes an optimizer step; whether it was taken, and not left out.
+    /// Takes an optimizer step; returns whether it was taken or left out.
     pub(crate) fn step(
         &mut self,
         learner: &mut dyn Learner,

@@ -54,7 +54,7 @@ pub enum WarmStartError {
         "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play"
     )]
     NoExamples,
-    /// What an environment shows cannot be given to the model.
+    /// An environment's observation cannot be rendered for the model.
     #[error("the warm start's episodes cannot be rendered: {reason}")]
     Between {
         /// Why not.

@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(value(&metrics, "collapse/completion_distinct_share"), Some(2.5 / 3.0));
         // Rewards: variance 1/4 and 0 within, means 1/2 and 0.
         assert_eq!(value(&metrics, "collapse/reward_variance_within"), Some(0.125));
-        // What does not exist is not written.
+        // Missing figures are not written.
         let mut metrics = Metrics::new();
         set_generated(&[], &mut metrics);
         assert_eq!(value(&metrics, "diagnostics/pass_rate/none"), None);

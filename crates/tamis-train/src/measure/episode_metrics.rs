@@ -1,4 +1,4 @@
-//! What the episodes of a step came to, by RAGEN's names.
+//! Outcomes of a step's episodes, by RAGEN's names.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub(super) fn figures_of_episodes(groups: &[Vec<&Episode>]) -> impl Iterator<Ite
         figures.push(("num_turns".to_owned(), mean(&|episode| episode.turns.len() as f64)));
         figures.push(("cut_ratio".to_owned(), mean(&|episode| f64::from(u8::from(episode.is_cut)))));
     }
-    // By name the sum over episodes, and how many of them have it.
+    // By name: the sum over episodes, and the number of episodes that have it.
     let mut names: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for episode in &episodes {
         let mut own: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
@@ -81,7 +81,7 @@ pub(super) fn figures_of_episodes(groups: &[Vec<&Episode>]) -> impl Iterator<Ite
     figures.into_iter()
 }
 
-/// Whether a number counts something, so that none of it is 0.
+/// Whether a number is a count, so that a missing one is 0.
 fn is_count(name: &str) -> bool {
     name.starts_with("num_")
 }
@@ -113,7 +113,7 @@ mod tests {
         support::group(0, episodes.iter().enumerate().map(member).collect())
     }
 
-    /// As a program or verifiers give numbers: with the last turn.
+    /// Programs and verifiers return numbers with the last turn.
     #[test]
     fn a_number_of_some_turns_is_the_mean_of_those() {
         let mut one = group(&[Some((&[1.0, 1.0, 1.0], true)), Some((&[1.0], true))]);

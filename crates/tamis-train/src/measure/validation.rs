@@ -83,7 +83,7 @@ impl OutcomeKind {
         }
     }
 
-    /// As [`Self::figure`] with its standard error: `51.6% ± 2.2%`.
+    /// Like [`Self::figure`], with its standard error: `51.6% ± 2.2%`.
     pub fn figure_within(self, mean: Option<f64>, error: Option<f64>) -> Option<String> {
         let error =
             error.and_then(|_| self.figure(error)).map_or_else(String::new, |error| format!(" ± {error}"));
@@ -114,7 +114,7 @@ pub struct ValidationReport {
     /// Prompts that could not be generated from.
     #[serde(default)]
     pub num_failed: usize,
-    /// Why the first of them could not.
+    /// Why the first of them failed.
     #[serde(skip)]
     pub first_failure: Option<String>,
     /// Completions with an outcome: their `acc`, or `score` without one.
@@ -141,14 +141,15 @@ pub struct ValidationReport {
 }
 
 impl ValidationReport {
-    /// Standard error of the mean outcome, over the prompts; `None` below two of them, and if all are alike.
+    /// Standard error of the mean outcome, over the prompts; `None` below two of them, and if all are
+    /// equal.
     pub fn standard_error(&self) -> Option<f64> {
         NumberSummary::of(self.outcomes.iter().copied().flatten())?.standard_error()
     }
 
-    /// By how much a later validation of the same prompts is better, on average over those that were scored
-    /// both times, with the standard error of that: prompt by prompt, so that what makes prompts unlike drops
-    /// out. `None` if there are not two such prompts, or all gained the same.
+    /// Mean improvement of a later validation over this one on the same prompts, among those scored
+    /// both times, with its standard error. The difference is taken prompt by prompt, so differences
+    /// between prompts cancel. `None` with fewer than two such prompts, or if all gained the same.
     pub fn gain(&self, later: &Self) -> Option<(f64, f64)> {
         let pairs = self.outcomes.iter().zip(&later.outcomes);
         let gains = NumberSummary::of(pairs.filter_map(|(before, after)| Some((*after)? - (*before)?)))?;
@@ -243,7 +244,7 @@ impl ValidationGroup {
         }
     }
 
-    /// What the figures are computed from.
+    /// The data of the figures.
     fn row(&self) -> PromptSamples {
         let mut row = PromptSamples::of_group(self.source(), &self.record.group, self.votes.clone());
         row.is_failed = self.failure().is_some();
@@ -541,7 +542,7 @@ mod tests {
         let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25), None);
         assert_eq!(describe_mean(OutcomeKind::Accuracy), "accuracy 3.1%");
         assert_eq!(describe_mean(OutcomeKind::Score), "mean score 0.031");
-        // As in a checkpoint of an earlier build, which holds 0 there.
+        // A checkpoint of an earlier build has 0 here.
         assert_eq!(describe_mean(OutcomeKind::Unscored), "no score");
         assert_eq!(OutcomeKind::Accuracy.describe_mean(None, None), "no score");
     }

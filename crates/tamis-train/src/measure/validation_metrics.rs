@@ -31,7 +31,7 @@ pub use majority::majority;
 /// The ways to draw k samples from n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Draw {
-    /// Each subset of k alike.
+    /// Each subset of k with the same chance.
     WithoutReplacement,
     /// k independent draws, as verl's bootstrap.
     WithReplacement,
@@ -99,7 +99,7 @@ pub fn best_at(values: &[f64], k: usize, draw: Draw) -> Option<(f64, f64)> {
     Some(moments(sorted.iter().copied().zip(chances)))
 }
 
-/// As [`best_at`] for the worst of k.
+/// Like [`best_at`], for the worst of k.
 pub fn worst_at(values: &[f64], k: usize, draw: Draw) -> Option<(f64, f64)> {
     let negated: Vec<f64> = values.iter().map(|value| -value).collect();
     best_at(&negated, k, draw).map(|(mean, std)| (-mean, std))
@@ -245,7 +245,7 @@ impl ValidationStatistic {
         }
     }
 
-    /// Whether it is among the figures that a person looks at first, on the main score.
+    /// Whether it is among the most important figures, on the main score.
     fn is_core(self, num_samples: usize) -> bool {
         match self {
             Self::Mean(k) | Self::Pass(k) | Self::Best(k) | Self::Majority(k) => k == num_samples,
@@ -358,7 +358,7 @@ impl FigureName {
             Some(rest) => (true, rest),
             None => (false, name.strip_prefix("val-aux/")?),
         };
-        // Of `a` and `a/b` the longer: a score has seldom a `/` in its name.
+        // The longer of `a` and `a/b`: a score seldom has a `/` in its name.
         let mut sources: Vec<&str> = sources.iter().copied().collect();
         sources.sort_by_key(|source| std::cmp::Reverse(source.len()));
         sources.into_iter().find_map(|source| {
@@ -393,7 +393,7 @@ pub struct Figure {
     pub name: String,
     /// Value of the figure.
     pub value: f64,
-    /// Its standard error, over the prompts; `None` below two of them, and if all are alike.
+    /// Its standard error, over the prompts; `None` below two of them, and if all are equal.
     pub standard_error: Option<f64>,
     /// Whether it is of all n samples on the main score.
     pub is_core: bool,
@@ -418,7 +418,7 @@ pub struct SourceResult {
     pub truncated_share: Option<f64>,
     /// Figures of every score, score by score.
     pub figures: Vec<Figure>,
-    /// Means of what reward functions logged, by name.
+    /// Means of the values that reward functions logged, by name.
     pub logged: BTreeMap<String, f64>,
     /// Metrics of its episodes by name (`success`, `num_actions`, ...); none if nothing was played.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -451,8 +451,8 @@ impl SourceResult {
         figures.chain(Quantity::COUNTS.into_iter().map(move |quantity| name(false, quantity)))
     }
 
-    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, the standard error
-    /// of the main mean and what was logged among them, and `val-env/{source}/...` of what was played.
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...` (which include the
+    /// standard error of the main mean and the logged values), and `val-env/{source}/...` for episodes.
     pub fn put(&self, metrics: &mut Metrics) {
         for name in self.names() {
             metrics.set_some(name.to_string(), self.value(&name.quantity));

@@ -55,7 +55,7 @@ pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecErro
     fault!("prompt {row} of the {split} data cannot be prepared").with_source(source).into()
 }
 
-/// What a template made of the images is not what was asked of it.
+/// A template's output does not contain the right number of images.
 fn images_shown(num_images: usize, num_shown: usize) -> CodecError {
     let why = if num_shown == 0 {
         "it is a template for text alone; model.chat_template names another"
@@ -95,12 +95,13 @@ pub struct Prepared {
     pub num_dropped: usize,
     /// Prompts cut to the limit.
     pub num_truncated: usize,
-    /// What a person should look at before these prompts are used.
+    /// Warnings about these prompts for the user.
     pub warnings: Vec<String>,
 }
 
 impl Prepared {
-    /// Notes what the tokenizer leaves out of the prompts, and whether all of them are the same to the model.
+    /// Records what the tokenizer drops from the prompts, and whether all of them are the same to the
+    /// model.
     fn look_through(&mut self, codec: &Codec, split: &str) {
         let num_prompts = self.prompts.len();
         let letters: BTreeSet<char> = self.prompts.iter().flat_map(|prompt| prompt.text.chars()).collect();
@@ -239,8 +240,8 @@ impl Codec {
         self
     }
 
-    /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first
-    /// did.
+    /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders the same
+    /// text as the first.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
         self.template = self.template.map(|template| template.with_now(seconds));
@@ -318,8 +319,8 @@ impl Codec {
         has_tokens(&ids)
     }
 
-    /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person
-    /// should look at before a run.
+    /// A prompt as the model gets it, with the special tokens, on one line and shortened, to check
+    /// before a run.
     pub fn introduction(&self, prompt: &PreparedPrompt) -> Result<String, CodecError> {
         const LONGEST: usize = 600;
         let form = match &prompt.prompt.content {

@@ -24,7 +24,7 @@ use tamis_core::fault::Fault;
 /// Variable with the key of an environment's server, if it wants one.
 const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 
-/// An environment elsewhere, and what was started for it.
+/// An environment elsewhere, and the processes started for it.
 pub struct StartedEnvironment {
     name: String,
     foreign: Arc<Foreign>,
@@ -184,7 +184,7 @@ impl StartedEnvironment {
     }
 }
 
-/// Asks an environment elsewhere for its levels, as prompts.
+/// Gets the levels of an environment elsewhere, as prompts.
 ///
 /// # Errors
 /// It does not come up, or has no levels.

@@ -8,14 +8,14 @@ use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector, Sel
 use tamis_data::sampler::{DataPosition, PositionError, PromptOrder, PromptSampler};
 use tamis_rollout::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
-/// Prompts drawn epoch by epoch; the position, what was given back and what the selector has learnt survive a
-/// resume.
+/// Prompts drawn epoch by epoch. The position, the returned prompts and the selector's knowledge
+/// survive a resume.
 pub struct PromptPool {
     prompts: HashMap<PromptId, PreparedPrompt>,
     sampler: PromptSampler,
     /// To be drawn before all others.
     given_back: VecDeque<Candidate>,
-    /// `None`: every prompt is taken.
+    /// `None`: every prompt is used.
     selector: Option<PromptSelector>,
 }
 
@@ -32,15 +32,15 @@ impl PromptPool {
         Ok(Self { prompts, sampler, given_back: VecDeque::new(), selector: None })
     }
 
-    /// With a rank of each prompt, in the order in which they were given: in the first `epochs` passes over
-    /// the data the lowest come first.
+    /// Adds a rank for each prompt, in their original order: in the first `epochs` passes over the data
+    /// the lowest ranks come first.
     #[must_use]
     pub fn with_ranks(mut self, ranks: Vec<usize>, epochs: Option<u64>) -> Self {
         self.sampler = self.sampler.with_ranks(ranks, epochs);
         self
     }
 
-    /// With prompts that were given back before a checkpoint.
+    /// Adds prompts that were returned before a checkpoint.
     #[must_use]
     pub fn with_given_back(mut self, given_back: impl IntoIterator<Item = Candidate>) -> Self {
         self.given_back = given_back.into_iter().collect();
@@ -69,7 +69,7 @@ impl PromptPool {
         self.selector.as_ref()
     }
 
-    /// The same, to report on what it did.
+    /// The same, mutable, for its report.
     pub fn selector_mut(&mut self) -> Option<&mut PromptSelector> {
         self.selector.as_mut()
     }

@@ -33,7 +33,7 @@ const ENVIRONMENT_THREADS: usize = 64;
 enum Place {
     /// Here, in a built-in game.
     Here(Box<EnvironmentMaker>),
-    /// In an environment that lives elsewhere.
+    /// In an environment elsewhere.
     Elsewhere(StartedEnvironment),
     /// With tools.
     Tools {
@@ -187,7 +187,7 @@ impl RunWorlds {
         self.places.iter().flat_map(of).collect()
     }
 
-    /// What the template would write otherwise about earlier answers than a transcript has it.
+    /// How the template would write earlier answers differently from a transcript.
     pub fn differences(&self) -> &[Difference] {
         self.template.as_ref().map_or(&[], |template| template.differences())
     }
@@ -243,7 +243,7 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, F
         max_concurrent,
         ..ProgramSettings::new(argv)
     };
-    // Whoever waits looks by itself.
+    // The caller polls, so no bell is needed.
     ProgramHost::start(settings, || ()).map_err(|error| {
         Fault::new(format!("the programs of `environment` cannot be run: {error}"))
             .with_hint("mend the setting that it names")
@@ -389,7 +389,7 @@ impl Agents for RunAgents {
         if !has_tools {
             return answer;
         }
-        // A program is given what can be read; the rest is text to it.
+        // A program gets the calls that can be parsed; it sees the rest as text.
         let (rest, calls) = split_tool_calls(text);
         answer.text = rest;
         answer.tool_calls = calls
@@ -407,7 +407,7 @@ impl Agents for RunAgents {
 
 /// The trajectories that a run plays.
 pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
-    // What the engine sampled is in no journal.
+    // The engine's samples are not journalled.
     let finishes = !config.samples_at_servers();
     let most = TokenLimits { whole: config.max_completion_length(), text: config.max_text_length() };
     let Some(worlds) = worlds else { return Plays::none() };

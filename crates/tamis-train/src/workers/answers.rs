@@ -1,8 +1,8 @@
 //! The journal of external rewards' answers, by trajectory key.
 //!
-//! Nothing is asked for twice in the life of a process, so that an answer of now is used at once and need not
-//! be remembered. Only what a process before this one was answered after the checkpoint is read back, and
-//! forgotten when it has been asked for again.
+//! A process requests nothing twice, so its own answers are used at once and need not be remembered.
+//! Only answers that an earlier process got after the checkpoint are read back, and each is dropped
+//! when it has been requested again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

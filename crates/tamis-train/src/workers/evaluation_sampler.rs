@@ -1,4 +1,4 @@
-//! What an evaluation samples with.
+//! The sampler of an evaluation.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) enum EvaluationSampler {
     /// Servers.
     Servers {
         fleet: Box<Fleet>,
-        /// Those of them that were started for it.
+        /// The servers that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<Arc<dyn Launched>>,
         /// Folders in which the checkpoint was published; `None` if servers sample by weights of their
@@ -46,7 +46,7 @@ impl EvaluationSampler {
     ) -> Result<Self, Halt<RunError>> {
         let Startup { config, codec, disk, folder, interrupt, .. } = startup;
         let sampling = &validation_settings(config).groups.sampling;
-        // What is evaluated is published as a folder.
+        // The evaluated weights are published as a folder.
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute, sends: None };
         let Some(mut learner) = learner else {
             let fleet = connect_fleet(startup, None, usize::MAX, how, None)?;
@@ -58,7 +58,7 @@ impl EvaluationSampler {
         {
             return Ok(Self::Learner { generator, learner });
         }
-        // What is evaluated is a checkpoint's whole weights.
+        // An evaluation publishes a checkpoint's whole weights.
         let folders = PublishedFolders::of(disk, folder, config).of_whole_weights();
         let begin = || {
             let launched = launch(startup, &mut *learner, &folders)?;
@@ -79,7 +79,7 @@ impl EvaluationSampler {
         Ok(sampler)
     }
 
-    /// As [`crate::measure::validation`] drives it.
+    /// The generator that [`crate::measure::validation`] drives.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
             Self::Learner { generator, .. } => &mut **generator,

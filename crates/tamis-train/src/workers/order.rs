@@ -46,7 +46,7 @@ impl RecordedOrder {
         Ok((order, taken))
     }
 
-    /// From now on what is taken in belongs to this step.
+    /// From now on events belong to this step.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
     }

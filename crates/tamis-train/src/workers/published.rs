@@ -42,13 +42,13 @@ pub(crate) struct PublishedFolders {
     keep: u64,
     /// Whether they are for servers, which reload a head of its own.
     are_for_servers: bool,
-    /// What servers are given.
+    /// The form of weights that servers take.
     pub(super) intake: Intake,
     /// The model that the run began with, which servers put adapters onto.
     base: Option<PathBuf>,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
-    /// The temperature that the learner takes log-probabilities at.
+    /// The temperature of the learner's log-probabilities.
     temperature: f64,
 }
 
@@ -100,7 +100,7 @@ impl PublishedFolders {
     ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
-        // What is not a model of its own needs no tokenizer.
+        // Content that is not a complete model needs no tokenizer.
         let tokenizer = matches!(content, SaveContent::Weights { .. }).then(|| codec.tokenizer());
         checkpoint::write_folder(&self.disk, folder, tokenizer, |folder| {
             let mut out = SummedFolder::with(&self.disk, folder, learner.save(folder, content)?.files);
@@ -128,7 +128,7 @@ impl PublishedFolders {
         SaveContent::Weights { untied: self.are_for_servers, dtype: info.published_dtype() }
     }
 
-    /// What is published: what the learner writes, and what servers make of it.
+    /// The published content: what the learner writes, and its form for servers.
     fn content(&self, info: &LearnerInfo) -> (SaveContent, fn(PathBuf) -> Weights) {
         match self.intake {
             Intake::Folders => (self.whole(info), Weights::Folder),
@@ -145,8 +145,8 @@ impl PublishedFolders {
         self.root.join("start")
     }
 
-    /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
-    /// started again. Those that adapters go onto are on the disk.
+    /// Writes the weights that servers of the run are started with. They are kept, for a server that
+    /// has to be restarted. If adapters are published, their base weights are already on the disk.
     pub(super) fn write_start(
         &self,
         learner: &mut dyn RunLearner,
@@ -165,8 +165,9 @@ impl PublishedFolders {
         Ok(self.disk.remove_folder(&self.root)?)
     }
 
-    /// Writes the weights as they are, whole, under their version: with a head of their own, which every
-    /// server reloads, and a text by which the server shows that it did. Older ones go.
+    /// Writes the present weights, whole, under their version. They include a separate head, which
+    /// every server reloads, and a probe text by which the server proves that it did. Older ones are
+    /// removed.
     pub(crate) fn write(
         &self,
         learner: &mut dyn RunLearner,
@@ -206,7 +207,7 @@ mod tests {
         let seen = Some((PathBuf::from("/shared"), "/mnt".to_owned()));
         let shared = PathBuf::from(format!("/shared/mine-{:08x}/version_3", crc32(b"/runs/mine")));
         assert_eq!(publish(Some("/shared"), Some("/mnt")), (shared.clone(), seen));
-        // A run of the same name elsewhere has a folder of its own.
+        // A run of the same name elsewhere has another folder.
         assert_ne!(publish_of("/other/mine", Some("/shared"), None).0, shared);
         let long = publish_of(&format!("/runs/{}", "é".repeat(127)), Some("/shared"), None).0;
         assert!(long.iter().all(|part| part.len() <= 255), "{}", long.display());

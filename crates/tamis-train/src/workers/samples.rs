@@ -23,7 +23,7 @@ struct Entry {
 /// The samples of a run on disk, and in memory those that an earlier process received.
 pub struct RecordedSamples {
     journal: Journal,
-    /// Read back and not asked for yet, by key, in the order in which they came.
+    /// Read back and not requested yet, by key, in their original order.
     known: HashMap<Key, VecDeque<Entry>>,
     /// Offset of each step's first sample that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,

@@ -93,7 +93,7 @@ impl RunSampler {
         matches!(self, Self::Learner(_) | Self::Native(_) | Self::NativeWithJournal(_))
     }
 
-    /// What is remembered of samples that are no function of keys.
+    /// The memory of samples that are not functions of keys.
     pub(crate) fn memory(&mut self) -> Option<&mut SampleMemory> {
         match self {
             Self::Learner(_) | Self::Native(_) => None,
@@ -127,7 +127,7 @@ impl RunSampler {
     }
 }
 
-/// By metric, what has been counted since it was last reported.
+/// New counts since the last report, by metric.
 fn new_faults(counts: &FaultCounts, reported: &mut BTreeMap<String, u64>) -> Vec<(String, u64)> {
     let samples = counts.samples.iter().map(|(class, &count)| ("faults", class.name(), count));
     let checks = counts.servers.iter().map(|(class, &count)| ("checks", class.name(), count));
@@ -248,7 +248,7 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
     }
     let wanted = launch.replicas * launch.tensor_parallel;
     let named: Vec<String> = match visible.map(str::trim) {
-        // What CUDA sees then is no GPU.
+        // Then CUDA sees no GPU.
         Some("") => Vec::new(),
         Some(visible) => visible.split(',').map(|gpu| gpu.trim().to_owned()).collect(),
         None => (0..wanted).map(|gpu| gpu.to_string()).collect(),
@@ -323,7 +323,7 @@ pub(super) struct How<'a> {
     pub(super) sends: Option<Sends>,
 }
 
-/// What transfers have left behind, by the place of the server.
+/// The history of transfers, by the place of the server.
 pub(crate) type Pasts = Arc<Mutex<BTreeMap<usize, Past>>>;
 
 /// Sending of weights over communicators.
@@ -333,7 +333,7 @@ pub(super) struct Sends {
     /// Servers that can be started again.
     launched: Option<Weak<dyn Launched>>,
     times: SendTimes,
-    /// By the place of the server, which another may come to take.
+    /// By the place of the server; another server may take it over.
     past: Pasts,
 }
 

@@ -82,9 +82,9 @@ pub fn wait_until_it_answers(
 pub struct WireSettings {
     /// Its address: `http://HOST:PORT` or `unix:PATH`.
     pub url: String,
-    /// The token that it asks for.
+    /// The token that it requires.
     pub token: Option<String>,
-    /// Longest time of one call.
+    /// Time limit of one call.
     pub timeout: Duration,
     /// Longest time without a sign of life: a connection, or an answer to a health check.
     pub lost_timeout: Duration,
@@ -96,8 +96,8 @@ pub struct WireSettings {
     pub entropy: Option<&'static str>,
 }
 
-/// Shows a learner that ends when nobody asks it for anything that its run is there, while the run does other
-/// things than calling it. Ends with this value.
+/// Sends signs of life to a learner that ends without calls, while the run is busy elsewhere. Ends with
+/// this value.
 pub(super) struct SignsOfLife {
     #[expect(dead_code, reason = "the thread ends when it is dropped")]
     end: Sender<()>,
@@ -142,9 +142,9 @@ pub(super) struct Calls {
     has_answered: bool,
     /// Time of calls in which the learner did not compute, since it was last taken.
     pub(super) wire_time: Duration,
-    /// Whether it gives the entropies of tokens.
+    /// Whether it returns the entropies of tokens.
     pub(super) gives_entropy: bool,
-    /// Samples that were begun so far: each has the number of those before it.
+    /// Number of samples begun so far, which is the number of the next one.
     pub(super) num_samples: u64,
     /// A call that was not waited for to its end.
     abandoned: Option<Call>,
@@ -299,7 +299,7 @@ impl Calls {
         stop: Option<&AtomicBool>,
     ) -> Pass<WireMessage> {
         if let Some(call) = self.abandoned.take() {
-            // What became of it concerns nobody any more, only that it came to its end.
+            // Its result does not matter any more, only that it has ended.
             self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
         }
         let began = Instant::now();
@@ -358,7 +358,7 @@ impl Calls {
             ErrorBody { message: format!("status {}: {text}", answer.status), ..ErrorBody::default() }
         });
         let url = self.settings.url.clone();
-        // The paths are those of this machine: what the learner meets there is what this process would.
+        // The paths are those of this machine, so this process would get the same fault as the learner.
         if kind == "disk"
             && hint.is_none()
             && let (Some(path), Some(operation), Some(errno)) = (&path, operation, errno)

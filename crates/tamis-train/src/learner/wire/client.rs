@@ -133,7 +133,7 @@ impl WireLearner {
         self.opened.holds.as_ref().is_some_and(|files| covers(checkpoint, files))
     }
 
-    /// With generators that sample through it, which needs the tokenizer.
+    /// Enables generators that sample through it, for which it needs the tokenizer.
     #[must_use]
     pub fn with_generators(self, codec: &Codec) -> Self {
         Self { codec: Some(codec.clone()), ..self }

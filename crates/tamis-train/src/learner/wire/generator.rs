@@ -29,7 +29,7 @@ use crate::learner::sample_queue::{SampleQueue, is_other};
 use crate::learner::{LearnerError, Pass};
 use crate::prompts::codec::Codec;
 
-/// Longest time of one call; what it waits for is cut by it, never changed.
+/// Time limit of one call; it may cut the wait, and never changes the result.
 const LONGEST_CALL: Duration = Duration::from_secs(1);
 /// The same if completions end at texts, which this side finds between two calls.
 const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
@@ -42,23 +42,23 @@ pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&Atomic
 
 /// Samples with the weights of a learner in another process.
 ///
-/// Members of a group that are submitted one after the other share their prompt's computation. What a sample
-/// yields is a function of its key, its prompt and the weights up to what the learner's arithmetic makes of
-/// the sequences beside it.
+/// Members of a group that are submitted one after the other share their prompt's computation. The
+/// result of a sample is a function of its key, its prompt and the weights, up to the effect of
+/// neighbouring sequences on the learner's arithmetic.
 pub(super) struct WireGenerator {
     calls: SharedCalls,
     tokenizer: Arc<Tokenizer>,
     end_token_ids: Vec<u32>,
     interrupt: Interrupt,
     version: PolicyVersion,
-    /// Submitted, and not yet begun.
+    /// Submitted, not begun.
     queue: SampleQueue,
-    /// Begun, by their numbers at the learner.
+    /// Samples in progress, by their numbers at the learner.
     open: HashMap<u64, Open>,
     /// Aborted here, and not yet there.
     to_abort: Vec<u64>,
     events: Vec<GeneratorEvent>,
-    /// A call was not waited for to its end, or failed: what is open at the learner is not known any more.
+    /// A call was abandoned, or failed: the samples in progress at the learner are unknown.
     is_lost: bool,
     /// Why a call failed, until it is returned.
     failure: Option<GeneratorError>,
@@ -166,7 +166,7 @@ impl WireGenerator {
         }
     }
 
-    /// What waits and may begin, the samples of a prompt together.
+    /// Waiting samples that may begin, those of a prompt together.
     fn begin(&mut self) -> Result<Vec<BeginningGroup>, GeneratorError> {
         let others_run = self.open.values().any(|open| is_other(&open.id));
         let mut groups = Vec::new();
@@ -294,7 +294,7 @@ impl Generator for WireGenerator {
             }
         }
         if self.open.is_empty() && !self.to_abort.is_empty() && !self.is_lost {
-            // Nobody may ask for samples for long, and their memory is free for what learns.
+            // The next samples may come much later, and the learner's updates need their memory.
             self.failure = self.call(Vec::new(), Duration::ZERO).err();
         }
     }

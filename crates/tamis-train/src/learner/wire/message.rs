@@ -85,20 +85,20 @@ fn read_settings(text: &[u8], what: &str) -> Result<Value, MessageError> {
 pub struct MessageError(pub(crate) String);
 
 impl WireMessage {
-    /// With these settings and no columns.
+    /// A message with these settings and no columns.
     pub fn new(settings: &impl Serialize) -> Self {
-        // What is serialised are structs of plain fields: that cannot fail.
+        // Settings are structs of plain fields, so serialising cannot fail.
         Self { settings: serde_json::to_value(settings).unwrap_or_default(), columns: HashMap::new() }
     }
 
-    /// With a column more.
+    /// Adds a column.
     #[must_use]
     pub fn with(mut self, name: &str, column: WireColumn) -> Self {
         self.columns.insert(name.to_owned(), column);
         self
     }
 
-    /// With a number more among the settings.
+    /// Adds a number to the settings.
     #[must_use]
     pub fn with_number(mut self, key: &str, number: f64) -> Self {
         if let serde_json::Value::Object(settings) = &mut self.settings {
@@ -129,7 +129,7 @@ impl WireMessage {
         }
         let parts: Vec<_> = self.columns.iter().map(|(name, column)| (name, column.parts())).collect();
         let views = parts.iter().filter_map(|(name, (dtype, data))| {
-            // As many bytes as there are numbers: that cannot fail.
+            // There are as many bytes as the numbers need, so this cannot fail.
             let len = data.len() * 8 / dtype.bitsize();
             Some((name.as_str(), TensorView::new(*dtype, vec![len], data).ok()?))
         });
@@ -207,7 +207,7 @@ impl WireMessage {
         }
     }
 
-    /// Refuses columns that nobody has taken.
+    /// Refuses columns that were not taken.
     pub(crate) fn refuse_columns(&self) -> Result<(), MessageError> {
         match self.columns.keys().min() {
             None => Ok(()),
@@ -224,7 +224,7 @@ impl WireMessage {
         }
     }
 
-    /// With the derivatives by the columns of a pass through a network; entropies may be left out.
+    /// Adds the derivatives by the columns of a pass through a network; entropies may be left out.
     #[must_use]
     pub(crate) fn with_derivatives(self, network: Network, derivatives: TokenColumns) -> Self {
         let TokenColumns { logprobs, entropies, values } = derivatives;
@@ -458,7 +458,8 @@ impl WireMessage {
             .with("entropy", per_token(|grown| &grown.entropies))
     }
 
-    /// What was generated, of at least one token a sample. Entropies are NaN if the learner gives none.
+    /// Takes the generated tokens, at least one for each sample. Entropies are NaN if the learner
+    /// returns none.
     pub(crate) fn take_generated(&mut self, gives_entropy: bool) -> Result<GrownSamples, MessageError> {
         let GenerateAnswer { num_open, refused } = self.settings()?;
         let rows = Rows::take(self, "token", "token_offset")?;

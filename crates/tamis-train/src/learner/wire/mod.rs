@@ -55,7 +55,7 @@ pub struct WireOptimizer {
 }
 
 impl WireOptimizer {
-    /// Of the engine's constants and a largest norm.
+    /// Settings from the engine's constants and a largest norm.
     pub fn new(constants: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
         let AdamWConfig { beta1, beta2, eps, weight_decay, decay_norms_and_biases } = constants;
         Self { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_biases, max_grad_norm }
@@ -110,14 +110,14 @@ pub struct WireGeneration {
 pub struct OpenRequest {
     /// Folder of the policy.
     pub policy: PathBuf,
-    /// The temperature that log-probabilities are taken at.
+    /// The temperature of log-probabilities.
     pub temperature: f64,
     /// Constants of the policy's optimizer.
     pub optimizer: WireOptimizer,
     /// The critic; `None` without one.
     #[serde(default)]
     pub critic: Option<WireCritic>,
-    /// Folder of a reference policy other than the policy as it begins.
+    /// Folder of a reference policy, if it is not the initial policy.
     #[serde(default)]
     pub reference: Option<PathBuf>,
     /// Compute activations again in the backward pass.
@@ -201,7 +201,7 @@ struct OpenAnswer {
     incarnation: String,
     /// Number format that passes compute in.
     dtype: String,
-    /// Whether it kept what it had loaded.
+    /// Whether it kept its loaded state.
     #[serde(default)]
     adopted: bool,
     /// If it holds a checkpoint unchanged, the CRC-32 of its files by name.
@@ -233,7 +233,7 @@ struct Capabilities {
     /// Whether it knows the whole distribution that a token is drawn from.
     #[serde(default = "yes")]
     entropy: bool,
-    /// Whether what it saves holds weights.
+    /// Whether its saved files hold weights.
     #[serde(default = "yes")]
     weights: bool,
 }
@@ -454,7 +454,7 @@ struct ErrorBody {
     expected: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
-    /// What could not be done with it.
+    /// The operation that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operation: Option<DiskOperation>,
     /// Number that Linux has for the reason.
@@ -531,7 +531,7 @@ mod tests {
             "max_body_bytes": 1});
         let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");
         assert!(earlier.entropy && earlier.weights);
-        // What samples itself publishes nothing.
+        // A learner that samples itself publishes nothing.
         assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
         insta::assert_snapshot!(found.join("\n"), @r#"
 it is tamis 0.1.0 native, and takes no settings of PyTorch

@@ -117,7 +117,7 @@ struct Shown {
     info: InfoAnswer,
     is_busy: bool,
     is_held: bool,
-    /// When it was last asked for anything.
+    /// When the last call came.
     asked: Instant,
 }
 
@@ -201,8 +201,8 @@ impl<'a> LearnerService<'a> {
         }
     }
 
-    /// Answers what needs no learner, at any time: `GET` calls, and calls that may not be made. `token`: what
-    /// callers must show.
+    /// Answers calls that need no learner, at any time: `GET` calls, and refused calls. `token`: the
+    /// one that callers must send.
     pub fn answer_at_once(&self, token: Option<String>) -> Arc<AnswerAtOnce> {
         let shown = Arc::clone(&self.shown);
         Arc::new(move |question: &Question| {
@@ -520,7 +520,7 @@ fn unknown_path(path: &str) -> Refusal {
     Refusal::new(404, "path", format!("there is no call {path} in {PROTOCOL}"))
 }
 
-/// The message of a call. What is read of JSON takes many times its bytes, so its length is looked at first.
+/// The message of a call. Parsed JSON takes many times its bytes, so its length is checked first.
 fn read(question: &Question) -> Result<WireMessage, Refusal> {
     let has_columns = question.content_type.split(';').next().unwrap_or_default().trim() == SAFETENSORS;
     let header = question.body.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));

@@ -31,7 +31,7 @@ pub fn majority<A: AsRef<str>>(values: &[f64], answers: &[A], k: usize, draw: Dr
         members.entry(answer.as_ref()).or_default().push(value);
     }
     let sizes: Vec<usize> = members.values().map(Vec::len).collect();
-    // Answers given equally often win equally often.
+    // Answers that are equally frequent win equally often.
     let mut chance_of: BTreeMap<usize, f64> = BTreeMap::new();
     for (place, &size) in sizes.iter().enumerate() {
         chance_of.entry(size).or_insert_with(|| {
@@ -112,7 +112,8 @@ fn chance_of_count(count: usize, draws: usize, marked: usize, total: usize, draw
             if draws == total {
                 return 1.0;
             }
-            // C(draws, count) times the chance of one order, factor by factor so that nothing grows large.
+            // C(draws, count) times the chance of one order, factor by factor so that nothing
+            // overflows.
             let hits: f64 = (0..count)
                 .map(|i| (draws - i) as f64 / (i + 1) as f64 * ((marked - i) as f64 / (total - i) as f64))
                 .product();
