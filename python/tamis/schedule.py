@@ -435,7 +435,7 @@ class Scheduler:
         return self._machine.awaits(group)
 
     def held(self) -> list[int]:
-        """Groups whose trajectories the driver must still have: not yet settled, or kept and not yet trained."""
+        """Groups whose trajectories the driver must keep: not yet settled, or kept and not yet trained."""
         return self._machine.held()
 
     def set_length(self, total_steps: int | None = None, total_epochs: int | None = None) -> None:

@@ -22,11 +22,11 @@ use crate::plan::machines::{Machine, Machines};
 use crate::plan::{Plan, RunModels};
 use crate::role::{Asked, Role, Standing, StartLauncher, State, is_late};
 
-/// Interval of looks at what came.
+/// Interval between polls of the launcher's events.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest time for the launcher to find a cluster's machines.
 const LONGEST_LOOK: Duration = Duration::from_secs(120);
-/// Most restarts of servers, of all together.
+/// Most restarts of all servers together.
 pub(crate) const MOST_RESTARTS: u32 = 8;
 
 /// The launcher of a run. It starts on first use, and is replaced if it has died. It outlives a lost learner.
@@ -40,9 +40,9 @@ pub struct Cluster {
 /// Limits for a launcher that is alive but late. At a limit it is killed and replaced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
-    /// For an answer, beyond what is waited for may itself take.
+    /// Extra time for an answer, beyond the start-up time of what was requested.
     pub(crate) answer: Duration,
-    /// For a role to end: longer than the launcher's own limit of it.
+    /// For a role to end. This is longer than the launcher's own limit.
     pub(crate) end: Duration,
 }
 
@@ -59,7 +59,7 @@ struct Up {
     count: usize,
     settings: Map<String, Value>,
     startup_timeout: Duration,
-    /// The key that they ask for.
+    /// The key that clients must send.
     key: Option<String>,
     /// Whether a lost launcher is replaced and asked for them again.
     returns: bool,
@@ -71,7 +71,7 @@ impl Cluster {
         Arc::new(Self::default())
     }
 
-    /// The machines of the cluster, for what a run is planned on.
+    /// The machines of the cluster, to plan a run on.
     ///
     /// # Errors
     /// The launcher cannot be started, ends, or does not answer in time.
@@ -127,7 +127,7 @@ impl Cluster {
         let asked =
             Asked { name, count, command: Value::Object(settings), startup_timeout, say: say.clone() };
         let generation = asked.send_to(&launcher);
-        // Dropped, it ends what has come up so far.
+        // If this is dropped, everything that has come up so far ends.
         let standing = Mutex::new(Standing {
             launcher,
             generation,
@@ -148,7 +148,7 @@ impl Cluster {
                     drop(standing);
                     return Ok(role);
                 }
-                // Somebody killed the launcher, or the system did: another one may do it.
+                // The launcher was killed by the user or the system: another one may succeed.
                 Some(Err(error)) if role.returns && standing.launcher.is_lost() => {
                     role.lose(&mut standing, error.to_string());
                     break;
@@ -245,7 +245,7 @@ impl Launcher for Cluster {
         let mut environment: Map<String, Value> =
             command.environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         if config.rollout.backend == BackendKind::Vllm {
-            // The environment: others on the machine can read arguments.
+            // In the environment, because other users of the machine can read arguments.
             environment.insert("VLLM_API_KEY".to_owned(), json!(key));
         }
         let Value::Object(settings) = json!({

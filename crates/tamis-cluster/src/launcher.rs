@@ -19,11 +19,11 @@ use tamis_train::python_program::{module_environment, write_program};
 
 use crate::plan::machines::Machine;
 
-/// Longest time for all that it started to end when it does.
+/// Longest time for everything it started to end when it ends.
 const LONGEST_END: Duration = Duration::from_secs(40);
 /// Longest time for the process to exit after its last event, and after it is killed.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
-/// Most of a line that is no event that a message shows, in characters.
+/// Most characters of an invalid line that a message shows.
 const MOST_SHOWN: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -87,7 +87,7 @@ pub(crate) struct Death {
 }
 
 impl Death {
-    /// Which process it was.
+    /// Names the process.
     fn who(&self) -> String {
         let rank = match self.rank {
             Some(rank) => format!("rank {rank} of the {}", self.role),
@@ -178,7 +178,7 @@ struct RoleState {
     generation: u64,
     groups: Vec<Group>,
     say: Say,
-    /// Whether it is to end.
+    /// Whether its end was requested.
     is_unwanted: bool,
 }
 
@@ -187,12 +187,12 @@ struct State {
     roles: BTreeMap<String, RoleState>,
     /// Number of the last request.
     generation: u64,
-    /// When it had what it starts things on.
+    /// When it reached its cluster.
     connected_at: Option<Instant>,
     killed: Option<String>,
     /// The cluster's machines, once found.
     machines: Option<Vec<Machine>>,
-    /// Why the launcher can start nothing.
+    /// Why the launcher cannot start anything.
     refusal: Option<Failure>,
     is_over: bool,
 }
@@ -271,12 +271,12 @@ impl State {
     }
 }
 
-/// The process. Dropped, it ends, with all that it started.
+/// The process. When this is dropped, it ends with everything it started.
 pub(crate) struct LauncherProcess {
     child: LineChild,
     state: Arc<Mutex<State>>,
     log: PathBuf,
-    /// Time for which its cluster may be away when it starts.
+    /// Longest wait for its cluster at the start.
     pub(crate) wait: Duration,
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
     program: GuardedFolder,
@@ -286,7 +286,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends it at once, if it has not ended; its agents end what it started.
+/// Kills it, if it has not ended. Its agents end what it started.
 fn kill(child: &ChildHandle, state: &Mutex<State>, why: String) {
     let mut state = lock(state);
     if !std::mem::replace(&mut state.is_over, true) {
@@ -320,7 +320,7 @@ impl LauncherProcess {
         let settings = ChildSettings {
             name: "cluster",
             grace: LONGEST_END,
-            // Its agents end what it started. Ctrl-C is this process's to answer.
+            // Its agents end what it started. Ctrl-C is handled by this process.
             reach: Reach::Leader,
             errors: Errors::AsCommanded,
         };

@@ -14,7 +14,7 @@ use tamis_train::python_program::interpreter;
 use crate::cluster::{Cluster, LOOK_EVERY, MOST_RESTARTS, absolute};
 use crate::launcher::{Fate, LauncherProcess};
 
-/// Longest wait for the news of an end.
+/// Longest wait for the report of an end.
 const NEWS: Duration = Duration::from_millis(500);
 
 pub(crate) struct StartLauncher {
@@ -22,7 +22,7 @@ pub(crate) struct StartLauncher {
     pub(crate) kind: LauncherKind,
     pub(crate) address: String,
     pub(crate) log: PathBuf,
-    /// Time for which a cluster that was there may be away.
+    /// Longest absence of a cluster that was there before.
     pub(crate) wait: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Asked {
     }
 }
 
-/// The error of a launcher that has not answered in time, which is ended.
+/// Kills a launcher that has not answered in time. Returns the error; `None` if there is still time.
 pub(crate) fn is_late(
     launcher: &LauncherProcess,
     since: Instant,
@@ -98,7 +98,7 @@ pub(crate) fn is_late(
 
 pub(crate) struct Standing {
     pub(crate) launcher: Arc<LauncherProcess>,
-    /// Which request of it they are.
+    /// Number of their request.
     pub(crate) generation: u64,
     /// Their latest addresses.
     pub(crate) addresses: Vec<String>,
@@ -111,7 +111,7 @@ pub(crate) enum State {
     Up {
         since: Instant,
     },
-    /// Another launcher is started then.
+    /// Another launcher is started at this time.
     Again {
         at: Instant,
     },
@@ -165,7 +165,7 @@ impl Role {
             }
             // Before the next try, the remains of the last one must be gone.
             State::Again { at } if at <= Instant::now() => {
-                // One that does not end them is of no use for the next try.
+                // A launcher that does not end them is of no use for the next try.
                 if !standing.launcher.is_down(self.asked.name, standing.generation) {
                     if at.elapsed() >= self.cluster.times.end {
                         self.cluster.give_up(&standing.launcher, self.asked.name);
@@ -273,7 +273,7 @@ impl Drop for Role {
         launcher.take_down(self.asked.name, generation);
         let began = Instant::now();
         while !launcher.is_down(self.asked.name, generation) {
-            // One that still waits for its cluster has started nothing.
+            // A launcher that still waits for its cluster has started nothing.
             if launcher.connected_at().is_none() || began.elapsed() >= self.cluster.times.end {
                 self.cluster.give_up(&launcher, self.asked.name);
             }

@@ -5,7 +5,7 @@ use tamis_train::launcher::{await_return, end_used_up};
 
 use super::*;
 
-/// A rank that writes its number down; the first answers on its socket.
+/// A rank that writes down its process number. The first one answers on its socket.
 const RANK: &str = "
 import os, socket, sys, time
 with open(sys.argv[2], 'a') as file:
@@ -61,14 +61,14 @@ impl Setting {
         self.up("learner", settings, 60).expect("it comes up")
     }
 
-    /// A server that is started again so often.
+    /// A server with so many restarts.
     fn server(&self, restarts: u32) -> Role {
         let argv = json!(["{python}", "-c", SERVER, "{host}", "{port}", self.folder.path().join("pids")]);
         let settings = json!({"device": "cpu", "argv": argv, "restarts": restarts});
         self.up("server", settings, 60).expect("it comes up")
     }
 
-    /// A script of the shell in place of the interpreter.
+    /// Replaces the interpreter by a shell script.
     fn interpret_by(&mut self, script: &str) {
         let program = self.folder.path().join("python");
         std::fs::write(&program, script).expect("written");
@@ -244,7 +244,7 @@ fn a_launcher_that_says_what_is_no_event_is_ended_and_replaced() {
     assert_eq!(setting.gang(1).ended(), None);
 }
 
-/// A cluster that never was there is not waited for.
+/// A cluster that never existed is not waited for.
 #[test]
 fn a_launcher_in_place_of_another_waits_for_its_cluster() {
     let mut setting = Setting::new();
@@ -305,7 +305,7 @@ fn servers_whose_launcher_is_killed_are_started_again_by_another() {
 fn a_launcher_that_is_killed_before_its_servers_answer_is_replaced() {
     let setting = Setting::new();
     let pids = setting.folder.path().join("pids");
-    // The first start of it takes for ever.
+    // The first start never finishes.
     let slow = format!("[ -e {0}.slow ] || {{ touch {0}.slow; sleep 1000; }}; exec \"$@\"", pids.display());
     let argv = json!(["/bin/sh", "-c", slow, "sh", "{python}", "-c", SERVER, "{host}", "{port}", pids]);
     let server = std::thread::scope(|scope| {

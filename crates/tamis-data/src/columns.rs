@@ -76,7 +76,7 @@ impl Columns {
         schema.get_fields().iter().map(|field| field.name().to_owned()).collect()
     }
 
-    /// Whether a column holds one number a row.
+    /// Whether a column holds one number for each row.
     pub fn is_number(&self, name: &str) -> bool {
         let schema = self.file.reader.metadata().file_metadata().schema();
         schema.get_fields().iter().any(|field| field.name() == name && is_number(field))
@@ -184,7 +184,7 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Rows to skip, and rows to read after them, in turn.
+    /// Alternating runs: rows to skip, and rows to read after them.
     fn runs(&self) -> Vec<(usize, usize)> {
         let Some(rows) = self.rows else { return vec![(0, self.num_rows)] };
         let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -203,7 +203,7 @@ impl Wanted<'_> {
 /// Rows read at a time from columns without lists. From the others it is one.
 const ROWS_AT_A_TIME: usize = 1024;
 
-/// Reads the rows that are wanted; `size` is a value's beside what each counts for.
+/// Reads the wanted rows. `size` is a value's size beyond the fixed count of each value.
 fn read<T: DataType, U>(
     mut reader: ColumnReaderImpl<T>,
     wanted: Wanted<'_>,
@@ -230,7 +230,7 @@ fn read<T: DataType, U>(
                 if num_records == 0 {
                     return Err(ended());
                 }
-                // The end of the row before.
+                // The end of the previous row.
                 continue;
             }
             wanted.decoded.values(values.iter().map(&size).sum::<u64>() + num_levels as u64 * VALUE_BYTES)?;

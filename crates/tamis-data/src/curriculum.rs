@@ -1,4 +1,4 @@
-//! A curriculum: the order of prompts by a column of theirs, whole or in bands.
+//! A curriculum: prompts ordered by one of their columns, fully or in bands.
 
 use serde_json::Value;
 use tamis_core::group::PromptId;
@@ -11,7 +11,7 @@ use crate::prompt::Prompt;
 pub struct Curriculum {
     /// The column; dots lead into objects.
     pub column: String,
-    /// The largest number first.
+    /// Whether the largest number comes first.
     pub descending: bool,
     /// Number of equal parts, one after the other. Within a part the order is the same as without a
     /// curriculum. `None`: sorted by every number, and prompts with the same number keep that order.

@@ -1,4 +1,4 @@
-//! Rows of files, and how many of them a copy has.
+//! Rows of files, and the counts of a copy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub struct Column<'file> {
     /// Its name.
     pub name: &'file str,
-    /// Whether it may have one number or truth value a row; one of JSON may.
+    /// Whether it may have one number or boolean for each row; a JSON column may.
     pub is_number: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct DataRecord {
 }
 
 impl DataRecord {
-    /// Whether a column, or something in it, holds bytes that are no text.
+    /// Whether a column, or something in it, holds bytes that are not text.
     pub fn is_binary(&self, column: &str) -> bool {
         self.binary.iter().any(|path| {
             path.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -53,7 +53,7 @@ pub struct ColumnNames {
 }
 
 impl ColumnNames {
-    /// Name and value of the column that holds the prompt of a row.
+    /// Name and value of the column with a row's prompt.
     pub fn prompt_of<'a>(&'a self, row: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
         match &self.prompt {
             Some(column) => Some((column, lookup(row, column)?)),
@@ -61,7 +61,7 @@ impl ColumnNames {
         }
     }
 
-    /// Name and value of the column that holds the images of a row.
+    /// Name and value of the column with a row's images.
     fn images_of<'a>(&'a self, row: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
         match &self.images {
             Some(column) => Some((column, lookup(row, column)?)),
@@ -112,7 +112,7 @@ pub enum PromptFault {
     /// The row cannot be read.
     #[error(transparent)]
     Row(RowFault),
-    /// A configured column is not there.
+    /// A configured column is missing.
     #[error("expected a column `{column}` (data.columns.{option}), but the row has {columns}")]
     NoColumn {
         /// The option that names it.
@@ -122,7 +122,7 @@ pub enum PromptFault {
         /// Columns of the row.
         columns: String,
     },
-    /// A column that must be text holds bytes that are none.
+    /// A column that must be text holds bytes that are not text.
     #[error(
         "`{column}` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.{option}"
     )]
@@ -160,7 +160,7 @@ fn list(files: &[PathBuf]) -> String {
     files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The files hold no prompt.
+/// The error if the files hold no prompt.
 pub fn no_prompts(files: &[PathBuf], num_skipped: usize) -> Fault {
     fault!("no prompts in {}{}", list(files), skipped_note(num_skipped))
 }
@@ -447,7 +447,7 @@ fn to_prompt(
     Ok(Prompt { id, content, ground_truth, data_source, columns, images })
 }
 
-/// Whether what comes after a column's name leads into it, or is nothing.
+/// Whether `rest`, the text after a column's name, is empty or leads into the column.
 fn is_below(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }

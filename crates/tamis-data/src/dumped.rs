@@ -13,7 +13,7 @@ pub struct DumpedRow {
     pub step: u64,
     /// Its group, counted from 0 in the file.
     pub group: u64,
-    /// A number of the prompt, the same wherever the prompt comes again; below 2^53.
+    /// A number for the prompt, the same for every occurrence of the prompt; below 2^53.
     pub prompt_id: u64,
     /// Place in the group, from 0.
     pub sample_index: u64,
@@ -31,9 +31,9 @@ pub struct DumpedRow {
     pub reward: f64,
     /// Advantage.
     pub advantage: Option<f64>,
-    /// Tokens of the completion, if they are known.
+    /// Tokens of the completion, if known.
     pub num_tokens: Option<u64>,
-    /// Why the completion ended, if it is known.
+    /// Why the completion ended, if known.
     pub finish_reason: Option<String>,
     /// What happened to it: `trained`, `finished` or `failed`.
     pub verdict: &'static str,
@@ -81,7 +81,7 @@ pub fn write_dumped_to(out: impl Write + Send, rows: &[DumpedRow]) -> std::io::R
     let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
     let columns = columns.with_others(&scores, &logged);
-    // Four bytes are about a token.
+    // A token has about four bytes.
     let num_tokens = |row: &DumpedRow| (row.prompt.len() + row.completion.len()) / 4;
     write_parquet(out, "rollouts", &columns, rows, num_tokens).map_err(io_error)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::record_error::RecordError;
 use tamis_core::fault;
 
-/// Formats that rows come in.
+/// Formats of files of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
     /// One JSON object per line.
@@ -17,7 +17,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// The format of a file, by its first bytes.
+    /// Finds a file's format from its first bytes.
     pub fn of(path: &Path) -> Result<Self, RecordError> {
         if magic(path)?.starts_with(b"PAR1") {
             return Ok(Self::Parquet);

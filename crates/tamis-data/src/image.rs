@@ -30,7 +30,7 @@ pub const PLACEHOLDER: &str = "<image>";
 /// Most bytes of an image's file.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Longest side of an image by its shorter one; Qwen's processors refuse more.
+/// Largest ratio of an image's longer side to its shorter one. Qwen's processors refuse more.
 const MAX_ASPECT: u32 = 200;
 
 /// An image of a prompt.
@@ -63,7 +63,7 @@ pub struct ImagePlaces {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageColumn<'a> {
-    /// The values, bytes that are no text as base64.
+    /// The values; bytes that are not text are base64.
     pub(crate) value: &'a Value,
     /// The same with all bytes as base64, if some of them are text.
     pub(crate) encoded: Option<&'a Value>,
@@ -270,7 +270,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A PNG of this size with nothing but its header: sizes are read, pixels never.
+    /// A PNG of this size with only a header: sizes are read, pixels never.
     pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
         let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
         bytes.extend(width.to_be_bytes());

@@ -13,7 +13,7 @@ use crate::data_record::{DataRecord, RowPlace, kind};
 use crate::file_format::{open, read_error};
 use crate::record_error::{RecordError, RowFault};
 
-/// Reads line by line; blank lines count as lines and give no row.
+/// Reads line by line. Blank lines are counted but give no row.
 #[derive(Debug)]
 pub(crate) struct JsonLines {
     path: Arc<Path>,

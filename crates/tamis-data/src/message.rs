@@ -21,13 +21,13 @@ pub struct Message {
     given: Map<String, Value>,
 }
 
-/// Why a value is no message.
+/// Why a value is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MessageFault {
-    /// It is no object, or has no role or content.
+    /// It is not an object, or lacks a role or content.
     #[error("it must be an object with `role` as text and `content` as text, a list of text parts or null")]
     Shape,
-    /// A part of it is something else than text.
+    /// A part of it is neither text nor an allowed image.
     #[error("it holds {what}, but only text is supported")]
     NotText {
         /// The part.
@@ -36,7 +36,7 @@ pub enum MessageFault {
 }
 
 impl Message {
-    /// A message of a role and a text only.
+    /// A message with only a role and a text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), given: Map::new() }
     }

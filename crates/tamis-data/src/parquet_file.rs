@@ -52,7 +52,7 @@ const TAIL: u64 = 8;
 
 pub(crate) struct ParquetFile {
     pub(crate) reader: SerializedFileReader<File>,
-    /// The file once more, to look at pages before the library does.
+    /// A second handle of the file, to check pages before the library reads them.
     pub(crate) file: File,
     length: u64,
 }
@@ -79,7 +79,7 @@ impl ParquetFile {
         self.reader.metadata()
     }
 
-    /// Refuses what would fail later with a worse message, or never end.
+    /// Refuses files that would fail later with a worse message, or never end.
     fn check(&self, path: &Path) -> Result<(), RecordError> {
         if self.metadata().file_metadata().schema_descr().num_columns() == 0 {
             return Err(parquet_error(path, 0, "it has no columns".to_owned()));
@@ -139,7 +139,7 @@ fn check_footer(file: &File, length: u64) -> Result<(), ParquetError> {
     }
 }
 
-/// Whether a column has one number or truth value a row.
+/// Whether a column has one number or boolean for each row.
 pub(crate) fn is_number(column: &Type) -> bool {
     column.is_primitive()
         && !matches!(column.get_physical_type(), Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY)
@@ -169,7 +169,7 @@ impl std::fmt::Debug for ParquetRows {
 }
 
 impl ParquetRows {
-    /// Opens a file with the columns that are wanted; rows of none are empty.
+    /// Opens a file with the wanted columns. Without any, rows are empty.
     pub(crate) fn open(path: &Path, wanted: &dyn Fn(Column<'_>) -> bool) -> Result<Self, RecordError> {
         let file = ParquetFile::open(path)?;
         let wanted = |column: &Type| {
@@ -194,7 +194,7 @@ impl ParquetRows {
         })
     }
 
-    /// Moves to the next row group if the last is read; whether there is one.
+    /// Moves to the next row group if the current one is finished. Returns whether there is one.
     fn open_group(&mut self) -> Result<bool, ParquetError> {
         while self.group.as_ref().is_none_or(|(_, left)| *left == 0) {
             let Some(group) = self.file.metadata().row_groups().get(self.next_group) else {

@@ -88,28 +88,28 @@ pub fn message_parts(messages: &[Message], num_images: usize) -> Option<Vec<Valu
     Some(messages.iter().enumerate().map(with_parts).collect())
 }
 
-/// The column of tools that a conversation's template is given.
+/// The column with the tools for a conversation's template.
 pub const TOOLS_COLUMN: &str = "tools";
-/// The column of a row's own variables of the chat template, beside those of `data.chat_template_kwargs`.
+/// The column with a row's own variables of the chat template, in addition to `data.chat_template_kwargs`.
 pub const TEMPLATE_ARGUMENTS_COLUMN: &str = "chat_template_kwargs";
 
-/// Variables that rendering sets itself.
+/// Variables that rendering sets by itself.
 const OWN_ARGUMENTS: [&str; 4] =
     ["messages", "add_generation_prompt", "continue_final_message", TOOLS_COLUMN];
 
 /// One task instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// Row number in the concatenated dataset: stable over epochs, shuffles and resumes.
+    /// Row number in the concatenated dataset. It is the same in all epochs, shuffles and resumes.
     pub id: PromptId,
-    /// Text or messages, never truncated here: rewards see them whole.
+    /// Text or messages. They are never truncated here, so rewards see them whole.
     pub content: PromptContent,
     /// Ground truth that verifiers compare with, as text even if the column holds a number. `None` if the row
     /// has none.
     pub ground_truth: Option<String>,
     /// Verifier family of the row (verl's `data_source`); empty if the row has none.
     pub data_source: String,
-    /// Every column of the row as read, for rewards.
+    /// Every column of the row, unchanged, for rewards.
     pub columns: Map<String, Value>,
     /// Images that go with the text, in the order of their places in it ([`message_parts`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -127,7 +127,7 @@ impl Prompt {
     /// `chat_template_kwargs`.
     ///
     /// # Errors
-    /// A column that holds something else.
+    /// The column does not hold an object.
     pub fn template_arguments(&self) -> Result<Map<String, Value>, Fault> {
         let mut arguments = Map::new();
         for (name, value) in self.template_columns() {

@@ -28,10 +28,10 @@ pub enum FormatFault {
     /// Messages, but only text is allowed.
     #[error("its prompt is a list of messages, and data.prompt_format is `text`")]
     Messages,
-    /// Text that is to become a message, and nothing to render it.
+    /// Text has to become a message, but there is no template to render it.
     #[error("data.prompt_format is `chat`, and the model has no chat template")]
     NoTemplate,
-    /// A system message that has no place.
+    /// A system message, but the prompt is bare text.
     #[error(
         "it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt"
     )]

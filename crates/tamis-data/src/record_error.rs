@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::data_record::RowPlace;
 
-/// Why one row cannot be read, while the others may.
+/// Why one row cannot be read. Others may still be readable.
 #[derive(Debug, Error)]
 pub enum RowFault {
     /// The line is not JSON.

@@ -1,4 +1,4 @@
-//! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
+//! Rows of JSON values from JSONL and Parquet files, and copies of chosen rows.
 //!
 //! A Parquet file is recognised by its first four bytes; anything else is read as JSON lines. Structs and
 //! maps become objects, lists arrays, dates and decimals text (`2024-02-29`, `12.50`). Binary columns become

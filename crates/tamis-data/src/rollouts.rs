@@ -13,7 +13,7 @@ use tamis_core::group::{FinishReason, Group, Trajectory};
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
 use crate::turns::{of_turns, success_column, turn_columns};
 
-/// One trajectory as it ended.
+/// One finished trajectory.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutRow<'run> {
     /// Training step.
@@ -38,7 +38,7 @@ pub struct RolloutRow<'run> {
     pub metric: &'run str,
     /// The filter's metric.
     pub metric_value: Option<f64>,
-    /// The counted place in which the trajectory ended.
+    /// The verdict that the trajectory is counted under.
     pub verdict: &'run str,
     /// Extra values that reward functions logged for the trajectory, by column.
     pub logged: Option<&'run BTreeMap<String, String>>,
@@ -49,7 +49,7 @@ const IMAGES: &str = "images";
 /// Column with the probability with which a prompt was taken.
 const INCLUSION: &str = "inclusion";
 
-/// Columns of trajectories that were played in an environment.
+/// Columns of trajectories from environments.
 const TURN_ENDS: &str = "turn_ends";
 const TEXT_STARTS: &str = "text_starts";
 
@@ -73,7 +73,7 @@ pub(crate) fn finish_reason_column<'run>() -> TableColumn<RolloutRow<'run>> {
     }
 }
 
-/// The columns of trajectories that were played in an environment.
+/// The columns of trajectories from environments.
 fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let ends = TableColumn {
         name: TURN_ENDS,

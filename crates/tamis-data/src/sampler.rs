@@ -17,7 +17,7 @@ pub enum PromptOrder {
     Sequential,
 }
 
-/// Place in the data: all that a checkpoint must hold.
+/// A position in the data: all that a checkpoint has to store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataPosition {
     /// Pass over the data, from 0.
@@ -37,7 +37,7 @@ pub struct DrawnRows {
     pub exhausted: bool,
 }
 
-/// A place that the data does not have.
+/// A position that the data does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "position {position} of epoch {epoch} is beyond the {num_prompts} prompts of the data: the data has changed since it was saved"
@@ -47,7 +47,7 @@ pub struct PositionError {
     pub epoch: u64,
     /// Index of the position within the epoch.
     pub position: u64,
-    /// Prompts that there are.
+    /// Number of prompts.
     pub num_prompts: usize,
 }
 
@@ -72,7 +72,7 @@ pub struct PromptSampler {
 }
 
 impl PromptSampler {
-    /// At the beginning of epoch 0.
+    /// Starts at the beginning of epoch 0.
     pub fn new(prompts: Vec<PromptId>, order: PromptOrder) -> Self {
         Self::at(prompts, order, DataPosition::default())
     }
@@ -133,7 +133,7 @@ impl PromptSampler {
         DrawnRows { epoch: self.position.epoch, exhausted: self.num_left() == 0, prompts }
     }
 
-    /// The prompts that this epoch has left, in order.
+    /// The prompts left in this epoch, in order.
     pub fn rest(&self) -> impl Iterator<Item = PromptId> {
         let start = self.position.position as usize;
         let rest = self.current.get(start..).unwrap_or_default();
@@ -146,17 +146,17 @@ impl PromptSampler {
         self.arrange();
     }
 
-    /// Prompts that this epoch has left.
+    /// Number of prompts left in this epoch.
     pub fn num_left(&self) -> usize {
         self.prompts.len().saturating_sub(self.position.position as usize)
     }
 
-    /// Prompts of an epoch.
+    /// Number of prompts in an epoch.
     pub fn num_prompts(&self) -> usize {
         self.prompts.len()
     }
 
-    /// The place to save.
+    /// The position to save.
     pub fn position(&self) -> DataPosition {
         self.position
     }

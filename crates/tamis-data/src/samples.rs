@@ -15,7 +15,7 @@ use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_j
 use crate::turns::{success_column, turn_columns};
 use crate::whole_file::WholeFile;
 
-/// The columns that rollout files have too, with what they are here.
+/// The columns shared with rollout files, with their meaning here.
 const OF_ROLLOUTS: [(&str, &str); 7] = [
     ("step", "training steps before the validation; 0: before the first"),
     ("prompt_id", "row of the prompt in the validation data, from 0"),
@@ -59,7 +59,7 @@ fn columns<'run>(with_turns: bool) -> TableColumns<RolloutRow<'run>> {
     }
 }
 
-/// The columns of samples that were played in an environment.
+/// The columns of samples from environments.
 fn columns_of_turns<'run>() -> Vec<TableColumn<RolloutRow<'run>>> {
     let mut success = success_column();
     success.meaning = "1 if the environment's task was solved, else 0; this and the next four only in files with episodes of several turns";
@@ -76,7 +76,7 @@ pub fn fixed_columns() -> Vec<&'static str> {
     columns(true).names()
 }
 
-/// The format that a file's name asks for: `.jsonl` (or `.json`, `.ndjson`) or `.parquet`.
+/// The format of a file name: `.jsonl` (or `.json`, `.ndjson`) or `.parquet`.
 pub fn format_of(path: &Path) -> Result<FileFormat, Fault> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     match ending.as_deref() {
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// The first was logged something of, and has a ground truth.
+    /// The first one has a logged value and a ground truth.
     fn rows<'a>(group: &'a Group, logged: &'a BTreeMap<String, String>) -> Vec<RolloutRow<'a>> {
         let row = |trajectory: &'a Trajectory| RolloutRow {
             step: 5,

@@ -145,7 +145,7 @@ fn to_json<R>(row: &R, values: &Values<R>) -> Value {
     }
 }
 
-/// The I/O error inside a Parquet error, or one that carries its text.
+/// The I/O error inside a Parquet error, or a new one with its text.
 pub(crate) fn io_error(error: ParquetError) -> std::io::Error {
     match error {
         ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
@@ -156,7 +156,7 @@ pub(crate) fn io_error(error: ParquetError) -> std::io::Error {
     }
 }
 
-/// Tokens after which a row group is closed, which bounds what a reader must hold.
+/// Tokens after which a row group is closed. This limits what a reader must hold.
 const TOKENS_PER_ROW_GROUP: usize = 1 << 21;
 pub(crate) const ROWS_PER_ROW_GROUP: usize = 1 << 14;
 
@@ -175,7 +175,7 @@ pub(crate) fn write_parquet<R, W: Write + Send>(
     for (name, values) in columns {
         fields.push(Arc::new(field(name, values)?));
         if matches!(values, Values::Floats(_)) {
-            // Hardly a value comes twice.
+            // Hardly any value repeats.
             let path = ColumnPath::new([name, "list", "element"].map(ToOwned::to_owned).to_vec());
             properties = properties.set_column_dictionary_enabled(path, false);
         }

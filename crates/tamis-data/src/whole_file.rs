@@ -18,7 +18,7 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
-    /// Begins a file that will be `target`; its folder must exist.
+    /// Creates a file that will become `target`. Its folder must exist.
     pub fn create(target: &Path) -> std::io::Result<Self> {
         let name =
             target.file_name().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
@@ -30,7 +30,7 @@ impl WholeFile {
         Ok(Self { writer, temporary, target: target.to_owned() })
     }
 
-    /// Makes the file appear under its name.
+    /// Renames the file to its final name.
     pub fn commit(mut self) -> std::io::Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let done = finish(writer, &self.temporary, &self.target);

@@ -1,4 +1,4 @@
-//! Beside the kernel, for every crate: reads regular files of a bounded size.
+//! Beside the kernel, for every crate: reads regular files of limited size.
 //!
 //! A path from a user may be a pipe that nobody writes to, an endless device, a folder, or the wrong file of
 //! 50 GB. The files of tamis are regular ones, and those that are read completely are small. [`open`] refuses
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 use tamis_core::figure;
 
-/// Bytes of a configuration, at most.
+/// Most bytes of a configuration.
 pub const MAX_CONFIGURATION: u64 = 16 << 20;
-/// Bytes of a chat template, at most.
+/// Most bytes of a chat template.
 pub const MAX_TEMPLATE: u64 = 1 << 20;
-/// Bytes of a model's `config.json` and `generation_config.json`, at most.
+/// Most bytes of a model's `config.json` and `generation_config.json`.
 pub const MAX_MODEL_CONFIG: u64 = 16 << 20;
 /// Most bytes of a file of a tokenizer. The largest known ones have about 40 MB.
 pub const MAX_TOKENIZER: u64 = 1 << 30;
-/// Bytes of a data file of a built-in task, at most.
+/// Most bytes of a data file of a built-in task.
 pub const MAX_TASK: u64 = 1 << 30;
 /// Most bytes of one line of a data file.
 pub const MAX_LINE: u64 = 64 << 20;
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(path: &Path, options: &OpenOptions) -> Result<File> {
-    // Opening a pipe would wait for its other end.
+    // Opening a pipe would block until its other end is opened.
     match std::fs::metadata(path) {
         Ok(found) => refuse_others(&found)?,
         // The options decide whether it is created.
@@ -111,9 +111,9 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     };
     // A folder of data may hold a million files.
     let names = entries.flatten().take(10_000).filter_map(|entry| entry.file_name().into_string().ok());
-    // The path itself may be there, as a link to nothing.
+    // The path itself may exist, as a dangling link.
     let names = names.filter(|other| other != name);
-    // A configuration is none of its data.
+    // A configuration is not its own data.
     let is_yaml = |name: &str| [".yaml", ".yml"].iter().any(|ending| name.ends_with(ending));
     let names = names.filter(|other| !is_yaml(name) || is_yaml(other) || !other.contains('.'));
     // Many files of a folder have the same ending. So endings only decide between names that are otherwise
@@ -127,7 +127,7 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     near.into_iter().next().map(|(.., other)| parent.join(other))
 }
 
-/// A name without its ending.
+/// A name without its extension.
 fn stem(name: &str) -> &str {
     Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name)
 }

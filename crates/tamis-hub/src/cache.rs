@@ -17,7 +17,7 @@ use crate::error::HubError;
 use crate::listing::{ListedFile, Listing, stays_inside};
 use crate::repository::{Repository, is_commit};
 
-/// Bytes of a listing and of a reference, at most.
+/// Most bytes of a listing, and of a reference.
 const MAX_LISTING: u64 = 256 << 20;
 const MAX_REFERENCE: u64 = 4096;
 
@@ -88,7 +88,7 @@ impl CachedRepository {
                     Ok(found) if stays_inside(&name) => {
                         files.push(ListedFile { name, size: Some(found.len()), checksum: None });
                     }
-                    // A link to a blob that is gone.
+                    // A link to a missing blob.
                     _ => {}
                 }
             }
@@ -124,7 +124,7 @@ impl CachedRepository {
     pub(crate) fn lock(&self, blob: &str, waits: impl FnOnce()) -> Result<Option<File>, HubError> {
         let path = self.locks.join(format!("{blob}.lock"));
         make_folder(&self.locks)?;
-        // Never truncated or removed: others may hold it.
+        // The file is never truncated or removed: others may hold the lock.
         let file = File::options().create(true).append(true).open(&path).map_err(disk("open", &path))?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -144,12 +144,12 @@ impl CachedRepository {
         let folder = place.parent().unwrap_or(&place);
         make_folder(folder)?;
         let parts = Path::new(file).components().filter(|part| matches!(part, Component::Normal(_)));
-        // Out of the file's own folders, the commit and `snapshots`.
+        // Up from the file's own folders, the commit's folder and `snapshots`.
         let target = std::iter::repeat_n("..", parts.count() + 1).chain(["blobs", blob]).collect::<PathBuf>();
         let blob = self.blob(blob);
         let name = tempfile::Builder::new().prefix(".link-").make_in(folder, |link| {
             symlink(&target, link).or_else(|_| fs::hard_link(&blob, link)).or_else(|error| {
-                // Only a name that is taken is tried again under another one.
+                // Only if the name is taken, another one is tried.
                 if error.kind() == io::ErrorKind::AlreadyExists {
                     Err(error)
                 } else {

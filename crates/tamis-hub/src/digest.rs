@@ -1,10 +1,10 @@
-//! The checksum that the name of a blob is.
+//! The checksums that name blobs.
 
 use std::fmt::Write as _;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// A checksum over the bytes of a file as they come.
+/// A checksum over the bytes of a file as they arrive.
 ///
 /// The hub names a large file by its SHA-256. It names a small one as Git does, by the SHA-1 of `blob
 /// LENGTH\0` and the bytes.

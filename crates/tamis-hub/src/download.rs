@@ -1,4 +1,4 @@
-//! One file of a repository, from the hub into the cache.
+//! Downloads one file of a repository into the cache.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -17,14 +17,14 @@ use crate::request::{Client, FileFacts, status_error};
 /// Bytes that an interrupted download must have added for its retries to start from zero again.
 const GROUND: u64 = 1 << 20;
 
-/// Ending of a file that is not whole.
+/// Suffix of an incomplete file.
 const PART: &str = ".incomplete";
 
 /// A download of several files, with one progress for all.
 pub(crate) struct Download<'d> {
     pub(crate) client: &'d Client,
     pub(crate) cached: &'d CachedRepository,
-    /// The repository, in messages.
+    /// The repository's name, for messages.
     pub(crate) name: &'d str,
     pub(crate) commit: &'d str,
     pub(crate) pauses: &'d [Duration],
@@ -54,7 +54,7 @@ impl Download<'_> {
             make_folder(blob.parent().unwrap_or(&blob))?;
             let waits = || self.progress.say(&format!("waiting for another process that downloads {file}"));
             let lock = self.cached.lock(&facts.blob, waits)?;
-            // Another process may have brought it in the meantime.
+            // Another process may have downloaded it meanwhile.
             if !is_whole(&blob, facts.size) {
                 let part = self.begin_part(&facts, lock.is_some())?;
                 self.bring(file, address, &facts, &part)?;
@@ -157,7 +157,7 @@ impl Download<'_> {
             match response.status() {
                 StatusCode::PARTIAL_CONTENT if goes_on => {}
                 StatusCode::OK => {
-                    // The whole comes again.
+                    // The server sends the whole file again.
                     file.set_len(0).map_err(disk("write", part))?;
                     (length, digest) = (0, Digest::of_name(&facts.blob, facts.size));
                 }
@@ -188,7 +188,7 @@ impl Download<'_> {
     }
 }
 
-/// Why an attempt did not bring the file.
+/// Why an attempt failed.
 enum Broken {
     /// The received length is wrong.
     Length(String),
@@ -219,7 +219,7 @@ fn read_through(file: &mut File, mut each: impl FnMut(&[u8])) -> io::Result<u64>
     }
 }
 
-/// Tries again after each pause, as long as the failure may pass.
+/// Retries after each pause, as long as the error may be temporary.
 pub(crate) fn patiently<T>(
     pauses: &[Duration],
     mut attempt: impl FnMut() -> Result<T, HubError>,

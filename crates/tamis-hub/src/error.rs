@@ -21,14 +21,14 @@ pub struct HubError {
 /// Kinds of errors that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HubCause {
-    /// The network is forbidden, and the cache lacks something.
+    /// The network is disabled, and the cache lacks something.
     Offline,
     /// Nothing answers.
     Unreachable {
-        /// Whether another attempt may go better.
+        /// Whether a retry may succeed.
         is_passing: bool,
     },
-    /// The hub answers with a failure.
+    /// The hub answers with an error status.
     Status {
         /// The status.
         status: u16,
@@ -45,9 +45,9 @@ pub enum HubCause {
     NoSplit,
     /// The received bytes are not the file.
     Damaged,
-    /// The hub, or what the repository holds, refuses it otherwise.
+    /// The hub refuses it, or the repository's content does not allow it.
     Refused,
-    /// No hub answers so, or something cannot be done on this disk.
+    /// Not a hub's answer, or an operation on this disk fails.
     Failed,
 }
 
@@ -56,7 +56,7 @@ impl HubError {
         Self { cause, message, hint: hint.into(), source: None }
     }
 
-    /// Nothing answers at an address of this scheme and host.
+    /// Nothing answers at this scheme and host.
     pub(crate) fn unreachable(endpoint: &str, reason: &str, is_passing: bool) -> Self {
         Self::new(
             HubCause::Unreachable { is_passing },
@@ -66,7 +66,7 @@ impl HubError {
         )
     }
 
-    /// The hub answers an address, without its query, with a failure.
+    /// The hub answers with an error status. The address is shown without its query.
     pub(crate) fn status(address: &str, status: u16, after: Option<u64>) -> Self {
         let hint = if status == 429 {
             let when = after.map_or_else(|| "later".to_owned(), |seconds| format!("in {seconds} s"));
@@ -104,7 +104,7 @@ impl HubError {
         Self { source: Some(source), ..Self::new(HubCause::Failed, message, hint) }
     }
 
-    /// The sort of failure.
+    /// The kind of failure.
     pub fn kind(&self) -> LocateFailure {
         match self.cause {
             HubCause::Unreachable { .. } | HubCause::Status { status: 429 | 500.., .. } => {
@@ -115,7 +115,7 @@ impl HubError {
         }
     }
 
-    /// Whether another attempt may go better.
+    /// Whether a retry may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         match self.cause {
             HubCause::Unreachable { is_passing } => is_passing,
@@ -145,7 +145,7 @@ impl From<HubError> for LocateError {
     }
 }
 
-/// Names in a line: the first few, and how many more.
+/// Names in one line: the first few, and how many more there are.
 pub(crate) fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     const SHOWN: usize = 8;
     let more = names.len().saturating_sub(SHOWN);

@@ -1,4 +1,4 @@
-//! Names become files: [`Hub::model`] and [`Hub::split`].
+//! Turns names into files: [`Hub::model`] and [`Hub::split`].
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ use crate::request::{Client, plain, status_error};
 use crate::settings::HubSettings;
 use crate::splits::{SplitFiles, find_split, lacks_shards};
 
-/// The branch that a name without a revision means.
+/// The branch of a name without a revision.
 const MAIN: &str = "main";
 
 /// The branch with the hub's own conversion of a data set to Parquet.
 const CONVERTED: &str = "refs/convert/parquet";
 
-/// Bytes of the index of a model's weights, at most.
+/// Most bytes of the index of a model's weights.
 const MAX_INDEX: u64 = 256 << 20;
 
 /// A hub and its cache.
@@ -49,7 +49,7 @@ impl Hub {
         &self.settings.endpoint
     }
 
-    /// Finds a model, `revision` a branch, tag or commit of it (`None`: the main branch).
+    /// Finds a model. `revision` is one of its branches, tags or commits (`None`: the main branch).
     ///
     /// A complete commit in the cache needs no network. For a branch, the hub is asked for its commit. If the
     /// hub does not answer, or the network is disabled, the last known commit is used.
@@ -261,7 +261,7 @@ impl Hub {
         }
     }
 
-    /// Asks the hub what a repository holds at a revision.
+    /// Requests the listing of a repository at a revision.
     fn listing(&self, repository: &Repository, revision: &str) -> Result<Listing, HubError> {
         let address = repository.listing(&self.settings.endpoint, revision);
         patiently(&self.settings.pauses, || {
@@ -273,7 +273,7 @@ impl Hub {
         })
     }
 
-    /// Brings those files of a commit that the cache lacks.
+    /// Downloads the files of a commit that the cache lacks.
     fn fetch(
         &self,
         repository: &Repository,
@@ -307,7 +307,7 @@ impl Hub {
         })
     }
 
-    /// The failure of a request for a repository.
+    /// The error for a failed request about a repository.
     fn refusal(
         &self,
         repository: &Repository,
@@ -336,7 +336,7 @@ impl Hub {
         match code {
             Some("RepoNotFound") => self.no_repository(repository),
             Some("GatedRepo") => self.gated(repository),
-            // Without its reason: a file of a repository that can be seen is gated.
+            // Without a reason from the hub: if the repository is visible but a file is not, it is gated.
             None if status == 403 || !has_token => self.gated(repository),
             _ if !has_token => self.no_repository(repository),
             _ => HubError::new(

@@ -12,7 +12,7 @@
 //! when it is complete and its checksum is right. So no crash leaves anything that looks like a complete
 //! file.
 //!
-//! Nothing here is asynchronous, and every call may be abandoned at any instant.
+//! Nothing here is asynchronous, and every call may be abandoned at any moment.
 
 mod cache;
 mod digest;

@@ -31,7 +31,7 @@ pub(crate) struct CardSplit {
 pub(crate) struct CardConfiguration {
     pub(crate) name: String,
     pub(crate) is_default: bool,
-    /// The folder that its patterns and files are in.
+    /// The folder of its patterns and files.
     pub(crate) folder: Option<String>,
     /// Empty if the splits follow from the names of the files.
     pub(crate) splits: Vec<CardSplit>,
@@ -97,7 +97,7 @@ pub(crate) fn stays_inside(name: &str) -> bool {
         && Path::new(name).components().all(plain)
 }
 
-/// One of a card's `configs`.
+/// Parses one entry of a card's `configs`.
 fn configuration(declared: &Json) -> Option<CardConfiguration> {
     let text = |key: &str| declared.get(key).and_then(Json::as_str).map(str::to_owned);
     let patterns = |paths: &Json| match paths {

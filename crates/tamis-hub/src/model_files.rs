@@ -1,4 +1,4 @@
-//! The files of a model that a run reads: configuration, tokenizer, templates, weights as safetensors.
+//! The files of a model that a run reads: configuration, tokenizer, templates, and weights as safetensors.
 
 use serde_json::Value as Json;
 
@@ -30,10 +30,10 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 /// The index of weights in several files.
 pub(crate) const SINGLE_INDEX: &str = "model.safetensors.index.json";
 
-/// Endings of weights in forms that are not read.
+/// Endings of weight files in unsupported formats.
 const OTHER_WEIGHTS: [&str; 8] = [".bin", ".gguf", ".onnx", ".pt", ".pth", ".h5", ".msgpack", ".safetensors"];
 
-/// The files beside the weights that there are, the index of the weights among them.
+/// The available files other than weights, including the index of the weights.
 ///
 /// # Errors
 /// This is not a model that can be read.

@@ -9,7 +9,7 @@ use crate::hub::Hub;
 use crate::progress::DownloadProgress;
 use crate::settings::HubSettings;
 
-/// Names on the hub that the environment names, with progress on stderr.
+/// Looks up names on the hub of the environment, with progress on stderr.
 #[derive(Debug)]
 pub struct NamesOnHub {
     hub: Hub,
@@ -43,7 +43,7 @@ impl Locate for NamesOnHub {
     }
 }
 
-/// Progress as a person reads it.
+/// Shows progress to the user.
 #[derive(Debug)]
 struct Shown(Transfer);
 

@@ -22,7 +22,7 @@ impl RepositoryKind {
         }
     }
 
-    /// The part of addresses and folders.
+    /// Its name in addresses and folders.
     fn plural(self) -> &'static str {
         match self {
             Self::Model => "models",
@@ -36,7 +36,7 @@ impl RepositoryKind {
 pub struct Repository {
     /// Its kind.
     pub kind: RepositoryKind,
-    /// `owner/name`; a few old ones have no owner.
+    /// `owner/name`; a few old ones lack an owner.
     pub id: String,
 }
 
@@ -51,7 +51,7 @@ impl Repository {
         format!("{}--{}", self.kind.plural(), self.id.replace('/', "--"))
     }
 
-    /// Address of its page, for a person.
+    /// Address of its web page.
     pub(crate) fn page(&self, endpoint: &str) -> String {
         match self.kind {
             RepositoryKind::Model => format!("{endpoint}/{}", self.id),
@@ -85,7 +85,7 @@ impl Repository {
     }
 }
 
-/// Whether a revision is a commit: it names the same files for ever.
+/// Whether a revision is a commit, so that it always has the same files.
 pub fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -18,10 +18,10 @@ use crate::token::HubToken;
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 6;
 
-/// Bytes of the description of a repository, at most.
+/// Most bytes of a repository's description.
 const MAX_ANSWER: u64 = 256 << 20;
 
-/// Bytes that come in twice the longest silence, at least.
+/// Least bytes that must arrive within twice the longest silence.
 const LEAST_BYTES: u64 = 64 << 10;
 
 /// Longest wait, in seconds, that a hub may ask for when it limits requests.
@@ -29,7 +29,7 @@ const MAX_WAIT: u64 = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follow {
-    /// Wherever it leads.
+    /// To any host.
     Anywhere,
     /// Only on the hub: answers of other hosts about a file are not used.
     Hub,
@@ -73,7 +73,7 @@ impl Client {
         Ok((parts.status, parts.headers, bytes))
     }
 
-    /// Reads a body part by part, as long as it comes at a pace.
+    /// Reads a body in parts, as long as it arrives fast enough.
     pub(crate) fn read_body<E: From<HubError>>(
         &self,
         address: &str,
@@ -117,14 +117,14 @@ impl Client {
         let blob = tag.flatten().or_else(listed).ok_or_else(|| {
             answer("neither its ETag nor the listing has a checksum, so that what comes could not be checked")
         })?;
-        // A redirect's own length is that of nothing.
+        // The length of a redirect itself does not count.
         let own = || text("content-length").filter(|_| status.is_success());
         let size = text("x-linked-size").or_else(own).and_then(|size| size.parse().ok());
         let size = size.ok_or_else(|| answer("it does not say how long the file is"))?;
         Ok(Ok(FileFacts { blob, size }))
     }
 
-    /// The bytes of a file from a place on.
+    /// The bytes of a file from an offset on.
     pub(crate) fn bytes(&self, address: &str, from: u64) -> Result<Response<Body>, HubError> {
         Ok(self.send(address, Method::Get, Some(from).filter(|&from| from > 0), Follow::Anywhere)?.1)
     }
@@ -237,7 +237,7 @@ pub(crate) fn plain(address: &str) -> String {
     address.split(['?', '#']).next().unwrap_or(address).to_owned()
 }
 
-/// The address that a redirect from another one names.
+/// The target address of a redirect.
 fn join(from: &str, to: &str) -> Option<String> {
     if to.starts_with("https://") || to.starts_with("http://") {
         Some(to.to_owned())
@@ -257,7 +257,7 @@ fn blob_name(tag: &str) -> Option<String> {
     is_checksum(tag).then(|| tag.to_owned())
 }
 
-/// How fast an answer comes: one that drips would never be silent, and never end.
+/// Measures how fast an answer arrives. One that drips would never be silent, and never end.
 pub(crate) struct Pace {
     window: Duration,
     begun: Instant,
@@ -270,7 +270,7 @@ impl Pace {
         Self { window, begun: Instant::now(), bytes: 0 }
     }
 
-    /// Counts bytes that came; whether they come too slowly.
+    /// Counts received bytes. Returns whether they arrive too slowly.
     pub(crate) fn is_too_slow(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         if self.begun.elapsed() < self.window {

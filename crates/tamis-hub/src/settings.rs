@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::token::HubToken;
 
-/// Bytes of a file with a token, at most.
+/// Most bytes of a file with a token.
 const MAX_TOKEN: u64 = 64 << 10;
 
-/// Places, and how patient a download is.
+/// Locations, and how patient downloads are.
 #[derive(Debug, Clone)]
 pub struct HubSettings {
     /// Address of the hub, without `/` at its end.
@@ -20,7 +20,7 @@ pub struct HubSettings {
     pub token: Option<HubToken>,
     /// The variable that disables the network, if one is set.
     pub offline: Option<&'static str>,
-    /// Pauses before each further attempt, after a failure that may pass.
+    /// Pauses before each retry after a temporary error.
     pub pauses: Vec<Duration>,
     /// Longest silence of a server.
     pub silence: Duration,
@@ -69,7 +69,7 @@ impl HubSettings {
     }
 }
 
-/// A path with `~` as the user's own folder.
+/// Replaces `~` in a path by the user's home folder.
 fn from_home(path: &Path, home: &Path) -> PathBuf {
     path.strip_prefix("~").map_or_else(|_| path.to_owned(), |rest| home.join(rest))
 }

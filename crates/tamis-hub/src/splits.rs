@@ -14,11 +14,11 @@ use crate::listing::{CardConfiguration, Listing};
 pub(crate) struct SplitFiles {
     pub(crate) configuration: String,
     pub(crate) split: String,
-    /// In order.
+    /// Sorted.
     pub(crate) files: Vec<String>,
 }
 
-/// Stars of a pattern, at most.
+/// Most stars in a pattern.
 const MOST_STARS: usize = 6;
 
 /// The split in a file's name, and the file.
@@ -161,7 +161,7 @@ fn configurations(listing: &Listing) -> Vec<Configuration> {
     found.into_iter().map(configuration).collect()
 }
 
-/// Whether rows are read from a file of this name.
+/// Whether a file of this name can be read as rows.
 fn is_read(name: &str) -> bool {
     [".parquet", ".jsonl"].iter().any(|ending| name.ends_with(ending))
 }

@@ -1,4 +1,4 @@
-//! The user's token: shown by nothing.
+//! The user's token, which is never printed.
 
 use std::fmt;
 

@@ -43,13 +43,13 @@ pub(crate) fn call(
     }
 }
 
-/// Whether a condition with a name holds.
+/// Whether a named condition holds.
 pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
     match name {
         "asynchronous" => verl::is_asynchronous(t),
         "separate" => verl::is_separate(t),
         "torch" => learner::is_torch(t),
-        // A layer of ours may have chosen the loss if no key does.
+        // If no key chooses the loss, one of our layers may.
         "cispo" => {
             t.text("loss_type").or_else(|| t.kind_of("objective.loss")).is_some_and(|loss| loss == "cispo")
         }

@@ -7,7 +7,7 @@ use tamis_config::override_argument::{Operation, Override};
 use tamis_config::tree::{MapEntry, Node, Value, join};
 use tamis_config::{Note, NoteOutcome, table};
 
-/// Configurations that are their owners' defaults, which are taken anyway.
+/// Files with a system's own defaults, which apply anyway.
 pub(crate) const OWN_FILES: [(&str, Owner); 4] = [
     ("ppo_trainer", Owner::Verl),
     ("ppo_megatron_trainer", Owner::Verl),
@@ -15,7 +15,7 @@ pub(crate) const OWN_FILES: [(&str, Owner); 4] = [
     ("envs", Owner::Ragen),
 ];
 
-/// Groups of verl's own configurations, which its files are composed of.
+/// Groups of verl's own configurations, from which its files are composed.
 const OWN_GROUPS: [&str; 19] = [
     "actor",
     "algorithm",
@@ -44,7 +44,7 @@ pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> 
     let Value::Map(entries) = tree.value else { return Vec::new() };
     let mut notes = Vec::new();
     for entry in entries {
-        // Hydra's list of other files to compose with.
+        // Hydra's list of other files to combine with.
         if entry.key == "defaults" {
             notes = unread_defaults(&entry.node);
         } else {

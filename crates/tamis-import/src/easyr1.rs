@@ -1,4 +1,4 @@
-//! EasyR1's keys, those of its fork with dynamic sampling and of older versions among them.
+//! EasyR1's keys, including those of its fork with dynamic sampling and of older versions.
 
 use crate::translator::Translator;
 
@@ -26,7 +26,7 @@ pub(crate) fn rewards(t: &mut Translator) {
         }
         return;
     };
-    // `file.py:function`, as EasyR1 takes it apart.
+    // `file.py:function`, split as EasyR1 does.
     let (path, name) =
         text.rsplit_once(':').map_or((text.as_str(), None), |(path, name)| (path, Some(name.to_owned())));
     let name = name.or_else(|| t.text(NAME)).unwrap_or_else(|| "main".to_owned());

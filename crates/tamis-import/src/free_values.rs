@@ -23,7 +23,7 @@ pub(super) fn is_free(entry: &ForeignKey) -> bool {
         || matches!(entry.becomes, Becomes::Key(ours) if is_mapping(ours))
 }
 
-/// Gives the values in a node the types that their owner's program would.
+/// Gives the values in a node the types that the other system's program would give them.
 pub(super) fn resolve(node: &mut Node, owner: Owner, is_typed: bool) {
     match &mut node.value {
         Value::Scalar { text, plain } if *plain => {
@@ -63,7 +63,7 @@ fn of_hydra(text: &str) -> Option<String> {
     (is_mantissa && is_exponent).then(|| number(text))
 }
 
-/// A value of YAML 1.1, as PyYAML and `OmegaConf` read it.
+/// A value of YAML 1.1 as PyYAML and `OmegaConf` read it.
 fn of_yaml(text: &str) -> Option<String> {
     if matches!(text, "" | "~" | "null" | "Null" | "NULL") {
         return Some("null".to_owned());
@@ -81,7 +81,7 @@ fn of_yaml(text: &str) -> Option<String> {
     whole_of_yaml(text).or_else(|| is_float_of_yaml(text).then(|| number(text)))
 }
 
-/// A whole number of YAML 1.1: decimal, binary, octal, hexadecimal, or in sixties.
+/// A whole number of YAML 1.1: decimal, binary, octal, hexadecimal, or base 60.
 fn whole_of_yaml(text: &str) -> Option<String> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let sign = if text.starts_with('-') { -1 } else { 1 };
@@ -137,7 +137,7 @@ fn split_exponent(text: &str) -> (&str, Option<&str>) {
 fn number(text: &str) -> String {
     let text = text.replace('_', "");
     let text = text.strip_prefix('+').unwrap_or(&text);
-    // -0 is a whole 0.
+    // -0 is an integer 0.
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 

@@ -10,7 +10,7 @@ use tamis_config::tree::{Node, Value};
 /// Longest chain of references that is followed.
 const MAX_DEPTH: usize = 8;
 
-/// Arguments with one value each, and with what they refer to in place.
+/// Arguments with one value each, and with references resolved.
 pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
     let mut flat = Vec::new();
     for argument in arguments {
@@ -28,7 +28,7 @@ pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
     flat
 }
 
-/// A mapping under a name that no table has is the keys in it.
+/// A mapping under an unknown name becomes its keys.
 fn spread(path: &str, node: Node, origin: &Origin, flat: &mut Vec<Override>) {
     let is_known = || Owner::ALL.iter().any(|&owner| entry(owner, path).is_some());
     match node.value {
@@ -204,7 +204,7 @@ mod tests {
             ["x=7", "y=null", "z=\"h\"", "l=[7]"]
         );
         assert_eq!(values(&["x=${oc.env:CARGO_PKG_NAME,h}"]), ["x=\"tamis-import\""]);
-        // One that leads nowhere, or in a circle, stays.
+        // A reference that leads nowhere, or in a circle, stays.
         assert_eq!(values(&["x=${TRAIN_FILE}"]), ["x=\"${TRAIN_FILE}\""]);
         assert_eq!(values(&["x=${y}", "y=${x}"]).len(), 2);
         assert_eq!(values(&["x=${x}"]), ["x=\"${x}\""]);
@@ -221,7 +221,7 @@ mod tests {
                 "algorithm.gamma=0.9"
             ]
         );
-        // A key of a table keeps its mapping.
+        // A known key keeps its mapping.
         let whole = "custom_reward_function.reward_kwargs.a={b: 1}";
         assert_eq!(values(&[whole]), [r#"custom_reward_function.reward_kwargs.a={"b":1}"#]);
     }

@@ -24,7 +24,7 @@ const PROCESSES: &str = "num_processes";
 /// A converted configuration.
 #[derive(Debug, Clone)]
 pub struct Import {
-    /// The equivalent configuration of tamis, each value with the key it is from.
+    /// The equivalent configuration of tamis. Each value has a comment with the key that it comes from.
     pub yaml: String,
     /// A note on each key's translation.
     pub notes: Vec<Note>,
@@ -98,7 +98,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     Ok(Import { yaml, notes, remaining })
 }
 
-/// The paths that a value sets: those of a mapping's keys, otherwise its own.
+/// The paths that a value sets: those of a mapping's keys, otherwise only its own.
 fn list_leaves(node: &Node, path: &str) -> Vec<String> {
     match &node.value {
         Value::Map(entries) => {
@@ -118,7 +118,7 @@ fn tree_of(
     let mut tree =
         file.unwrap_or_else(|| Node::empty_map(Origin::start_of(&Source::new(SourceKind::Argument, ""))));
     for argument in overrides {
-        // A list that is appended to must be there.
+        // A list must exist before something is appended to it.
         if matches!(argument.operation, Operation::Add(_)) && tree.at(&argument.path).is_none() {
             let empty = Node { value: Value::List(Vec::new()), origin: argument.origin.clone() };
             let start = Override { operation: Operation::Set(empty), ..argument.clone() };
@@ -237,7 +237,7 @@ impl Words {
     }
 }
 
-/// Why a command whose arguments are none is no configuration.
+/// Why a command without arguments is not a configuration.
 fn nothing_given(words: &[String]) -> Diagnostic {
     let script = words.iter().find(|word| Path::new(word).extension().is_some_and(|suffix| suffix == "py"));
     let problem = match script {
@@ -278,7 +278,7 @@ impl HydraOptions {
         .to_owned()
     }
 
-    /// Whether a word is one of them.
+    /// Whether a word is one of these options. If so, takes it.
     fn take(&mut self, word: &str) -> bool {
         match word.split_once('=') {
             Some(("config-name", name)) => self.name = Some(name.to_owned()),
@@ -342,7 +342,7 @@ impl HydraOptions {
 /// Words that start a command and do not concern the configuration.
 fn is_command_word(word: &str) -> bool {
     if let Some((name, _)) = word.split_once('=') {
-        // A variable of the environment, or a key.
+        // An environment variable, or a key.
         return name.contains(|c: char| c.is_ascii_uppercase())
             && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     }

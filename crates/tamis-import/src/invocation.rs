@@ -9,14 +9,14 @@ use crate::is_foreign_name;
 /// A command line taken apart.
 pub(super) struct Invocation<'a> {
     pub(super) arguments: &'a [String],
-    /// The program that starts several processes of it, with its options.
+    /// The program that starts several processes, with its options.
     launcher: Option<(Launcher, Options<'a>)>,
 }
 
 /// Options, with values if they have any.
 type Options<'a> = Vec<(String, Option<&'a str>)>;
 
-/// Programs that start several processes of another.
+/// Programs that start several processes of another program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Launcher {
     Accelerate,
@@ -59,7 +59,7 @@ const FLAGS: [&str; 23] = [
     "use_xpu",
 ];
 
-/// Whether words hold a command that starts a program, such as `python3 -m verl.trainer.main_ppo`.
+/// Whether the words contain a command that starts a program, such as `python3 -m verl.trainer.main_ppo`.
 pub fn has_program(words: &[String]) -> bool {
     program(words).is_some()
 }
@@ -160,10 +160,10 @@ impl<'a> Invocation<'a> {
         Self { arguments: rest, launcher: Some((launcher, options)) }
     }
 
-    /// Number of processes that the launcher starts, over all machines.
+    /// Number of processes that the launcher starts, on all machines together.
     ///
     /// # Errors
-    /// The argument whose value is no number, such as torchrun's `--nproc_per_node=gpu`.
+    /// The argument whose value is not a number, such as torchrun's `--nproc_per_node=gpu`.
     pub(super) fn processes(&self) -> Result<Processes, String> {
         let Some((launcher, options)) = &self.launcher else { return Ok(Processes::NoLauncher) };
         let number = |names: &[&str]| -> Result<Option<u64>, String> {
@@ -212,7 +212,7 @@ fn program(words: &[String]) -> Option<usize> {
             return false;
         }
         match name(word) {
-            // Without anything to start it is the value of an option.
+            // With nothing to start, the word is the value of an option.
             "torchrun" | "deepspeed" => {
                 words.get(at + 1..).unwrap_or_default().iter().any(|word| word == "-m" || is_script(word))
             }
@@ -228,7 +228,7 @@ fn program(words: &[String]) -> Option<usize> {
     words.iter().enumerate().position(|(at, word)| is_program(at, word))
 }
 
-/// A program without its folder.
+/// A program's name without its folder.
 fn name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
@@ -237,7 +237,7 @@ fn is_script(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|suffix| suffix == "py")
 }
 
-/// Whether a word ends the arguments: a pipe, a redirection, the background.
+/// Whether a word ends the arguments: a pipe, a redirection, or `&`.
 fn is_of_shell(word: &str) -> bool {
     matches!(word, "|" | "||" | "|&" | "&" | "<")
         || [">", "1>", "2>", "&>"].iter().any(|start| word.starts_with(start))
@@ -273,7 +273,7 @@ mod tests {
                 "{command}"
             );
         }
-        // The file that hydra's options name, unless it is verl's own.
+        // The file that Hydra's options name, unless it is verl's own.
         let hydra = "python3 -m verl.trainer.main_ppo --config-path conf --config-name";
         assert_eq!(of(&format!("{hydra} ppo_trainer {keys}")).as_deref(), Some(keys));
         assert_eq!(of(&format!("{hydra}=mine {keys}")), Some(format!("conf/mine.yaml {keys}")));
@@ -281,7 +281,7 @@ mod tests {
         let own = "world.yaml simulate.groups=320 ~filter";
         let mixed = of(&format!("{own} python3 -m verl.trainer.main_ppo {keys}"));
         assert_eq!(mixed, Some(format!("{own} {keys}")));
-        // Without a program, and with one whose processes count.
+        // Without a program, and with one whose number of processes matters.
         assert_eq!((of(keys), has_program(&words(keys))), (None, false));
         let launched = "accelerate launch --num_processes 8 grpo.py --num_generations 8";
         assert_eq!((of(launched), has_program(&words(launched))), (None, true));

@@ -18,12 +18,12 @@ pub struct ForeignKey {
 /// The translations of a key.
 #[derive(Debug, Clone)]
 pub enum Becomes {
-    /// One of ours, with the same value.
+    /// One of our keys, with the same value.
     Key(&'static str),
     /// Our keys, computed by a rule from this key and related ones; the keys that the rule sets, for
     /// documentation.
     By(Rule, &'static str),
-    /// Nothing: there is no need for it, for a reason.
+    /// Nothing, because it is not needed here, for a reason.
     NoEffect(&'static str),
     /// Refused, for a reason, unless it has one of these values, which request what tamis does anyway.
     Unless(Vec<&'static str>, &'static str),
@@ -47,7 +47,7 @@ impl fmt::Display for Becomes {
     }
 }
 
-/// The translation of keys that mean something only together.
+/// The translation of keys that only have a meaning together.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub(super) owner: Owner,
@@ -55,6 +55,6 @@ pub struct Rule {
     pub stage: u8,
     /// Name of the rule. Rows of one system's table share a rule by its name.
     pub name: &'static str,
-    /// Rows that [`crate::steps::apply`] takes.
+    /// Rows for [`crate::steps::apply`].
     pub(super) steps: &'static str,
 }

@@ -129,15 +129,15 @@ pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
     })
 }
 
-/// Whether a key that is not ours is another system's.
+/// Whether a key that is not ours belongs to another system.
 pub(crate) fn is_foreign(key: &str) -> bool {
-    // `data` is a section of theirs, and of ours.
+    // `data` is a section of theirs and of ours.
     let is_ours = place(key).is_ok();
     let is_of = |&owner: &Owner| entry(owner, key).is_some() || !is_ours && hydra::is_section(owner, key);
     owner_of_section(key).is_some() || Owner::ALL.iter().any(is_of) || inside(&Owner::ALL, key).is_some()
 }
 
-/// The form in which the value of a key is written on the command line.
+/// The form of a key's value on the command line.
 pub(crate) fn value_form(key: &str) -> ValueForm {
     match override_argument::value_form(key) {
         _ if key.ends_with("_regex") => ValueForm::Text,
@@ -146,7 +146,7 @@ pub(crate) fn value_form(key: &str) -> ValueForm {
     }
 }
 
-/// Whether a key, which may be ours too, is another system's by its full name.
+/// Whether a key, which may also be ours, is the full name of another system's key.
 pub(crate) fn is_foreign_name(key: &str) -> bool {
     Owner::ALL.iter().any(|owner| owner.keys().iter().any(|entry| entry.key == key))
 }
@@ -159,7 +159,7 @@ pub(crate) fn names_model(key: &str) -> bool {
     Owner::ALL.iter().any(|owner| owner.keys().iter().filter(is_model).any(|entry| entry.key == key))
 }
 
-/// The system that a key seems to be of, by its first part.
+/// The system that a key seems to belong to, by its first part.
 pub(crate) fn owner_of_section(key: &str) -> Option<&'static str> {
     section_owner(key).map(Owner::as_str)
 }
@@ -169,7 +169,7 @@ fn section_owner(key: &str) -> Option<Owner> {
     SECTIONS.iter().find(|(section, _)| *section == first).map(|(_, owner)| *owner)
 }
 
-/// The keys of other systems that set one of ours, with their owners.
+/// The keys of other systems that set one of ours, with their systems.
 pub(crate) fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
     let sets = |targets: &str| targets.split([' ', ',']).any(|target| target == ours);
     Owner::ALL

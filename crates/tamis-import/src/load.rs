@@ -27,7 +27,7 @@ use crate::{is_foreign, is_foreign_name, names_model, value_form};
 /// model.
 ///
 /// # Errors
-/// Every violation in all layers at once, and the warnings with them.
+/// Every violation in all layers at once, together with the warnings.
 pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(None, files, arguments, LoadPurpose::Training)
 }
@@ -127,7 +127,7 @@ impl Mixed {
             self.layers.add_file(tree);
             return;
         }
-        // Its paths are taken from elsewhere than ours.
+        // Its relative paths start from another folder than ours.
         let tree = match &source.kind {
             SourceKind::File(path) => {
                 let kind = SourceKind::TranslatedFile(path.clone());
@@ -138,7 +138,7 @@ impl Mixed {
         self.layers.notes.extend(flatten_tree(tree, &mut self.others));
     }
 
-    /// Parses the overrides and translates those of other systems, which come before the native ones.
+    /// Parses the overrides and translates those of other systems, which come before ours.
     fn add_arguments(&mut self, arguments: &[String]) {
         let num_found = self.layers.diagnostics.len();
         let mut parsed = Vec::new();
@@ -196,7 +196,7 @@ impl Mixed {
         self.layers.overrides = early.into_iter().chain(ours).chain(native).chain(late).chain(last).collect();
     }
 
-    /// Changes that keys of other systems may need in the layers below them.
+    /// Facts about the layers below that keys of other systems may change.
     fn lower(&self) -> Lower {
         let typed = self.layers.overrides.iter().rev().find(|argument| sets_rewards(argument));
         let rewards = typed

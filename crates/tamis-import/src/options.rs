@@ -1,4 +1,4 @@
-//! Options as TRL's command line has them, `--key value ...`, as `key=value`.
+//! Options in TRL's form, `--key value ...`, as `key=value`.
 
 use tamis_config::render::scalar;
 
@@ -17,7 +17,7 @@ enum Kind {
     One,
     /// One or none: a switch.
     Switch,
-    /// None: `--no_key`, which switches off.
+    /// None: `--no_key`, which turns a switch off.
     Off,
     Many,
 }

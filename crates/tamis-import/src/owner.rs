@@ -1,8 +1,8 @@
-//! The systems whose keys are understood.
+//! The systems whose keys are translated.
 
 use std::fmt;
 
-/// A system whose keys are understood.
+/// A system whose keys are translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// verl, with its DAPO recipe.
@@ -16,10 +16,10 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The systems, in the order in which their tables are looked through.
+    /// The systems, in the order in which their tables are searched.
     pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
 
-    /// Name of the owner.
+    /// Name of the system.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Verl => "verl",

@@ -73,7 +73,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
     })
 }
 
-/// Names the keys of other systems that set a key of ours.
+/// Lists the keys of other systems that set one of our keys.
 fn names_of(key: &str) -> String {
     let mut text = String::new();
     let others = keys_for(key);

@@ -6,22 +6,18 @@
 //!
 //! | keys | default | becomes | condition | note |
 //! |---|---|---|---|---|
-//! | `a,b` | `v` | `ours=VALUE & ours=VALUE` | | sets ours, from the first key that is given; a note is a
-//! remark on it |
+//! | `a,b` | `v` | `ours=VALUE & ours=VALUE` | | sets ours, from the first key that is given; a note is a remark on it |
 //! | `a` | | `same ours` | | sets ours to the unchanged value; null leaves the default |
 //! | `a` | | `add ours=VALUE` | | appends to one of our lists |
-//! | `a` | `v` | `default ours=VALUE & ...` | | uses the system's default `VALUE` if a whole configuration
-//! leaves `a` out |
+//! | `a` | `v` | `default ours=VALUE & ...` | | uses the system's default `VALUE` if a whole configuration leaves `a` out |
 //! | `a` | | `torch ours=VALUE` | | sets ours if PyTorch learns; the note says why the native engine needs no key |
 //! | `a,b` | | | | notes that each key has no effect, for the reason in the note |
-//! | `a,b` | | `part of c` | | notes that each key belongs to the translation of `c`; `first` is the first of
-//! them that is given |
+//! | `a,b` | | `part of c` | | notes that each key belongs to the translation of `c`; `first` is the first of them that is given |
 //! | `a,b` | | `remark` | | adds the note as a remark to the first key that is given |
 //! | `a,b` | `c=v` | `refuse` | | refuses the first that is given, or the default of `c`; ends the rule unless `too` follows |
 //! | `a` | | `bad` | | reports that the value must be what the note says; ends the rule unless `too` follows |
 //! | `a,b` | | `numbers` | | reports those that are no numbers |
-//! | | | `let $name=VALUE & ...` | | names a value for the rest of the rule, or for all rules if this one is
-//! `sizes` |
+//! | | | `let $name=VALUE & ...` | | names a value for the rest of the rule, or for all rules if this one is `sizes` |
 //! | | | `stop` | | ends the rule |
 //! | `a` | | `absent` | | notes that a default which was not requested is not followed |
 //! | `a` | | `instead ours=VALUE` | | notes the translation of a key that was not given |
@@ -148,7 +144,7 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
     !matches!(becomes, "stop" | "refuse" | "bad")
 }
 
-/// `a=1 & b=2` as pairs, without those that have no value; `environment*` is each environment.
+/// `a=1 & b=2` as pairs, without those that have no value. `environment*` expands to each environment.
 fn filled_pairs(text: &str, first: &str, default: &str, t: &mut Translator) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     for pair in text.split(" & ") {
@@ -239,7 +235,7 @@ fn evaluate(expression: &str, t: &Translator) -> Option<f64> {
     Some(value)
 }
 
-/// A number, or that of a key; `KEY?OTHER` is `OTHER` if the key has none.
+/// A number, or a key's number; `KEY?OTHER` is `OTHER` if the key has none.
 fn operand(text: &str, t: &Translator) -> Option<f64> {
     let (key, default) = text.split_once('?').map_or((text, None), |(key, other)| (key, Some(other)));
     let of_key = || match key.strip_prefix("ours:") {

@@ -24,7 +24,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The rule of a name; there is one of each name that the table has.
+    /// The rule of this name. The table must have it.
     pub(crate) fn rule(&self, name: &str) -> Rule {
         find(&self.rules, name)
     }
@@ -48,7 +48,7 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
             } else {
                 beginnings.split('|').map(for_each).collect::<Vec<_>>().join("\n").leak()
             };
-            // One without a stage is only taken by others.
+            // A rule without a stage is only used by other rules.
             let stage = if stage.is_empty() { Ok(u8::MAX) } else { stage.parse() };
             let stage = stage.unwrap_or_else(|_| unreachable!("the stage of the rule `{name}` is no number"));
             Rule { owner, stage, name, steps }
@@ -72,7 +72,7 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
     Table { rows, rules }
 }
 
-/// The five columns of a line; those that it ends without are empty.
+/// The five columns of a line. Missing ones at the end are empty.
 pub(crate) fn columns(line: &'static str) -> [&'static str; 5] {
     let mut columns = line.split('\t');
     std::array::from_fn(|_| columns.next().unwrap_or_default())

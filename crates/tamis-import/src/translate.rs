@@ -1,4 +1,4 @@
-//! Arguments of other systems into overrides of ours, with a note on what each became.
+//! Translates arguments of other systems to our overrides, with a note on each.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub(crate) struct Translation {
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
-/// Translates arguments; what was not given keeps the value that lower layers have.
+/// Translates arguments. Keys that were not given keep the value of lower layers.
 pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
     run(arguments, false, lower)
 }
@@ -126,7 +126,7 @@ impl Translator {
         if key == "hub_token" && !node.is_null() {
             node = Node::text("***", origin.clone());
         }
-        // The last of several wins, as everywhere.
+        // The last of several wins, as in all of these systems.
         self.given.retain(|given| given.key != key);
         let rule = match entry.becomes {
             Becomes::By(rule, _) => Some(rule.name),
@@ -136,7 +136,7 @@ impl Translator {
         self.given.push(Given { owner, key: key.to_owned(), rule, below, is_free, node, origin });
     }
 
-    /// Reports a key that no table has.
+    /// Reports a key that is in no table.
     fn report_unknown(&mut self, argument: &Override, easyr1: bool) {
         let key = argument.path.as_str();
         // Only TRL's keys have no section.
@@ -158,7 +158,7 @@ impl Translator {
         self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
     }
 
-    /// Notes the keys without effect and refuses what cannot be followed, key by key.
+    /// Notes keys without effect and refuses unsupported ones, key by key.
     fn settle_single_keys(&mut self, rows: &Rows) {
         for given in &self.given {
             let value = show(&given.node);
@@ -219,7 +219,7 @@ impl Translator {
         let simple: Vec<(String, String)> = self.given.iter().filter_map(ours).collect();
         for (key, ours) in simple {
             let Some(given) = self.find(&key) else { continue };
-            // A rule of another key took it.
+            // A rule of another key has handled it.
             if self.notes.iter().any(|note| note.key == key) {
                 continue;
             }
@@ -247,10 +247,10 @@ impl Translator {
         }
     }
 
-    /// Takes the defaults of the system that a whole configuration is of.
+    /// Sets the defaults of the system of a whole configuration.
     fn defaults_of_owner(&mut self) {
         let is_there = |owner: &Owner| self.given.iter().any(|given| given.owner == *owner);
-        // One table is the base of the others: the most particular one's defaults are taken.
+        // One system's table may be the base of another's: the most specific one's defaults apply.
         if let Some(owner) = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl].into_iter().find(is_there)
         {
             steps::apply(&owner.table().rule("defaults"), self);
@@ -266,7 +266,7 @@ impl Translator {
     }
 }
 
-/// Whether one of ours is a list, of any length.
+/// Whether one of our keys is a list of any length.
 fn is_list(ours: &str) -> bool {
     let Ok(Place::Key(spec)) = table::place(ours) else { return false };
     let mut shape = (spec.shape)();
@@ -276,7 +276,7 @@ fn is_list(ours: &str) -> bool {
     matches!(shape, Shape::List(_))
 }
 
-/// A number or a truth value in quotes is one to other systems.
+/// To other systems, a number or boolean in quotes is a number or boolean.
 fn unquote(node: Node) -> Node {
     match node.value {
         Value::Scalar { text, plain: false }

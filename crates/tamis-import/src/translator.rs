@@ -11,7 +11,7 @@ use tamis_config::source::{Origin, Source, SourceKind};
 use tamis_config::tree::{Node, Value, parse_bool, parse_float};
 use tamis_config::{Note, NoteOutcome, yaml};
 
-/// Changes that a key of another system may need in the layers below it.
+/// Facts about the layers below that a key of another system may change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lower {
     /// The places of soft overlong punishments in the user's own list of rewards.
@@ -22,7 +22,7 @@ pub(crate) struct Lower {
     pub(crate) tree: Option<Node>,
 }
 
-/// A key as it was given.
+/// A given key.
 pub(super) struct Given {
     pub(super) owner: Owner,
     pub(super) key: String,
@@ -35,15 +35,15 @@ pub(super) struct Given {
     pub(super) origin: Origin,
 }
 
-/// The keys that were given, and their translations so far.
+/// The given keys, and their translations so far.
 #[derive(Default)]
 pub(super) struct Translator {
     pub(super) given: Vec<Given>,
-    /// Whether a whole configuration is converted, so that what is absent has its owner's default.
+    /// Whether a whole configuration is converted, so that missing keys have their system's defaults.
     pub(super) whole: bool,
-    /// The layers that the result is put over.
+    /// The layers below the result.
     pub(super) lower: Lower,
-    /// Values that steps of rules named.
+    /// Values that steps of rules have named.
     pub(super) variables: HashMap<&'static str, String>,
     pub(super) overrides: Vec<Override>,
     pub(super) notes: Vec<Note>,
@@ -135,7 +135,7 @@ impl Translator {
 
     /// As [`Self::owner_default`], for a key that becomes several of ours.
     pub(super) fn defaults(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)]) {
-        // null is no value in any of those systems.
+        // In all of those systems, null means no value.
         if !self.whole || self.text(key).is_some() {
             return;
         }
@@ -171,7 +171,7 @@ impl Translator {
         self.notes.iter().any(|note| note.key == key)
     }
 
-    /// Whether something set one of ours.
+    /// Whether one of our keys has been set.
     pub(super) fn has_set(&self, ours: &str) -> bool {
         self.overrides.iter().any(|other| other.path == ours)
     }
@@ -184,13 +184,13 @@ impl Translator {
         }
     }
 
-    /// Whether an argument of ours sets a key of ours.
+    /// Whether one of our own overrides sets a key.
     fn is_argued(&self, ours: &str) -> bool {
         let node = self.lower.tree.as_ref().and_then(|tree| tree.at(ours));
         node.is_some_and(|node| node.origin.source.kind == SourceKind::Argument)
     }
 
-    /// The value that something set one of ours to.
+    /// The value to which one of our keys has been set.
     pub(super) fn value_of(&self, ours: &str) -> Option<String> {
         self.overrides.iter().rev().find(|other| other.path == ours).and_then(Override::value).map(show)
     }
@@ -218,12 +218,12 @@ impl Translator {
             .or_else(|| is_of(|_| true))
     }
 
-    /// Whether something set one of our lists as a whole.
+    /// Whether one of our lists has been set as a whole.
     pub(super) fn sets_list(&self, ours: &str) -> bool {
         self.overrides.iter().any(|other| other.path == ours && matches!(other.operation, Operation::Set(_)))
     }
 
-    /// Sets one of our lists before what is appended to it.
+    /// Sets one of our lists before anything is appended to it.
     pub(super) fn put_first(&mut self, owner: Owner, why: &str, ours: &str, yaml_text: &str) {
         let origin = Origin::start_of(&Source::new(SourceKind::Translated(owner.as_str()), why));
         let operation = Operation::Set(node_at(yaml_text, &origin));
@@ -298,19 +298,19 @@ impl Translator {
         self.diagnostics.push(Diagnostic::error(refusal(key, default, owner, &reason), None));
     }
 
-    /// Reports a value that is none.
+    /// Reports an invalid value.
     pub(super) fn bad_value(&mut self, key: &str, expected: &'static str) {
         let Some(given) = self.find(key) else { return };
         let message = format!("`{key}` of {} must be {expected}, not `{}`", given.owner, show(&given.node));
         let problem = Problem::rule(message, explained(key));
-        // A key may be read by more than one rule.
+        // Several rules may read a key.
         let diagnostic = Diagnostic::error(problem, Some(given.origin.clone()));
         if !self.diagnostics.contains(&diagnostic) {
             self.diagnostics.push(diagnostic);
         }
     }
 
-    /// The first of some keys that was given.
+    /// The first of these keys that was given.
     pub(super) fn first_given(&self, keys: &[&str]) -> Option<String> {
         keys.iter().find(|key| self.find(key).is_some()).map(|key| (*key).to_owned())
     }
@@ -336,7 +336,7 @@ fn explained(key: &str) -> String {
     format!("`tamis config explain {key}` says what becomes of it")
 }
 
-/// A value as it would be typed.
+/// A value as the user would type it.
 pub(super) fn show(node: &Node) -> String {
     match &node.value {
         Value::Scalar { text, .. } => text.clone(),
@@ -358,7 +358,7 @@ fn node_at(text: &str, origin: &Origin) -> Node {
     node
 }
 
-/// Points a value and all in it at one place.
+/// Sets the origin of a value and everything in it.
 pub(super) fn point(node: &mut Node, origin: &Origin) {
     node.origin = Origin { source: Arc::clone(&origin.source), ..*origin };
     match &mut node.value {

@@ -48,7 +48,7 @@ fn ours_of(word: &str) -> Option<&'static str> {
     if let Some((_, ours)) = WORDS.iter().find(|(known, _)| known == word) {
         return Some(ours);
     }
-    // A share of the steps is no number of them.
+    // A share of the steps is not a number of steps.
     if word.ends_with("_ratio") {
         return None;
     }

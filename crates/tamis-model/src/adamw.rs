@@ -37,7 +37,7 @@ impl Default for AdamWConfig {
     }
 }
 
-/// Result of an update.
+/// The outcome of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerStep {
     /// Norm of all gradients before clipping.
@@ -59,7 +59,7 @@ pub struct AdamW {
 }
 
 multiversion! {
-    /// One update of a stretch of weights.
+    /// One update of a range of weights.
     fn update<F>(weights: &mut [f32], first: &mut [f32], second: &mut [f32], gradients: &[f32], scale: f32, betas: (f32, f32), steps: (f32, f32), eps: f32, keep: f32) {
         let (beta1, beta2) = betas;
         let (step_size, root_scale) = steps;
@@ -153,7 +153,7 @@ impl AdamW {
         OptimizerStep { grad_norm, clip_scale, skipped: false }
     }
 
-    /// Its constants.
+    /// Its settings.
     pub fn config(&self) -> AdamWConfig {
         self.config
     }

@@ -29,7 +29,7 @@ const FAR: usize = 1024;
 /// Positions of a tile. A block's results for one tile fit into the second-level cache until they are used.
 const TILE: usize = 512;
 
-/// Most rows of a block whose first row sees so many positions.
+/// Most rows of a block whose first row sees this many positions.
 fn block_rows(positions: usize) -> usize {
     if positions < FAR { BLOCK } else { FAR_BLOCK }
 }
@@ -197,7 +197,7 @@ pub(crate) fn mix(
 pub(crate) struct HeadsSpan<'a> {
     /// The first head's; the other heads follow.
     pub first: Span<'a>,
-    /// Values between a head and the next.
+    /// Distance in values from one head to the next.
     pub apart: usize,
 }
 
@@ -309,9 +309,9 @@ struct Plan {
     blocks: Vec<Block>,
     /// Values of all panels of a `[rows][dim]` matrix.
     packed: usize,
-    /// Between rows of scores.
+    /// Distance between rows of scores.
     width: usize,
-    /// Rows of the block that has most.
+    /// Rows of the tallest block.
     tallest: usize,
 }
 
@@ -336,7 +336,7 @@ impl Plan {
             let mut from = 0;
             while from < stretch.rows {
                 let most = block_rows(if stretch.prefix > 0 { stretch.prefix } else { from });
-                // Rows after a prompt share a block with their neighbours' while there is room.
+                // Rows after a prompt share a block with neighbouring ones while there is room.
                 let joins = |block: &Block| stretch.prefix > 0 && block.prefix > 0 && block.rows < most;
                 if !plan.blocks.last().is_some_and(joins) {
                     let first = stretch.first + from;
@@ -370,7 +370,7 @@ fn tiles(end: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Block {
-    /// Each row's piece, its place there and its place in the block.
+    /// Calls `run` with each row's piece, its index in the piece and its index in the block.
     fn for_each_row(&self, mut run: impl FnMut(&Piece, usize, usize)) {
         for piece in &self.pieces {
             (0..piece.to - piece.from).for_each(|i| run(piece, i, piece.at + i));
@@ -382,7 +382,7 @@ impl Block {
         self.pieces.iter().map(Piece::end).max().unwrap_or(0)
     }
 
-    /// The part of a tile that lies in the prefix, which all rows see.
+    /// The part of a tile in the prefix, which all rows see.
     fn of_prefix(&self, tile: &Range<usize>) -> Option<Range<usize>> {
         let part = tile.start..tile.end.min(self.prefix);
         (!part.is_empty()).then_some(part)
@@ -574,7 +574,7 @@ pub(crate) fn forward(
 }
 
 multiversion! {
-    /// Rows divided by their softmax sums, into `out`.
+    /// Divides rows by their softmax sums, into `out`.
     fn divide<F>(rows: &[f32], stride: usize, sums: &[f32], out: &mut [f32]) {
         for ((row, out), &sum) in rows.chunks_exact(stride).zip(out.chunks_exact_mut(stride)).zip(sums) {
             let factor = 1.0 / sum;

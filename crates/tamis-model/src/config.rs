@@ -8,7 +8,7 @@ use tamis_core::fault::Fault;
 use tamis_core::weights::Architecture;
 use thiserror::Error;
 
-/// Head on the last layer.
+/// The head on the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OutputHead {
     /// Logits over the vocabulary: a language model (`...ForCausalLM`).
@@ -35,7 +35,7 @@ impl std::fmt::Display for OutputHead {
 pub struct Llama3Scaling {
     /// Stretch of long wavelengths.
     pub factor: f64,
-    /// Wavelength ratio at which stretching is complete.
+    /// Wavelength ratio at and above which stretching is complete.
     pub low_freq_factor: f64,
     /// Wavelength ratio at which stretching begins.
     pub high_freq_factor: f64,
@@ -46,11 +46,11 @@ pub struct Llama3Scaling {
 /// Shape and constants of a decoder-only transformer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransformerConfig {
-    /// The family.
+    /// Model family.
     pub architecture: Architecture,
     /// Head on the last layer.
     pub head: OutputHead,
-    /// V.
+    /// Vocabulary size V.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -72,24 +72,24 @@ pub struct TransformerConfig {
     pub rope_scaling: Option<Llama3Scaling>,
     /// Longest sequence, prompt and completion together.
     pub max_position_embeddings: usize,
-    /// The output head is the embedding.
+    /// Whether the output head is the embedding.
     pub tie_word_embeddings: bool,
-    /// Bias on q, k and v.
+    /// Whether q, k and v have a bias.
     pub qkv_bias: bool,
-    /// Bias on the output of attention.
+    /// Whether attention's output has a bias.
     pub output_bias: bool,
     /// Standard deviation of initial weights.
     pub initializer_range: f64,
     /// Tokens that end a completion: those of `generation_config.json`, otherwise of `config.json`.
     pub eos_token_ids: Vec<u32>,
-    /// `config.json` as it was read; written back with the keys above brought up to date.
+    /// `config.json` as it was read. It is written back with the keys above updated.
     source: Map<String, Value>,
 }
 
 /// A `config.json` cannot be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// A family that the engine does not compute.
+    /// A family that the engine does not support.
     #[error(
         "architecture `{name}` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)"
     )]
@@ -287,7 +287,7 @@ impl TransformerConfig {
         if reader.flag("mlp_bias")?.unwrap_or(false) {
             return unsupported("mlp_bias", "true", "false");
         }
-        // Without names of labels `transformers` takes two.
+        // Without names of labels, `transformers` assumes two.
         let num_labels = reader.object("id2label")?.map_or(2, Map::len);
         if head == OutputHead::Value && num_labels != 1 {
             return unsupported("number of labels", &num_labels.to_string(), "1, the value");

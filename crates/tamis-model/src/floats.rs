@@ -23,7 +23,7 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
-    /// Nothing yet.
+    /// An empty vector.
     pub(crate) const fn new() -> Self {
         Self { values: Vec::new(), begin: 0, len: 0 }
     }
@@ -35,7 +35,7 @@ impl Floats {
         Self { values, begin, len }
     }
 
-    /// The longest that it can get without more memory.
+    /// The greatest length without more memory.
     pub(crate) fn room(&self) -> usize {
         self.values.len().saturating_sub(LINE - 1)
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(&floats[..], [0.0; 3]);
         floats.resize(17);
         assert_eq!((floats.len(), floats[16]), (17, 2.0));
-        // Small values take room for more, large ones what they need.
+        // Small vectors reserve room to grow, large ones do not.
         floats.resize(18);
         assert!(floats.len() == 18 && floats.values.len() == 34 + LINE - 1 && is_aligned(&floats));
         floats.resize(DOUBLED + 5);

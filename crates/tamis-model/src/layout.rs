@@ -38,7 +38,7 @@ impl Tensor {
         &buffer[self.offset..self.offset + self.len]
     }
 
-    /// The tensor's part of a buffer, to change.
+    /// The tensor's part of a buffer, mutable.
     pub(crate) fn of_mut<'a>(&self, buffer: &'a mut [f32]) -> &'a mut [f32] {
         &mut buffer[self.offset..self.offset + self.len]
     }
@@ -48,7 +48,7 @@ impl Tensor {
         self.pieces_of_rows(buffer).flatten().collect()
     }
 
-    /// [`to_rows`](Self::to_rows) in pieces, so that a large tensor is not held twice.
+    /// [`to_rows`](Self::to_rows) in pieces, so that no second copy of a large tensor is needed.
     pub(crate) fn pieces_of_rows<'a>(&'a self, buffer: &'a [f32]) -> impl Iterator<Item = Vec<f32>> {
         let values = self.of(buffer);
         let (n, k) = match (self.order, &self.shape[..]) {
@@ -74,7 +74,7 @@ impl Tensor {
         }
     }
 
-    /// Puts values in the order of the file into a buffer.
+    /// Writes values in the order of the file into a buffer.
     pub(crate) fn set_rows(&self, buffer: &mut [f32], mut values: impl Iterator<Item = f32>) {
         let out = self.of_mut(buffer);
         match (self.order, &self.shape[..]) {

@@ -139,7 +139,7 @@ pub(crate) fn backward_weight(
     gradient: &mut [f32],
 ) {
     let num_panels = n.div_ceil(PANEL);
-    // A few panels per task share the passes over x.
+    // Several panels per task, so that they share the passes over x.
     let width = (num_panels.div_ceil(4 * threads.num_threads())).clamp(1, 8);
     let parts = Parts::chunks(&mut gradient[..panels::len(n, k)], width * k * PANEL);
     threads.run(num_panels.div_ceil(width), |task| {

@@ -10,14 +10,14 @@ use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
 use crate::training::{CHUNK_SLACK, Cut, FAR_ROWS, block_rows, stay_near};
 
-/// Model and work to be held in memory at once.
+/// The model and the work whose memory is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryPlan {
     /// Gradients and the two moments of AdamW.
     pub trains: bool,
     /// Further copies of the weights (a reference).
     pub num_copies: usize,
-    /// Tokens of the largest micro-batch, a prompt that several sequences share counted once.
+    /// Tokens of the largest micro-batch. A prompt that several sequences share counts once.
     pub micro_batch_tokens: usize,
     /// Those of them with logits: the completions' tokens.
     pub scored_tokens: usize,
@@ -29,7 +29,7 @@ pub struct MemoryPlan {
     pub score_tokens: usize,
     /// Threads. If the weights are few, each has buffers of its own.
     pub num_threads: usize,
-    /// Activations are computed again in the backward pass.
+    /// Whether activations are recomputed in the backward pass.
     pub recompute: bool,
     /// Logits kept for the backward pass, bytes (see [`crate::PassOptions`]).
     pub keep_logits_bytes: usize,
@@ -59,7 +59,7 @@ impl GenerationPlan {
             return 0;
         }
         let size = self.group_size.max(1);
-        // The last group that is begun and the one before it need not be whole.
+        // The newest group and the one before it may be incomplete.
         let groups =
             if sequences < self.num_sequences { sequences / size + 2 } else { sequences.div_ceil(size) };
         let groups = groups.min(self.num_sequences.div_ceil(size));
@@ -161,7 +161,7 @@ impl MemoryEstimate {
             } else {
                 kept += tokens * layers * saved;
             }
-            // Passes that are cut in other places leave some room here and there.
+            // Passes that are cut in other places leave some of the room unused.
             if plan.group_tokens > 0 {
                 kept += kept / CHUNK_SLACK as u64;
             }
@@ -196,7 +196,7 @@ impl MemoryEstimate {
         }
     }
 
-    /// With a critic that is trained beside the policy, in the same work buffers.
+    /// Adds a critic that is trained beside the policy, in the same work buffers.
     #[must_use]
     pub fn with_critic(self, config: &TransformerConfig, plan: &MemoryPlan) -> Self {
         let plan = MemoryPlan { trains: true, num_copies: 0, generation: GenerationPlan::default(), ..*plan };

@@ -1,4 +1,4 @@
-//! `Model`: a configuration and its weights.
+//! `Model`: a configuration with its weights.
 
 use std::io::Write;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct Model {
 pub(crate) struct WeightsState(u64);
 
 impl WeightsState {
-    /// One that no weights have had.
+    /// A state that no weights have had.
     fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -207,7 +207,7 @@ impl Model {
         Ok(())
     }
 
-    /// Name of the first tensor that holds a number which is not finite.
+    /// Name of the first tensor with a value that is not finite.
     pub fn non_finite(&self) -> Option<&str> {
         let tensors = self.layout.tensors.iter();
         tensors
@@ -216,7 +216,7 @@ impl Model {
             .next()
     }
 
-    /// Name and largest magnitude of the first tensor that would hold infinities in this type.
+    /// Name and largest magnitude of the first tensor that would become infinite in this type.
     pub fn overflow(&self, dtype: SaveDtype) -> Option<(&str, f32)> {
         let mut tensors =
             self.layout.tensors.iter().map(|tensor| (&*tensor.name, largest(tensor.of(&self.weights))));
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_a_type_has_no_room_for() {
-        // 65520 lies half-way between the largest number, 65504, and the next that there would be.
+        // 65520 is half-way between the largest number, 65504, and the next one if there were one.
         let held = |dtype: SaveDtype| {
             [65504.0, 65519.0, 65520.0, 3.3e38, f32::MAX, f32::NAN].map(|x| checkpoint::holds(dtype, x))
         };

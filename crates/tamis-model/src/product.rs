@@ -37,7 +37,7 @@ impl Blocking {
         }
     }
 
-    /// Chain length of each pass over `k` in all, as even as may be.
+    /// Chain length of each pass over `k`, as even as possible.
     fn pass(&self, k: usize) -> usize {
         k.div_ceil(k.div_ceil(self.chain).max(1)).next_multiple_of(4).min(self.chain)
     }
@@ -118,7 +118,7 @@ pub(crate) struct ProductShape {
     pub k: usize,
 }
 
-/// Whether chains begin at zero or at what C holds.
+/// Whether chains begin at zero or at the values in C.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChainStart {
     Zero,
@@ -247,7 +247,7 @@ pub(crate) fn product_apart(
     }
 }
 
-/// [`product`], its rows or panels divided among the threads.
+/// [`product`] with its rows or panels divided among the threads.
 pub(crate) fn product_parallel(
     threads: &Threads,
     shape: ProductShape,

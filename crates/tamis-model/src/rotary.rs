@@ -46,7 +46,7 @@ impl Rotary {
         }
     }
 
-    /// Cosines and sines of a position that [`Self::reach`] made available.
+    /// Cosines and sines of a position. [`Self::reach`] must have been called for it.
     pub(crate) fn at(&self, position: usize) -> (&[f32], &[f32]) {
         let half = self.frequencies.len();
         self.table[position * 2 * half..][..2 * half].split_at(half)

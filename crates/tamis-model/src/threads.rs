@@ -44,7 +44,7 @@ unsafe impl Send for Job {}
 struct Shared {
     job: Mutex<Option<Job>>,
     wake: Condvar,
-    /// Counts calls; a worker runs each once.
+    /// Number of calls so far; each worker runs each call once.
     round: AtomicUsize,
     next: AtomicUsize,
     done: AtomicUsize,
@@ -123,7 +123,7 @@ impl Threads {
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
         shared.round.fetch_add(1, Ordering::SeqCst);
         if shared.sleeping.load(Ordering::SeqCst) > 0 {
-            // The lock orders this notification after the sleeper's last look at `round`.
+            // The lock orders this notification after the sleeper's last check of `round`.
             drop(shared.job.lock().unwrap_or_else(PoisonError::into_inner));
             shared.wake.notify_all();
         }
@@ -215,13 +215,13 @@ impl std::fmt::Debug for Threads {
     }
 }
 
-/// A slice cut into parts, each lent once to whichever task asks for it.
+/// A slice cut into parts. Each is lent once, to the first task that takes it.
 pub(crate) struct Parts<'a, T> {
     parts: Vec<Mutex<Option<&'a mut [T]>>>,
 }
 
 impl<'a, T> Parts<'a, T> {
-    /// Cuts into parts of the given lengths; what is left over belongs to no part.
+    /// Cuts into parts of the given lengths. The rest belongs to no part.
     pub(crate) fn new(mut slice: &'a mut [T], lengths: impl IntoIterator<Item = usize>) -> Self {
         let mut parts = Vec::new();
         for length in lengths {

@@ -26,12 +26,12 @@ impl GuardedFolder {
         Self::create(std::path::absolute(parent)?.join(name))
     }
 
-    /// Makes a folder that is not there yet; its parent is.
+    /// Creates a new folder in an existing parent.
     fn create(path: PathBuf) -> io::Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        // Somebody else's is not to be removed.
+        // An existing folder of someone else must not be removed.
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -54,7 +54,7 @@ impl GuardedFolder {
 
 impl Drop for GuardedFolder {
     fn drop(&mut self) {
-        // The guard is there until it is gone.
+        // The guard exists until the folder is gone.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -13,24 +13,24 @@ use crate::guard::Guard;
 /// What is signalled together with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// All that it has started and that has not left its group, under a guard.
+    /// Everything that it has started and that has not left its group, under a guard.
     Group,
     /// Only the process. When its input ends, it ends what it has started, which takes some time.
     Leader,
 }
 
-/// A process, and all that it has started and that has not left its group.
+/// A process, and everything that it has started and that has not left its group.
 ///
 /// A guard leads the group. It exists before the process, so no process is left even if tamis is killed.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
-    /// `None` if there is no shell to guard it: then the process leads its group.
+    /// `None` if there is no shell to guard it. The process then leads its group.
     #[cfg(unix)]
     guard: Option<Guard>,
     #[cfg(unix)]
     reach: Reach,
-    /// Nothing is left of it, and its number may be another's.
+    /// Whether nothing of it is left. Its number may then belong to another group.
     is_over: bool,
 }
 
@@ -80,7 +80,7 @@ impl ProcessGroup {
         self.child.try_wait()
     }
 
-    /// Asks its first process to end, as Ctrl-C does.
+    /// Asks its first process to end, with SIGTERM.
     pub fn ask_leader_to_end(&mut self) {
         #[cfg(unix)]
         if let Some(first) = number(self.child.id()) {
@@ -96,7 +96,7 @@ impl ProcessGroup {
         self.signal(nix::sys::signal::Signal::SIGTERM);
     }
 
-    /// Kills all of it, once; its first process is still to be reaped.
+    /// Kills all of it, once. Its first process still has to be reaped.
     pub fn kill(&mut self) {
         // The group keeps its number until its guard is reaped; without a guard, as long as one of its
         // processes is left.
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::GuardedFolder;
 
-    /// Whether a process ends, which it is given time for.
+    /// Whether a process ends within some time.
     fn ends(process: u32) -> bool {
         let process = nix::unistd::Pid::from_raw(i32::try_from(process).expect("a number"));
         let began = Instant::now();
@@ -168,7 +168,7 @@ mod tests {
         false
     }
 
-    /// The number that a script writes into a file.
+    /// The number that a script has written into a file.
     fn written(file: &std::path::Path) -> u32 {
         let began = Instant::now();
         loop {
@@ -221,7 +221,7 @@ mod tests {
                 .stdout(std::process::Stdio::null())
                 .spawn()
                 .expect("started");
-            // In the middle of the next one.
+            // In the middle of starting the next one.
             let entries = || std::fs::read_dir(parent.path()).expect("a folder").flatten();
             while entries().count() <= 2 * most && matches!(child.try_wait(), Ok(None)) {
                 std::thread::sleep(Duration::from_micros(100));

@@ -17,7 +17,7 @@ const STAY: &str = "trap '' HUP INT QUIT PIPE TERM USR1 USR2 ALRM; echo; exec >/
 const KILL_GROUP: &str = "own=; while read -r process; do own=$process; done; sleep 1; \
      [ -z \"$own\" ] || kill -s KILL -- \"-$own\"; kill -s KILL -- \"-$$\"";
 
-/// `$1` is the folder, in which processes may write that are killed meanwhile.
+/// `$1` is the folder. Processes that are just being killed may still write into it.
 const REMOVE_FOLDER: &str =
     "read -r line; sleep 2; for again in 1 2 3 4 5 6 7 8; do rm -rf -- \"$1\" && exit; sleep 1; done";
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::group::{ProcessGroup, Reach};
 use crate::tail::{Tail, last_lines};
 
-/// Interval at which a wait looks whether a process has ended.
+/// Interval at which waits poll whether a process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Longest wait for a killed process. One that hangs in a broken driver does not die at all.
 const LONGEST_DEATH: Duration = Duration::from_secs(5);
@@ -36,9 +36,9 @@ pub enum Errors {
 
 /// How a child is started and ended.
 pub struct ChildSettings {
-    /// Its name among threads.
+    /// Name of its threads.
     pub name: &'static str,
-    /// Time for it to end by itself once its input is closed.
+    /// Time for it to exit by itself after its input is closed.
     pub grace: Duration,
     /// What is signalled together with it.
     pub reach: Reach,
@@ -57,7 +57,7 @@ pub struct ChildHandle {
 /// grace period.
 #[derive(Debug)]
 pub struct LineChild {
-    /// For all but its input.
+    /// Everything except its input.
     pub handle: Arc<ChildHandle>,
     input: Mutex<Input>,
     grace: Duration,
@@ -66,7 +66,7 @@ pub struct LineChild {
 
 #[derive(Debug)]
 enum Input {
-    /// Nothing was sent yet.
+    /// Nothing has been sent yet.
     Pipe(ChildStdin),
     Queue(Sender<Vec<u8>>),
     Closed,
@@ -94,7 +94,7 @@ impl ChildHandle {
         lock(&self.group)
     }
 
-    /// The number of its process.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.group().child().id()
     }
@@ -123,12 +123,12 @@ impl ChildHandle {
         }
     }
 
-    /// Appends to the end of its standard error that is kept.
+    /// Appends to the kept end of its standard error.
     pub fn note(&self, words: &[u8]) {
         self.tail.note(words);
     }
 
-    /// Kills it, and what is in its reach.
+    /// Kills it, and everything in its reach.
     pub fn kill(&self) {
         self.group().kill();
     }
@@ -197,7 +197,7 @@ impl LineChild {
                     }
                 }
             };
-            // Without a thread its input is closed, and so it ends.
+            // If the thread cannot start, the input is closed, and so the child ends.
             *input = spawn("line-child", "stdin", write).map_or(Input::Closed, |_| Input::Queue(sender));
         }
         if let Input::Queue(queue) = &*input {
@@ -205,7 +205,7 @@ impl LineChild {
         }
     }
 
-    /// Closes its input once all that was sent is written.
+    /// Closes its input once everything sent is written.
     pub fn close_input(&self) {
         *lock(&self.input) = Input::Closed;
     }
@@ -224,7 +224,7 @@ impl LineChild {
         last_lines(&self.handle.tail.text(self.grace), most_lines, |_| true)
     }
 
-    /// Kills it and what is in its reach, at once.
+    /// Kills it and everything in its reach, at once.
     pub fn end(&self) {
         self.close_input();
         self.handle.kill();
@@ -234,7 +234,7 @@ impl LineChild {
 
 impl Drop for LineChild {
     fn drop(&mut self) {
-        // The end of its input is the sign to end.
+        // The end of its input asks it to exit.
         self.close_input();
         let _ = self.handle.wait_within(self.grace);
         self.end();

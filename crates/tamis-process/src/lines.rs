@@ -8,9 +8,9 @@ pub const LONGEST_LINE: usize = 64 << 20;
 /// A line, without its line break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line<'l> {
-    /// A whole one.
+    /// A whole line.
     Ended(&'l [u8]),
-    /// The last one: the pipe ended in it.
+    /// The last line: the pipe ended without a line break.
     Unended(&'l [u8]),
     /// The beginning of a line above the limit. The rest of it follows.
     TooLong(&'l [u8]),
@@ -25,7 +25,7 @@ pub struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Lines of at most so many bytes, the line break left out.
+    /// Lines of at most this many bytes, not counting the line break.
     pub fn new(pipe: R, longest: usize) -> Self {
         Self { reader: BufReader::new(pipe), longest, line: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Processes that have left their group, found by a variable that they have inherited.
+//! Finds processes that have left their group, by a variable that they have inherited.
 
 /// Kills every process of this user that was started with the variable `name` set to `value`. Returns whether
 /// there was one. This only works on systems that list the environments of processes (Linux).
@@ -7,7 +7,7 @@
 /// clean environment is not found.
 pub fn kill_marked(name: &str, value: &str) -> bool {
     let mut has_found = false;
-    // One that is killed is found until it is reaped, without its environment.
+    // A killed process is still listed until it is reaped, but without its environment.
     for _ in 0..MOST_LOOKS {
         let found = find(name, value);
         if found.is_empty() {
@@ -61,7 +61,7 @@ mod tests {
             Command::new("sleep").arg("1000").env("TAMIS_TEST_MARK", value).spawn().expect("started")
         };
         let (mut marked, mut other) = (start(&mark), start(&format!("{mark}0")));
-        // It has the mark once the program has begun, which may take a moment.
+        // The mark is visible once the program has started, which may take a moment.
         let began = std::time::Instant::now();
         while !kill_marked("TAMIS_TEST_MARK", &mark) {
             assert!(began.elapsed().as_secs() < 60, "it is not found");

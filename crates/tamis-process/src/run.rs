@@ -1,4 +1,4 @@
-//! A command that runs to its end, within a time.
+//! Runs a command to its end, within a time limit.
 
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
@@ -9,15 +9,15 @@ use thiserror::Error;
 
 use crate::tail::Tail;
 
-/// Interval of looks at whether it has ended.
+/// Interval at which it is polled for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest wait for the output of a process that has ended: a child of it may hold the pipe.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Why a program gave no answer.
+/// Why a program returned no answer.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// It is not there, or cannot be started.
+    /// It does not exist, or cannot be started.
     #[error("`{program}` cannot be started: {}", source.kind())]
     Start {
         /// Its name.
@@ -31,7 +31,7 @@ pub enum ProgramError {
     Late {
         /// Its name.
         program: String,
-        /// The time that it had.
+        /// The time limit.
         timeout: Duration,
     },
     /// It failed.
@@ -78,10 +78,10 @@ fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Tail> {
     written
 }
 
-/// Runs a command to its end, without input. One that takes longer is killed.
+/// Runs a command to its end, without input. If it takes longer than `timeout`, it is killed.
 ///
 /// # Errors
-/// It cannot be started, or takes longer. How it ended is in the value.
+/// It cannot be started, or takes longer. A failing exit status is not an error: it is in the value.
 pub fn run(command: &mut Command, timeout: Duration) -> Result<Ran, ProgramError> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,7 +95,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Result<Ran, ProgramError
             Ok(None) if began.elapsed() < timeout => std::thread::sleep(LOOK_EVERY),
             _ => {
                 let _ = child.kill();
-                // One that waits for a broken driver does not even die.
+                // A process that hangs in a broken driver does not even die.
                 std::thread::spawn(move || child.wait());
                 return Err(ProgramError::Late { program, timeout });
             }
@@ -103,7 +103,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Result<Ran, ProgramError
     }
 }
 
-/// Runs a command to its end and returns what it wrote to its standard output.
+/// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
 /// It cannot be started, takes longer, or fails.
@@ -133,7 +133,7 @@ mod tests {
     fn a_program_answers_fails_or_is_killed() {
         let long = Duration::from_secs(60);
         assert_eq!(shell("echo one; echo two >&2", long).expect("an answer"), "one\n");
-        // More than a pipe holds.
+        // More than a pipe's buffer holds.
         assert_eq!(
             shell("head -c 1000000 /dev/zero | tr '\\0' x", long).expect("an answer").len(),
             1_000_000

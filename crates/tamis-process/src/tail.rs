@@ -30,7 +30,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Keeps so many bytes at most.
+    /// Keeps at most this many bytes.
     pub(crate) fn new(most_bytes: usize) -> Self {
         Self { most_bytes, kept: Mutex::default(), ended: Condvar::new() }
     }
@@ -39,7 +39,7 @@ impl Tail {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends to what is kept.
+    /// Appends to the kept bytes.
     pub(crate) fn note(&self, bytes: &[u8]) {
         let kept = &mut self.kept().bytes;
         kept.extend_from_slice(bytes);
@@ -57,7 +57,7 @@ impl Tail {
         self.close();
     }
 
-    /// Nothing follows any more.
+    /// Marks the end of the output.
     pub(crate) fn close(&self) {
         self.kept().is_over = true;
         self.ended.notify_all();

@@ -1,4 +1,4 @@
-//! `Advantage`: how much better than expected a trajectory or a token did.
+//! `Advantage`: how much better than expected a trajectory or a token was.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -17,7 +17,7 @@ use crate::value::{to_json, to_python};
 
 /// An advantage estimator with its settings, those of `objective.advantage` in a configuration.
 ///
-/// `Advantage("grpo", scale="none")`; `Advantage.kinds()` names the others.
+/// `Advantage("grpo", scale="none")`; `Advantage.kinds()` lists the others.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Advantage {
     estimator: Estimator,
@@ -31,7 +31,7 @@ pub(crate) struct Estimate {
     state: AdvantageState,
 }
 
-/// Names with the rewards of a batch `[P][G]` each.
+/// Names, each with the rewards of a batch `[P][G]`.
 type NamedRewards = Vec<(String, f64, Ragged<f64>)>;
 
 impl Advantage {
@@ -42,7 +42,7 @@ impl Advantage {
     }
 }
 
-/// The columns of a batch, as they are cut.
+/// Cuts the columns of a batch.
 pub(crate) struct Cutter<'py> {
     py: Python<'py>,
     groups: Option<Vec<usize>>,
@@ -129,7 +129,7 @@ impl Advantage {
         to_python(py, &serde_json::to_value(&self.estimator).unwrap_or_default())
     }
 
-    /// Columns beyond the rewards that `estimate` cannot do without, by the names of its arguments.
+    /// Columns in addition to the rewards that `estimate` requires, by the names of its arguments.
     #[getter]
     fn needs(&self) -> Vec<&'static str> {
         self.estimator.needs().iter().map(|column| column.name()).collect()

@@ -9,7 +9,7 @@ pub(crate) trait Item: Copy {
     /// Its type code.
     const CODE: &'static str;
 
-    /// Appends its bytes in the order of this machine.
+    /// Appends its bytes in this machine's byte order.
     fn write(self, bytes: &mut Vec<u8>);
 }
 

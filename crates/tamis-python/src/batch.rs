@@ -94,7 +94,7 @@ impl Cuts {
         Err(column_error(py, &format!("column `{name}` is {value} at {place}: {fix}")))
     }
 
-    /// Refuses a column of numbers \[N\] with NaN. What is masked is not looked at.
+    /// Refuses a column of numbers \[N\] with NaN. Masked values are not checked.
     pub(crate) fn check_numbers<T: Copy + Into<f64>>(
         &self,
         py: Python<'_>,

@@ -18,18 +18,18 @@ use crate::shaping::Shaping;
 use crate::value::{keys_of, to_json, to_python};
 use crate::value_loss::ValueLoss;
 
-/// Sections of a configuration as a text that the reader of configurations takes.
+/// Sections of a configuration as a source for the configuration reader.
 fn source_of(sections: &Value) -> std::sync::Arc<Source> {
     // JSON is YAML, too.
     Source::new(SourceKind::Argument, sections.to_string())
 }
 
-/// Reads some sections for what uses them without a run.
+/// Reads some sections, for callers without a run.
 pub(crate) fn sections(py: Python<'_>, sections: &Value) -> PyResult<tamis_config::Config> {
     load_sections(&source_of(sections)).map_err(|errors| not_loaded(py, &errors))
 }
 
-/// A section with a `kind`: the keyword arguments, with the kind that was named.
+/// A section with a `kind`, made from the keyword arguments.
 pub(crate) fn kind_section(
     kind: Option<&str>,
     settings: Option<&Bound<'_, pyo3::types::PyDict>>,
@@ -142,7 +142,7 @@ impl Config {
         format!("Config(preset={})", preset.unwrap_or_else(|| "None".to_owned()))
     }
 
-    /// The value of a key by its whole name, such as `rollout.n`.
+    /// The value of a key by its full name, such as `rollout.n`.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyAny>> {
         let whole = tamis_config::json_of(&self.config);
         match whole.pointer(&format!("/{}", key.replace('.', "/"))) {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use tamis_config::ConfigErrors;
 
-/// An exception of `tamis.errors`, made from its arguments.
+/// Raises an exception of `tamis.errors` with these arguments.
 fn raise(py: Python<'_>, class: &str, arguments: impl for<'py> IntoPyObject<'py>) -> PyErr {
     let made = || -> PyResult<PyErr> {
         let class = py.import("tamis.errors")?.getattr(class)?;
@@ -12,7 +12,7 @@ fn raise(py: Python<'_>, class: &str, arguments: impl for<'py> IntoPyObject<'py>
     made().unwrap_or_else(|error| error)
 }
 
-/// `ConfigError`: what is wrong with settings, each message with its hint.
+/// `ConfigError`: the errors in settings, each message with its hint.
 pub(crate) fn config_error(py: Python<'_>, problems: Vec<(String, Option<String>)>) -> PyErr {
     raise(py, "ConfigError", problems)
 }
@@ -29,7 +29,7 @@ pub(crate) fn not_loaded(py: Python<'_>, errors: &ConfigErrors) -> PyErr {
     config_error(py, mistakes.map(|found| (found.problem.to_string(), found.hint())).collect())
 }
 
-/// `ColumnError`: columns that are missing, do not fit together or hold what cannot be read.
+/// `ColumnError`: columns that are missing, do not fit together or cannot be read.
 pub(crate) fn column_error(py: Python<'_>, message: &impl ToString) -> PyErr {
     raise(py, "ColumnError", message.to_string())
 }

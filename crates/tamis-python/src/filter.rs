@@ -1,4 +1,4 @@
-//! `Filter`: which groups carry signal.
+//! `Filter`: which groups carry a training signal.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -16,8 +16,8 @@ use crate::value::to_python;
 
 /// A rule that keeps or drops groups, with the settings of `filter` in a configuration.
 ///
-/// `Filter("variance", tolerance=0.1)` keeps groups whose members differ by more than 0.1;
-/// `Filter.kinds()` names the others.
+/// `Filter("variance", tolerance=0.1)` keeps groups whose members differ by more than 0.1; `Filter.kinds()`
+/// lists the others.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Filter {
     pub(crate) filter: GroupFilter,
@@ -43,7 +43,7 @@ impl Filter {
     }
 }
 
-/// Values cut into groups as their rows are, or by offsets.
+/// Values cut into groups by their own rows, or by offsets.
 fn cut(values: &Bound<'_, PyAny>, offsets: Option<&Bound<'_, PyAny>>) -> PyResult<Ragged<f64>> {
     let py = values.py();
     let offsets = offsets.map(|offsets| flat::<usize>(offsets, "offsets")).transpose()?;
@@ -52,7 +52,7 @@ fn cut(values: &Bound<'_, PyAny>, offsets: Option<&Bound<'_, PyAny>>) -> PyResul
     read::<f64>(values, "values")?.cut("values", lengths.as_deref(), by, py)
 }
 
-/// Flat values gathered by the ids of their groups.
+/// Flat values, gathered by the ids of their groups.
 fn cut_by_ids<'py>(
     values: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -85,7 +85,7 @@ fn cut_by_ids<'py>(
 }
 
 impl Filter {
-    /// Values, and ids of groups: of a frame the columns that are named.
+    /// Values and ids of groups. For a frame, these are the named columns.
     fn columns_of<'py>(
         &self,
         values: &Bound<'py, PyAny>,
@@ -164,7 +164,7 @@ impl Filter {
         self.filter.as_str()
     }
 
-    /// Name of the metric that it looks at.
+    /// Name of the metric that it uses.
     #[getter]
     fn metric(&self) -> String {
         self.metric.to_string()
@@ -314,7 +314,7 @@ impl Verdict {
         self.statistics.max
     }
 
-    /// Which members train, of a filter that chooses among them; None: all.
+    /// Which members are trained on, if the filter chooses among them; None: all.
     #[getter]
     fn members(&self) -> Option<Vec<bool>> {
         self.members.clone()

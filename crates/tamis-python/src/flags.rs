@@ -1,4 +1,4 @@
-//! Flags on their way out, in the library that the values came in.
+//! Flags for Python, in the library of the values.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyList};
@@ -30,7 +30,7 @@ pub(crate) fn flags_like<'py>(
         "torch" => {
             let torch = py.import("torch")?;
             let dtype = named("dtype", &torch.getattr("bool")?)?;
-            // PyTorch takes no empty buffer.
+            // PyTorch does not accept an empty buffer.
             let tensor = if is_empty {
                 torch.call_method("zeros", (0,), Some(&dtype))?
             } else {

@@ -16,7 +16,7 @@ use crate::rows::{as_array, is_frame, library_of};
 
 /// Values cut into groups by their ids.
 pub(crate) struct Groups<'py> {
-    /// The group of each value \[N\], counted from 0 as the ids first appear.
+    /// The group of each value \[N\], numbered from 0 in the order in which ids first appear.
     codes: Vec<u32>,
     ids: Ids<'py>,
     /// The start of each group among the values from [`Self::gather`], and their end \[P + 1\].
@@ -47,7 +47,7 @@ fn codes_of_numbers(numbers: impl ExactSizeIterator<Item = i64> + Clone) -> (Vec
     };
     let span = most.abs_diff(least);
     if span < 4 * numbers.len() as u64 + 1024 {
-        // Counters, as most ids are: a table is many times faster than a map.
+        // Most ids are counters, and then a table is many times faster than a map.
         let mut table = vec![u32::MAX; span as usize + 1];
         for number in numbers {
             let code = &mut table[number.abs_diff(least) as usize];
@@ -63,7 +63,7 @@ fn codes_of_numbers(numbers: impl ExactSizeIterator<Item = i64> + Clone) -> (Vec
     let mut last = None;
     for number in numbers {
         let code = match last {
-            // Groups mostly lie together.
+            // Values of a group are mostly consecutive.
             Some((same, code)) if same == number => code,
             _ => match found.entry(number) {
                 Entry::Occupied(entry) => *entry.get(),
@@ -79,7 +79,7 @@ fn codes_of_numbers(numbers: impl ExactSizeIterator<Item = i64> + Clone) -> (Vec
     (codes, ids)
 }
 
-/// Codes from a buffer of whole numbers; `None` for a buffer of anything else.
+/// Codes from a buffer of whole numbers; `None` for other buffers.
 fn codes_of_buffer(buffer: &PyUntypedBuffer, py: Python<'_>) -> PyResult<Option<(Vec<u32>, Vec<i64>)>> {
     fn typed<T: Element + Into<i64>>(
         buffer: &PyUntypedBuffer,
@@ -98,7 +98,7 @@ fn codes_of_buffer(buffer: &PyUntypedBuffer, py: Python<'_>) -> PyResult<Option<
     Ok(None)
 }
 
-/// Codes from objects of Python, by their hashes, and the id of each code.
+/// Codes from Python objects, by their hashes, and the id of each code.
 fn codes_of_objects<'py>(items: &Bound<'py, PyAny>) -> PyResult<(Vec<u32>, Ids<'py>)> {
     let py = items.py();
     let (mut codes, mut ids) = (Vec::new(), Vec::new());
@@ -135,7 +135,7 @@ fn codes_of_objects<'py>(items: &Bound<'py, PyAny>) -> PyResult<(Vec<u32>, Ids<'
     Ok((codes, Ids::Objects(ids)))
 }
 
-/// Codes by pandas' own hash tables: texts, dates and categories as it holds them.
+/// Codes by pandas' own hash tables: texts, dates and categories in pandas' own form.
 fn codes_of_pandas<'py>(ids: &Bound<'py, PyAny>) -> PyResult<(Vec<u32>, Ids<'py>)> {
     let (codes, uniques): (Bound<'py, PyAny>, Bound<'py, PyAny>) =
         ids.call_method0("factorize")?.extract()?;
@@ -206,7 +206,7 @@ impl<'py> Groups<'py> {
         Ok(Self { codes, ids, offsets })
     }
 
-    /// Each group's id as Python has it \[P\].
+    /// Each group's id as a Python object \[P\].
     pub(crate) fn ids(self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         match self.ids {
             Ids::Objects(objects) => Ok(objects),
@@ -232,7 +232,7 @@ impl<'py> Groups<'py> {
         Ragged::from_lengths(gathered, &lengths)
     }
 
-    /// Flags of the gathered values \[N\] in the order in which the values came.
+    /// Flags of the gathered values \[N\], put back into the original order of the values.
     pub(crate) fn scatter(&self, gathered: &[bool]) -> Vec<bool> {
         let mut ends = self.offsets.clone();
         let next = |code: &u32| {

@@ -2,14 +2,14 @@
 //! (`python/tamis`), which build on this one. Settings are read by `tamis-config`, so names, defaults, ranges
 //! and messages are those of the program's configuration.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `config` | a whole configuration, from files, overrides or a mapping |
 //! | `filter`, `advantage`, `shaping`, `objective`, `correction`, `value_loss`, `machine` | the classes of that name |
-//! | `batch` | what the losses read alike: cuts, and what means divide by |
+//! | `batch` | what the losses have in common: cuts, and the divisors of means |
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
-//! | `groups` | ids of groups: which values belong together |
-//! | `array`, `flags` | columns of numbers and of flags on their way out |
+//! | `groups` | ids of groups: which values form a group |
+//! | `array`, `flags` | columns of numbers and of flags for Python |
 //! | `value` | settings and events, between Python values and JSON |
 //! | `error` | errors as the exceptions of `tamis.errors` |
 

@@ -1,5 +1,5 @@
-//! `Machine`: the scheduling machine, its events and commands as mappings. `tamis.schedule` makes objects of
-//! them.
+//! `Machine`: the scheduling machine, with events and commands as mappings. `tamis.schedule` wraps them in
+//! objects.
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ impl Machine {
         Ok(Self { scheduler })
     }
 
-    /// The whole state as a text.
+    /// The whole state as text.
     fn snapshot(&self) -> String {
         serde_json::to_string(&self.scheduler).unwrap_or_default()
     }
@@ -128,7 +128,7 @@ impl Machine {
         self.scheduler.awaits(GroupId(group))
     }
 
-    /// Groups whose trajectories the driver must still have.
+    /// Groups whose trajectories the driver must keep.
     fn held(&self) -> Vec<u64> {
         self.scheduler.held().map(|group| group.0).collect()
     }

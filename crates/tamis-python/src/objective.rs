@@ -1,4 +1,4 @@
-//! `Objective`: policy loss, divergence and entropy as one value and one derivative per token.
+//! `Objective`: policy loss, divergence and entropy as one value, with one derivative per token.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -17,10 +17,10 @@ use crate::error::{column_error, refused};
 use crate::rows::{Cell, Rows, read};
 use crate::value::{keys_of, to_json, to_python};
 
-/// Keys of `objective` in a configuration that an [`Objective`] has.
+/// The keys of `objective` in a configuration that an [`Objective`] has.
 const KEYS: [&str; 7] = ["loss", "importance", "aggregation", "loss_scale_factor", "kl", "entropy", "masks"];
 
-/// The other keys of `objective`, and what has them here.
+/// The other keys of `objective`, and the class for each.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("advantage", "`tamis.Advantage` computes advantages; pass them as `advantage`"),
     ("shaping", "`tamis.Shaping` changes the advantages before you pass them"),
@@ -88,7 +88,7 @@ fn objective_aggregations(objective: &core::Objective) -> impl Iterator<Item = A
     std::iter::once(objective.aggregation).chain(objective.entropy.and_then(|bonus| bonus.aggregation))
 }
 
-/// Columns of a batch, read from what Python passed.
+/// Columns of a batch, read from Python's arguments.
 struct Batch<T> {
     offsets: Vec<usize>,
     mask: Ragged<bool>,
@@ -106,7 +106,7 @@ struct Batch<T> {
     normalisers: core::Normalisers,
 }
 
-/// The columns as they were passed.
+/// The arguments from Python.
 struct Passed<'a, 'py> {
     offsets: Option<&'a Bound<'py, PyAny>>,
     mask: Option<&'a Bound<'py, PyAny>>,
@@ -162,7 +162,7 @@ impl<T: Cell + Real> Batch<T> {
         };
         cuts.check_logprobs(py, "logprob", &logprob.values, false)?;
         let old = logprobs(passed.old, "old", false)?;
-        // A sampler may give none for a token.
+        // A sampler may return no log-probability for a token.
         let behaviour = logprobs(passed.behaviour, "behaviour", true)?;
         let reference = logprobs(passed.reference, "reference", false)?;
         let is_per_token = has_rows || advantage.values.len() != num_sequences;
@@ -314,7 +314,7 @@ impl Objective {
         Ok(objective)
     }
 
-    /// The names of the policy losses.
+    /// Names of the policy losses.
     #[staticmethod]
     fn losses() -> Vec<&'static str> {
         PolicyLoss::NAMES.to_vec()
@@ -339,7 +339,7 @@ impl Objective {
         self.objective.needs_selection()
     }
 
-    /// Whether `evaluate` gives derivatives with respect to the entropy, which it then needs.
+    /// Whether `evaluate` computes derivatives with respect to the entropy. It then needs the entropies.
     #[getter]
     fn has_entropy_bonus(&self) -> bool {
         self.objective.entropy.is_some()
@@ -487,7 +487,7 @@ impl Objective {
             group_sizes: None,
             group_tokens: None,
             group_sequences: None,
-            // Nothing is divided.
+            // Divisors of 1.
             normalisers: Some(&Normalisers::ones()),
         };
         let logprob = read::<f64>(logprob, "logprob")?;

@@ -101,7 +101,7 @@ macro_rules! whole_numbers {
             const MEANING: &'static str = "whole numbers of 0 or more";
 
             fn of(number: f64) -> Option<Self> {
-                // 2^53 bounds what a float holds exactly.
+                // Above 2^53, a float is not exact.
                 let fits = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
                 fits.then_some(number as u64).and_then(|number| number.try_into().ok())
             }
@@ -134,7 +134,7 @@ pub(crate) fn is_frame(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.get_type().name()? == "LazyFrame" || object.hasattr("columns")?)
 }
 
-/// Whether a buffer holds references to objects of Python.
+/// Whether a buffer holds references to Python objects.
 fn holds_objects(buffer: &PyUntypedBuffer) -> bool {
     buffer.format().to_bytes() == b"O"
 }
@@ -146,7 +146,7 @@ pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
         return Ok(object.clone());
     }
     if object.hasattr("detach")? {
-        // On the CPU and without its graph it shares its memory with numpy.
+        // On the CPU and detached from its graph, it shares its memory with numpy.
         let mut tensor = object.call_method0("detach")?.call_method0("cpu")?;
         if tensor.call_method0("is_floating_point")?.extract()?
             && tensor.call_method0("element_size")?.extract::<usize>()? < size_of::<f32>()
@@ -162,7 +162,7 @@ pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     if library_of(object)? == "pandas"
         && PyUntypedBuffer::get(&array).is_ok_and(|buffer| holds_objects(&buffer))
     {
-        // Numbers with missing ones among them (`Float64`, `boolean`).
+        // Numbers with missing values among them (`Float64`, `boolean`).
         let missing = PyDict::new(object.py());
         missing.set_item("dtype", "float64")?;
         missing.set_item("na_value", f64::NAN)?;
@@ -171,7 +171,7 @@ pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     Ok(array)
 }
 
-/// The library that an object's class comes from: `numpy`, `torch`, `pandas`, `polars`, `builtins`, ...
+/// The library of an object's class: `numpy`, `torch`, `pandas`, `polars`, `builtins`, ...
 pub(crate) fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let module = object.get_type().module()?.to_string();
     Ok(module.split('.').next().unwrap_or_default().to_owned())
@@ -224,7 +224,7 @@ fn nested<T: Cell>(object: &Bound<'_, PyAny>, name: &str, may_have_rows: bool) -
     Ok(rows)
 }
 
-/// Whether an item is a row of values, and not a value.
+/// Whether an item is a row of values, not a single value.
 fn is_row(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     if item.is_none()
         || item.is_instance_of::<PyFloat>()
@@ -341,7 +341,7 @@ pub(crate) fn flat<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<V
     Ok(rows.values)
 }
 
-/// Lengths of the rows that offsets cut.
+/// Lengths of the rows between offsets.
 pub(crate) fn lengths_of(offsets: &[usize], name: &str, py: Python<'_>) -> PyResult<Vec<usize>> {
     let first = offsets.first().copied();
     if first != Some(0) || offsets.windows(2).any(|pair| pair[0] > pair[1]) {

@@ -21,7 +21,7 @@ use crate::value::to_python;
 /// One change to finished advantages, with the settings of an entry of `objective.shaping` in a
 /// configuration.
 ///
-/// `Shaping("keep_neg_ratio", ratio=0.5)`; `Shaping.kinds()` names the others.
+/// `Shaping("keep_neg_ratio", ratio=0.5)`; `Shaping.kinds()` lists the others.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Shaping {
     shaping: CoreShaping,

@@ -1,4 +1,4 @@
-//! Settings and events: values of Python as JSON, and back.
+//! Settings and events: converts Python values to JSON and back.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Value> {
     nested_to_json(value, 0)
 }
 
-/// Deepest mapping or sequence within others: one that holds itself has no end.
+/// Deepest nesting of mappings and sequences. One that contains itself would never end.
 const DEEPEST: usize = 32;
 
 fn nested_to_json(value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
@@ -65,7 +65,7 @@ pub(crate) fn keys_of(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Map<Str
     }
 }
 
-/// JSON as Python has it.
+/// Converts JSON to Python values.
 pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),

@@ -1,4 +1,4 @@
-//! `ValueLoss`: a critic's loss as one value and one derivative per token.
+//! `ValueLoss`: a critic's loss as one value, with one derivative per token.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

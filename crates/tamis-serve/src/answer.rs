@@ -18,14 +18,14 @@ use crate::{App, Reply, SHORT, Usage};
 /// Facts about a request before it is sampled.
 pub(crate) struct OpenRequest {
     pub(crate) app: Arc<App>,
-    /// With the route's prefix.
+    /// Id with the route's prefix.
     pub(crate) id: String,
     created: u64,
     pub(crate) how: HowSampled,
     pub(crate) prompts: Vec<Vec<u32>>,
     /// Number of the likeliest tokens returned with each token; `None` returns no log-probabilities.
     pub(crate) logprobs: Option<usize>,
-    /// Token ids are returned beside their text.
+    /// Whether token ids are returned beside their text.
     pub(crate) tells_ids: bool,
     as_ids: bool,
     is_streamed: bool,
@@ -63,7 +63,7 @@ pub(crate) trait RouteFormat: Send {
 
     fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
 
-    /// A part: a choice, or the `usage` behind the last.
+    /// A part of an answer: a choice, or the `usage` after the last one.
     fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
 
     /// Parts before the first token.
@@ -112,7 +112,7 @@ impl OpenRequest {
         })
     }
 
-    /// Samples it; `numbered` as in [`App::submit`].
+    /// Samples and answers; `numbered` as in [`App::submit`].
     pub(crate) async fn answer(
         mut self,
         form: impl RouteFormat + 'static,
@@ -219,7 +219,7 @@ impl OpenRequest {
         value
     }
 
-    /// When it came, in seconds since 1970.
+    /// When the request arrived, in seconds since 1970.
     pub(crate) fn created(&self) -> u64 {
         self.created
     }

@@ -51,7 +51,7 @@ pub(crate) async fn answer(
     asked.answer(Chat, false).await
 }
 
-/// The tokens of a conversation, as the template writes it.
+/// The tokens of a conversation in the template's form.
 pub(crate) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let Some(list) = fields.list("messages")? else {
         return Err(ApiError::field("messages", "`messages` is missing"));
@@ -109,7 +109,7 @@ pub(crate) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
     .await?
 }
 
-/// The words of a conversation.
+/// The form of chat answers.
 struct Chat;
 
 impl RouteFormat for Chat {

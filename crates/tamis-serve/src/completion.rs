@@ -16,7 +16,7 @@ use crate::{App, Reply};
 /// Default number of completion tokens (OpenAI's).
 const MAX_TOKENS: usize = 16;
 
-/// Prompts in one request, at most.
+/// Most prompts in one request.
 const MOST_PROMPTS: usize = 1024;
 
 pub(crate) async fn answer(

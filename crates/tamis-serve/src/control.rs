@@ -17,7 +17,7 @@ use crate::engine::{EngineCommand, PauseMode};
 use crate::running::broken_error;
 use crate::{App, Reply};
 
-/// Asks the worker and waits for its word.
+/// Sends a command to the worker and waits for the answer.
 async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> Result<T, ApiError> {
     let (done, answer) = oneshot::channel();
     app.commands.send(command(done)).map_err(|_| broken_error())?;
@@ -148,7 +148,7 @@ fn load(app: &App, path: &Path) -> Result<Model, String> {
     }
 }
 
-/// The first difference between two models in a dimension that the engine's buffers depend on.
+/// The first difference between two models in a size that the engine's buffers depend on.
 fn difference(old: &TransformerConfig, new: &TransformerConfig) -> Option<String> {
     let sizes = |config: &TransformerConfig| {
         [

@@ -41,9 +41,9 @@ pub(crate) struct Job {
     pub(crate) id: Arc<str>,
     /// Token ids.
     pub(crate) prompt: Arc<[u32]>,
-    /// One key a sample.
+    /// One key for each sample.
     pub(crate) keys: Vec<Key>,
-    /// Place of the first sample among the request's choices.
+    /// Index of the first sample among the request's choices.
     pub(crate) first_choice: usize,
     /// Sampling parameters.
     pub(crate) params: SamplingParams,
@@ -51,9 +51,9 @@ pub(crate) struct Job {
     pub(crate) stop: Arc<StopText>,
     /// Pattern that texts must match, with its token mask.
     pub(crate) form: Option<(String, Arc<RegexMask>)>,
-    /// Tokens are sent as they come.
+    /// Whether tokens are sent as they are sampled.
     pub(crate) is_streamed: bool,
-    /// Channel to the connection that answers.
+    /// Channel to the connection.
     pub(crate) events: UnboundedSender<ChoiceEvent>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct ChoiceEvent {
     pub(crate) ended: Option<Ended>,
 }
 
-/// Tokens, and what is known of each.
+/// Tokens and their data.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) token_ids: Vec<u32>,
@@ -95,7 +95,7 @@ pub(crate) enum EngineCommand {
     Abort { ids: Option<HashSet<String>>, done: oneshot::Sender<usize> },
     /// Abort jobs whose client is gone.
     Forget { serials: Vec<u64> },
-    /// Generate nothing new; answered once nothing runs any more.
+    /// Generate nothing new. Answered once nothing is running.
     Pause { mode: PauseMode, clears_cache: bool, done: oneshot::Sender<()> },
     /// Continue.
     Resume { done: oneshot::Sender<()> },
@@ -127,7 +127,7 @@ struct Live {
     begun: bool,
 }
 
-/// Samples with the same share the prompt's computation.
+/// Samples with equal keys share the prompt's computation.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PromptKey {
     prompt: Arc<[u32]>,
@@ -157,14 +157,14 @@ impl PromptKey {
     }
 }
 
-/// A request of the engine that further samples can be added to.
+/// A request in the engine to which samples can be added.
 struct Open {
     key: PromptKey,
     /// Samples in flight.
     count: usize,
 }
 
-/// Engine, weights, and everybody who waits.
+/// The engine, the weights, and the clients that wait.
 pub(crate) struct Worker {
     threads: Threads,
     model: Box<Model>,
@@ -179,11 +179,11 @@ pub(crate) struct Worker {
     /// `Some` while paused.
     paused: Option<PauseMode>,
     clears_cache: bool,
-    /// Jobs that came while paused.
+    /// Jobs that arrived while paused.
     held: VecDeque<(Job, Instant)>,
     /// Senders that wait for everything in flight to finish.
     drained: Vec<oneshot::Sender<()>>,
-    /// Something cached was computed by other weights.
+    /// Whether caches come from other weights.
     is_stale: bool,
     slow_down: Option<SlowDown>,
 }
@@ -567,7 +567,7 @@ impl Worker {
         let _ = live.events.send(ChoiceEvent { choice: live.choice, piece, ended: Some(ended) });
     }
 
-    /// Answers those who wait for the last sample in flight.
+    /// Answers the callers that wait for the last sample in flight.
     fn tell_drained(&mut self) {
         if self.live.is_empty() {
             for done in self.drained.drain(..) {
@@ -587,7 +587,7 @@ impl Worker {
 }
 
 impl Live {
-    /// Tokens up to here were sampled by these weights.
+    /// Ends the current span: the tokens before `end` were sampled with these weights.
     fn end_span(&mut self, version: &Arc<str>, end: usize) {
         if self.versions.last().map_or(0, |last| last.1) < end {
             self.versions.push((version.clone(), end));

@@ -60,7 +60,7 @@ fn spans(ended: &Ended) -> Value {
     spans.collect()
 }
 
-/// The words of the route: in tokens, or in text too.
+/// The form of the route's answers: token ids, or also text.
 struct Generate {
     is_text: bool,
 }

@@ -83,23 +83,23 @@ pub struct ServedPolicy {
 pub struct ServeSettings {
     /// Name or address to listen on.
     pub host: String,
-    /// Port; 0 is any free one.
+    /// Port; 0 picks any free one.
     pub port: u16,
     /// Key that clients must send, if any.
     pub api_key: Option<String>,
     /// Worker threads of the engine.
     pub threads: usize,
-    /// Samples that run at once, at most.
+    /// Most samples that run at once.
     pub max_num_seqs: usize,
     /// Most positions cached at once; `None`: as many as fit into half of the free memory.
     pub max_cached_tokens: Option<usize>,
-    /// Samples in flight, at most; requests beyond are refused with 429.
+    /// Most samples in flight; further requests are refused with 429.
     pub max_queued: usize,
-    /// Bytes of a request's body, at most.
+    /// Most bytes of a request's body.
     pub max_body_bytes: usize,
-    /// Connections at once, at most; others wait to be accepted.
+    /// Most connections at once; others wait to be accepted.
     pub max_connections: usize,
-    /// Longest time that a request is worked on.
+    /// Longest processing time of a request.
     pub request_timeout: Duration,
     /// Longest time for a client to send a request, to read a part of an answer, or to be idle between
     /// requests.
@@ -147,7 +147,7 @@ impl Fault {
         Self { message, hint: None, is_usage: false, source }
     }
 
-    /// There is no thread or no event loop.
+    /// No thread or event loop could be started.
     fn begin(source: io::Error) -> Self {
         Self::new("failed to begin serving".to_owned(), Some(source))
     }
@@ -156,7 +156,7 @@ impl Fault {
         Self { is_usage: true, ..Self::new(format!("failed to find an address of {host}"), source) }
     }
 
-    /// Everybody in the network could use the server and load weights into it.
+    /// Without a key, everybody in the network could use the server and load weights into it.
     fn open(host: &str) -> Self {
         let hint = "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1";
         let message = format!("{host} can be reached from other machines, and no key is set");
@@ -171,7 +171,7 @@ impl Fault {
         Self { hint, ..Self::new(format!("failed to listen on {address}"), Some(source)) }
     }
 
-    /// Whether the command line is to blame.
+    /// Whether the command line caused it.
     pub fn is_usage(&self) -> bool {
         self.is_usage
     }
@@ -182,7 +182,7 @@ impl Fault {
     }
 }
 
-/// Bytes of a token that is not longer than most.
+/// Bytes of a typical long token.
 const USUAL_TOKEN_BYTES: usize = 16;
 
 /// State shared by all connections.
@@ -203,7 +203,7 @@ struct App {
     load: WeightLoader,
     /// Folder of the current weights.
     folder: Mutex<PathBuf>,
-    /// Held while others are loaded.
+    /// Held while other weights are loaded.
     reloading: tokio::sync::Mutex<()>,
     metrics: Arc<ServeMetrics>,
     commands: Sender<EngineCommand>,
@@ -211,7 +211,7 @@ struct App {
     random: RandomState,
 }
 
-/// A server that has its port and its engine, and answers once it [runs](NativeServer::run).
+/// A server that has its port and its engine. It answers once it [runs](NativeServer::run).
 pub struct NativeServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -220,10 +220,11 @@ pub struct NativeServer {
 }
 
 impl NativeServer {
-    /// Takes the port and starts the engine.
+    /// Binds the port and starts the engine.
     ///
     /// # Errors
-    /// If it cannot; an address that other machines reach is refused without a key.
+    /// The port or the engine cannot be started. An address that other machines can reach is refused without
+    /// a key.
     pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
         let (listener, address) = listen(&settings)?;
         let (app, worker) = App::begin(policy, settings)?;
@@ -239,7 +240,7 @@ impl NativeServer {
     /// `log` gets every request when it has been answered.
     ///
     /// # Errors
-    /// If the engine broke off.
+    /// The engine failed.
     pub fn run(self, stop: &AtomicBool, log: Option<RequestLog>) -> Result<(), Fault> {
         let Self { listener, app, worker, .. } = self;
         let runtime = runtime()?;
@@ -278,7 +279,7 @@ fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), Fault> 
     let found = (settings.host.as_str(), settings.port).to_socket_addrs();
     let addresses: Vec<SocketAddr> =
         found.map_err(|source| Fault::host(&settings.host, Some(source)))?.collect();
-    // A name with several addresses: the first of this machine's own, otherwise the first.
+    // If a name has several addresses, the first local one is used, otherwise the first.
     let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
     let address = *address.ok_or_else(|| Fault::host(&settings.host, None))?;
     if !address.ip().is_loopback() && settings.api_key.is_none() {
@@ -291,7 +292,7 @@ fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), Fault> 
     Ok((listener, address))
 }
 
-/// Positions that half of the memory that is free holds.
+/// Positions that fit into half of the free memory.
 fn affordable(config: &TransformerConfig) -> usize {
     let bytes = BatchGenerator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
     available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
@@ -391,7 +392,7 @@ impl App {
         self.folder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that was not given before.
+    /// A number that was not returned before.
     fn next_number(&self) -> u64 {
         self.number.fetch_add(1, Ordering::Relaxed)
     }
@@ -444,7 +445,7 @@ impl App {
         }
     }
 
-    /// Refuses a model that is not served; none at all is ours.
+    /// Refuses a model that is not served. A request without a model is accepted.
     fn check_model(&self, fields: Fields<'_>) -> Result<(), ApiError> {
         match fields.text("model")? {
             Some(model) if model != self.name => Err(ApiError::no_model(model, &self.name)),

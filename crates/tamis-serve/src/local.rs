@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use crate::running::broken_error;
 use crate::{App, Fault, Reply, ServeSettings, ServedPolicy, Usage, chat, completion, runtime};
 
-/// An engine that one caller asks.
+/// An engine for a single caller.
 pub struct LocalEngine {
     app: Arc<App>,
     runtime: Runtime,
@@ -32,10 +32,10 @@ pub struct Answered {
 }
 
 impl LocalEngine {
-    /// Starts the engine. Settings of addresses and connections are not used.
+    /// Starts the engine. Settings for addresses and connections are ignored.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// The engine's thread cannot be started.
     pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
         // The engine ends with the last sender of its commands.
         let (app, _) = App::begin(policy, settings)?;
@@ -47,7 +47,7 @@ impl LocalEngine {
     /// answer ends with what it has.
     ///
     /// # Errors
-    /// If the request is refused, with the server's message, or the engine broke off.
+    /// The request is refused, with the server's message, or the engine fails.
     pub fn answer(
         &self,
         request: Value,

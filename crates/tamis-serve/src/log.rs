@@ -7,7 +7,7 @@ use hyper::http::request::Parts;
 
 use crate::Usage;
 
-/// Gets a line when its request has been answered, or its client has left.
+/// Gets a line when a request has been answered, or its client has left.
 pub type RequestLog = Arc<dyn Fn(&RequestLine) + Send + Sync>;
 
 /// Status of a request whose client left before its answer began, as nginx writes it.
@@ -22,7 +22,7 @@ pub struct RequestLine {
     pub path: String,
     /// HTTP status; 499 if the client left before its answer began.
     pub status: u16,
-    /// Tokens, if any were sampled; of a stream that its client left, those until then.
+    /// Tokens, if any were sampled. If the client left during a stream, the tokens until then.
     pub usage: Option<Usage>,
     /// Time from the request's headers to the last byte of a stream, or until any other answer was ready.
     pub elapsed: Duration,

@@ -10,11 +10,11 @@ use tamis_model::CompletionEnd;
 /// Counters and gauges; the worker and the connections share them.
 #[derive(Debug, Default)]
 pub(crate) struct ServeMetrics {
-    /// Samples taken in that have not ended.
+    /// Accepted samples that have not ended.
     in_flight: AtomicUsize,
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
-    /// Samples that wait for the end of a pause.
+    /// Samples that wait until a pause is over.
     pub(crate) deferred: AtomicUsize,
     pub(crate) cached_tokens: AtomicUsize,
     pub(crate) max_cached_tokens: AtomicUsize,
@@ -31,7 +31,7 @@ pub(crate) struct ServeMetrics {
     latency: Sum,
     to_first_token: Sum,
     pub(crate) is_paused: AtomicBool,
-    /// Paused in a way in which vLLM 0.33 refuses new requests.
+    /// Whether it is paused in a way in which vLLM 0.33 refuses new requests.
     pub(crate) is_drained: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
     version: Mutex<Arc<str>>,
@@ -57,12 +57,12 @@ impl ServeMetrics {
         self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
-    /// Gives the room of ended samples back.
+    /// Releases the room of ended samples.
     pub(crate) fn leave(&self, count: usize) {
         self.in_flight.fetch_sub(count, Ordering::SeqCst);
     }
 
-    /// Samples taken in that have not ended.
+    /// Accepted samples that have not ended.
     pub(crate) fn num_in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
     }

@@ -13,7 +13,7 @@ use crate::stream::AnswerBody;
 
 const PAGE: &str = include_str!("chat.html");
 
-/// Place of the nonce in the page.
+/// Placeholder of the nonce in the page.
 const NONCE: &str = "NONCE";
 
 /// The page with an unpredictable nonce.
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_outside() {
-        // Addresses, and what loads without one.
+        // Addresses, and anything else that loads something.
         for outside in
             ["://", "src=", "@import", "url(", "<iframe", "<object", "<embed", "import(", "WebSocket"]
         {

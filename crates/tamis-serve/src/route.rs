@@ -94,7 +94,7 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     if matches!(path, "/health" | "/ping") {
         return if is_get || is_post { Ok(Reply::Empty) } else { Err(ApiError::wrong_method()) };
     }
-    // It holds nothing of the model. What it asks for needs the key.
+    // The page contains nothing of the model, and its requests need the key.
     if path == "/" {
         return if is_get { Ok(Reply::Page) } else { Err(ApiError::wrong_method()) };
     }

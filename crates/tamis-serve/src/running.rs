@@ -65,17 +65,17 @@ impl Running {
     }
 }
 
-/// Refuses the end of a choice whose next token could not be drawn.
+/// Refuses a choice that ended because the logits were not finite.
 pub(crate) fn check_finite(ended: &Ended) -> Result<(), ApiError> {
     if ended.finish == CompletionEnd::NotFinite { Err(not_finite_error()) } else { Ok(()) }
 }
 
-/// The weights give no numbers.
+/// The error for weights that give logits which are not finite.
 fn not_finite_error() -> ApiError {
     ApiError::internal(format!("{LOGITS_NOT_FINITE}; load other weights (`reload_weights`)"))
 }
 
-/// The engine went away in the middle.
+/// The engine failed meanwhile.
 pub(crate) fn broken_error() -> ApiError {
     ApiError::internal("the engine broke off; see the server's log")
 }
@@ -137,7 +137,7 @@ impl App {
         Ok(Running { events, serials, open: count, commands: self.commands.clone() })
     }
 
-    /// Log-probabilities of the tokens of prompts that were submitted, but the first of each.
+    /// Log-probabilities of the tokens of submitted prompts, without the first of each.
     pub(crate) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
         let mut rows = Vec::with_capacity(prompts.len());
         // One by one, so that sampling continues between them.

@@ -15,7 +15,7 @@ use tamis_rollout::native::{StopText, engine_params};
 /// Most samples of one prompt in one request.
 pub(crate) const MOST_SAMPLES: usize = 1024;
 
-/// Tokens that a request names to stop at, at most.
+/// Most stop tokens of a request.
 const MOST_STOP_TOKENS: usize = 1024;
 
 /// Most alternatives of a token that are returned (vLLM's limit).
@@ -30,26 +30,26 @@ enum Randomness {
     Seed(u64),
 }
 
-/// Everything that decides what is sampled for a prompt, and how its text ends.
+/// Everything that determines the samples of a prompt and the end of their texts.
 #[derive(Debug, Clone)]
 pub(crate) struct HowSampled {
     pub(crate) n: usize,
-    /// Without regard to the room that a prompt leaves.
+    /// Not yet limited by the room after the prompt.
     pub(crate) params: SamplingParams,
     pub(crate) stop: Arc<StopText>,
     /// Pattern that texts must match.
     pub(crate) regex: Option<String>,
-    /// The tokens of such texts; made by [`App::how_sampled`](crate::App::how_sampled).
+    /// The token mask of that pattern; set by [`App::how_sampled`](crate::App::how_sampled).
     pub(crate) mask: Option<Arc<RegexMask>>,
-    /// End tokens that the client named; they are returned as the reason.
+    /// Stop tokens of the client; they are returned as the reason.
     pub(crate) stop_token_ids: Vec<u32>,
-    /// The stop string stays in the text.
+    /// Whether the stop string stays in the text.
     pub(crate) includes_stop: bool,
-    /// Special tokens stay out of the text.
+    /// Whether special tokens stay out of the text.
     pub(crate) skips_special: bool,
-    /// The prompt's tokens are returned with their log-probabilities.
+    /// Whether the prompt's tokens are returned with their log-probabilities.
     pub(crate) scores_prompt: bool,
-    /// The request came with our keys.
+    /// Whether the request has keys of tamis.
     pub(crate) is_keyed: bool,
     randomness: Randomness,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Defaults<'a> {
     pub(crate) seed: u64,
 }
 
-/// Fields that would change what is sampled.
+/// Fields that would change the samples.
 const REFUSED: [Refused; 15] = [
     ("presence_penalty", is_zero, "use `repetition_penalty`"),
     ("frequency_penalty", is_zero, "use `repetition_penalty`"),
@@ -105,7 +105,7 @@ impl HowSampled {
             let name = fields.name("temperature");
             return Err(ApiError::field(&name, format!("{name} must be non-negative, got {temperature}")));
         }
-        // They are looked through for each token.
+        // Limited, because they are checked for each token.
         let bounded = |name: &str, count: usize, most: usize| {
             let name = fields.name(name);
             let message = || format!("`{name}` must have at most {most} entries, got {count}");

@@ -10,7 +10,7 @@ use tamis_model::CompletionEnd;
 pub struct SlowDown {
     /// A step takes at least this long.
     pub step: Duration,
-    /// Additional time of a step for each sample that runs.
+    /// Additional time of a step for each running sample.
     pub per_sample: Duration,
     /// Median and sigma of the completions' lengths in tokens, at least 1 and at most the requested length.
     /// `None` does not change them.
@@ -26,7 +26,7 @@ impl SlowDown {
         Some((length as usize).min(longest))
     }
 
-    /// Why a completion ended, as if its length had been its own.
+    /// Why a completion ended, as if the drawn length were its own.
     pub(crate) fn reason(&self, finish: CompletionEnd) -> CompletionEnd {
         match finish {
             CompletionEnd::Length if self.lengths.is_some() => CompletionEnd::Stop,
@@ -34,7 +34,7 @@ impl SlowDown {
         }
     }
 
-    /// Waits until a step that began then has taken its time.
+    /// Waits until a step that began at `begun` has taken its time.
     pub(crate) fn stretch(&self, begun: Instant, num_running: usize) {
         let wanted = self.step + self.per_sample * u32::try_from(num_running).unwrap_or(u32::MAX);
         std::thread::sleep(wanted.saturating_sub(begun.elapsed()));

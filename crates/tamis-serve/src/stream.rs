@@ -37,7 +37,7 @@ pub(crate) enum AnswerBody {
     Stream(Box<Stream>),
 }
 
-/// A body of server-sent events; dropped before its end, it gives its request up.
+/// A body of server-sent events. If it is dropped before its end, its request is aborted.
 pub(crate) struct Stream {
     running: Option<Running>,
     chunks: Box<dyn Chunks>,
@@ -87,7 +87,7 @@ impl Stream {
                         Ok(value) => put(&mut text, &value),
                         Err(error) => self.fail(&error, &mut text),
                     }
-                    // An error was its end.
+                    // An error ended the stream.
                     if is_finished && self.running.take().is_some() {
                         for value in self.chunks.tail() {
                             put(&mut text, &value);

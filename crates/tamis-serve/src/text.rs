@@ -1,4 +1,4 @@
-//! Text of a choice while its tokens arrive, and the text of each token.
+//! Text of a choice as its tokens arrive, and the text of each token.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub(crate) struct GrowingText {
     how: Arc<HowSampled>,
     decoder: IncrementalDecoder,
     shown: usize,
-    /// Bytes in which no stop string was found, at so many rewrites of the text.
+    /// Bytes already searched for stop strings, and the number of rewrites of the text at that time.
     searched: (usize, u32),
     hit: Option<StopHit>,
     last: Option<u32>,
@@ -77,7 +77,7 @@ impl GrowingText {
         Self { tokenizer, how, decoder, shown: 0, searched: (0, 0), hit: None, last: None }
     }
 
-    /// Takes tokens in; the text that they add.
+    /// Appends tokens. Returns the text that they add.
     pub(crate) fn push(&mut self, tokens: &[u32], is_last: bool) -> Result<String, ApiError> {
         for &token in tokens {
             self.decoder.push(&self.tokenizer, token)?;
@@ -118,7 +118,7 @@ pub(crate) struct TokenTexts {
     decoder: IncrementalDecoder,
     /// Characters before the next token.
     offset: usize,
-    /// Tokens are named by their ids (`token_id:17`).
+    /// Whether tokens are named by their ids (`token_id:17`).
     as_ids: bool,
 }
 
@@ -127,7 +127,7 @@ impl TokenTexts {
         Self { tokenizer, decoder: IncrementalDecoder::new(false), offset: 0, as_ids }
     }
 
-    /// The next token's text, and how many characters came before it.
+    /// The next token's text, and the number of characters before it.
     pub(crate) fn next(&mut self, token: u32) -> Result<(String, usize), ApiError> {
         let text = if self.as_ids {
             format!("token_id:{token}")

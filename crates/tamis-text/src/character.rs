@@ -1,4 +1,4 @@
-//! The built-in character tokenizer: one token per character, for small models trained from nothing.
+//! The built-in character tokenizer: one token per character, for small models trained from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Text of a sequence while its tokens arrive.
+//! Text of a sequence as its tokens arrive.
 
 use crate::tokenizer::Tokenizer;
 use tamis_core::fault::Fault;
 
-/// Decodes a growing sequence: text appears as soon as its characters are complete.
+/// Decodes a growing sequence. Text appears as soon as its characters are complete.
 ///
 /// One character may need several tokens (bytes of UTF-8), and a token's text may depend on its neighbours (a
 /// leading space). So each step decodes a short window and takes the difference. It holds back while the
@@ -20,7 +20,7 @@ pub struct IncrementalDecoder {
     skip_special: bool,
 }
 
-/// Character that byte-level decoders put in the place of an incomplete one.
+/// Character that byte-level decoders output for an incomplete one.
 const INCOMPLETE: char = '\u{fffd}';
 
 impl IncrementalDecoder {
@@ -29,7 +29,7 @@ impl IncrementalDecoder {
         Self { skip_special, ..Self::default() }
     }
 
-    /// Appends a token; returns the text that it completed (often empty).
+    /// Appends a token. Returns the text that it completes (often empty).
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<&str, Fault> {
         self.ids.push(id);
         self.advance(tokenizer, false)

@@ -15,14 +15,14 @@ use tokenizers::{NormalizedString, Normalizer as _};
 
 /// The most by which pre-tokenizers and decoders of real tokenizers lengthen a text.
 const USUAL: usize = 64;
-/// Bytes that a normaliser may make of each byte of a text.
+/// Most bytes that a normaliser may make of each byte of a text.
 pub(crate) const MAX_GROWTH: usize = 16;
-/// Bytes that it may make of a text in any case.
+/// Bytes that it may add to any text.
 const ROOM: usize = 64 << 10;
 /// Bytes of the longest replacement of a real table of characters, doubled.
 const LONG: usize = 64;
 
-/// Times that a step of `tokenizer.json` may make a text longer.
+/// Factor by which a step of `tokenizer.json` may lengthen a text.
 pub(crate) fn growth(step: &Value) -> usize {
     let inner = ["normalizers", "pretokenizers", "decoders"].iter().find_map(|name| step[*name].as_array());
     if let Some(steps) = inner {
@@ -41,7 +41,7 @@ pub(crate) fn growth(step: &Value) -> usize {
         "BertNormalizer" => 5,
         "NFKC" | "NFKD" => 11,
         "Precompiled" => match longest_replacement(step) {
-            // The characters that become long ones are long themselves.
+            // Characters with long replacements are long themselves.
             longest if longest <= LONG => longest / 3 + 1,
             longest => longest,
         },
@@ -72,10 +72,10 @@ fn longest_replacement(step: &Value) -> usize {
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
 }
 
-/// A chain of steps that might make too much of a text.
+/// A chain of steps that might lengthen a text too much.
 #[derive(Debug, Clone)]
 pub(crate) struct Growth {
-    /// Each with how it is written in `tokenizer.json`.
+    /// Each step, with its form in `tokenizer.json`.
     steps: Vec<(NormalizerWrapper, Value)>,
 }
 

@@ -11,18 +11,18 @@ use serde_json::Value;
 use tamis_core::fault;
 use tamis_core::fault::Fault;
 
-/// Values of `model_type` whose images are counted here.
+/// Supported values of `model_type`.
 pub const MODEL_TYPES: [&str; 2] = ["qwen2_vl", "qwen2_5_vl"];
 
-/// The files of a model's image processor, the one that is read first in front.
+/// The files of a model's image processor. The first one that exists is read.
 pub(crate) const PROCESSOR_FILES: [&str; 3] =
     ["processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"];
 
-/// How images of a model become tokens.
+/// How a model's images become tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageTokens {
     token_id: u32,
-    /// Tokens around those of an image.
+    /// Tokens around an image.
     marks: Vec<u32>,
     /// Side, in pixels, of the square that becomes one token.
     factor: u32,

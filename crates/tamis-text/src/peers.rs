@@ -16,7 +16,7 @@ use crate::tokenizer::Tokenizer;
 struct Rebuilt {
     class: &'static str,
     is_normalized: bool,
-    /// Its expression of pieces; `None`: that of GPT-2.
+    /// Its regular expression for pieces; `None`: that of GPT-2.
     pieces: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ const BY_MODEL: [(&str, Option<&Rebuilt>, bool); 14] = [
     ("qwen3_5_text", Some(&QWEN3_5), false),
 ];
 
-/// Texts that are looked at first.
+/// Texts that are tried first.
 const TEXTS: [&str; 8] = [
     "12+34=46",
     "Hello World",

@@ -23,16 +23,16 @@ const MAX_MASKS: usize = 64 << 20;
 
 const MAX_EXPRESSIONS: usize = 8;
 
-/// An expression cannot be followed.
+/// An expression cannot be used.
 #[derive(Debug, Error)]
 pub enum RegexMaskError {
-    /// The pattern is no regular expression.
+    /// The pattern is not a regular expression.
     #[error("not a regular expression that can be followed: {detail}")]
     Pattern {
         /// The parser's message, with the place.
         detail: String,
     },
-    /// The tokenizer's tokens are not known as text.
+    /// The text of the tokenizer's tokens is not known.
     #[error(transparent)]
     Tokenizer(#[from] Fault),
     /// No completion matches.
@@ -63,7 +63,7 @@ impl WholeRegex {
         Ok(Self { automaton, start })
     }
 
-    /// Whether a text matches, from its beginning to its end.
+    /// Whether a text matches, from beginning to end.
     ///
     /// ```
     /// let number = tamis_text::regex_mask::WholeRegex::new("-?[0-9]+")?;
@@ -86,13 +86,13 @@ impl WholeRegex {
         })
     }
 
-    /// Whether what has led here is a match.
+    /// Whether a state is a match.
     fn accepts(&self, state: StateID) -> bool {
         self.automaton.is_match_state(self.automaton.next_eoi_state(state))
     }
 }
 
-/// The bytes of each token by id; `None` for those that are no text.
+/// The bytes of each token by id; `None` for tokens without text.
 type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 
 /// The regular expression that a whole completion must match, over the tokens of one tokenizer.
@@ -106,7 +106,7 @@ type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 pub struct RegexMask {
     regex: WholeRegex,
     tokens: TokenBytes,
-    /// In order.
+    /// Sorted.
     end_token_ids: Vec<u32>,
     /// States from which these tokens cannot complete a match, although bytes could.
     hopeless: BTreeSet<StateID>,
@@ -144,7 +144,7 @@ impl RegexMask {
         Ok(mask)
     }
 
-    /// Before the first token.
+    /// The state before the first token.
     pub fn start(&self) -> u32 {
         self.regex.start.as_u32()
     }
@@ -260,7 +260,7 @@ fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> B
 fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
-        // A longest match would stop at the first alternative that matches; every continuation counts here.
+        // Leftmost-first matching would stop at the first alternative; here every continuation counts.
         .match_kind(MatchKind::All)
         .dfa_size_limit(Some(MAX_AUTOMATON))
         .determinize_size_limit(Some(MAX_AUTOMATON));
@@ -291,7 +291,7 @@ fn in_one_line(shown: &str) -> String {
     }
 }
 
-/// A mask, with the expression and the end tokens that it is for.
+/// A mask with its expression and end tokens.
 type Made = (String, Vec<u32>, Arc<RegexMask>);
 
 /// The cached masks of one tokenizer, by expression.
@@ -299,12 +299,12 @@ type Made = (String, Vec<u32>, Arc<RegexMask>);
 pub struct RegexMasks {
     tokenizer: Arc<Tokenizer>,
     tokens: OnceLock<TokenBytes>,
-    /// The latest last.
+    /// The most recent one last.
     made: Mutex<Vec<Made>>,
 }
 
 impl RegexMasks {
-    /// None yet.
+    /// An empty cache.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, tokens: OnceLock::new(), made: Mutex::default() }
     }
@@ -355,7 +355,7 @@ mod tests {
             let masks = [&mask, &other].map(|mask| allowed_tokens(mask, generated));
             assert_eq!(masks[0], masks[1]);
             let is_allowed = |id: u32| masks[0][id as usize / 64] >> (id % 64) & 1 == 1;
-            // A digit that ends the completion is no digit of it.
+            // A digit that is an end token is not part of the text.
             assert!([1, letter, digit].iter().all(|&end| is_allowed(end) != generated.is_empty()));
         }
         assert!(is_over(&mask, &[digit - 1, digit]));
@@ -387,12 +387,12 @@ mod tests {
         assert_eq!(after(&number, "-"), digits);
         assert_eq!(after(&number, "-1"), format!("{digits}$"));
         assert_eq!(after(&number, "123"), "$");
-        // Both alternatives stay open, although one of them has matched.
+        // Both alternatives stay open, although one has matched already.
         assert_eq!(after(&mask("a|ab"), "a"), "b$");
         assert_eq!(after(&mask("(a|b)*"), ""), "ab$");
         assert_eq!(after(&mask("^a+$"), "aa"), "a$");
         assert_eq!(after(&mask("(?i)A b"), "a"), " ");
-        // A text that is none of the expression's has no continuation.
+        // A text that cannot match has no continuation.
         assert_eq!(after(&number, "a"), "");
         assert_eq!(after(&number, "1-"), "");
     }
@@ -466,7 +466,7 @@ mod tests {
         let first = get("[0-9]{2,4}", &[1]);
         assert!(Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[1])));
         assert!(!Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[])));
-        // One or three digits more may follow: the same tokens.
+        // One or three more digits may follow: the same tokens.
         assert!(Arc::ptr_eq(&allowed_tokens(&first, &[]), &allowed_tokens(&first, &[2])));
         for length in 0..MAX_EXPRESSIONS {
             get(&format!("a{{{length},9}}"), &[1]);
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(masks.made.lock().expect("lock").len(), 1);
     }
 
-    /// Bytes of a character that two tokens share, and tokens of several characters.
+    /// Tokens that split a character's bytes, and tokens of several characters.
     #[test]
     fn byte_level_tokens_are_walked_byte_by_byte() {
         let tokenizer = Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).expect("a tokenizer");

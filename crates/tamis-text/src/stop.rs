@@ -12,9 +12,9 @@ pub struct StopStrings {
 /// A stop string found in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopHit {
-    /// Byte at which it starts: what comes before is the completion without the stop string.
+    /// Byte at which it starts: the completion without the stop string ends here.
     pub start: usize,
-    /// Byte after its last.
+    /// Byte after its end.
     pub end: usize,
     /// Index in the list.
     pub index: usize,
@@ -30,7 +30,7 @@ impl StopStrings {
         Ok(Self { strings, longest })
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.strings.is_empty()
     }

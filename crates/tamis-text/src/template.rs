@@ -1,4 +1,4 @@
-//! Chat templates: a conversation to the text that a model was trained to see.
+//! Chat templates: turn a conversation into the text form that a model was trained on.
 //!
 //! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls,
 //! Python's string, list and dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's
@@ -40,13 +40,13 @@ pub enum TemplateError {
         "the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages"
     )]
     Missing,
-    /// There are only named templates, none of them called `default`.
+    /// There are only named templates, and none is called `default`.
     #[error("the tokenizer has chat templates {}, but none named `default`", names.join(", "))]
     NoDefault {
         /// Their names.
         names: Vec<String>,
     },
-    /// A template file or field is no text.
+    /// A template file or field is not text.
     #[error("the chat template in {file} is not text: {detail}")]
     NotText {
         /// The file.
@@ -76,7 +76,7 @@ pub enum TemplateError {
         /// Description of the fault.
         detail: String,
     },
-    /// The template is too long to be one.
+    /// The template is too long.
     #[error(
         "the chat template has {length} bytes, and {} bytes is the most that is read: is it the right file?",
         tamis_file::MAX_TEMPLATE
@@ -85,7 +85,7 @@ pub enum TemplateError {
         /// Length in bytes.
         length: usize,
     },
-    /// The template does more than a conversation can need.
+    /// The template exceeds a limit that no conversation needs.
     #[error("the chat template does too much for one conversation: {what}")]
     TooMuch {
         /// The limit that was exceeded.
@@ -315,7 +315,7 @@ impl ChatTemplate {
         let for_tools = self.programs.get("tool_use").filter(|_| with_tools);
         let program = for_tools.or_else(|| self.programs.get("default")).ok_or(TemplateError::Missing)?;
         limits::begin();
-        // An empty text sliced backwards, for one, is a panic in the template engine.
+        // The template engine panics in some cases, for example when an empty text is sliced backwards.
         caught::catch(|| program.render(&self.environment, minijinja::Value::from_pairs(context)))
             .map_err(|detail| TemplateError::Render { line: 1, detail })?
             .map_err(|error| render(&error))

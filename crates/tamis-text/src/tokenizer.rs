@@ -14,7 +14,7 @@ use crate::growth::{Growth, MAX_GROWTH, growth, is_excessive};
 use crate::image_tokens::PROCESSOR_FILES;
 use crate::template::{ChatTemplate, TemplateError};
 
-/// Files that belong to a tokenizer, kept as read and written back as they were.
+/// Files of a tokenizer, which are written back unchanged.
 const FILES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -32,7 +32,7 @@ const FILES: [&str; 12] = [
 ];
 const TEMPLATE_FOLDER: &str = "additional_chat_templates";
 
-/// Bytes of a file that are read at most.
+/// Most bytes of a file.
 fn limit(name: &str) -> u64 {
     if name.strip_suffix(".jinja").is_some() { tamis_file::MAX_TEMPLATE } else { tamis_file::MAX_TOKENIZER }
 }
@@ -132,7 +132,7 @@ impl Tokenizer {
         for (source, name) in [(&map, "special_tokens_map.json"), (&config, "tokenizer_config.json")] {
             let Value::Object(fields) = source else { continue };
             for (field, value) in fields.iter().filter(|(field, _)| field.ends_with("_token")) {
-                // `add_bos_token` and its like are switches, not tokens.
+                // `add_bos_token` and similar fields are switches, not tokens.
                 if field.starts_with("add_") {
                     continue;
                 }
@@ -266,7 +266,7 @@ impl Tokenizer {
         Ok(tokens.into_iter().map(|token| token.map(Vec::into_boxed_slice)).collect())
     }
 
-    /// Whether its tokens are whole words, as those of the built-in one of characters are.
+    /// Whether its tokens are whole words. Those of the built-in character tokenizer are.
     pub(crate) fn is_word_level(&self) -> bool {
         self.is_word_level
     }
@@ -306,7 +306,7 @@ impl Tokenizer {
             config = read(&path)?;
         }
         let config = config.unwrap_or(Value::Null);
-        // A model that sees images has the keys of its text in a section.
+        // A model that also sees images has its text keys in a section.
         let own = Some(&config["eos_token_id"]).filter(|own| !own.is_null());
         let declared = own.unwrap_or(&config["text_config"]["eos_token_id"]);
         let values = match declared {
@@ -395,13 +395,12 @@ fn byte_level(token: &str) -> Vec<u8> {
     token.chars().filter_map(byte).collect()
 }
 
-/// A call into the tokenizers library, its errors and panics as text.
+/// Calls the tokenizers library. Errors and panics become text.
 fn catch_panics<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     caught::catch(call)?.map_err(|error| error.to_string())
 }
 
-/// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not
-/// have.
+/// Adds tokens of `added_tokens_decoder` in `tokenizer_config.json` that `tokenizer.json` lacks.
 fn add_declared_tokens(
     tokenizer: &mut tokenizers::Tokenizer,
     config: &Value,
@@ -453,7 +452,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// At most about 40 characters of a text around a place.
+/// About 40 characters of a text around a position.
 fn shorten(text: &str, position: usize) -> String {
     let start = position.saturating_sub(20);
     let mut short: String = text.chars().skip(start).take(40).collect();

@@ -48,7 +48,7 @@ use crate::template::TemplateError;
 pub use check::{ConversationForm, Difference, check_template};
 pub use continuation::{Continuation, TurnTemplate};
 
-/// The template failed, or refuses the conversation.
+/// The error if the template fails, or refuses the conversation.
 fn unrendered(source: TemplateError) -> Fault {
     fault!("the conversation cannot be rendered").with_source(source)
 }

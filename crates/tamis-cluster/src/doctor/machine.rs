@@ -19,7 +19,7 @@ const LEAST_SHARED: u64 = 1 << 30;
 /// Fewest files that may be open: a connection to each of many servers, and the shards of a model.
 const LEAST_FILES: u64 = 4096;
 
-/// An order of GPUs that the user has set, and that no run has.
+/// An order of GPUs that the user has set, but that tamis does not use for runs.
 fn other_order(order: Option<&str>) -> Option<Finding> {
     let order = order.filter(|&order| !order.is_empty() && order != "PCI_BUS_ID")?;
     Some(Finding::bad(
@@ -122,7 +122,7 @@ fn read_free(text: &str) -> Option<u64> {
     free.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
-/// A limit on open files that is low.
+/// A finding if the limit on open files is low.
 fn open_files() -> Option<Finding> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

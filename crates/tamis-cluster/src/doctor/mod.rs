@@ -34,7 +34,7 @@ pub enum State {
     Bad,
 }
 
-/// Something that was found.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What it means.
@@ -45,10 +45,10 @@ pub struct Finding {
     pub hint: Option<String>,
 }
 
-/// Findings about one thing.
+/// Findings about one topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topic {
-    /// The thing.
+    /// The topic.
     pub title: String,
     /// What was found.
     pub findings: Vec<Finding>,
@@ -59,7 +59,7 @@ pub struct Topic {
 pub struct Way {
     /// What runs.
     pub name: &'static str,
-    /// The keys that ask for it.
+    /// The keys that select it.
     pub keys: &'static str,
     /// What it lacks; empty if it can run.
     pub missing: Vec<String>,
@@ -97,7 +97,7 @@ impl Topic {
 }
 
 impl Report {
-    /// Looks at this machine, and at what a configuration names.
+    /// Inspects this machine, and what a configuration needs.
     ///
     /// # Errors
     /// Only [`Halt::Interrupted`]: what cannot be determined is a finding.
@@ -140,7 +140,7 @@ impl Report {
             of_python.push(Finding::good(format!("{}, {with}", path.display())));
         }
         let vllm = servers[0].as_ref().and_then(|(_, found)| found.clone());
-        // It is started as a module.
+        // SGLang is started as a module.
         let has_sglang = interrupt.or_abandon(|| {
             find_program("python3")
                 .and_then(|python| Interpreter::ask(&python.to_string_lossy()).ok())
@@ -164,7 +164,7 @@ impl Report {
         Ok(Self { sections: vec![of_machine, Topic::new("Python", of_python)], ways, needs })
     }
 
-    /// Whether the configuration that was given lacks something.
+    /// Whether the given configuration lacks something.
     pub fn lacks(&self) -> bool {
         self.needs.iter().flat_map(|section| &section.findings).any(|finding| finding.state == State::Bad)
     }

@@ -25,7 +25,7 @@ pub(super) struct There {
     pub(super) here: Machine,
     /// `learner.python`, if it runs.
     pub(super) python: Option<Interpreter>,
-    /// How it is called.
+    /// Its name in the findings.
     pub(super) named: String,
     /// The interpreter of the program `vllm` on `PATH`, if it runs.
     pub(super) vllm: Option<Interpreter>,
@@ -113,7 +113,7 @@ fn packages(config: &Config, there: &There, found: &mut Vec<Finding>) {
     }
 }
 
-/// The packages of loggers in a process of their own.
+/// The packages of loggers that run in a separate process.
 fn loggers(config: &Config, found: &mut Vec<Finding>) {
     for logger in &config.run.loggers {
         // The packages that provide it; any one will do. The smallest comes first.
@@ -191,7 +191,7 @@ fn programs(config: &Config, there: &There, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether machines are there, and large enough.
+/// Whether there are enough machines, and large enough ones.
 fn plan(config: &Config, models: &RunModels, there: &There, interrupt: &Interrupt, found: &mut Vec<Finding>) {
     let machines = if config.cluster.launcher == LauncherKind::Ray {
         match look_at_cluster(config, interrupt) {
@@ -234,7 +234,7 @@ pub(super) fn no_cluster(halt: &Halt<LaunchError>) -> Finding {
     Finding::bad(format!("Ray: {halt}"), hint)
 }
 
-/// Room for checkpoints, published weights.
+/// Disk space for checkpoints and published weights.
 fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
     let n = sizes.num_parameters;
     let learned = match &config.learner.lora {

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The same for a connection on this machine.
 const CONNECT: Duration = Duration::from_millis(500);
 
-/// Asks an address for a path. The error is a sentence.
+/// Requests a path from an address. The error is a sentence.
 fn get(url: &str, key: Option<&str>, path: &str) -> Result<HttpAnswer, String> {
     let address = Address::parse(url).map_err(|error| error.to_string())?;
     let settings = HttpSettings { connect_timeout: LONGEST / 2, ..HttpSettings::default() };
@@ -83,7 +83,7 @@ fn server(config: &Config, url: &str, key: Option<&str>) -> Finding {
     Finding::good(format!("server {url} answers{}", version.unwrap_or_default()))
 }
 
-/// Ports that something of a run's surroundings listens on as a rule.
+/// Usual ports of services that runs use.
 const USUAL_PORTS: [(u16, &str); 5] = [
     (6379, "the head of a Ray cluster"),
     (8265, "the dashboard of a Ray cluster"),
@@ -92,7 +92,7 @@ const USUAL_PORTS: [(u16, &str); 5] = [
     (8700, "a learner by default"),
 ];
 
-/// Whether processes here find free ports, and which of the usual ones are in use.
+/// Whether processes can get free ports, and which of the usual ones are in use.
 pub(super) fn ports() -> Vec<Finding> {
     let mut found = vec![match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)) {
         Ok(_) => Finding::good("processes find free ports of 127.0.0.1".to_owned()),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use tamis_process::{ProgramError, ask};
 
-/// The question, as a program.
+/// The program that the interpreter runs to answer.
 const PROBE: &str = include_str!("probe.py");
 /// Longest time for the answer: PyTorch with CUDA takes half a minute from a cold network disk.
 const LONGEST: Duration = Duration::from_secs(180);
@@ -42,7 +42,7 @@ pub struct Torch {
 }
 
 impl Interpreter {
-    /// Asks an interpreter.
+    /// Asks an interpreter about its packages.
     ///
     /// # Errors
     /// The interpreter cannot be run, or takes too long.
@@ -59,7 +59,7 @@ impl Interpreter {
         })
     }
 
-    /// The packages of these that it lacks, or cannot import.
+    /// Those of these packages that it lacks or cannot import.
     pub fn lacks(&self, names: &[&str]) -> Vec<String> {
         let mut lacking: Vec<String> = names
             .iter()
@@ -113,7 +113,7 @@ pub(super) fn find_program(name: &str) -> Option<PathBuf> {
 /// Longest first line of a script.
 const LONGEST_LINE: u64 = 4096;
 
-/// The interpreter that a script is for, by its first line.
+/// The interpreter in a script's first line.
 pub(super) fn interpreter_of(script: &Path) -> Option<String> {
     let mut first = Vec::new();
     let file = tamis_file::open(script).ok()?;
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn this_machines_python_answers() {
-        // A Python is what the tests of rewards need, too.
+        // The tests of rewards need Python anyway.
         let found = Interpreter::ask("python3").expect("python3");
         assert!(found.version.starts_with("3."), "{found:?}");
         assert_eq!(found.lacks(&["no-such-package"]), ["no-such-package"]);

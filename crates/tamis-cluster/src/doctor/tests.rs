@@ -39,7 +39,7 @@ fn each_way_tells_what_it_lacks() {
     let whole = python(&LEARNER, 0);
     assert_eq!(missing(&machine(0), Some(&whole), cpu), "");
     assert_eq!(missing(&machine(0), Some(&whole), gpu), "an NVIDIA GPU with its driver");
-    // GPUs that PyTorch cannot use.
+    // PyTorch cannot use the GPUs.
     assert!(missing(&machine(2), Some(&whole), gpu).starts_with("a PyTorch that can use the GPUs"));
     let sees = python(&LEARNER, 2);
     assert_eq!(missing(&machine(2), Some(&sees), gpu), "");

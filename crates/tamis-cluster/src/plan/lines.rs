@@ -6,7 +6,7 @@ use super::machines::{Machine, Machines};
 use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
 
 impl Plan {
-    /// Lines for a person.
+    /// The plan as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("plan: {}", self.describe_machines())];
         if let Some(plan) = &self.learner {

@@ -54,7 +54,7 @@ pub enum Machines {
 }
 
 impl Machine {
-    /// Number of its GPUs.
+    /// Total number of GPUs.
     pub fn num_gpus(&self) -> usize {
         self.gpus.len()
     }
@@ -87,7 +87,7 @@ impl Machines {
     /// Parses `[MACHINESx]GPUSxMEMORY`: `8x80GiB` is one machine with eight GPUs.
     ///
     /// # Errors
-    /// A sentence about what is wrong.
+    /// A sentence about the error.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is not [MACHINESx]GPUSxMEMORY, such as 8x80GiB or 2x8x141GB");
         let mut parts: Vec<&str> = text.split('x').collect();

@@ -21,13 +21,13 @@ const SHARE: f64 = 0.9;
 /// What a learner keeps of its models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// Ranks that share everything out.
+    /// Ranks that share all parameters.
     pub ranks: u64,
-    /// It computes in bf16, not in f32.
+    /// Whether it computes in bf16 instead of f32.
     pub rounds: bool,
-    /// Parameters of an adapter that learns in place of the weights.
+    /// Parameters of an adapter that is trained instead of the weights.
     pub adapter: Option<u64>,
-    /// The reference waits in main memory.
+    /// Whether the reference is offloaded to main memory.
     pub offloads_reference: bool,
     /// The first rank sends weights over NCCL. It keeps a copy of them in main memory.
     pub sends_weights: bool,
@@ -93,7 +93,7 @@ impl RankMemory {
 /// What a server keeps of parameters on each of its GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerMemory {
-    /// The part of the GPU that it takes, cache and all.
+    /// The part of the GPU that it takes, including the cache.
     pub share: f64,
     /// Its part of the weights, bytes; `None` if they are quantized in an unknown way.
     pub weights: Option<u64>,
@@ -142,7 +142,7 @@ impl ServerMemory {
         }
     }
 
-    /// Bytes of a GPU with so much memory that it takes.
+    /// Bytes that it takes of a GPU with this much memory.
     pub fn taken(&self, memory: u64) -> u64 {
         (memory as f64 * self.share) as u64
     }
@@ -158,7 +158,7 @@ fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     })
 }
 
-/// A number as engines take it: `8192`; vLLM's `8k` is 8000 and `8K` 8192.
+/// A number in the engines' notation: `8192`; in vLLM, `8k` is 8000 and `8K` 8192.
 fn read_count(text: &str) -> Option<u64> {
     let units = [("k", 1000), ("K", 1 << 10), ("m", 1_000_000), ("M", 1 << 20)];
     let with_unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));

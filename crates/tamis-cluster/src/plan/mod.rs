@@ -79,7 +79,7 @@ pub struct LearnerPlan {
     pub device: Device,
     /// Its GPUs on each machine, if their ids are known.
     pub gpus: Option<Vec<String>>,
-    /// Tokens of the largest micro-batch of a rank; a wave has one for each rank.
+    /// Tokens of a rank's largest micro-batch. A wave has one micro-batch for each rank.
     pub tokens: u64,
     /// Memory of parameters on each rank; `None` if the model's sizes or the number of ranks are not known.
     pub memory: Option<RankMemory>,
@@ -98,7 +98,7 @@ pub struct ServersPlan {
     pub tensor_parallel: usize,
     /// All of their GPUs, if their ids are known.
     pub gpus: Option<Vec<String>>,
-    /// They are on the learner's GPUs.
+    /// Whether they are on the learner's GPUs.
     pub shares: bool,
     /// Memory on each GPU; `None` if the model's sizes are not known, or the user wrote the command.
     pub memory: Option<ServerMemory>,

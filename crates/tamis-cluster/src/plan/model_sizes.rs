@@ -41,7 +41,7 @@ pub struct Linear {
     pub count: u64,
 }
 
-/// A decoder of the Llama family, or a mixture of it.
+/// A decoder of the Llama family, dense or with experts.
 struct Decoder {
     num_layers: u64,
     hidden: u64,
@@ -155,7 +155,7 @@ impl ModelSizes {
             has_biases: model.qkv_bias,
             normalises_heads: model.architecture == Architecture::Qwen3,
             has_four_norms: false,
-            // It is published in f32.
+            // The native engine publishes in f32.
             served_bytes: 4,
         };
         decoder.sizes()
@@ -210,7 +210,7 @@ impl ModelSizes {
     }
 }
 
-/// The part of `config.json` for text, of a model that also sees images.
+/// The part of `config.json` for text, if the model also sees images.
 fn text_of(config: &Value) -> &Value {
     config.get("text_config").filter(|part| part.is_object()).unwrap_or(config)
 }
@@ -244,7 +244,7 @@ fn read_headers(folder: &Path) -> Option<BTreeMap<String, Vec<u64>>> {
         let mut length = [0; 8];
         file.read_exact(&mut length).ok()?;
         let header = Some(u64::from_le_bytes(length)).filter(|&length| length <= LONGEST_HEADER)?;
-        // Only the header: the library reads one together with all the weights behind it.
+        // Only the header: the library's own function reads the weights too.
         let header: BTreeMap<String, Value> = serde_json::from_reader(file.take(header)).ok()?;
         for (name, info) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
             let shape: Option<Vec<u64>> = info.get("shape")?.as_array()?.iter().map(Value::as_u64).collect();
@@ -267,7 +267,7 @@ mod tests {
                 "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
                 "vocab_size": vocab, "tie_word_embeddings": tied})
         };
-        // Counted by transformers.
+        // Counted with transformers.
         for (config, expected) in [
             (qwen(896, 4864, 24, 14, 2, 151_936, true), 494_032_768),
             (qwen(3584, 18944, 28, 28, 4, 152_064, false), 7_615_616_512),

@@ -10,10 +10,10 @@ use super::model_sizes::ModelSizes;
 /// Rank of the adapters.
 const RANK: u64 = 32;
 
-/// Numbers of ranks that share everything out.
+/// Numbers of ranks in the table.
 const RANKS: [u64; 5] = [1, 2, 4, 8, 16];
 
-/// Sizes as their `config.json` has them: width, feed-forward width, layers, heads, key heads, vocabulary.
+/// Sizes from each `config.json`: width, feed-forward width, layers, heads, key heads, vocabulary.
 const MODELS: [(&str, [u64; 6], bool); 7] = [
     ("Qwen2.5-0.5B", [896, 4864, 24, 14, 2, 151_936], true),
     ("Qwen2.5-1.5B", [1536, 8960, 28, 12, 2, 151_936], true),

@@ -32,7 +32,7 @@ fn seven() -> RunModels {
     RunModels { policy: ModelSizes::of_config(&config), ..RunModels::default() }
 }
 
-/// On machines that were named.
+/// A plan on machines that the user named.
 fn plan(overrides: &[&str], machines: &str) -> Plan {
     plan_on(overrides, Machines::parse(machines).expect("machines"))
 }
@@ -41,7 +41,7 @@ fn plan_on(overrides: &[&str], machines: Machines) -> Plan {
     Plan::new(&config(&[GPUS, overrides].concat()), &seven(), machines)
 }
 
-/// On machines that were looked at.
+/// A plan on inspected machines.
 fn plan_seen(overrides: &[&str], machines: &str) -> Plan {
     let named = Machines::parse(machines).expect("machines");
     plan_on(overrides, Machines::Known(named.known().to_vec()))
@@ -211,7 +211,7 @@ fn options_of_servers_change_what_they_need() {
     a server needs 3.5 GiB on each of its GPUs for its weights, and has 2.7 GiB (--gpu-memory-utilization 0.9)
       hint: raise `rollout.launch.tensor_parallel`, or take a smaller model
     ");
-    // SGLang's words are others.
+    // SGLang's options have other names.
     let sglang =
         ["rollout.backend=sglang", "rollout.launch.args=[--context-length, '4096', --max-model-len=7]"];
     let plan = self::plan(&sglang, "8x80GiB");
@@ -328,7 +328,7 @@ fn ranks_follow_the_gpus_as_the_launcher_has_it() {
     assert_eq!(share_out(&machines(&[8, 4]), 2, 0), Some(4));
     assert_eq!(share_out(&machines(&[2]), 1, 8), Some(1));
     assert_eq!(share_out(&machines(&[0, 8, 8]), 2, 0), Some(8));
-    // Some are on their way.
+    // Some machines are still being added.
     assert_eq!(share_out(&machines(&[8]), 2, 0), None);
     assert_eq!(share_out(&machines(&[0, 8]), 2, 0), None);
     assert_eq!(share_out(&[], 1, 0), None);

@@ -71,7 +71,7 @@ fn ground_truths_become_text() {
         let prompt = one(&json!({"question": "q", "answer": value}), &ReadOptions::default());
         assert_eq!(prompt.ground_truth.as_deref(), Some(text));
     }
-    // An integer column with a gap, as pandas writes it: a column of doubles.
+    // pandas writes an integer column with a missing value as a column of doubles.
     let pandas = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/files/pandas.parquet");
     let dataset = Dataset::read(&[pandas], &ReadOptions::default()).unwrap();
     let truths: Vec<_> = dataset.prompts().iter().map(|prompt| prompt.ground_truth.as_deref()).collect();
@@ -292,7 +292,7 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let folder = tempfile::tempdir().unwrap();
     let path = bytes_file(&folder, &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")]);
     let columns = ColumnNames { ground_truth: Some("image".to_owned()), ..ColumnNames::default() };
-    // `image` serves as the ground truth, so that `answer` is a column beside it.
+    // `image` is the ground truth, so that `answer` is an extra column.
     let images = bytes_file_with(&folder, "text.parquet", &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")], b"42");
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
@@ -365,7 +365,7 @@ fn rows_with_images() {
     other[1]["image"] = json!("a.png");
     assert_ne!(read(&other, &seeing()).unwrap().fingerprint(), fingerprint);
 
-    // Without images they are columns like any other.
+    // Without image handling they are columns like any other.
     let plain = read(&rows[..2], &ReadOptions::default()).unwrap();
     assert!(plain.prompts().iter().all(|prompt| prompt.images.is_empty()));
 

@@ -22,7 +22,7 @@ use super::pages::{Decoded, VALUE_BYTES, general};
 use super::scalar;
 use crate::record_error::RowFault;
 
-/// Bytes of a row, at most, and what it counts for beside its values.
+/// Most bytes of a row, and the size counted for a row beside its values.
 const MAX_ROW: u64 = tamis_file::MAX_LINE;
 const ROW_BYTES: u64 = 256;
 
@@ -68,14 +68,14 @@ struct Column {
 
 #[derive(Debug)]
 pub(super) struct LeafPlace {
-    /// Number of the leaf among all of the file.
+    /// Index of the leaf among all leaves of the file.
     pub(super) number: usize,
     /// Path in the objects of a row. Groups that only make a list or a map are left out.
     path: String,
 }
 
 impl Schema {
-    /// The columns of a file that are wanted.
+    /// The wanted columns of a file.
     pub(super) fn new(root: &Type, wanted: &dyn Fn(&Type) -> bool) -> Result<Self> {
         let mut builder = Builder { next: 0, leaves: Vec::new() };
         let mut columns = Vec::new();
@@ -118,7 +118,7 @@ impl Builder {
                 let node = Box::new(self.content(field, path, defined + 1, repeated)?);
                 Ok(Node::Optional { defined, leaf, node })
             }
-            // Without a word on it, a list that is always there.
+            // A repeated field without annotation is a list that always exists.
             Repetition::REPEATED => {
                 let node = Box::new(self.content(field, path, defined + 1, repeated + 1)?);
                 Ok(Node::List { defined, repeated, leaf, node })
@@ -195,12 +195,12 @@ fn is_element(repeated: &Type) -> bool {
     }
 }
 
-/// Why a row is not there.
+/// Why there is no row.
 #[derive(Debug)]
 pub(super) enum RowError {
-    /// The next may be.
+    /// Only this row is broken.
     Row(RowFault),
-    /// So is none behind it.
+    /// The rest of the file cannot be read either.
     File(ParquetError),
 }
 
@@ -235,7 +235,7 @@ impl Assembly {
         Ok(Self { schema, leaves: leaves.collect::<Result<_>>()?, decoded })
     }
 
-    /// The next row, which must be there.
+    /// The next row. There must be one.
     pub(super) fn row(&mut self) -> std::result::Result<AssembledRow, RowError> {
         self.decoded.values(ROW_BYTES)?;
         for leaf in &mut self.leaves {
@@ -349,7 +349,7 @@ impl RowReader<'_> {
         }
     }
 
-    /// Calls for each member of a list; once, without a member, if there is none.
+    /// Calls `each` for every member of a list; for an empty list once, without a member.
     fn each(
         &mut self,
         leaf: usize,
@@ -368,7 +368,7 @@ impl RowReader<'_> {
         }
     }
 
-    /// Moves behind what is not there: one level in each leaf.
+    /// Skips an absent value: one level in each leaf.
     fn pass(&mut self, node: &Node) -> Result<()> {
         match node {
             Node::Leaf(leaf) => {
@@ -404,7 +404,7 @@ impl RowReader<'_> {
                 if column.converted_type() != ConvertedType::JSON {
                     return Ok(Value::from(text));
                 }
-                // Each value in it becomes one of the row.
+                // Each value in the JSON text counts as a value of the row.
                 let num_values = text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
                 self.count(VALUE_BYTES * num_values as u64)?;
                 serde_json::from_str(text).map_err(|error| {

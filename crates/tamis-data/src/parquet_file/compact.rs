@@ -3,14 +3,14 @@
 
 use std::io::{Error, ErrorKind, Read, Result};
 
-/// Structs within structs, at most; Parquet's own have fewer than ten.
+/// Most levels of nested structs. Parquet's own have fewer than ten.
 const MAX_DEPTH: usize = 32;
 
 /// A reader of one Thrift struct. It counts the bytes that it reads.
 pub(super) struct Compact<R> {
     input: R,
     pub(super) num_read: u64,
-    /// Bytes that there are at most.
+    /// Most bytes that there can be.
     length: u64,
 }
 
@@ -45,7 +45,7 @@ impl<R: Read> Compact<R> {
                     let value = self.zigzag()?;
                     integer([within, field], value);
                 }
-                // Truth is in the kind.
+                // The kind holds the boolean's value.
                 1 | 2 => integer([within, field], i64::from(kind == 1)),
                 12 if within == 0 => self.fields(depth, field, integer)?,
                 other => self.skip(other, depth)?,

@@ -21,14 +21,14 @@ use crate::whole_file::WholeFile;
 /// Rows copied at a time from columns without lists. From the others it is one.
 const ROWS_AT_A_TIME: usize = 256;
 
-/// Copies the rows that `keep(file, row)` names.
+/// Copies the rows for which `keep(file, row)` is true.
 pub(crate) fn copy_rows(
     sources: &[PathBuf],
     keep: &mut dyn FnMut(usize, u64) -> bool,
     file: &mut WholeFile,
     target: &Path,
 ) -> Result<Copied, RecordError> {
-    // The writer asserts what the reader let pass.
+    // The writer may panic on data that the reader accepts.
     catch(|| copy(sources, keep, file, target)).unwrap_or_else(|detail| {
         Err(parquet_error(sources.first().map_or(target, PathBuf::as_path), 0, detail))
     })
@@ -156,7 +156,7 @@ impl Target<'_, '_> {
                 return Err(Failure::Read("a column ends before its rows do".to_owned()));
             }
             if num_levels == 0 {
-                // The end of the row before.
+                // The end of the previous row.
                 continue;
             }
             let num_rows = if deepest > 0 { 1 } else { num_levels };

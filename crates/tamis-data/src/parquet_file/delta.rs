@@ -15,7 +15,7 @@ pub(super) fn check(encoding: Encoding, values: &[u8], num_values: u64, decoded:
         Encoding::DELTA_BINARY_PACKED => Block::new(values, num_values).map(drop),
         Encoding::DELTA_LENGTH_BYTE_ARRAY => lengths(values, num_values, &mut |_| Ok(())).map(drop),
         Encoding::DELTA_BYTE_ARRAY => {
-            // Prefixes are as long as the texts before them at most, which the library checks.
+            // A prefix is at most as long as the previous text; the library checks that.
             let behind = lengths(values, num_values, &mut |prefix| decoded.page(prefix))?;
             lengths(behind, num_values, &mut |_| Ok(())).map(drop)
         }
@@ -23,7 +23,7 @@ pub(super) fn check(encoding: Encoding, values: &[u8], num_values: u64, decoded:
     }
 }
 
-/// The head of numbers that are packed as differences.
+/// The header of numbers that are packed as differences.
 struct Block<'page> {
     rest: &'page [u8],
     num_miniblocks: usize,
@@ -49,7 +49,7 @@ impl<'page> Block<'page> {
     }
 }
 
-/// Passes packed lengths on, one by one, and returns what follows them.
+/// Passes packed lengths to a callback one by one. Returns the bytes after them.
 fn lengths<'page>(
     values: &'page [u8],
     most: u64,
@@ -77,7 +77,7 @@ fn lengths<'page>(
             }
             let width = u32::from(width.min(64));
             let length = usize::try_from(miniblock_size * u64::from(width)).unwrap_or(usize::MAX).div_ceil(8);
-            // The last one may be cut behind its values.
+            // The last block may end right after its values.
             let (packed, behind) = rest.split_at_checked(length).unwrap_or((rest, &[]));
             rest = behind;
             for place in 0..miniblock_size.min(left) {
@@ -91,7 +91,7 @@ fn lengths<'page>(
     Ok(rest)
 }
 
-/// A number of variable length at the beginning, which is cut off.
+/// Reads a variable-length number and removes it from the front.
 pub(super) fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

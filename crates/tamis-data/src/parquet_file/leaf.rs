@@ -8,12 +8,12 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::general;
 
-/// Rows that are read ahead of columns without lists.
+/// Rows read ahead from columns without lists.
 const ROWS_AHEAD: usize = 256;
 /// The position of a leaf: its level and its value.
 pub(super) type Place = (usize, usize);
 
-/// A value before it is JSON.
+/// A value before its conversion to JSON.
 pub(super) enum Scalar {
     Bytes(ByteArray),
     Field(Field),
@@ -23,11 +23,11 @@ pub(super) enum Scalar {
 pub(super) trait Leaf {
     fn column(&self) -> ColumnDescPtr;
     fn start_row(&mut self) -> Result<()>;
-    /// Levels of the value; 0 behind the last of the row.
+    /// Definition level of the value; 0 after the last value of the row.
     fn definition(&self) -> i16;
     fn repetition(&self) -> i16;
     fn pass(&mut self);
-    /// The value, and one level on.
+    /// Takes the value, and moves on by one level.
     fn take(&mut self) -> Result<Scalar>;
     fn place(&self) -> Place;
     fn set_place(&mut self, place: Place);

@@ -73,7 +73,7 @@ impl Decoded {
         if before.saturating_add(bytes) > limit { Err(self.refuse("rows", limit)) } else { Ok(()) }
     }
 
-    /// Refuses more rows than fit, before room for them is made.
+    /// Refuses more rows than fit, before memory for them is allocated.
     pub(crate) fn check_rows(&self, num_rows: u64) -> Result<()> {
         let limit = self.limit(ROWS_PER_BYTE);
         if num_rows.saturating_mul(ROW_BYTES) > limit {
@@ -180,7 +180,7 @@ impl BoundedPages {
         };
         let length = page.uncompressed.saturating_sub(page.levels);
         match self.compression {
-            // A page of nulls has no values, and is not unpacked.
+            // A page of nulls has no values, and is not decompressed.
             _ if !page.is_compressed || length == 0 => {}
             // The library does not stop at the size that the header names.
             Compression::GZIP(_) => {
@@ -257,7 +257,7 @@ impl BoundedPages {
     }
 }
 
-/// Values of the row that the last page ended in.
+/// Number of values so far of the row at the end of the last page.
 #[derive(Default)]
 pub(super) struct RowLength(u64);
 
@@ -308,7 +308,7 @@ impl RowLength {
     }
 }
 
-/// Levels behind their length.
+/// Takes levels that are preceded by their length.
 fn sized<'page>(rest: &mut &'page [u8]) -> Result<&'page [u8]> {
     let cut = || general("a page ends before its levels do".to_owned());
     let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(cut)?;

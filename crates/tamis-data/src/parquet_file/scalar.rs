@@ -6,7 +6,7 @@ use parquet::record::Field;
 use parquet::schema::types::ColumnDescPtr;
 use serde_json::{Number, Value};
 
-/// The JSON of a value; NaN and infinities have none.
+/// A value as JSON. NaN and infinities have none.
 pub(super) fn of_field(field: &Field, column: &ColumnDescPtr) -> Value {
     let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
     match field {
@@ -26,7 +26,7 @@ pub(super) fn of_field(field: &Field, column: &ColumnDescPtr) -> Value {
         Field::Decimal(value) => Value::from(decimal(value).unwrap_or_else(|| field.to_string())),
         Field::TimestampMillis(_) | Field::TimestampMicros(_) => {
             let text = field.to_string();
-            // The library writes every time as one of UTC.
+            // The library formats every time as UTC.
             let is_local = matches!(column.logical_type_ref(), Some(LogicalType::Timestamp(timestamp)) if !timestamp.is_adjusted_to_u_t_c);
             Value::from(if is_local { text.trim_end_matches(" +00:00") } else { &text })
         }

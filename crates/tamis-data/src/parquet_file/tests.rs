@@ -9,7 +9,7 @@ use crate::columns::Columns;
 use crate::records::tests::{files, rows};
 use crate::records::{Records, copy_rows};
 
-/// The first error of a file without its name.
+/// The first error of a file, without the file's name.
 fn error(path: &Path) -> String {
     let error = Records::open(path).and_then(|mut records| match records.find_map(Result::err) {
         Some(error) => Err(error),
@@ -43,7 +43,7 @@ fn texts(texts: impl Iterator<Item = String>) -> Vec<ByteArray> {
     texts.map(|text| ByteArray::from(text.into_bytes())).collect()
 }
 
-/// One row whose list has so many members.
+/// One row with a list of this many members.
 fn one_list<T: DataType>(schema: &str, values: &[T::T]) -> tempfile::NamedTempFile {
     let definitions = vec![1; values.len()];
     let mut repetitions = vec![1; values.len()];
@@ -154,7 +154,7 @@ fn a_row_has_the_limit_of_a_line() {
     let target = tempfile::NamedTempFile::new().unwrap();
     let copied = copy_rows(&[long.path().to_owned()], |_, _| true, target.path());
     assert!(copied.unwrap_err().to_string().contains("more than 8388608 values"));
-    // A text that a dictionary holds once.
+    // A text that the dictionary holds once.
     let wide = one_list::<ByteArrayType>(TEXTS, &texts((0..120).map(|_| "x".repeat(600_000))));
     assert!(std::fs::metadata(wide.path()).unwrap().len() < 4 << 20, "the input is small");
     insta::assert_snapshot!(error(wide.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64.0 MiB");
@@ -164,7 +164,7 @@ fn a_row_has_the_limit_of_a_line() {
     let json =
         write::<ByteArrayType>(schema, WriterProperties::builder(), &texts([values].into_iter()), None);
     insta::assert_snapshot!(error(json.path()), @"failed to read FILE as Parquet: Parquet error: the next row takes more than 64.0 MiB");
-    // Without its long column the row is a short one.
+    // Without its long column the row is short.
     let mut without = Records::open_with(wide.path(), |_| false).unwrap();
     assert!(without.next().unwrap().unwrap().values.is_empty());
 }
@@ -214,7 +214,7 @@ fn delta_encodings() {
             assert_eq!(read, values, "{encoding}");
         }
     }
-    // Each text continues the one before: 60,000 times 5 kB in a small file.
+    // Each text continues the previous one: 60,000 times 5 kB in a small file.
     let schema = "message m { required binary x (UTF8); }";
     let long = texts((0..60_000).map(|_| "x".repeat(5_000)));
     let file = write::<ByteArrayType>(
@@ -273,7 +273,7 @@ fn a_page_is_not_larger_than_its_header_says() {
     let bytes = std::fs::read(files().join("verl_gzip.parquet")).unwrap();
     let opened = ParquetFile::open(&files().join("verl_gzip.parquet")).unwrap();
     let (start, _) = opened.metadata().row_group(0).column(0).byte_range();
-    // The second field, behind the one of the page's type, is the size: one less.
+    // The second field of the page header, after the type, is the size. Reduce it by one.
     let place = start as usize + 3;
     let mut changed = bytes;
     assert_eq!(changed[place - 1], 0x15);

@@ -1,4 +1,4 @@
-//! Copies of chosen rows, in the format they came in.
+//! Copies of chosen rows, in their own format.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ pub(crate) fn rows(path: &Path) -> Vec<Value> {
     Records::open(path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
 }
 
-/// The first error of a file, with the folder's name taken out.
+/// The first error of a file, without the folder's name.
 fn error(path: &Path) -> String {
     let error = match Records::open(path) {
         Err(error) => error,
@@ -275,7 +275,7 @@ fn mutate_files(num_mutants: usize, seed: [u8; 32]) {
         let options =
             crate::dataset::ReadOptions { bad_rows: crate::dataset::BadRows::Skip, ..Default::default() };
         num_errors += usize::from(crate::dataset::Dataset::read(&[&path], &options).is_err());
-        // Each copy waits for the disk, so not every mutant is copied.
+        // Each copy waits for the disk, so only some mutants are copied.
         if round % 32 == 0 {
             let _ = copy_rows(std::slice::from_ref(&path), |_, row| row % 2 == 0, &target);
         }

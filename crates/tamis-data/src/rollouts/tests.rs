@@ -131,7 +131,7 @@ fn many_rows_go_over_row_groups() {
     assert_eq!(rewards, (0..group.trajectories.len()).map(|i| i as f64).collect::<Vec<_>>());
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after this many bytes.
 struct Full(usize);
 
 impl Write for Full {

@@ -25,7 +25,7 @@ use tamis_config::render::scalar;
 
 pub(super) struct Environments {
     pub(super) kinds: Vec<EnvType>,
-    /// Kinds that RAGEN plays and tamis does not, with what to do instead.
+    /// Kinds that RAGEN has and tamis does not, with what to do instead.
     pub(super) elsewhere: Vec<(&'static str, &'static str)>,
     pub(super) tags: Vec<Tag>,
 }
@@ -41,11 +41,11 @@ type Settings = Vec<(&'static str, &'static str)>;
 /// A kind of environment.
 pub(super) struct EnvType {
     pub(super) name: &'static str,
-    /// Ours.
+    /// Our kind.
     pub(super) kind: &'static str,
-    /// Settings that RAGEN has and nothing sets, if they are not our defaults.
+    /// RAGEN's defaults that differ from ours.
     pub(super) defaults: Settings,
-    /// Settings of ours that RAGEN has no name for.
+    /// Our settings without a name in RAGEN.
     pub(super) fixed: Settings,
     rows: Vec<Row>,
     /// A remark for the user.
@@ -59,10 +59,10 @@ struct Row {
     note: &'static str,
 }
 
-/// An environment of RAGEN's `envs.yaml`, with the numbers that it gives it.
+/// An environment of RAGEN's `envs.yaml`, with its numbers there.
 pub(super) struct Tag {
     pub(super) name: &'static str,
-    /// Which environment of RAGEN's it is.
+    /// RAGEN's name of its kind.
     pub(super) env_type: &'static str,
     /// Its `max_actions_per_traj`.
     pub(super) max_actions: &'static str,
@@ -90,7 +90,7 @@ pub(super) enum Outcome {
     NoEffect(String),
     Limit(String),
     Refused(String),
-    /// No setting that is known.
+    /// An unknown setting.
     Unknown,
 }
 
@@ -174,7 +174,7 @@ impl EnvType {
             "file" if value == "null" => Outcome::NoEffect("null leaves the default".to_owned()),
             "file" => set(&scalar(value)),
             "complement" => match value.parse::<f64>() {
-                // Without the rounding 1 - 0.9 is 0.09999999999999998.
+                // Without rounding, 1 - 0.9 is 0.09999999999999998.
                 Ok(prob) => set(&(((1.0 - prob) * 1e12).round() / 1e12).to_string()),
                 Err(_) => Outcome::Refused("it must be a number".to_owned()),
             },

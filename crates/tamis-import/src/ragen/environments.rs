@@ -24,7 +24,7 @@ const KEYS_OF_TAG: [&str; 7] = [
 /// Our settings and their values that come from the tag or RAGEN's defaults, not from a key.
 type Pairs = Vec<(String, String)>;
 
-/// Sets the environments that tags and their settings name.
+/// Sets the environments that the tags and their settings name.
 pub(crate) fn environment(t: &mut Translator) {
     let played = Played::by(t);
     if played != Played::Tag {
@@ -84,7 +84,7 @@ fn list_more(places: &[Place], found: &[Known], t: &mut Translator) {
     t.set(&[from], MORE, &format!("[{}]", more.join(", ")));
 }
 
-/// A tag that is known, and its kind.
+/// A known tag and its kind.
 #[derive(Clone, Copy)]
 struct Known {
     tag: Option<&'static Tag>,
@@ -266,7 +266,7 @@ fn settings(
 /// The defaults of RAGEN's kind, overridden by the tag's settings, overridden by keys.
 fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Translator) -> Vec<Setting> {
     let start = format!("{custom}env_config");
-    // `null` takes the tag's own out.
+    // `null` removes the tag's own settings.
     let is_reset = t.find(&start).is_some_and(|given| given.node.is_null());
     t.no_effect(
         &start,
@@ -361,7 +361,7 @@ fn words(place: &Place, pairs: &mut Pairs, t: &mut Translator) {
     }
 }
 
-/// Reports a setting of `env_config` that RAGEN's environment has not.
+/// Reports a setting of `env_config` that RAGEN's environment does not have.
 fn report_unknown(env_type: &EnvType, setting: &Setting, key: &str, t: &mut Translator) {
     let Some(origin) = t.find(key).map(|given| given.origin.clone()) else { return };
     let start = format!("environment<{}>.", env_type.kind);
@@ -384,7 +384,7 @@ fn report_unknown(env_type: &EnvType, setting: &Setting, key: &str, t: &mut Tran
     t.diagnostics.push(Diagnostic::error(Problem::rule(message, hint), Some(origin)));
 }
 
-/// Reports a key of a tag that is none.
+/// Reports an unknown key of a tag.
 fn report_unknown_of_tag(key: &str, custom: &str, t: &mut Translator) {
     let name = key.strip_prefix(custom).unwrap_or(key);
     if KEYS_OF_TAG.contains(&name) || name.starts_with("env_config.") {

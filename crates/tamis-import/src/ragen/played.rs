@@ -12,7 +12,7 @@ pub(super) const VAL_TAGS: &str = "es_manager.val.env_configs.tags";
 
 pub(super) const CUSTOM: &str = "custom_envs.";
 
-/// Our list of the environments beside the first.
+/// Our list of further environments.
 pub(super) const MORE: &str = "more_environments";
 
 /// Files of prompts, which RAGEN does not read.
@@ -20,11 +20,11 @@ pub(super) const FILES: [&str; 2] = ["data.train_files", "data.val_files"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Played {
-    /// Environments of RAGEN's.
+    /// Environments of RAGEN.
     Tag,
     /// The section `environment`, which RAGEN's keys change.
     Own,
-    /// None: it has rows of a file, or a task that makes them.
+    /// No environment: rows of a file, or a task that generates them.
     Nothing,
 }
 
@@ -70,7 +70,7 @@ fn tags(key: &str, t: &Translator) -> Option<Vec<String>> {
 pub(super) struct Place {
     /// RAGEN's name for it.
     pub(super) tag: String,
-    /// RAGEN's keys of it, up to the last dot.
+    /// RAGEN's keys for it, up to the last dot.
     pub(super) custom: String,
     pub(super) ours: String,
     pub(super) named_by: &'static str,
@@ -78,7 +78,7 @@ pub(super) struct Place {
     pub(super) validates: bool,
 }
 
-/// The environments of the tags, those of training first.
+/// The environments of the tags; those of training come first.
 pub(super) fn places(t: &mut Translator) -> Option<Vec<Place>> {
     let (train, val) = (tags(TRAIN_TAGS, t), tags(VAL_TAGS, t));
     let mut is_named = true;
@@ -117,7 +117,7 @@ pub(super) fn places(t: &mut Translator) -> Option<Vec<Place>> {
     Some(named.enumerate().map(place).collect())
 }
 
-/// The section of an environment by its number in the run.
+/// The section of an environment, by its index in the run.
 fn section(number: usize) -> String {
     match number {
         0 => "environment".to_owned(),
@@ -132,7 +132,7 @@ pub(crate) fn sections(t: &Translator) -> Vec<String> {
     (0..=num_more).map(section).collect()
 }
 
-/// How many environments beside the first the layers of ours have.
+/// Number of further environments in our layers.
 pub(super) fn num_more_below(t: &Translator) -> usize {
     t.lower.tree.as_ref().and_then(|tree| tree.at(MORE)).map_or(0, num_of_list)
 }

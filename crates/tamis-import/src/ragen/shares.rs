@@ -1,4 +1,4 @@
-//! How many levels each environment has: `n_groups` of training and of validation.
+//! The number of levels of each environment: `n_groups` of training and of validation.
 
 use super::played::{Place, TRAIN_TAGS, VAL_TAGS};
 use crate::translator::{Translator, show};
@@ -27,16 +27,16 @@ pub(super) const VAL: Side = Side {
     default: 512.0,
 };
 
-/// Training levels that there are at least.
+/// Least number of training levels.
 const LEAST_LEVELS: f64 = 8192.0;
 
-/// Training levels that there are at most.
+/// Most training levels.
 const MOST_LEVELS: f64 = 1e7;
 
 const POOL: &str = "levels of all environments are drawn from one pool, in which each has its share: it has \
      that share of a step on average, where RAGEN has it in every step";
 
-/// How many groups there are.
+/// The total number of groups.
 fn total(side: &Side, t: &mut Translator) -> Option<f64> {
     t.number(side.total).or(t.whole.then_some(side.default))
 }
@@ -84,7 +84,7 @@ pub(super) fn groups(side: &Side, t: &mut Translator) -> Option<Vec<f64>> {
     Some(counts)
 }
 
-/// Sets how many levels each of several environments has.
+/// Sets the number of levels of each environment if there are several.
 pub(super) fn sizes(places: &[Place], t: &mut Translator) {
     let (of_train, of_val) = (groups(&TRAIN, t), groups(&VAL, t));
     if places.len() < 2 {
@@ -94,7 +94,7 @@ pub(super) fn sizes(places: &[Place], t: &mut Translator) {
     val_sizes(places, of_val, t);
 }
 
-/// The groups of each of some environments: those that are given, or an equal part.
+/// The groups of each environment: the given numbers, or equal parts.
 fn share(places: &[&Place], side: &Side, given: Option<Vec<f64>>, all: f64, t: &Translator) -> Vec<f64> {
     let equal = vec![all / places.len() as f64; places.len()];
     let Some(given) = given else { return equal };

@@ -1,8 +1,8 @@
-//! Sokoban's symbols: `grid_lookup` has one for each cell, `grid_vocab` the words for it.
+//! Sokoban's symbols. `grid_lookup` has one for each cell, `grid_vocab` the words for it.
 
 use super::env_type::{Outcome, Setting};
 
-/// Our names for sets of symbols, each in the order of RAGEN's numbers of cells.
+/// Our names for sets of symbols, each in RAGEN's order of cells.
 const SETS: [(&str, [&str; 7]); 3] = [
     ("shapes", ["#", "_", "O", "√", "X", "P", "S"]),
     ("spaced_shapes", [" # ", " _ ", " O ", " √ ", " X ", " P ", " S "]),

@@ -55,7 +55,7 @@ pub(crate) fn scale(t: &mut Translator, key: &str, scale: &str) {
     }
 }
 
-/// Whether an estimator of ours has a key.
+/// Whether one of our estimators has a key.
 fn has_key(kind: &str, key: &str) -> bool {
     Advantage::shape().keys_of_kind(kind).iter().any(|spec| spec.name == key)
 }
@@ -73,7 +73,7 @@ pub(crate) fn estimator_of_ours(name: &str) -> Option<Advantage> {
     })
 }
 
-/// Notes the differences of the other systems' advantage from ours.
+/// Notes how the other systems' advantage differs from ours.
 fn as_there(t: &mut Translator, key: &str, ours: &Advantage) {
     match ours {
         Advantage::Cpo(_) => t.remark(

@@ -26,7 +26,7 @@ pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String>
     }
 }
 
-/// Whether PyTorch learns, when all layers lie over each other.
+/// Whether the learner is PyTorch, over all layers.
 pub(crate) fn is_torch(t: &Translator) -> bool {
     t.text_of(BACKEND).as_deref() == Some("torch")
 }

@@ -1,9 +1,9 @@
-//! The reward of a whole configuration that names none.
+//! The reward of a whole configuration that does not name one.
 
 use crate::owner::Owner;
 use crate::translator::Translator;
 
-/// The verifier of each row by its source, if no reward is named.
+/// If no reward is named, each row's source selects the verifier.
 pub(crate) fn by_source(owner: Owner, key: &str, remark: &str, t: &mut Translator) {
     const LIST: &str = "[{kind: by_source}]";
     if !t.sets_list("reward") {

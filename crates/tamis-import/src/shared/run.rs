@@ -3,7 +3,7 @@
 use crate::translator::Translator;
 use tamis_config::render::scalar;
 
-/// The loggers; `always` are added to those that are named.
+/// The loggers; `always` are added to the named ones.
 pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
     let Some(given) = t.find(key) else { return };
     let names: Vec<String> = match given.node.to_json() {
@@ -21,7 +21,7 @@ pub(crate) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
         Some(project) => format!("{{kind: {kind}, {place}: {}}}", scalar(project)),
         None => kind.to_owned(),
     };
-    // The journal of metrics is always written: resume and reports read it.
+    // The journal of metrics is always written, because resume and reports read it.
     let mut ours: Vec<String> = always.iter().map(|&name| name.to_owned()).collect();
     let mut missing = Vec::new();
     for name in names {

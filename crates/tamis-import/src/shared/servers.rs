@@ -1,4 +1,4 @@
-//! Engines of other systems as servers: those that they start, which the run starts here.
+//! Engines of other systems as servers. Those systems start them; here the run does.
 
 use crate::translator::{Translator, show};
 use tamis_config::render::scalar;
@@ -69,16 +69,16 @@ pub(crate) fn engine(name: &str, backend: &str, t: &mut Translator) {
     launch(t, name, &arguments);
 }
 
-/// Has the run start its servers, with arguments that keys became.
+/// Makes the run start its servers, with arguments from keys.
 pub(crate) fn launch(t: &mut Translator, from: &str, arguments: &[(String, String)]) {
-    // A list that is not there cannot be appended to.
+    // A missing list cannot be appended to.
     t.set(&[from], "rollout.launch", if arguments.is_empty() { "{}" } else { "{args: []}" });
     for (key, argument) in arguments {
         t.append(&[key], "rollout.launch.args", &scalar(argument));
     }
 }
 
-/// Options that verl hands to the engine by their own names.
+/// Options that verl passes to the engine under the engine's own names.
 fn engine_kwargs(t: &mut Translator, prefix: &str, backend: &str) -> Vec<(String, String)> {
     let mut arguments = Vec::new();
     let given = t.given.iter().filter(|given| given.key.starts_with(prefix));
@@ -99,7 +99,7 @@ fn engine_kwargs(t: &mut Translator, prefix: &str, backend: &str) -> Vec<(String
                 continue;
             }
             "True" | "true" => flag,
-            // vLLM's switches can be turned off by name, SGLang's are off.
+            // vLLM's switches can be turned off by name. SGLang's are off by default.
             "False" | "false" if backend == "vllm" => format!("--no-{}", option.replace('_', "-")),
             "False" | "false" => {
                 t.no_effect(&key, "a switch of SGLang is off unless it is given");

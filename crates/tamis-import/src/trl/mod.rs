@@ -9,7 +9,7 @@ pub(super) use rewards::rewards;
 pub(super) use rules::{data, generation, known_options, model, validates};
 pub(super) use servers::beside_the_learner;
 
-/// Fields that take several words on the command line.
+/// Fields with several words on the command line.
 pub(super) const LISTS: [&str; 9] = [
     "reward_funcs",
     "reward_weights",
@@ -22,7 +22,7 @@ pub(super) const LISTS: [&str; 9] = [
     "stop_strings",
 ];
 
-/// Older names of fields, with the newer ones.
+/// Older names of fields, with the new names.
 pub(super) const OLDER: [(&str, &str); 2] =
     [("evaluation_strategy", "eval_strategy"), ("per_gpu_train_batch_size", "per_device_train_batch_size")];
 

@@ -3,7 +3,7 @@
 use crate::translator::Translator;
 use tamis_config::render::scalar;
 
-/// Names in TRL's registry by our reward functions; sizes as its script has them.
+/// Our reward functions for the names in TRL's registry, with the sizes of TRL's script.
 fn find_registered(name: &str) -> Option<&'static str> {
     Some(match name {
         "accuracy_reward" => "kind: math_verify",

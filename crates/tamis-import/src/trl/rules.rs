@@ -116,7 +116,7 @@ fn split_name(name: &str, configuration: Option<&str>, split: &str) -> String {
         .map_or_else(|| format!("{name}:{split}"), |configuration| format!("{name}:{configuration}/{split}"))
 }
 
-/// The model, and its revision if it is one on a hub.
+/// The model, and its revision if the model is on a hub.
 pub(crate) fn model(t: &mut Translator) {
     const NAME: &str = "model_name_or_path";
     const REVISION: &str = "model_revision";
@@ -138,12 +138,12 @@ pub(crate) fn model(t: &mut Translator) {
     }
 }
 
-/// Whether something is validated.
+/// Whether there is validation.
 pub(crate) fn validates(t: &Translator) -> bool {
     t.value_of("validate.test_freq").is_some_and(|every| every != "0")
 }
 
-/// Options of the generator, which go before the fields of their own.
+/// Options of the generator. They come before fields that set the same.
 pub(crate) fn generation(t: &mut Translator) {
     const KEY: &str = "generation_kwargs";
     let Some(given) = t.find(KEY) else { return };

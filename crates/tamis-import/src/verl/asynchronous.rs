@@ -1,4 +1,4 @@
-//! verl's asynchronous modes, which are a stream of groups here.
+//! verl's asynchronous modes. Here they are a stream of groups.
 
 use crate::translator::Translator;
 
@@ -16,7 +16,7 @@ pub(crate) fn is_separate(t: &Translator) -> bool {
     is_asynchronous(t) && t.text(MODE).as_deref() == Some("separate_async")
 }
 
-/// verl counts prompts in flight by the batch that is trained, we by the round.
+/// verl counts prompts in flight in training batches, we count them in rounds.
 pub(crate) fn rounds_in_flight(key: &str, t: &mut Translator) {
     let Some(batches) = t.number(key) else { return };
     let (train, round) = (t.number("data.train_batch_size"), t.number("data.gen_batch_size"));

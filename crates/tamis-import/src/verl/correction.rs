@@ -2,7 +2,7 @@
 
 use crate::translator::Translator;
 
-/// Statistics that reject, each with its threshold or all with one.
+/// Statistics for rejection, with one threshold each or one for all.
 pub(crate) fn rejections(names_key: &str, thresholds_key: &str, t: &mut Translator) {
     let (Some(names), Some(thresholds)) = (t.text(names_key), t.text(thresholds_key)) else { return };
     let names: Vec<&str> = names.split(',').map(str::trim).collect();

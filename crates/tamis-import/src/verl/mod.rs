@@ -11,7 +11,7 @@ pub(super) use rewards::rewards;
 use super::key::Becomes::NoEffect;
 use super::key::ForeignKey;
 
-/// The class that Hydra makes of a section, in any of them.
+/// The class that Hydra instantiates for a section; any section may have it.
 pub(super) static TARGET: ForeignKey = ForeignKey {
     key: "*._target_",
     default: "",

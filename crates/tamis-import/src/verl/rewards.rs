@@ -1,4 +1,4 @@
-//! verl's reward functions and its overlong punishment, in the spellings that it has had.
+//! verl's reward functions and its overlong punishment, in all of their spellings.
 
 use crate::translator::Translator;
 use tamis_config::tree::parse_float;
@@ -18,7 +18,7 @@ const OVERLONG: [&str; 4] = [
     "custom_reward_function.overlong_buffer",
 ];
 
-/// The length from which it is counted back.
+/// The maximum length from which it is counted back.
 const LIMITS: [&str; 3] = [
     "reward.reward_kwargs.max_resp_len",
     "reward_model.reward_kwargs.max_resp_len",
@@ -54,12 +54,12 @@ const MODELS: [(&str, &str); 2] = [
     ("reward.reward_model.enable", "reward.reward_model.model_path"),
     ("reward_model.enable", "reward_model.model.path"),
 ];
-/// Texts that go through it together.
+/// Number of texts in one pass.
 const MODEL_BATCHES: [&str; 2] = ["reward_model.micro_batch_size_per_gpu", "reward_model.micro_batch_size"];
 /// Longest text that it reads.
 const MODEL_LENGTH: &str = "reward_model.max_length";
 
-/// A reward model in place of the verifiers of the data.
+/// A reward model replaces the verifiers of the data.
 fn reward_model(t: &mut Translator) {
     let Some((switch, path)) = MODELS.into_iter().find(|(switch, _)| t.flag(switch, false)) else {
         for key in MODELS.iter().flat_map(|(switch, path)| [*switch, *path]).chain(MODEL_BATCHES) {
@@ -164,7 +164,7 @@ fn overlong(t: &mut Translator) {
         none_has_effect(&keys, &reason, t);
     } else if is_on {
         let said_length = length.as_ref().and_then(|key| t.text(key));
-        // verl's own length is 0, and it divides by it.
+        // verl's default length is 0, by which it divides.
         let has_length = match &said_length {
             Some(length) => parse_float(length) != Some(0.0),
             None => is_on_below,
@@ -182,7 +182,7 @@ fn overlong(t: &mut Translator) {
         }
         let buffer = said_length.unwrap_or_else(|| "null".to_owned());
         let said_factor = factor.and_then(|key| t.number(&key));
-        // verl's own factor takes nothing off.
+        // With verl's default factor nothing is subtracted.
         let factor = said_factor.unwrap_or(if is_on_below { 1.0 } else { 0.0 });
         let limit = limit
             .and_then(|key| t.text(&key))

@@ -48,7 +48,7 @@ fn rows_of_blocks_are_those_of_generation_to_the_bit() {
             let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; 2 * rows]);
             spoil_scratch();
             forward(level, head, &group, &mut out, &mut lse);
-            // A part of the rows is enough: some of each block.
+            // Some rows of each block are enough.
             for (row, own) in own.iter().enumerate().step_by(7) {
                 let gather = |from: &[f32]| -> Vec<f32> {
                     let before = if row < prompt { 0..0 } else { 0..prompt };

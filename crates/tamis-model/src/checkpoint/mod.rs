@@ -63,7 +63,7 @@ pub enum CheckpointError {
         /// That place, in words.
         place: String,
     },
-    /// A file is not what safetensors should be: truncated or corrupt.
+    /// A file is not valid safetensors: truncated or corrupt.
     #[error("{} is not a valid safetensors file", path.display())]
     Format {
         /// The file.
@@ -79,7 +79,7 @@ pub enum CheckpointError {
         /// The index.
         path: PathBuf,
     },
-    /// A tensor of the architecture is not there.
+    /// A tensor of the architecture is missing.
     #[error("tensor `{name}` is missing from {}", path.display())]
     Missing {
         /// Name of the tensor.
@@ -95,19 +95,19 @@ pub enum CheckpointError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A tensor of another shape.
+    /// A tensor has the wrong shape.
     #[error("tensor `{name}` in {} has shape {found:?}, and the configuration of the model makes it {expected:?}", path.display())]
     Shape {
         /// Name of the tensor.
         name: String,
         /// Path of the file.
         path: PathBuf,
-        /// Shape by the configuration.
+        /// Shape from the configuration.
         expected: Vec<usize>,
         /// Shape in the file.
         found: Vec<usize>,
     },
-    /// A number that is none, or infinite.
+    /// A value is NaN or infinite.
     #[error("tensor `{name}` in {} holds numbers that are not finite: the file is damaged, or its training had diverged", path.display())]
     NotFinite {
         /// Name of the tensor.
@@ -115,7 +115,7 @@ pub enum CheckpointError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A whole number of the file's metadata is not there.
+    /// A whole number in the file's metadata is missing.
     #[error("{} has no number `{key}` in its metadata", path.display())]
     Metadata {
         /// The file.
@@ -123,7 +123,7 @@ pub enum CheckpointError {
         /// The key.
         key: &'static str,
     },
-    /// A tensor of a type that is not read.
+    /// A tensor has a type that is not supported.
     #[error("tensor `{name}` in {} is of type {dtype}, expected F32, BF16 or F16", path.display())]
     Dtype {
         /// Name of the tensor.
@@ -201,7 +201,7 @@ impl Files {
 pub(crate) enum TiedHead {
     /// The embedding: the files hold no head, or the same numbers twice.
     Embedding,
-    /// The files hold the matrix once, under the name of the head.
+    /// The files hold the matrix once, under the head's name.
     UnderItsName,
     /// Not the embedding's numbers. The model is then not tied, as in transformers 5.0 and later.
     Other,
@@ -281,7 +281,7 @@ pub(crate) fn read_weights(
     Ok(())
 }
 
-/// Tensor name to file name, every file in the folder itself.
+/// Tensor name to file name. Every file is in the folder itself.
 fn weight_map(text: &str) -> Option<BTreeMap<String, String>> {
     let json: serde_json::Value = serde_json::from_str(text).ok()?;
     json.get("weight_map")?
@@ -330,7 +330,7 @@ pub(crate) fn read_file(
             return Err(CheckpointError::Shape { name, path: path.to_owned(), expected, found });
         }
         let Some(buffer) = buffer.as_deref_mut() else {
-            // The type is looked at, and no number.
+            // Only the type is checked, no values.
             file.read_rows(&name, info, 0..0, &mut Vec::new())?;
             continue;
         };

@@ -1,4 +1,4 @@
-//! A safetensors file that is read tensor by tensor, in pieces.
+//! A safetensors file, read tensor by tensor in pieces.
 //!
 //! Files are not memory-mapped. If another process truncates or rewrites one meanwhile, the result is an
 //! error; with a map, this process would be killed.
@@ -15,12 +15,12 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use super::CheckpointError;
 
-/// Bytes that are read at once: a row of a matrix at least.
+/// Bytes read at once, but at least a row of a matrix.
 const PIECE: usize = 1 << 20;
 const LENGTH: usize = 8;
 const MAX_HEADER: u64 = 100_000_000;
 
-/// An open file whose header has been read, and fits its length.
+/// An open file whose header has been read and agrees with its length.
 pub(super) struct WeightFile {
     path: PathBuf,
     file: RefCell<File>,
@@ -142,7 +142,7 @@ impl WeightFile {
         Ok(())
     }
 
-    /// Refuses what was read if somebody wrote to the file since it was opened.
+    /// Refuses the result if the file was written since it was opened.
     pub(super) fn check_unchanged(&self) -> Result<(), CheckpointError> {
         match Stamp::of(&self.file.borrow()) {
             Ok(now) if now == self.stamp => Ok(()),
@@ -161,11 +161,11 @@ impl WeightFile {
     }
 }
 
-/// The header, of a file's first bytes.
+/// Parses the header at the beginning of a file.
 fn parse(bytes: &[u8]) -> Result<Metadata, SafeTensorError> {
     match SafeTensors::read_metadata(bytes) {
         Ok((_, header)) => Ok(header),
-        // It fits itself; what is missing are the tensors.
+        // The header itself is consistent; only the tensors are missing.
         Err(SafeTensorError::MetadataIncompleteBuffer) => {
             let header = serde_json::from_slice(bytes.get(LENGTH..).unwrap_or_default());
             header.map_err(SafeTensorError::InvalidHeaderDeserialization)
@@ -223,7 +223,7 @@ mod tests {
             let mut is_first = true;
             let read = file.read("matrix", info, |_, _| {
                 if std::mem::take(&mut is_first) {
-                    // File systems keep times of a few milliseconds.
+                    // File times have a resolution of a few milliseconds.
                     std::thread::sleep(std::time::Duration::from_millis(20));
                     how(&mut OpenOptions::new().write(true).open(&path).unwrap());
                 }

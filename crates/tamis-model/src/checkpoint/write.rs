@@ -1,4 +1,4 @@
-//! Writing safetensors, whole or not at all.
+//! Writes safetensors files, completely or not at all.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,7 +19,7 @@ pub(crate) fn holds(dtype: SaveDtype, value: f32) -> bool {
     }
 }
 
-/// Values in a format, rounded to nearest even; beyond its largest value infinite.
+/// Values in a format, rounded to nearest even. Values beyond its largest number become infinite.
 fn bytes_of(dtype: SaveDtype, values: &[f32]) -> Vec<u8> {
     match dtype {
         SaveDtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -57,7 +57,7 @@ pub fn write_file(
     result.map_err(fail)
 }
 
-/// Fills a file that someone else makes and keeps safe.
+/// Writes the content of a file that the caller creates and makes durable.
 pub type Fill<'a> = dyn FnMut(&mut dyn Write) -> std::io::Result<()> + 'a;
 
 /// Writes tensors, each named `prefix + name` and taken from a separate buffer, as one safetensors file.

@@ -23,13 +23,13 @@ use crate::threads::Threads;
 /// Fewest tokens of a prefix. A shorter one is not worth a pass or a copy.
 const LEAST: usize = 16;
 
-/// Beginnings that are kept, at most.
+/// Most prefixes that are kept.
 const MOST: usize = 8;
 
-/// Positions of all beginnings that are kept, in whole blocks.
+/// Most positions of all kept prefixes, in whole blocks.
 const MOST_POSITIONS: usize = PREFILL_TOKENS;
 
-/// Prompts whose tokens are remembered, at most.
+/// Most prompts whose tokens are remembered.
 const REMEMBERED: usize = 16;
 
 /// Most positions that prefixes can take if no prompt has more than `prompt_tokens` tokens.
@@ -42,10 +42,10 @@ struct Beginning {
     cache: Cache,
 }
 
-/// Beginnings of prompts, and the prompts that came last.
+/// The kept prefixes, and the tokens of recent prompts.
 #[derive(Default)]
 pub(super) struct Beginnings {
-    /// The one used longest ago first.
+    /// The least recently used first.
     computed: Vec<Beginning>,
     /// The weights that computed them.
     weights: Option<WeightsState>,
@@ -53,13 +53,13 @@ pub(super) struct Beginnings {
     last_prompts: VecDeque<Vec<u32>>,
 }
 
-/// Number of tokens that two have in common from the first on.
+/// Length of the common prefix of two token lists.
 fn num_common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 impl Beginnings {
-    /// Forgets what other weights have computed.
+    /// Evicts what other weights have computed.
     pub(super) fn expect_weights(&mut self, weights: WeightsState, free: &mut Vec<Floats>) {
         if self.weights.replace(weights) != Some(weights) {
             self.forget(free);
@@ -167,7 +167,7 @@ impl BatchGenerator {
         beginnings.expect_weights(model.state(), free);
         let groups: Vec<&mut RequestGroup> =
             groups.iter_mut().filter(|(id, _)| prompts.contains(id)).map(|(_, group)| group).collect();
-        // The logits after the last token are wanted.
+        // The last token is left out, because the logits after it are needed.
         let known = |group: &RequestGroup| group.request.prompt.len() - 1;
         let prompts: Vec<&[u32]> = groups
             .iter()

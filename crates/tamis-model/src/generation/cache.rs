@@ -44,7 +44,7 @@ impl CacheShape {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     blocks: Vec<Floats>,
-    /// Positions whose every layer is written.
+    /// Positions that are written in every layer.
     pub len: usize,
 }
 
@@ -128,7 +128,7 @@ impl Cache {
     }
 }
 
-/// The positions before a sequence's own, in stretches that other sequences may read too.
+/// The positions before a sequence's own, in stretches that other sequences may share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Prefix {
     stretches: Vec<Arc<Cache>>,
@@ -139,7 +139,7 @@ impl Prefix {
         self.stretches.iter().map(|stretch| stretch.len).sum()
     }
 
-    /// Appends a stretch, from now on unchanged.
+    /// Appends a stretch, which must not change any more.
     pub(super) fn push(&mut self, stretch: Cache) {
         self.stretches.push(Arc::new(stretch));
     }
@@ -148,7 +148,7 @@ impl Prefix {
         self.stretches.pop()
     }
 
-    /// Gives back the blocks of stretches that nothing else reads.
+    /// Frees the blocks of stretches that nothing else reads.
     pub(super) fn release(&mut self, free: &mut Vec<Floats>) {
         for stretch in self.stretches.drain(..) {
             if let Some(mut cache) = Arc::into_inner(stretch) {
@@ -157,7 +157,7 @@ impl Prefix {
         }
     }
 
-    /// Whether another has the same positions, at least one.
+    /// Whether another prefix is the same and not empty.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let (a, b) = (&self.stretches, &other.stretches);
         !a.is_empty() && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))

@@ -25,7 +25,7 @@ pub(super) struct Item<'a> {
     pub tokens: &'a [u32],
     /// Cached positions before the sequence's own.
     pub prefix: Option<&'a Prefix>,
-    /// Room for the new tokens is reserved.
+    /// The sequence's own positions, with room for the new tokens.
     pub cache: &'a mut Cache,
 }
 
@@ -34,7 +34,7 @@ impl Item<'_> {
         self.prefix.map_or(0, Prefix::len)
     }
 
-    /// Whether it attends to the same prefix as another, one new token each.
+    /// Whether both attend to the same prefix, with one new token each.
     fn joins(&self, other: &Self) -> bool {
         let same = match (self.prefix, other.prefix) {
             (Some(a), Some(b)) => a.is_same(b),
@@ -83,7 +83,7 @@ pub(super) struct InferContext<'a> {
     pub shape: CacheShape,
     /// Nothing is sampled after these tokens; only their keys and values are needed.
     pub fills_caches: bool,
-    /// Looked at between two layers, see [`BatchGenerator::stop_on`](super::BatchGenerator::stop_on).
+    /// Polled between layers, see [`BatchGenerator::stop_on`](super::BatchGenerator::stop_on).
     pub stop: Option<&'a AtomicBool>,
 }
 
@@ -410,7 +410,7 @@ struct Heads<'a> {
 }
 
 thread_local! {
-    /// Scores of the unit being computed, and the mix of values.
+    /// Scores of the current unit, and the mix of values.
     static SCORES: std::cell::RefCell<[Floats; 2]> = const { std::cell::RefCell::new([Floats::new(), Floats::new()]) };
 }
 

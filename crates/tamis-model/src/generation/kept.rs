@@ -13,10 +13,10 @@ use std::sync::Arc;
 use super::cache::{Cache, CacheShape, Prefix};
 use crate::floats::Floats;
 
-/// Names a sequence of several turns.
+/// The name of a sequence of several turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceName {
-    /// The sequences among which `group` counts.
+    /// Kind of sequences; `group` counts within it.
     pub kind: u32,
     /// The group among those of its kind.
     pub group: u64,
@@ -35,7 +35,7 @@ pub struct TurnPlace {
 
 pub(super) struct Kept {
     pub name: SequenceName,
-    /// Tokens whose keys and values there are.
+    /// Tokens whose keys and values are kept.
     pub tokens: Vec<u32>,
     pub prefix: Prefix,
     pub own: Cache,
@@ -47,12 +47,12 @@ impl Kept {
         self.own.release(free);
     }
 
-    /// Number of tokens at the beginning that it has in common with others.
+    /// Length of the common prefix with other tokens.
     fn num_common(&self, tokens: &[u32]) -> usize {
         self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
-    /// The first `len` positions: what others may read too, and what may be appended to.
+    /// The first `len` positions: a part that others may read too, and a part to append to.
     fn begin(self, len: usize, shape: CacheShape, free: &mut Vec<Floats>) -> (Prefix, Cache) {
         let Self { mut prefix, mut own, .. } = self;
         let mut before = prefix.len();
@@ -90,7 +90,7 @@ impl KeptSequences {
         self.sequences.len()
     }
 
-    /// Bounds their number.
+    /// Limits their number.
     pub(super) fn limit(&mut self, limit: usize, free: &mut Vec<Floats>) {
         self.limit = limit;
         self.forget_oldest(limit, free);

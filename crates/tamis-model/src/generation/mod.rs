@@ -47,7 +47,7 @@ pub use sampling::{Alternatives, SamplingError, SamplingParams};
 /// Tokens of prompts computed in one go.
 pub(crate) const PREFILL_TOKENS: usize = 2048;
 
-/// Bounds of the generator.
+/// Limits of the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeneratorSettings {
     /// Most samples that run at once; at least 1. Small models run fewer, which is faster.
@@ -74,7 +74,7 @@ struct Scratch {
     sampling: sampling::SamplingScratch,
 }
 
-/// Requests in, completions out, one token per running sample and step.
+/// Requests in, completions out; one token per running sample and step.
 pub struct BatchGenerator {
     settings: GeneratorSettings,
     config: TransformerConfig,
@@ -227,7 +227,7 @@ impl BatchGenerator {
         self.running.len()
     }
 
-    /// Positions whose room is taken, see [`GeneratorSettings::max_cached_tokens`].
+    /// Positions that are reserved, see [`GeneratorSettings::max_cached_tokens`].
     pub fn num_cached_tokens(&self) -> usize {
         self.cached
     }
@@ -237,7 +237,7 @@ impl BatchGenerator {
         size_of::<f32>() * self.shape.len() / cache::BLOCK
     }
 
-    /// Whether nothing runs or waits.
+    /// Whether nothing is running or waiting.
     pub fn is_idle(&self) -> bool {
         self.groups.is_empty()
     }
@@ -262,7 +262,7 @@ impl BatchGenerator {
         self.groups.get(&request).map(|group| &group.request)
     }
 
-    /// The samples under way, in no particular order; those that finished are not among them.
+    /// The running samples, in no particular order. Finished ones are not included.
     pub fn running(&self) -> impl Iterator<Item = CompletionProgress<'_>> {
         self.running.iter().map(|running| CompletionProgress {
             request: running.request,
@@ -460,12 +460,12 @@ impl BatchGenerator {
         }
     }
 
-    /// Gives prompts what is kept of their beginning.
+    /// Reuses what is kept of each prompt.
     fn take_up(&mut self, prompts: &[RequestId]) {
         for id in prompts {
             let Some(group) = self.groups.get_mut(id) else { continue };
             let Some(turn) = &group.turn else { continue };
-            // The logits after the last token are wanted.
+            // The last token is left out, because the logits after it are needed.
             let known = &group.request.prompt[..group.request.prompt.len() - 1];
             (group.prefix, group.cache) = self.kept.take(&turn.sequences, known, self.shape, &mut self.free);
         }
@@ -517,7 +517,7 @@ impl BatchGenerator {
     }
 
     fn decode(&mut self, threads: &Threads, model: &Model) {
-        // Samples of a group side by side, so that they attend to its prompt together.
+        // Samples of a group go side by side, so that they attend to its prompt together.
         self.running.sort_by_key(|running| (running.request, running.sample));
         for running in &mut self.running {
             running.cache.reserve(self.shape, 1, &mut self.free);
@@ -600,7 +600,7 @@ pub(crate) fn width(level: crate::simd::SimdLevel, num_threads: usize, num_param
     if crate::training::stay_near(num_parameters) { 2 * level.tile_rows() * num_threads } else { usize::MAX }
 }
 
-/// Positions that the blocks of so many take.
+/// Positions of the whole blocks for this many.
 pub(crate) fn in_blocks(positions: usize) -> usize {
     positions.next_multiple_of(cache::BLOCK)
 }

@@ -16,7 +16,7 @@ pub trait StopCheck: Send + Sync {
 ///
 /// Log-probabilities and entropies stay those of the whole vocabulary, as with the truncations.
 pub trait TokenMask: Send + Sync {
-    /// State of a completion without a token.
+    /// State before the first token.
     fn start(&self) -> u32;
 
     /// State after one more token.
@@ -42,7 +42,7 @@ pub struct GenerationRequest {
     pub mask: Option<Arc<dyn TokenMask>>,
 }
 
-/// Names a submitted request.
+/// Identifies a submitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -70,7 +70,7 @@ pub struct Completion {
     pub request: RequestId,
     /// Index in the request's keys.
     pub sample: usize,
-    /// Token ids, the end token included.
+    /// Token ids, including the end token.
     pub tokens: Vec<u32>,
     /// `log_softmax(logits / temperature)` of each, before penalty and truncation, nats.
     pub logprobs: Vec<f32>,
@@ -102,7 +102,7 @@ impl Completion {
     }
 }
 
-/// A sample that is under way.
+/// A running sample.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionProgress<'a> {
     /// Id of the request.

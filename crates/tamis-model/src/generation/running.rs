@@ -16,7 +16,7 @@ pub(super) struct RequestGroup {
     pub(super) request: GenerationRequest,
     /// Samples that have not started, in order.
     pub(super) queue: VecDeque<usize>,
-    /// Whether the prompt is computed, or will be in this step.
+    /// Whether the prompt is computed, at the latest in this step.
     pub(super) is_begun: bool,
     /// Samples that have not finished.
     pub(super) open: usize,
@@ -25,9 +25,9 @@ pub(super) struct RequestGroup {
     /// Keys and values that all samples read: the prompt's. If a sample has taken over the rest of the
     /// prompt, only those before it.
     pub(super) prefix: Prefix,
-    /// The rest of the prompt's, until they are computed.
+    /// Keys and values of the rest of the prompt, until it is complete.
     pub(super) cache: Cache,
-    /// Whether the only sample has taken the rest of the prompt over.
+    /// Whether the only sample has taken over the rest of the prompt.
     pub(super) is_taken: bool,
     /// Logits after the prompt, once computed \[V\].
     pub(super) logits: Vec<f32>,

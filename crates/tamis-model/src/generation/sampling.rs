@@ -24,11 +24,11 @@ pub struct SamplingParams {
     /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 is none
     /// (Keskar et al. 2019).
     pub repetition_penalty: f32,
-    /// Longest completion, the end token included; at least 1.
+    /// Longest completion, including the end token; at least 1.
     pub max_new_tokens: usize,
-    /// Tokens that end the completion; the end token belongs to it.
+    /// Tokens that end the completion; the end token is part of it.
     pub stop_token_ids: Vec<u32>,
-    /// Take the likeliest token, the lowest id among equals; log-probabilities are then at temperature 1.
+    /// Take the likeliest token, and the lowest id among equals. Log-probabilities are then at temperature 1.
     pub greedy: bool,
     /// Return each token's rank and this many of the likeliest tokens. `None` returns neither and costs
     /// nothing.
@@ -68,9 +68,9 @@ pub enum SamplingError {
     Range {
         /// The parameter.
         name: &'static str,
-        /// The value expected.
+        /// The expected range.
         range: &'static str,
-        /// The value given.
+        /// The given value.
         value: f64,
     },
 }
@@ -98,7 +98,7 @@ impl SamplingParams {
         check("max_new_tokens", "at least 1", self.max_new_tokens as f32, self.max_new_tokens > 0)
     }
 
-    /// Whether the likeliest token is taken.
+    /// Whether sampling is greedy.
     pub fn is_greedy(&self) -> bool {
         self.greedy || self.temperature == 0.0
     }
@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// Token, log-probability and entropy.
+    /// Token, log-probability and entropy of a draw.
     fn drawn(
         logits: &[f32],
         params: &SamplingParams,

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 use super::lanes::Lanes;
 use super::{Arithmetic, PANEL, Tile};
 
-/// Arithmetic with AVX2 and FMA: of code that is compiled for them.
+/// Arithmetic with AVX2 and FMA, for code that is compiled for them.
 pub(crate) struct Avx2;
 
 #[allow(clippy::inline_always, reason = "must become instructions of the caller's CPU feature")]
@@ -63,7 +63,7 @@ impl Arithmetic for Avx2 {
     }
 }
 
-/// The rest of a sum whose halves of lanes are added.
+/// Finishes a sum over lanes, after the two halves were added.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn sum_halves(half: __m256) -> f32 {

@@ -19,7 +19,7 @@ use super::avx2::{greatest_of_halves, sum_halves};
 use super::lanes::Lanes;
 use super::{Arithmetic, PANEL, Tile};
 
-/// Arithmetic with AVX-512: of code that is compiled for it.
+/// Arithmetic with AVX-512, for code that is compiled for it.
 pub(crate) struct Avx512;
 
 #[allow(clippy::inline_always, reason = "must become instructions of the caller's CPU feature")]

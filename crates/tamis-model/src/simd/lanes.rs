@@ -5,10 +5,10 @@
 
 use super::Arithmetic;
 
-/// Lanes of a partial sum.
+/// Number of lanes of a partial sum.
 pub(crate) const LANES: usize = 16;
 
-/// A lane per position modulo sixteen.
+/// One lane for each position modulo sixteen.
 pub(crate) type Lanes = [f32; LANES];
 
 /// Sum of the lanes, as a tree.

@@ -22,10 +22,10 @@ use self::lanes::Lanes;
 /// Columns of a panel: one AVX-512 register, two AVX2 registers, one cache line.
 pub(crate) const PANEL: usize = 16;
 
-/// An instruction set, in ascending order.
+/// Instruction sets, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
-    /// Plain Rust: on aarch64 with the fused multiply-add that every such CPU has, elsewhere without.
+    /// Plain Rust. On aarch64 it has the fused multiply-add of every such CPU, on other machines it has none.
     Portable,
     /// AVX2 with FMA.
     Avx2,
@@ -49,7 +49,7 @@ impl SimdLevel {
         Self::Portable
     }
 
-    /// The levels that this machine has.
+    /// The levels that this machine supports.
     pub fn available() -> impl Iterator<Item = Self> {
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|&level| level <= Self::detect())
     }
@@ -83,17 +83,17 @@ pub(crate) trait Arithmetic {
     /// `a * b + c`, fused if the level has the instruction.
     fn fma(a: f32, b: f32, c: f32) -> f32;
 
-    /// Sum of the lanes, as [`lanes::tree`] takes it.
+    /// Sum of the lanes, in the order of [`lanes::tree`].
     fn sum(lanes: &Lanes) -> f32;
 
-    /// The greatest lane; none is NaN. Of zeros of both signs either.
+    /// The greatest lane. No lane may be NaN. Of zeros with different signs, either may be returned.
     fn greatest(lanes: &Lanes) -> f32;
 
     /// The first `count` lanes, `fill` in the others.
     fn first(lanes: &Lanes, count: usize, fill: f32) -> Lanes;
 }
 
-/// Plain Rust, with two roundings but on aarch64.
+/// Plain Rust, with two roundings except on aarch64.
 pub(crate) struct Portable;
 
 impl Arithmetic for Portable {
@@ -141,7 +141,7 @@ pub(crate) struct Tile {
     pub c: *mut f32,
     pub c_row: usize,
     pub c_panel: usize,
-    /// Chains begin at what C holds, otherwise at zero.
+    /// Whether chains begin at the values in C, otherwise at zero.
     pub accumulate: bool,
 }
 

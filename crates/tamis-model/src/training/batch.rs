@@ -92,7 +92,7 @@ impl PackedBatch {
         Ok((cut, batches))
     }
 
-    /// Takes over the one group of another batch.
+    /// Appends the only group of another batch.
     fn append(&mut self, other: Self) {
         let (rows, targets, groups) = (self.rows.len(), self.targets.len(), self.groups.len() as u32);
         let flat = (other.first_flat - self.first_flat) as u32;
@@ -118,7 +118,7 @@ impl PackedBatch {
         Ok(batch)
     }
 
-    /// Rows of the tokens from position `first` on, for the group to come.
+    /// Adds rows for the tokens from position `first` on, for the next group.
     fn extend(&mut self, tokens: &[u32], first: usize) {
         let group = self.groups.len() as u32;
         self.rows.extend(
@@ -127,7 +127,7 @@ impl PackedBatch {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// A row that scores the targets pushed after this.
+    /// Marks a row as scored; the next targets pushed belong to it.
     fn score(&mut self, row: usize) {
         self.scored.push(row);
         self.first_target.push(self.targets.len());

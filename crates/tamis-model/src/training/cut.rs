@@ -11,7 +11,7 @@ pub(crate) const FAR_ROWS: usize = 1536;
 const SHARD_ROWS: usize = 256;
 const SHARDS: usize = 8;
 
-/// Whether so many weights stay in the caches: up to 16 MiB.
+/// Whether this many weights stay in the caches: up to 16 MiB.
 pub(crate) fn stay_near(num_parameters: usize) -> bool {
     num_parameters <= 4 << 20
 }
@@ -22,7 +22,7 @@ pub(crate) struct Cut {
     /// Gradient sums gathered side by side, each over consecutive chunks. One if weights are many: then the
     /// threads share each product. Otherwise each thread takes whole chunks and never waits.
     pub shards: usize,
-    /// Chunks in all.
+    /// Total number of chunks.
     pub chunks: usize,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    /// Whether a chunk's gradient is 0: nothing depends on what the head gave for it.
+    /// Whether a chunk's gradient is 0 because no output of the head matters.
     pub(super) fn is_zero(&self, batch: &PackedBatch) -> bool {
         let own = batch.first_flat..batch.first_flat + batch.targets.len();
         let columns = std::iter::once(&self.first).chain(&self.second);
@@ -92,7 +92,7 @@ impl HeadScratch {
     }
 }
 
-/// Bytes of the logits of so many rows.
+/// Bytes of the logits of this many rows.
 pub(super) fn bytes(config: &TransformerConfig, rows: usize) -> usize {
     4 * rows * config.vocab_size.next_multiple_of(PANEL)
 }
@@ -219,7 +219,7 @@ pub(super) fn backward(
         }
     }
     let KeptRows { rows, normed, .. } = kept;
-    // `normed` has served; it takes the derivative by the rows.
+    // `normed` is no longer needed, so it takes the derivative by the rows.
     normed.fill(0.0);
     let norm = model.layout().norm;
     let eps = config.rms_norm_eps as f32;

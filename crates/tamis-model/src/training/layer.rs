@@ -234,7 +234,7 @@ pub(crate) fn place_head(
 pub(crate) fn copy_head(values: &[f32], out: &mut [f32]) {
     let (lanes, tail) = values.as_chunks::<LANES>();
     let (out, out_tail) = out.as_chunks_mut::<LANES>();
-    // Whole registers: a call for so few values would cost more than they do.
+    // Whole registers at once: a call for so few values would cost more than the copy.
     out.iter_mut().zip(lanes).for_each(|(out, lanes)| *out = *lanes);
     if let Some(last) = out.get_mut(lanes.len()) {
         *last = pad(tail, 0.0);

@@ -103,7 +103,7 @@ pub fn backward(
     backward_pass(threads, model, workspace, held, &upstream, gradients)
 }
 
-/// [`forward_hold`], then `objective` on what came out, then [`backward`].
+/// [`forward_hold`], then `objective` on its results, then [`backward`].
 pub fn forward_backward(
     threads: &Threads,
     model: &Model,
@@ -190,7 +190,7 @@ pub fn logits(
 }
 
 trait HeadOutput {
-    /// The head that gives them.
+    /// The head that computes them.
     const HEAD: OutputHead;
 
     fn of(columns: [Ragged<f32>; 2]) -> Self;
@@ -222,7 +222,7 @@ fn check_head(found: OutputHead, wanted: OutputHead) -> Result<(), SequenceError
     }
 }
 
-/// A forward pass with its activations, which its backward pass takes.
+/// A forward pass with its activations, for one backward pass.
 #[derive(Debug)]
 pub struct HeldPass {
     head: OutputHead,
@@ -231,7 +231,7 @@ pub struct HeldPass {
     batches: Vec<PackedBatch>,
     /// At least as many as batches.
     chunks: Vec<Chunk>,
-    /// Chunks from the first on whose logits are kept.
+    /// Number of chunks, from the first on, whose logits are kept.
     keep_logits: usize,
     num_targets: usize,
     reach: usize,
@@ -377,7 +377,7 @@ fn backward_pass(
     let flipped = near.then_some(&flipped[..]);
     let num_shards = cut.shards.min(batches.len());
     clear_shards(shards, model, num_shards.saturating_sub(1));
-    // Shard s takes the chunks from s / shards of them on.
+    // Shard s takes the chunks from `first(s)` to `first(s + 1)`.
     let first = |shard: usize| shard * batches.len() / num_shards.max(1);
     {
         let mut sums: Vec<&mut Gradients> =

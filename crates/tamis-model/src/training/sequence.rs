@@ -1,4 +1,4 @@
-//! Sequences to be scored.
+//! Sequences to score.
 
 use tamis_core::fault::Fault;
 use thiserror::Error;

@@ -14,7 +14,7 @@ use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::threads::{Parts, Threads};
 
-/// Results of some rows that the backward pass needs.
+/// The results of a chunk of rows that the backward pass needs.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     /// Input of each layer and output of the last, `[layers + 1][N][d]`.
@@ -25,7 +25,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Makes room for so many layer inputs and saved layers; more may be there.
+    /// Makes room for at least this many layer inputs and saved layers.
     pub(super) fn grow(&mut self, inputs: usize, saved: usize) {
         self.inputs.resize_with(inputs.max(self.inputs.len()), Floats::new);
         self.saved.resize_with(saved.max(self.saved.len()), Saved::default);
@@ -78,7 +78,7 @@ pub(super) struct Work {
     pub head: head::HeadScratch,
 }
 
-/// [`Work`] for as many threads as ask at once.
+/// One [`Work`] for each thread that needs one at the same time.
 #[derive(Debug, Default)]
 pub(super) struct WorkPool(Mutex<Vec<Work>>);
 

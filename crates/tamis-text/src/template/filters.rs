@@ -1,4 +1,4 @@
-//! The filters and tests that a template can name, each with its limits.
+//! The filters and tests that templates can use, each with its limits.
 
 use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Value, filters, tests as kinds};
@@ -7,7 +7,7 @@ use minijinja_contrib::filters as contrib;
 use super::limits::{add_filter, add_test};
 use super::{json, python, text};
 
-/// Puts filters and tests into an environment that has the limits.
+/// Adds filters and tests to an environment that has the limits.
 pub(super) fn install(environment: &mut Environment<'static>) {
     for (name, filter) in priced_filters() {
         add_filter(environment, name, filter);
@@ -23,7 +23,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     }
 }
 
-/// Filters of Jinja2 that there are not, and why.
+/// Filters of Jinja2 that are not supported, and why.
 const UNSUPPORTED: [(&str, &str); 5] = [
     ("random", ": a prompt is the same in every run"),
     ("urlencode", ""),
@@ -32,7 +32,7 @@ const UNSUPPORTED: [(&str, &str); 5] = [
     ("xmlattr", ""),
 ];
 
-/// Every filter that a template can name, those of [`python`] in place of the engine's.
+/// Every filter that a template can use; [`python`] replaces some of the engine's.
 fn priced_filters() -> Vec<(&'static str, Value)> {
     vec![
         ("abs", Value::from_function(filters::abs)),
@@ -93,7 +93,7 @@ fn priced_filters() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The tests that read what they are given; the others look at its kind.
+/// The tests that read their value; the others only check its kind.
 fn priced_tests() -> Vec<(&'static str, Value)> {
     let mut all = vec![
         ("endingwith", Value::from_function(kinds::is_endingwith)),

@@ -1,4 +1,4 @@
-//! `{% generation %}` blocks, with which training templates mark the assistant's tokens.
+//! `{% generation %}` blocks, which mark the assistant's tokens in training templates.
 
 /// Replaces `generation` and `endgeneration` tags by an `if true` with the same whitespace control, on the
 /// same line. So their content is rendered, and the lines in errors stay right.

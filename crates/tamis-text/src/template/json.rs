@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::limits;
 
-/// `json.dumps(value, ensure_ascii=False, ...)`: nothing is escaped for HTML, keys keep their order.
+/// `json.dumps(value, ensure_ascii=False, ...)`: no HTML escapes, and keys keep their order.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = indent.or(kwargs.get::<Option<Value>>("indent")?).filter(|indent| !indent.is_none());
@@ -86,7 +86,7 @@ impl Style {
                     if let Some(text) = key.as_str() {
                         self.string(out, text);
                     } else {
-                        // Python writes a key that is no text as its JSON in quotes.
+                        // Python writes a key that is not text as its JSON in quotes.
                         let mut text = String::new();
                         self.write(&mut text, key, 0)?;
                         self.string(out, &text);

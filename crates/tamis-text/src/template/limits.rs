@@ -1,10 +1,9 @@
-//! Limits of a chat template's work on one conversation: steps, text, depth.
+//! Limits of a chat template's work on one conversation: steps, text and depth.
 //!
 //! | what | limit | checked by |
 //! |---|---|---|
 //! | instructions | [`MAX_STEPS`] | the engine's fuel |
-//! | a value, written out | [`MAX_VALUE`] | here: before an operator builds it, after anything else returned
-//! it |
+//! | a value, written out | [`MAX_VALUE`] | here: before an operator builds it, after anything else returned it |
 //! | work: everything built, read, compared and searched | [`MAX_WORK`] | here, see [`Price`] |
 //! | lists in lists | [`MAX_DEPTH`] | here |
 //! | loops, blocks and macros within each other | [`MAX_RECURSION`] | the engine |
@@ -30,7 +29,7 @@ const MAX_WORK: usize = 256 << 20;
 /// Levels of nested loops, blocks and macros (which count as several). A name is looked up through all of
 /// them.
 const MAX_RECURSION: usize = 100;
-/// Levels of lists in lists, or of mappings.
+/// Levels of nested lists or mappings.
 const MAX_DEPTH: usize = 64;
 
 /// Bytes counted for any item of a list in its text.
@@ -46,11 +45,11 @@ pub(super) const CONCAT: &str = "tamis:concat";
 pub(super) const MULTIPLY: &str = "tamis:multiply";
 pub(super) const REMAINDER: &str = "tamis:remainder";
 pub(super) const BUILT: &str = "tamis:built";
-/// Measures what was cut out of something that was measured.
+/// Measures a part of a value that was measured before.
 pub(super) const CUT: &str = "tamis:cut";
-/// Counts a text that is counted through, and not what is in a list.
+/// Charges for the length of a text, but not for the items of a list.
 pub(super) const GLANCED_AT: &str = "tamis:glanced_at";
-/// Counts what is read through.
+/// Charges for reading the whole value.
 pub(super) const LOOKED_AT: &str = "tamis:looked_at";
 /// Refuses a namespace in a namespace.
 pub(super) const STORED: &str = "tamis:stored";
@@ -91,7 +90,7 @@ fn charge(bytes: usize) -> Result<(), Error> {
     left.map(|_| ()).ok_or_else(|| limit_error(TOO_MUCH_WORK))
 }
 
-/// Asks for a value of so many bytes before it is built.
+/// Checks that a value of this size is allowed, before it is built.
 fn afford(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { charge(bytes) }
 }
@@ -110,7 +109,7 @@ pub(super) fn within_depth(depth: usize) -> Result<(), Error> {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
-    /// About the bytes that it takes written out.
+    /// Approximate bytes when written out.
     text: usize,
     /// Number of values in it, including itself. Texts are shared, so a copy of a list takes this many words.
     values: usize,
@@ -158,18 +157,18 @@ impl Size {
         self.copy_work() + self.text / 2
     }
 
-    /// Work of going through all of it, character by character.
+    /// Work of reading all of it, character by character.
     fn read_work(self) -> usize {
         self.copy_work() + 2 * self.text
     }
 }
 
-/// Work of finding a place in a value: characters are counted, items are not.
+/// Work of finding a place in a value: the characters of a text count, the items of a list do not.
 fn glance_work(value: &Value) -> usize {
     value.as_str().map_or(VISIT, str::len)
 }
 
-/// About the bytes that a value takes written out.
+/// Approximate bytes of a value when written out.
 fn size(value: &Value) -> Result<usize, Error> {
     value.as_str().map_or_else(|| Ok(Size::of(value)?.text), |text| Ok(text.len()))
 }
@@ -200,7 +199,7 @@ pub(super) fn built(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// A value that is about to be compared, searched or converted.
+/// Charges for a value that is about to be compared, searched or converted.
 fn charge_look(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
@@ -354,7 +353,7 @@ fn longest(arguments: &[Value]) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// The largest whole number among arguments, named ones too.
+/// The largest whole number among the arguments, including named ones.
 fn largest(arguments: &[Value]) -> usize {
     let number = |value: &Value| value.as_i64().map_or(0, |number| usize::try_from(number).unwrap_or(0));
     let inside = |value: &Value| -> usize {
@@ -378,7 +377,7 @@ fn format_width(format: &str, arguments: &[Value]) -> usize {
     total.saturating_add(largest(arguments).saturating_mul(format.matches('*').count()))
 }
 
-/// Start value of `sum`: its second argument, or the one of that name.
+/// Start value of `sum`: its second argument, or `start`.
 pub(super) fn start_of_sum(arguments: &[Value]) -> Value {
     let named = || {
         arguments.iter().filter(|argument| argument.is_kwargs()).find_map(|all| all.get_attr("start").ok())
@@ -425,19 +424,19 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
 /// Cost of a filter, a test or a method by the size of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Price {
-    /// Finds a place in it.
+    /// Finds a place in the value.
     Glance,
     /// Visits its items. The items are not read, except by a filter with a price of its own.
     Visit,
-    /// Goes through all of it.
+    /// Reads all of it.
     Read,
-    /// Takes any of the characters of its argument off its ends.
+    /// Removes any of its argument's characters from both ends.
     Trim,
     Sort,
 }
 
 impl Price {
-    /// The price of a name; one that is not listed reads its value.
+    /// The price of a filter by name. An unlisted one reads its value.
     fn of(name: &str) -> Self {
         match name {
             "length" | "count" | "first" | "last" | "default" | "d" | "safe" | "attr" | "get" | "copy"
@@ -500,7 +499,7 @@ pub(super) fn add_filter(environment: &mut Environment<'static>, name: &'static 
     });
 }
 
-/// A test that charges its calls.
+/// Adds a test that charges for its calls.
 pub(super) fn add_test(environment: &mut Environment<'static>, name: &'static str, test: Value) {
     environment.add_test(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
         let rest = rest.into_values();
@@ -510,7 +509,7 @@ pub(super) fn add_test(environment: &mut Environment<'static>, name: &'static st
     });
 }
 
-/// Puts the limits and the operators that keep them into an environment.
+/// Adds the limits, and the operators that enforce them, to an environment.
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(MAX_RECURSION);
@@ -530,7 +529,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter(GLANCED_AT, charge_glance);
     environment.add_filter(LOOKED_AT, charge_look);
     environment.add_filter(STORED, check_stored);
-    // It writes out every variable there is.
+    // It would print every variable.
     environment.remove_global("debug");
 }
 

@@ -1,4 +1,4 @@
-//! Messages as templates get them.
+//! Messages in the form that templates get.
 //!
 //! As in `transformers` 5.23, before rendering, a null field is removed (a template would print `None`, but
 //! handles absence), and a message's reasoning gets both names that templates read, `reasoning_content` and
@@ -14,7 +14,7 @@ use super::python;
 /// The names of a message's reasoning in data and answers. The first one that exists counts.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Messages without fields that are null, and with their reasoning by all names.
+/// Removes null fields, and adds a message's reasoning under all names.
 pub(super) fn normalize(messages: &[Value]) -> Vec<Value> {
     messages.iter().map(normalize_one).collect()
 }
@@ -42,7 +42,7 @@ fn joined_text(message: &Value) -> Option<String> {
     parts.iter().map(|part| part["text"].as_str().filter(|_| is_text(part))).collect()
 }
 
-/// The messages with the texts of parts joined; `None` if there are no such parts.
+/// The messages with parts joined to text; `None` if there are no such parts.
 pub(super) fn joined(messages: &[Value]) -> Option<Vec<Value>> {
     let texts: Vec<Option<String>> = messages.iter().map(joined_text).collect();
     if texts.iter().all(Option::is_none) {
@@ -77,7 +77,7 @@ mod tests {
         template.render(messages, &Map::new()).expect("rendered")
     }
 
-    /// The texts are those of `apply_chat_template` of transformers 5.23.
+    /// Expected texts from `apply_chat_template` of transformers 5.23.
     #[test]
     fn fields_that_are_null_are_left_out_and_reasoning_has_all_its_names() {
         let all = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}";

@@ -1,4 +1,4 @@
-//! A chat template compiled so that everything it builds is measured.
+//! Compiles a chat template so that everything it builds is measured.
 //!
 //! The engine limits steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a
 //! terabyte. So the parsed template is rewritten before it is compiled. An operator that builds a value
@@ -20,11 +20,11 @@ use super::limits::{ADD, BUILT, CONCAT, CUT, GLANCED_AT, LOOKED_AT, MULTIPLY, RE
 
 /// Most tokens between `{{` and `}}`: the compiler recurses over the operators of an expression.
 const MAX_TAG_TOKENS: usize = 2000;
-/// Bytes of a name at most: it is compared wherever it is looked up.
+/// Most bytes of a name: each lookup compares it.
 const MAX_NAME: usize = 200;
-/// Bytes of a literal text that are not worth counting.
+/// Shorter literal texts are not counted.
 const SHORT: usize = 256;
-/// Branches of all conditions together at most: the compiler recurses over `elif`.
+/// Most branches of all conditions together: the compiler recurses over `elif`.
 const MAX_BRANCHES: usize = 500;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl TemplateProgram {
         Ok(Self { instructions, blocks })
     }
 
-    /// The text that the template writes for some variables.
+    /// Renders the template with the given variables.
     pub(super) fn render(&self, environment: &Environment<'static>, context: Value) -> Result<String, Error> {
         let mut text = String::new();
         let mut output = make_string_output(&mut text);
@@ -208,7 +208,7 @@ fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
     }
 }
 
-/// A value after a filter.
+/// Applies a filter to a value.
 fn apply_filter<'s>(value: Expr<'s>, name: &'static str, arguments: Vec<Expr<'s>>) -> Expr<'s> {
     let span: Span = value.span();
     let args = arguments.into_iter().map(CallArg::Pos).collect();
@@ -227,14 +227,14 @@ fn mark_looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
 /// Marks a value that is only used in part, or is passed to a function.
 fn mark_glanced_at<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
-        // `self.name()` is a block, and a loop is no value.
+        // `self.name()` is a block, and `loop` is not a value.
         Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(node),
         _ if is_short(node) => expression(node),
         _ => apply_filter(expression(node), GLANCED_AT, Vec::new()),
     }
 }
 
-/// Whether it is a literal that costs nothing to read.
+/// Whether it is a literal that is cheap to read.
 fn is_short(node: &Expr<'_>) -> bool {
     matches!(node, Expr::Const(constant) if constant.value.as_str().is_none_or(|text| text.len() <= SHORT))
 }
@@ -328,7 +328,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             attribute.span(),
         )),
         Expr::GetItem(item) => {
-            // Only a mapping has a place for a short text, and finds it at once.
+            // Only mappings have short texts as keys, and they find them at once.
             let is_key = is_short(&item.subscript_expr)
                 && matches!(&item.subscript_expr, Expr::Const(key) if key.value.as_str().is_some());
             let expr = if is_key { expression(&item.expr) } else { mark_glanced_at(&item.expr) };
@@ -359,7 +359,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
 /// A call keeps its shape: the compiler needs it to distinguish methods from functions.
 fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
     let (expr, argument): (_, fn(&Expr<'s>) -> Expr<'s>) = match &node.expr {
-        // `loop.changed` compares; other methods charge for themselves.
+        // `loop.changed` compares its arguments; other methods charge for themselves.
         Expr::GetAttr(method) => {
             let expr = expression(&method.expr);
             (
@@ -367,7 +367,7 @@ fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
                 mark_looked_at,
             )
         }
-        // A macro takes a list as it is; a function may read a text.
+        // A macro takes a list unchanged; a function may read a text.
         other => (expression(other), mark_glanced_at),
     };
     Spanned::new(Call { expr, args: arguments(&node.args, argument) }, node.span())

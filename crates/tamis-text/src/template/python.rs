@@ -120,7 +120,7 @@ pub(super) fn center(value: &str, width: Option<usize>, kwargs: Kwargs) -> Resul
     Ok(text::center(value, width.min(MAX_WIDTH), ' '))
 }
 
-/// Methods of Python that there are not: of texts, lists and mappings.
+/// Methods of Python's texts, lists and mappings that are not supported.
 const UNSUPPORTED: [&str; 11] = [
     "encode",
     "expandtabs",
@@ -150,7 +150,7 @@ const CHANGING: [&str; 12] = [
     "add",
 ];
 
-/// Why a method is not there, if Python has it.
+/// Explains a missing method that Python has.
 fn explain(method: &str, error: Error) -> Error {
     if error.kind() != ErrorKind::UnknownMethod {
         return error;
@@ -168,7 +168,7 @@ fn explain(method: &str, error: Error) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
-/// Python's methods: those of minijinja's own collection, and a few more of strings.
+/// Python's methods: minijinja's own collection, and a few more for strings.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
     limits::charge_call(method, value, arguments)?;
     if let Some(text) = value.as_str()
@@ -176,7 +176,7 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
     {
         return result;
     }
-    // Values do not change in place, so a copy is the value.
+    // Values never change in place, so no copy is needed.
     if method == "copy" && matches!(value.kind(), ValueKind::Map | ValueKind::Seq) {
         let () = from_args(arguments)?;
         return Ok(value.clone());

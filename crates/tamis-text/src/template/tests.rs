@@ -241,7 +241,7 @@ sure?<|im_end|>
 
 const HEADERS: &str = include_str!("../../tests/chat_templates/headers_with_tools.jinja");
 
-/// Alternation checks and block lists, in the manner of Mistral templates.
+/// Checks that roles alternate, and has lists of blocks, in the manner of Mistral's templates.
 const ALTERNATING: &str = r#"{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}
     {%- set loop_messages = messages[1:] %}
@@ -346,7 +346,7 @@ fn generation_blocks_and_loop_controls() {
     assert_eq!(template(source).prompt(&messages, &Map::new()).unwrap().text, "<u>a</s>");
 }
 
-/// Each line: an expression, and what Python's Jinja (as transformers sets it up) prints.
+/// Each line has an expression, and the output of Python's Jinja as transformers sets it up.
 #[test]
 fn expressions_print_as_in_python() {
     for (expression, expected) in [

@@ -27,7 +27,7 @@ pub(super) const READ_AS_TEXT: [&str; 16] = [
     "wordcount",
 ];
 
-/// Whether Python's text of a value may be another than the engine's.
+/// Whether Python's text of a value may differ from the engine's.
 fn is_special(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Number => !value.is_integer(),
@@ -36,7 +36,7 @@ fn is_special(value: &Value) -> bool {
     }
 }
 
-/// The value, or its text if Python writes that otherwise than the engine.
+/// The value, or its text if Python writes it differently from the engine.
 pub(super) fn shown(value: &Value) -> Result<Value, Error> {
     if !is_special(value) || limits::is_namespace(value) {
         return Ok(value.clone());
@@ -113,7 +113,7 @@ pub(super) fn join(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) 
     Value::from_function(filters::join).call(state, &arguments)
 }
 
-/// `sum`, of lists too if its start is one.
+/// `sum`, also of lists if its start is a list.
 pub(super) fn sum(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let rest = rest.into_values();
     let start = limits::start_of_sum(&rest);
@@ -153,7 +153,7 @@ pub(super) fn printf(state: &mut State, format: &Value, arguments: Vec<Value>) -
         plain.push_str(before);
         plain.push('%');
         let is_flag = |letter: char| letter.is_ascii_digit() || "-+ #.*lhL".contains(letter);
-        // `%(name)s` looks its argument up in the only one, which is a mapping.
+        // With `%(name)s`, the only argument is a mapping.
         let spec = if spec.starts_with('(') { "" } else { spec };
         let end = spec.find(|letter| !is_flag(letter)).unwrap_or(spec.len());
         if spec[..end].contains('*') {
@@ -192,7 +192,7 @@ pub(super) fn format(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>
     printf(state, value, rest.into_values())
 }
 
-/// `%`: a text with its arguments, as in Python, or the rest of a division.
+/// `%`: formats a text with its arguments, as in Python, or computes a remainder.
 pub(super) fn remainder(state: &mut State, left: &Value, right: &Value) -> Result<Value, Error> {
     if left.as_str().is_none() {
         return limits::rest_of_division(left, right);

@@ -15,7 +15,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// The error's whole chain without the temporary folder's name.
+/// The whole error chain, without the temporary folder's name.
 fn chain(error: &dyn std::error::Error, folder: &Path) -> String {
     fault::chain(error).replace(&folder.display().to_string(), "FOLDER")
 }
@@ -24,7 +24,7 @@ fn write(folder: &Path, name: &str, value: &Value) {
     std::fs::write(folder.join(name), value.to_string()).unwrap();
 }
 
-/// A folder with a character tokenizer in it, to spoil.
+/// A folder with a character tokenizer, for tests that damage it.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     Tokenizer::characters("ab").unwrap().save(folder.path()).unwrap();
@@ -78,7 +78,7 @@ fn files_are_saved_as_they_were() {
     assert!(Tokenizer::load(&target).unwrap().chat_template().is_ok());
 }
 
-/// Any ids at all, cut characters and special tokens among them.
+/// Random ids, including incomplete characters and special tokens.
 #[test]
 fn random_tokens_one_by_one_give_the_same_text() {
     let tokenizer = golden();
@@ -86,7 +86,7 @@ fn random_tokens_one_by_one_give_the_same_text() {
     for round in 0..200usize {
         let ids: Vec<u32> = (0..30usize)
             .map(|place| (((round * 7919 + place * 104_729) ^ (place << 9) ^ (round << 3)) % num) as u32)
-            // Bytes of characters beyond ASCII, so that many are cut.
+            // Many bytes of characters beyond ASCII, so that many characters are incomplete.
             .map(|id| if id % 3 == 0 { 110 + id % 100 } else { id })
             .collect();
         for skip_special in [false, true] {
@@ -303,7 +303,7 @@ fn mutated_tokenizers_never_panic() {
     assert!(num_errors > 50, "mutations must hurt: {num_errors}");
 }
 
-/// A `tokenizer.json` of letters with this normaliser, pre-tokenizer and decoder in it.
+/// A `tokenizer.json` over letters with this normaliser, pre-tokenizer and decoder.
 fn letters(parts: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut model = json!({

@@ -29,7 +29,7 @@ pub enum ConversationForm {
     Spaces,
     /// Answers with a `<think>` block in front.
     Reasoning,
-    /// Answers to which a tool's result comes.
+    /// Answers that are followed by a tool's result.
     Tools,
 }
 
@@ -44,10 +44,10 @@ impl fmt::Display for ConversationForm {
     }
 }
 
-/// A message that a template renders otherwise once others follow it.
+/// A message that a template renders differently once others follow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The conversation in which it was seen.
+    /// The kind of conversation.
     pub probe: ConversationForm,
     /// Index of the message in it, from 0.
     pub message: usize,
@@ -131,7 +131,7 @@ struct Conversation {
     probe: ConversationForm,
     messages: Vec<Value>,
     words: Vec<String>,
-    /// Indices of the assistant's.
+    /// Indices of the assistant's messages.
     answers: Vec<usize>,
 }
 
@@ -162,7 +162,7 @@ impl Conversation {
         self.answers.contains(&index)
     }
 
-    /// The difference of two texts about a message.
+    /// The difference between two texts of a message.
     fn difference(&self, message: usize, transcript: &str, template: &str) -> Difference {
         let part = common_prefix(transcript, template);
         Difference {
@@ -204,7 +204,7 @@ impl TurnTemplate {
         let tail = self.after_placeholder(before, None, new, true)?;
         let word = plain.words[answer + 1].as_str();
         self.between = tail.split_once(word).map_or(String::new(), |(between, _)| between.to_owned());
-        // A conversation that ends in the assistant's message may end without its turn's end.
+        // The text at the end of a conversation may lack the end of the turn.
         let last = self.after_placeholder(before, None, &[], false).unwrap_or_default();
         self.turn_end = if !last.is_empty() && self.between.starts_with(&last) {
             last
@@ -242,7 +242,7 @@ impl TurnTemplate {
         Ok(())
     }
 
-    /// Compares the transcript of the first answers with the template's rendering.
+    /// Compares the transcript of the first answers with the template's rendering of them.
     fn compare(&self, conversation: &Conversation, num_answers: usize) -> Result<Vec<Difference>, Fault> {
         let Conversation { messages, words, answers, .. } = conversation;
         let mut transcript = self.rendered(&messages[..answers[0]])?;
@@ -262,7 +262,7 @@ impl TurnTemplate {
         let rendered = self.rendered(&messages[..end])?;
 
         let mut differences = Vec::new();
-        // Ends of the last word that both texts show.
+        // Positions after the last word that both texts contain.
         let (mut ours, mut theirs) = (0, 0);
         let mut previous = None;
         let mut pending = None;

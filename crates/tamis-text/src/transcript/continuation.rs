@@ -15,7 +15,7 @@ use super::{unrendered, untokenised};
 use crate::template::{ChatTemplate, to_json};
 use crate::tokenizer::Tokenizer;
 
-/// Words that are tried before the template itself is found to repeat them.
+/// Words to try before concluding that the template repeats the message.
 const NUM_TRIES: usize = 4;
 
 /// The text that a policy gets between two answers.
@@ -90,7 +90,7 @@ impl TurnTemplate {
         })
     }
 
-    /// All that follows the content of the assistant's message, the end of its turn included.
+    /// Everything after the content of the assistant's message, including the end of its turn.
     pub(super) fn tail(&self, messages: &[Value], new: &[Value]) -> Result<Tail, Fault> {
         let Some((last, before)) = messages.split_last().filter(|(last, _)| last["role"] == "assistant")
         else {
@@ -135,7 +135,7 @@ impl TurnTemplate {
         Some(Tail { text: format!("{end}{added}"), end: end.len() })
     }
 
-    /// Renders `before`, an assistant's message and `new`, and gives what follows the assistant's content.
+    /// Renders `before`, an assistant's message and `new`. Returns the text after the assistant's content.
     pub(super) fn after_placeholder(
         &self,
         before: &[Value],
@@ -205,7 +205,7 @@ pub(super) fn first_end(text: &str, end_texts: &[String]) -> Option<usize> {
     places.min().map(|(start, length)| start + length)
 }
 
-/// Length in bytes of the longest common beginning, at the edge of a character.
+/// Length in bytes of the longest common prefix, at a character boundary.
 pub(super) fn common_prefix(left: &str, right: &str) -> usize {
     let mut pairs = left.char_indices().zip(right.chars());
     pairs.find(|((_, left), right)| left != right).map_or(left.len().min(right.len()), |((at, _), _)| at)

@@ -15,7 +15,7 @@ struct Model {
     source: &'static str,
     begin: &'static str,
     ends: &'static [&'static str],
-    /// A call of the tool as the model writes it.
+    /// A tool call in the model's own form.
     call: &'static str,
 }
 
@@ -71,7 +71,7 @@ fn ids(text: &str) -> Vec<u32> {
     TOKENIZER.encode(text, false).unwrap()
 }
 
-/// Token by token, as no tokenizer would write it.
+/// Token by token, as no tokenizer would split it.
 fn odd_ids(text: &str) -> Vec<u32> {
     let mut buffer = [0; 4];
     text.chars().flat_map(|letter| ids(letter.encode_utf8(&mut buffer))).collect()
@@ -167,7 +167,7 @@ fn read_as_a_whole(model: &Model) {
     let answer = |text: &str| odd_ids(text).into_iter().chain([model.end_ids()[0]]).collect::<Vec<u32>>();
     let rounds = [
         (answer("Up, then é left."), assistant("Up, then é left."), vec![user("A wall. 墙")]),
-        // Cut short.
+        // Truncated.
         (odd_ids("Down"), assistant("Down"), vec![user("Free."), user("Go on.")]),
         (answer(""), assistant(""), vec![user("Again.")]),
     ];
@@ -323,12 +323,12 @@ fn an_answer_without_an_end_gets_one() {
     let whole = "<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(end(&ids("Up")), whole);
     assert_eq!(end(&[]), whole);
-    // Spelled in ordinary tokens, it ends nothing.
+    // Spelled in ordinary tokens, it does not end the turn.
     assert_eq!(end(&odd_ids("Up<|im_end|>")), whole);
     assert_eq!(end(&ids("Up<|im_end|>")), whole["<|im_end|>".len()..]);
     // Another end token replaces the template's.
     assert_eq!(end(&ids("Up<|endoftext|>")), whole["<|im_end|>".len()..]);
-    // One in the middle is not the last.
+    // An end token in the middle does not count.
     assert_eq!(end(&ids("<|im_end|>Up")), whole);
     let llama = |sampled: &[u32]| continuation(&HEADERS_WITH_TOOLS, &user("x"), sampled);
     assert_eq!(llama(&ids("Up")), format!("<|eot_id|>{}", llama(&ids("Up<|eom_id|>"))));
@@ -345,9 +345,9 @@ fn ends_that_are_ordinary_text() {
     );
     let end = |sampled: &[u32]| continuation(&model, &user("x"), sampled);
     assert_eq!(end(&ids("Up")), "[end]\n[user]x[end]\n[assistant]");
-    // A stop string that is the template's own end is not written twice.
+    // A stop string that is the template's own end of turn is not written twice.
     assert_eq!(end(&[ids("Up"), ids("[end]")].concat()), "\n[user]x[end]\n[assistant]");
-    // The end token is no part of this template: both stay.
+    // This end token is not part of the template: both stay.
     assert_eq!(end(&ids("Up<|endoftext|>")), "[end]\n[user]x[end]\n[assistant]");
     assert_eq!(model.check(&Map::new()).unwrap().turn_end(), "[end]\n");
     // An end that is only written if something follows.

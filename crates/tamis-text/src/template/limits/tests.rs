@@ -236,7 +236,7 @@ fn no_template_reads_or_sorts_for_ever() {
         again("strftime_now(s)"),
         again(&format!("'{}' in s", "b".repeat(400_000))),
         again(&format!("{{'a': 1}}['{}']", "b".repeat(400_000))),
-        // A name is looked up through every level that there is.
+        // A name is looked up through all levels.
         format!(
             "{}{{% for i in range(100000) %}}{}{{% endfor %}}{}",
             "{% with %}".repeat(60),
