@@ -98,7 +98,7 @@ impl fmt::Display for WholeStep {
             Self::BatchScale => "advantages are divided by the deviation of all rewards of the step",
             Self::BatchMean => "the baseline is the mean reward of all that the step trains on",
             Self::ShareWithoutSignal => {
-                "advantages are multiplied by the share of trajectories of the step that carry a gradient"
+                "advantages are multiplied by the share of trajectories of the step that have a gradient"
             }
             Self::SuccessRates => {
                 "advantages are weighted by how the success rates of all prompts of the step are spread, dropped ones too"

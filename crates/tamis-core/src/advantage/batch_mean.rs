@@ -12,10 +12,10 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = R_i - mean(R), the mean over all scored trajectories of the batch",
     source: "OpenRLHF 0.11 `flash_reinforce` (pull request 1339); Williams, REINFORCE, Machine Learning 8, 1992",
     degenerate: &[
-        "unscored trajectories are outside the mean and get 0",
-        "if all rewards of the batch are equal, or one is scored, every advantage is 0; a uniform group is \
+        "unscored trajectories are left out of the mean and get 0",
+        "if all rewards of the batch are equal, or only one is scored, every advantage is 0; a uniform group is \
             not 0 unless the batch is",
-        "groups of one are members of the batch like any other",
+        "groups of one are treated like any other",
     ],
     known_as: &[("OpenRLHF", "algo.advantage.estimator=flash_reinforce")],
     differences: &[],

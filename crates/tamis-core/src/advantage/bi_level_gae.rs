@@ -21,11 +21,11 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "with one turn it is `gae` with the whole reward at the last token",
         "without turn or token rewards the trajectory's reward belongs to its last turn",
-        "unscored trajectories are outside the statistics and get 0, as do their returns",
+        "unscored trajectories are left out of the statistics; they get 0, and so do their returns",
     ],
     known_as: &[("RAGEN", "algorithm.bi_level_gae=True with algorithm.high_level_gamma")],
     differences: &[
-        "RAGEN finds turns by rewards that are not 0, so that a turn with reward 0 vanishes into the next; \
+        "RAGEN finds turns by nonzero rewards, so that a turn with reward 0 is merged into the next; \
             here turns are runs of unmasked tokens, or given",
     ],
     ..Entry::REGISTERED

@@ -27,16 +27,16 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "with fewer than two prompts, or success rates that do not differ, nothing can be fitted: alpha = beta = 1, so A_i = R_i - p",
         "a uniform group gets exactly 0, and so do singletons, unscored members and groups with fewer than two scored members",
-        "a density so low that 1/f exceeds `max_weight` counts as that",
+        "if the density is so low that 1/f exceeds `max_weight`, the weight is `max_weight`",
         "several rewards: the mean of their advantages, each with its own alpha and beta; a component without an answer adds 0",
         "rewards outside `low` to `high` are refused",
     ],
     known_as: &[("BNPO's code", "recipe/bnpo (changyi7231/BNPO)")],
     differences: &[
         "the paper leaves the estimator of Var[p] open: `ddof: 0` keeps alpha and beta at 1 or above; BNPO's \
-            code takes `ddof: 1` and clamps (`at_least_one`)",
-        "BNPO's code takes p = 0 for a prompt with one sample, and NaN if success rates do not differ",
-        "TRL's `loss_type=bnpo` is another thing: a token mean over the local micro-batch",
+            code uses `ddof: 1` and clamps (`at_least_one`)",
+        "BNPO's code uses p = 0 for a prompt with one sample, and NaN if success rates do not differ",
+        "TRL's `loss_type=bnpo` is something else: a token mean over the local micro-batch",
     ],
     ..Entry::REGISTERED
 };

@@ -20,13 +20,13 @@ pub(super) const ENTRY: Entry = Entry {
     source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as \
         Beta(alpha, beta) estimated over the last N steps; no paper",
     degenerate: &[
-        "unscored trajectories are outside the counts and get 0; singletons are like any other",
-        "a uniform group is not 0: the baseline is not its own, and a filter that drops it drops signal",
+        "unscored trajectories are left out of the counts and get 0; singletons are treated like any other",
+        "a uniform group is not 0, because the baseline is not its own: a filter that drops it drops signal",
         "without any scored trajectory mu is 1/2; rewards outside `low` to `high` are refused",
     ],
     known_as: &[],
     differences: &[
-        "the source does not say how the parameters are estimated or whether mu is drawn: here they are the \
+        "the source leaves open how the parameters are estimated and whether mu is drawn: here they are the \
             conjugate counts, and mu is the mean",
         "BNPO's paper normalises by a fitted density of each prompt's own success rate: see `bnpo`",
     ],

@@ -20,19 +20,19 @@ pub(super) const ENTRY: Entry = Entry {
     source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, \
         and neither of the published algorithms of that abbreviation",
     degenerate: &[
-        "unscored members are outside and get 0; a completion without tokens keeps GRPO's advantage",
-        "a group of wrongs has signal here although its rewards are uniform: a filter that drops such groups drops what the method is for",
+        "unscored members are left out and get 0; a completion without tokens keeps GRPO's advantage",
+        "a group of wrongs has a signal although its rewards are uniform: a filter that drops such groups defeats the method",
         "a group of one is all right or all wrong",
     ],
     known_as: &[("26hzhang/verl", "algorithm.adv_estimator=cpo, +algorithm.gold_as_hint=True")],
     differences: &[
-        "the fork compares a list with a number, so that no group is ever found all right or all wrong; \
-            wrong completions then fall under the bound |A|/2, which is 0 if all are wrong. Here groups \
-            are told apart by their rewards, as the fork's text says",
-        "the fork moves advantages inside the micro-batch of every epoch, in place, so that a second epoch \
-            moves them again; here they are moved once per step",
-        "the fork's `tok_kl` falls through to its last branch and is moved by `naive` as well; here it is itself alone",
-        "the fork's sixteen other words for `wrap_method` are not here (`negonly_*`, `mi*`, `*_mi3`, \
+        "the fork compares a list with a number, so that it never detects a group as all right or all wrong; \
+            the bound |A|/2 then applies to wrong completions, and it is 0 if all are wrong. Here the \
+            rewards distinguish groups, as the fork's text describes",
+        "the fork changes advantages inside the micro-batch of every epoch, in place, so that a second epoch \
+            changes them again; here they are changed once per step",
+        "the fork's `tok_kl` falls through to its last branch and applies `naive` as well; here it applies only its own change",
+        "the fork's sixteen other values of `wrap_method` do not exist here (`negonly_*`, `mi*`, `*_mi3`, \
             `naive`, `noaccmask`): none of its published scripts names one, the `negonly_*` forms do nothing \
             to wrong completions there, and every unknown word is silently `naive`",
     ],

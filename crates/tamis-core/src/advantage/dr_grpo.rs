@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = R_i - mean(R) over the scored members of the group",
     source: "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
     degenerate: &[
-        "unscored members are outside the mean and get 0",
+        "unscored members are left out of the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
@@ -21,7 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("TRL", "scale_rewards=none"),
     ],
     differences: &[
-        "it is `grpo` with `scale: none`; the paper's other half, the constant divisor of the loss, is an \
+        "it is `grpo` with `scale: none`; the other half of the paper, the constant divisor of the loss, is an \
             aggregation (`preset: dr_grpo` sets both)",
     ],
     ..Entry::REGISTERED

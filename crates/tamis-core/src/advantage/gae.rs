@@ -17,8 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
         whitened; t counts unmasked tokens",
     source: "Schulman et al., High-dimensional continuous control using generalized advantage estimation, arXiv 1506.02438, eq. 16",
     degenerate: &[
-        "masked tokens are skipped as if they were not there: no value, no discount",
-        "unscored trajectories are outside the statistics and get 0, as do their returns",
+        "masked tokens are skipped: no value, no discount",
+        "unscored trajectories are left out of the statistics; they get 0, and so do their returns",
         "if all advantages of the batch are equal, or there is one token, every advantage is 0",
     ],
     known_as: &[

@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the \
-            group; unscored members are outside and get 0",
+            group; unscored members are left out and get 0",
         "if all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
         "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],

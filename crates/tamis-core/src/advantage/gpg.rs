@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
     source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
     degenerate: &[
-        "unscored members are outside the mean and both counts and get 0",
+        "unscored members are left out of the mean and of both counts, and get 0",
         "a uniform group (max == min) gets exactly 0; if all groups are uniform alpha is 1",
         "a group of one gets 0, or alpha times its raw reward with `singleton: raw`",
     ],

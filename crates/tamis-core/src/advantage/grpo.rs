@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = (R_i - mean(R)) / (std(R) + epsilon) over the scored members of the group",
     source: "Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2",
     degenerate: &[
-        "unscored members are outside the statistics and get 0",
+        "unscored members are left out of the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
         "with `statistics: turn` a member counts once for each of its turns, and at least once",
@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise \
             over epsilon can become an advantage; here it is zero",
         "verl keeps the raw reward of a singleton (`singleton: raw`), TRL gives 0; TRL's epsilon is 1e-4",
-        "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
+        "verl's vectorised form works in single precision and, before 0.9.1, used a variance of at least 1e-6",
     ],
     ..Entry::REGISTERED
 };

@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
     degenerate: &[
         "if two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 has no signal",
-        "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
+        "unscored members are left out and get 0; with fewer than two scored members of several all get 0",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[

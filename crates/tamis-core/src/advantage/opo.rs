@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
     source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
     degenerate: &[
-        "unscored members are outside the mean and get 0",
+        "unscored members are left out of the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "if no scored member has a token the plain mean is taken",
         "a group of one gets 0, or its raw reward with `singleton: raw`",

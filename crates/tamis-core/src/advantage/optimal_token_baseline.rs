@@ -24,9 +24,9 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "if all rewards to go at a position are equal every advantage is exactly 0 (with `epsilon: 0`), \
             if all weights are 0 the plain mean is taken",
-        "beyond the second longest trajectory of a group the longest has no one to be compared with: \
-            baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
-        "unscored trajectories are outside and get 0; with fewer than two scored members of several all get 0",
+        "beyond the second longest trajectory of a group the longest has nothing to compare with: \
+            the baseline is 0 there, or with `tail: kept` its own reward to go, so that the advantage is 0",
+        "unscored trajectories are left out and get 0; with fewer than two scored members of several all get 0",
         "a group of one gets 0, or its rewards to go with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=optimal_token_baseline")],

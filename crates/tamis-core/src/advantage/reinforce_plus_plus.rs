@@ -16,17 +16,17 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
     degenerate: &[
-        "unscored trajectories are outside the statistics and get 0",
+        "unscored trajectories are left out of the statistics and get 0",
         "if all returns of the batch are equal, or there is one token, every advantage is 0; a uniform \
             group is not 0 unless the batch is",
-        "singletons are members of the batch like any other",
+        "singletons are treated like any other",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=reinforce_plus_plus"),
         ("EasyR1", "algorithm.adv_estimator=reinforce_plus_plus"),
     ],
     differences: &[
-        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no \
+        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 passed no \
             return back over one, so that a reward after a tool call never reached the turns before it",
         "verl adds 1e-8 to the number of tokens and raises an error for a single one",
     ],

@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
         batch, each D as often as its tokens",
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
     degenerate: &[
-        "unscored members are outside both statistics and get 0",
+        "unscored members are left out of both statistics and get 0",
         "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only if lengths and rewards are unrelated",
         "if all D of the batch are equal, or there are fewer than two tokens, every advantage is 0",
         "a group of one has D = 0, or its raw reward with `singleton: raw`",

@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
     degenerate: &[
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
-        "a uniform group is 0 only if its greedy completion scores the same; a singleton is like any other",
+        "a uniform group is 0 only if its greedy completion scores the same; a singleton is treated like any other",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=remax"), ("EasyR1", "algorithm.adv_estimator=remax")],
     differences: &[

@@ -11,7 +11,7 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "A_i = R_i - mean(R_j, j != i) = n/(n - 1)·(R_i - mean(R)) over the n scored members of the group",
     source: "Ahmadian et al., Back to basics, arXiv 2402.14740, section 2.2; Kool et al., Buy 4 REINFORCE samples, 2019",
     degenerate: &[
-        "unscored members are nobody's other and get 0",
+        "unscored members are left out of the mean of the others and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],

@@ -9,14 +9,14 @@ use crate::fault::Fault;
 pub(super) const ENTRY: Entry = Entry {
     name: "first_fit",
     family: Family::Balancing,
-    meaning: "As few micro-batches as a simple rule finds, the longest sequence first, none over the limit of tokens.",
+    meaning: "Packs sequences into few micro-batches by a simple rule, the longest first, none over the token limit.",
     formula: "micro-batch of i = the first with L_i tokens left, otherwise a new one",
     source: "Johnson, Near-optimal bin packing algorithms, 1973; longest first needs at most 11/9 of the fewest + 6/9",
     defaults: &[],
-    degenerate: &["a sequence over the limit passes alone", "a limit of 0 is refused"],
+    degenerate: &["a sequence over the limit gets its own micro-batch", "a limit of 0 is refused"],
     known_as: &[],
     differences: &[
-        "verl and TRL have none; verl's dynamic batch size balances instead and lets a micro-batch be as full as it comes",
+        "verl and TRL have no such rule; verl's dynamic batch size balances instead, and a micro-batch may exceed the limit",
     ],
 };
 

@@ -11,14 +11,14 @@ use crate::fault::Fault;
 pub(super) const ENTRY: Entry = Entry {
     name: "karmarkar_karp",
     family: Family::Balancing,
-    meaning: "Parts of nearly equal cost by the largest differencing method, of equal size or free.",
+    meaning: "Divides sequences into parts of nearly equal cost by the largest differencing method, of equal or free size.",
     formula: "a solution is k parts; of all solutions the two of largest max - min are merged, the i-th \
         heaviest part of one with the i-th lightest of the other",
     source: "Karmarkar and Karp, The differencing method of set partitioning, UCB/CSD 82/113, 1982; k parts: Korf, IJCAI 2009",
     defaults: &[],
     degenerate: &[
         "fewer sequences than parts are refused, and so are numbers that cannot be divided into equal sizes",
-        "equal costs are told apart by size and index, so that the result is one",
+        "size and index decide between equal costs, so that the result is unique",
     ],
     known_as: &[("verl", "get_seqlen_balanced_partitions")],
     differences: &["the same parts as verl's, indices ascending within each"],

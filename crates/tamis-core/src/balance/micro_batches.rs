@@ -8,7 +8,7 @@ use crate::fault::Fault;
 pub(super) const ENTRY: Entry = Entry {
     name: "micro_batches",
     family: Family::Balancing,
-    meaning: "Micro-batches of nearly equal numbers of tokens, none over the limit.",
+    meaning: "Divides sequences into micro-batches of nearly equal numbers of tokens, none over the limit.",
     formula: "Karmarkar-Karp over max(least, ceil(tokens / limit)) parts, one more as long as a part is over the limit",
     source: "verl rearrange_micro_batches (use_dynamic_bsz)",
     defaults: &[],
@@ -18,9 +18,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "actor.use_dynamic_bsz, ppo_max_token_len_per_gpu")],
     differences: &[
-        "verl balances 24576·L + L², the cost of a model of 7 billion parameters, and may put light ones at \
-            both ends; here tokens count, heaviest first",
-        "ranks agree on the number of parts through `least`; verl takes the maximum over ranks by an all-reduce",
+        "verl balances 24576·L + L², the cost of a model of 7 billion parameters, and may put light parts at \
+            both ends; here the cost is the number of tokens, and the heaviest part is first",
+        "ranks agree on the number of parts through `least`; verl computes the maximum over ranks by an all-reduce",
     ],
 };
 

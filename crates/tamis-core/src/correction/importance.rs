@@ -18,7 +18,7 @@ const KNOWN: &[(&str, &str)] = &[
 pub(super) const TOKEN: Entry = Entry {
     name: "token_is",
     family: Family::Correction,
-    meaning: "Each token is weighted by how much likelier the policy finds it than the sampler did, up to a bound.",
+    meaning: "Weights each token by the ratio of its probability under the policy to that under the sampler, up to a bound.",
     formula: "w_t = clamp(exp(d_t), min, max), d = old - behaviour",
     source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework \
         secretly brings you off-policy RL training, 2025",
@@ -35,15 +35,15 @@ pub(super) const TOKEN: Entry = Entry {
     ],
     known_as: KNOWN,
     differences: &[
-        "verl clamps the log-ratio to 20 in size first (`log_ratio_limit: 20`), TRL does not (`log_ratio_limit: null`)",
-        "TRL reports metrics of the clipped weight only; here the raw ones stand beside them (`rollout_corr/rollout_is_raw_*`)",
+        "verl first clamps the log-ratio to ±20 (`log_ratio_limit: 20`), TRL does not (`log_ratio_limit: null`)",
+        "TRL reports metrics of the clipped weight only; tamis also reports those of the raw weight (`rollout_corr/rollout_is_raw_*`)",
     ],
 };
 
 pub(super) const SEQUENCE: Entry = Entry {
     name: "sequence_is",
     family: Family::Correction,
-    meaning: "Each trajectory is weighted by how much likelier the policy finds it than the sampler did, up to a bound.",
+    meaning: "Weights each trajectory by the ratio of its probability under the policy to that under the sampler, up to a bound.",
     formula: "w_i = clamp(exp(Σ_t d_t), min, max), the same for each of its tokens",
     source: "as token_is; unbiased for the trajectory if no bound applies",
     defaults: &[
@@ -72,7 +72,7 @@ pub(super) const ICEPOP: Entry = Entry {
         "objective.correction.weights.max",
     ],
     degenerate: &[
-        "a token of weight 0 still counts in the loss's denominator; to take it out, reject it instead",
+        "a token of weight 0 still counts in the loss's denominator; to leave it out, reject it instead",
     ],
     known_as: &[
         ("verl", "rollout_is_threshold=\"0.5_5.0\""),
@@ -88,7 +88,7 @@ pub(super) const BATCH_NORMALIZE: Entry = Entry {
     formula: "w / mean(w), the mean over unmasked tokens, or over trajectories if they have the weights; after bounds",
     source: "self-normalised importance sampling; verl rollout_is_batch_normalize",
     defaults: &["objective.correction.weights.batch_normalize"],
-    degenerate: &["a mean of 0 or one that is not finite divides nothing"],
+    degenerate: &["if the mean is 0 or not finite, weights are not divided"],
     known_as: &[("verl", "algorithm.rollout_correction.rollout_is_batch_normalize")],
     differences: &["the mean is of the whole optimizer batch over all micro-batches"],
 };

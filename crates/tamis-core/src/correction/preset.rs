@@ -9,9 +9,9 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "correction_presets",
     family: Family::Correction,
-    meaning: "Corrections by name: disabled, decoupled_* (weights and rejection beside the loss's own ratio), bypass_*, trl.",
-    formula: "each name says what it sets: token_is and seq_is weights up to 2, geo_rs seq_mean_k1 within \
-        0.1 %, k3_rs seq_mean_k3 up to 0.01",
+    meaning: "Corrections by name: disabled, decoupled_* (weights and rejection in addition to the loss's own ratio), bypass_*, trl.",
+    formula: "token_is and seq_is set weights up to 2, geo_rs a bound of seq_mean_k1 within \
+        0.1 %, k3_rs one of seq_mean_k3 up to 0.01",
     source: "verl RolloutCorrectionConfig; TRL GRPOConfig",
     defaults: &[],
     degenerate: &[],
@@ -20,20 +20,20 @@ pub(super) const ENTRY: Entry = Entry {
         ("TRL", "vllm_importance_sampling_correction"),
     ],
     differences: &[
-        "geo_rs bounds the geometric mean of the ratio to [0.999, 1.001], so that most trajectories of a \
-            sampler in another precision go; watch `rollout_corr/rollout_rs_seq_masked_fraction`",
+        "geo_rs bounds the geometric mean of the ratio to [0.999, 1.001], which rejects most trajectories of a \
+            sampler in another precision; watch `rollout_corr/rollout_rs_seq_masked_fraction`",
     ],
 };
 
 pub(super) const BYPASS: Entry = Entry {
     name: "bypass",
     family: Family::Correction,
-    meaning: "The sampler's log-probabilities stand for the old ones, which saves a forward pass.",
+    meaning: "Uses the sampler's log-probabilities as the old ones, which saves a forward pass.",
     formula: "old = behaviour; `bypass_clip`: the clipped loss without weights; `bypass_reinforce`: \
         -w·A·logprob, w of the policy being trained",
     source: "verl algorithm.rollout_correction.bypass_mode, loss_type=ppo_clip|reinforce",
     defaults: &[],
-    degenerate: &["with everything rejected the loss is 0, in verl NaN"],
+    degenerate: &["if everything is rejected the loss is 0 (NaN in verl)"],
     known_as: &[("verl", "rollout_correction.bypass_mode=True")],
     differences: &["an unknown behaviour log-probability has ratio 1"],
 };

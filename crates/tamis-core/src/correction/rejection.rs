@@ -11,7 +11,7 @@ use crate::objective::Real;
 pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,
-    meaning: "Tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask.",
+    meaning: "Leaves tokens or whole trajectories out of the loss if their divergence from the sampler is out of bounds.",
     formula: "kept if min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d, \
         tv = |p - q|, binary_kl = q·ln(q/p) + (1 - q)·ln((1 - q)/(1 - p)) with p = exp(old), q = \
         exp(behaviour); of a trajectory: their sum, mean or maximum",
@@ -21,7 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "an unknown behaviour log-probability counts as d = 0",
         "a trajectory without unmasked tokens is neither judged nor counted",
-        "everything may be rejected; loss and gradient are 0 then",
+        "everything may be rejected; loss and gradient are then 0",
     ],
     known_as: &[
         ("verl", "algorithm.rollout_correction.rollout_rs, rollout_rs_threshold"),

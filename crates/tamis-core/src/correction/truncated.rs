@@ -7,20 +7,20 @@ use crate::ragged::{Ragged, check_length};
 pub(super) const ENTRY: Entry = Entry {
     name: "truncated",
     family: Family::Mask,
-    meaning: "Completions that the response limit cut off leave the loss; their reward still counts in their group's advantage.",
+    meaning: "Leaves completions that the response limit truncated out of the loss; their reward still counts in the group's advantage.",
     formula: "m_t = 0 for every token of a trajectory whose finish reason is the length",
     source: "overlong filtering: DAPO, arXiv 2503.14476, section 3.4",
     defaults: &["objective.masks.truncated"],
     degenerate: &[
         "a batch of truncated completions has loss and gradient 0",
-        "an empty completion is not truncated; TRL raises there",
+        "an empty completion is not truncated; TRL raises an error",
     ],
     known_as: &[("TRL", "mask_truncated_completions")],
     differences: &[
         "TRL looks for an end or padding token at the end of the ids, so that a completion ended by a stop \
             string counts as truncated; here the finish reason decides, and `ends_with` is for ids without \
             one",
-        "TRL takes the masked tokens out of the denominator too, and so does this",
+        "TRL leaves the masked tokens out of the denominator too, and so does tamis",
     ],
 };
 

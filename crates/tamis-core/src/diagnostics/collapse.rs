@@ -10,26 +10,26 @@ pub(super) const DIVERSITY: Entry = Entry {
     family: Family::Diagnostic,
     meaning: "Number of different completions or answers in a group, their entropy, and how much they depend on the prompt.",
     formula: "distinct / members; H(Z|X) = mean over groups of -Σ p ln p; H(Z) the same over the batch; \
-        I(X;Z) = H(Z) - H(Z|X), all of counted frequencies",
+        I(X;Z) = H(Z) - H(Z|X), all from counted frequencies",
     source: "plug-in estimate of the template-collapse measures of RAGEN-2 (mutual information of prompt and \
         reasoning), which score every completion under every prompt instead",
     defaults: &[],
     degenerate: &[
         "members without an answer are left out; groups with fewer than two are not counted in the distinct share",
-        "of nothing everything is NaN",
-        "frequencies of n draws miss what they did not draw: entropies are biased down, and I is at most ln P",
+        "without completions everything is NaN",
+        "frequencies of n draws miss rare values: entropies are biased downwards, and I is at most ln P",
     ],
     known_as: &[("RAGEN", "collapse/* (by a model)")],
     differences: &[
-        "RAGEN needs a forward pass for every pair of prompt and completion; this counts equal strings, and \
-            so sees collapse onto equal answers, not onto similar ones",
+        "RAGEN needs a forward pass for every pair of prompt and completion; tamis counts equal strings, and \
+            so detects a collapse to equal answers, but not to similar ones",
     ],
 };
 
 pub(super) const VARIANCE: Entry = Entry {
     name: "variance_shares",
     family: Family::Diagnostic,
-    meaning: "Variance of rewards within groups, which trains, against that between groups, which does not.",
+    meaning: "Variance of rewards within groups, which trains, compared with that between groups, which does not.",
     formula: "within = mean over groups of the population variance, between = population variance of group \
         means; share = within / (within + between)",
     source: "analysis of variance; std(s)/mean(s) of group deviations: RAGEN-2, table 8",

@@ -8,13 +8,13 @@ use crate::ragged::Ragged;
 pub(super) const ENTRY: Entry = Entry {
     name: "pass_rates",
     family: Family::Diagnostic,
-    meaning: "Number of groups that fail altogether, pass altogether, and lie in equal intervals between.",
+    meaning: "Number of groups in which no member passes, in which all pass, and in equal intervals of the pass rate between.",
     formula: "group with c of n scored members above the threshold: none if c = 0, all if c = n, otherwise interval floor(c·bins / n)",
     source: "what dynamic sampling keeps: DAPO, arXiv 2503.14476, eq. 11",
     defaults: &[],
     degenerate: &[
-        "groups with fewer than two scored members are counted apart: they can neither differ nor be compared",
-        "no intervals: everything between is one",
+        "groups with fewer than two scored members are counted separately: they have nothing to compare",
+        "without intervals all groups between form one",
     ],
     known_as: &[],
     differences: &[],

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 pub(super) const ENTRY: Entry = Entry {
     name: "variance_buckets",
     family: Family::Diagnostic,
-    meaning: "Groups sorted into buckets by the deviation of their rewards, and the gradient norm of each bucket.",
+    meaning: "Sorts groups into buckets by the deviation of their rewards, and gives the gradient norm of each bucket.",
     formula: "by quantile: equal numbers of groups, ascending, the remainder in the last; by edges: [e_i, e_(i+1)), open at the end",
     source: "RAGEN gradient_analysis",
     defaults: &["train.gradient_analysis.buckets"],
@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
     known_as: &[("RAGEN", "gradient_analysis_num_buckets, gradient_analysis_bucket_mode=quantile|fixed_rv")],
     differences: &[
         "`train.gradient_analysis` runs a backward pass for each bucket and term of the loss, as RAGEN does",
-        "RAGEN can measure a batch of its own (128 prompts of 16) and end the run after it; here it is the filtered batch of the step",
+        "RAGEN can measure a separate batch (128 prompts of 16) and end the run after it; here it is the filtered batch of the step",
     ],
 };
 

@@ -6,18 +6,18 @@ use crate::ragged::Ragged;
 pub(super) const ENTRY: Entry = Entry {
     name: "zero_advantage",
     family: Family::Diagnostic,
-    meaning: "Share of tokens, trajectories and groups whose advantage is exactly 0: computed for nothing, \
+    meaning: "Share of tokens, trajectories and groups whose advantage is exactly 0: computed in vain, \
         and still in the loss's denominator.",
     formula: "Σ m_t [A_t = 0] / Σ m_t",
     source: "what a token-mean loss is diluted by; DAPO, arXiv 2503.14476, section 3.2",
     defaults: &[],
     degenerate: &[
         "fully masked trajectories and groups are not counted",
-        "shares of nothing are NaN",
-        "-0 is 0; NaN is not",
+        "shares without tokens are NaN",
+        "-0 counts as 0; NaN does not",
     ],
     known_as: &[("TRL", "frac_reward_zero_std, by groups")],
-    differences: &["exact zeros; TRL asks whether a deviation in floating point is close to 0"],
+    differences: &["counts exact zeros; TRL tests whether a deviation in floating point is close to 0"],
 };
 
 /// Counts of a batch.

@@ -13,9 +13,9 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "steps in a row without a kept group >= patience",
     source: "RAGEN, rollout_filter_empty_stop_steps (2026-03-07)",
     defaults: &["train.early_stop.empty_steps.patience"],
-    degenerate: &["a trained step, of however few groups, begins the count anew"],
+    degenerate: &["a trained step resets the count, however few groups it has"],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_empty_stop_steps")],
-    differences: &["RAGEN counts a skipped step as a step; here it is tried again under the same number"],
+    differences: &["RAGEN counts a skipped step as a step; here it is retried under the same number"],
 };
 
 settings! {

@@ -14,8 +14,8 @@ pub(super) const ENTRY: Entry = Entry {
     source: "RAGEN, validation early stop (2026-01-24)",
     defaults: &["train.early_stop.low_success.floor", "train.early_stop.low_success.patience"],
     degenerate: &[
-        "a validation without a success rate neither counts nor breaks the row",
-        "the comparison is strict: success at the floor breaks the row",
+        "a validation without a success rate neither counts nor resets the count",
+        "the comparison is strict: success at the floor resets the count",
     ],
     known_as: &[("RAGEN", "early_stopped/low_validation_success")],
     differences: &["RAGEN does not save the count in checkpoints"],

@@ -22,16 +22,16 @@ pub(super) const ENTRY: Entry = Entry {
         "train.early_stop.reward_collapse.share",
     ],
     degenerate: &[
-        "no stop before the baseline stands and the window is full",
-        "a baseline of 0 never fires, nothing being below it; `empty_steps` is for runs that never had signal",
-        "a round without a scored group is not an attempt: it enters neither window nor baseline",
+        "no stop before the baseline is complete and the window is full",
+        "a baseline of 0 never fires, because nothing is below it; `empty_steps` is for runs that never had a signal",
+        "a round without a scored group is not an attempt: it counts in neither window nor baseline",
         "the comparison is strict; the reward's scale and the deviation's ddof do not matter for groups of one size",
     ],
     known_as: &[
         ("RAGEN", "train/early_stopped (form: attempts)"),
         ("RAGEN", "early_stopped/reward_variance_collapse (form: steps)"),
     ],
-    differences: &["RAGEN does not save the baseline in checkpoints and measures it anew after a resume"],
+    differences: &["RAGEN does not save the baseline in checkpoints and measures it again after a resume"],
 };
 
 choice! {

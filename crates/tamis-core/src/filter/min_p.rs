@@ -9,12 +9,12 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "min_p",
     family: Family::Filter,
-    formula: "score >= p * max(score); preferring the smallest, score <= min(score) / p",
+    formula: "score >= p * max(score); with the smallest preferred, score <= min(score) / p",
     source: "RAGEN, rollout_filter_strategy min_p",
     degenerate: &[
-        "scale: no positive factor on the scores matters; a shift of means and sums does",
+        "scale: a positive factor on the scores does not matter; a shift of means and sums does",
         "the best group is always kept, if any competes; if the best deviation is 0 all are kept, unless `include_zero: false`",
-        "a best score below 0 is stretched the other way, to max / p and min * p, so that the best is within its own bound",
+        "for a best score below 0 the bound is max / p or min * p, so that the best is within its own bound",
         "unscored groups never compete",
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=min_p")],

@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
-        "a band narrower than a group keeps the one group at its start; nothing competes: none",
+        "a band narrower than a group keeps the one group at its start; if nothing competes, none is kept",
         "halves are rounded to the even rank; bands that share a bound share no group",
         "groups of equal score are ranked in dispatch order; unscored groups never compete",
     ],

@@ -16,8 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     source: "RAGEN, rollout_filter_strategy top_k (a count; since 2026-01-25 a fraction, the count being top_k_abs)",
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
-        "fewer groups compete than k: all of them are kept, which may be none",
-        "a fraction is of all groups of the round, whether they compete or not, and at least one group",
+        "if fewer than k groups compete, all of them are kept, which may be none",
+        "a fraction counts all groups of the round, whether they compete or not, and is at least one group",
         "groups of equal score are taken in dispatch order; unscored groups never compete",
     ],
     known_as: &[

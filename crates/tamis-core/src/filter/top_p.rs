@@ -19,9 +19,9 @@ pub(super) const ENTRY: Entry = Entry {
             `variance` do not, apart from `slack`",
         "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none if \
             no score is positive or p times the mass is at most `slack`",
-        "p: 1 keeps every group that competes, so that with `include_zero: false` it drops the uniform groups and nothing else",
+        "p: 1 keeps every group that competes, so that with `include_zero: false` it drops only the uniform groups",
         "groups of equal score are taken in dispatch order; unscored groups never compete and count for nothing",
-        "judging what was kept once more may drop more of it, except with p: 1",
+        "judging the kept groups again may drop more of them, except with p: 1",
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=top_p")],
     differences: &[

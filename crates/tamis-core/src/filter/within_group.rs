@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
         "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, \
-            and lie outside the group's advantage statistics and the loss; they count as left out \
+            and are left out of the group's advantage statistics and the loss; they count as left out \
             (`unchosen`), not as trained",
         "with k members scored or fewer, all scored members are chosen; a uniform group keeps its first k, \
             or is dropped with `include_zero: false`",
@@ -22,8 +22,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=within_group")],
     differences: &[
-        "RAGEN takes the chosen trajectories out of the batch; here the loss's denominators leave the others out, which comes to the same",
-        "RAGEN may choose a single member, which has nothing to be compared with; here at least two",
+        "RAGEN removes the other trajectories from the batch; here the loss's denominators leave them out, which has the same effect",
+        "RAGEN may choose a single member, which has nothing to compare with; here it is at least two",
     ],
     ..Entry::REGISTERED
 };

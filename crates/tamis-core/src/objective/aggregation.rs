@@ -41,7 +41,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
                 ("TRL", "loss_type=dapo|cispo|vespo (all ranks), bnpo (one micro-batch)"),
             ],
             &[
-                "TRL's dapo divides by the tokens of the whole generation batch, truncated completions left out",
+                "TRL's dapo divides by the tokens of the whole generation batch, without truncated completions",
             ],
         ),
         entry(
@@ -75,7 +75,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
             "(1/P) sum_g (sum_{i in g} sum_t m l) / (sum_{i in g} |o_i|)",
             "Yu et al., DAPO, arXiv 2503.14476, eq. 8",
             &[],
-            &["DAPO as its paper writes it; its code takes `token-mean`"],
+            &["DAPO as in its paper; its code uses `token-mean`"],
         ),
         entry(
             "group-seq-mean",

@@ -19,13 +19,13 @@ pub(super) const ENTRIES: [Entry; 2] = [
         degenerate: &["nothing to train on: 0"],
         known_as: &[("verl", "actor.entropy_coeff"), ("TRL", "entropy_coef")],
         differences: &[
-            "TRL takes the token mean of the micro-batch whatever the loss does (`aggregation: token-mean`)",
+            "TRL uses the token mean of the micro-batch whatever the loss uses (`aggregation: token-mean`)",
         ],
     },
     Entry {
         name: "adaptive_entropy",
         family: Family::Entropy,
-        meaning: "Moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it.",
+        meaning: "Adapts the coefficient of the entropy bonus to a target entropy; the bonus applies only while entropy is at or below it.",
         formula: "after each optimizer batch coef += delta if H <= target, otherwise -= delta, within [min, max]; \
             used: coef if the last H <= target, otherwise 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
@@ -35,9 +35,12 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "objective.entropy.adaptive.delta",
             "objective.entropy.adaptive.target",
         ],
-        degenerate: &["a batch with nothing to train on leaves the state alone", "the first batch pays"],
+        degenerate: &[
+            "a batch with nothing to train on does not change the state",
+            "the first batch has the bonus",
+        ],
         known_as: &[("TRL", "use_adaptive_entropy with entropy_coef_min, _max, _delta, entropy_target")],
-        differences: &["the entropy is that of the optimizer batch over all ranks, as TRL's window is"],
+        differences: &["the entropy is that of the optimizer batch over all ranks, like TRL's window"],
     },
 ];
 

@@ -60,7 +60,7 @@ pub(super) const ENTRIES: [Entry; 4] = {
             "k3",
             "exp(-d) - 1 + d",
             &[("verl", "low_var_kl|k3"), ("TRL", "beta; use_bias_correction_kl for `bias_corrected`")],
-            &["a run holds the value at 10 with derivative 0 beyond, as verl does; TRL does not"],
+            &["a run bounds the value at 10 with derivative 0 beyond, as verl does; TRL does not"],
         ),
     ]
 };

@@ -9,7 +9,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "top_entropy",
         family: Family::Mask,
-        meaning: "Only the tokens of highest entropy carry the policy loss.",
+        meaning: "Only the tokens of highest entropy have a policy loss.",
         formula: "keep t if H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
         source: "Wang et al., Beyond the 80/20 rule, arXiv 2506.01939, eq. 5",
         defaults: &["objective.masks.top_entropy"],
@@ -19,14 +19,14 @@ pub(super) const ENTRIES: [Entry; 2] = [
         ],
         known_as: &[("TRL", "top_entropy_quantile")],
         differences: &[
-            "TRL takes the quantile of each micro-batch over all ranks; here it is that of the whole optimizer batch",
+            "TRL uses the quantile of each micro-batch over all ranks; here it is that of the whole optimizer batch",
             "denominators, KL and the entropy bonus keep all tokens; TRL's entropy bonus is a mean over the kept ones",
         ],
     },
     Entry {
         name: "off_policy",
         family: Family::Mask,
-        meaning: "Trajectories that the policy has left behind do not push down.",
+        meaning: "Tokens with negative advantage have no policy loss in trajectories from which the policy has moved too far.",
         formula: "policy loss 0 if A < 0 and mean_t(behaviour - logprob) > threshold; `old` replaces a missing `behaviour`",
         source: "DeepSeek-AI, DeepSeek-V3.2, arXiv 2512.02556, eq. 9",
         defaults: &["objective.masks.off_policy"],

@@ -245,7 +245,7 @@ mod tests {
         let seen = large.keep_rate().unwrap();
         assert!((predicted - seen).abs() < 0.02, "{predicted} {seen}");
         assert!((keep_probability(small.pass_rate().unwrap(), 16) - seen).abs() > 0.15);
-        // And at its own size the fit gives back what was seen.
+        // At its own size the fit gives back the observed value.
         assert!((fit.keep_probability(4) - small.keep_rate().unwrap()).abs() < 0.02);
     }
 

@@ -187,7 +187,7 @@ macro_rules! settings {
             fn shape() -> $crate::setting::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
                 use $crate::setting::Check::*;
-                // Made once: a default is written by what it serialises as.
+                // Built once: the text of a default is its serialised form.
                 static SHAPE: std::sync::OnceLock<$crate::setting::Shape> = std::sync::OnceLock::new();
                 let shape = SHAPE.get_or_init(|| {
                     let doc = concat!($($doc, "\n"),*);

@@ -240,7 +240,7 @@ pub fn default_of<T: Described>(value: &T, written: &str) -> String {
             let is_number = written.parse::<f64>().ok() == number.as_f64();
             if is_number { written } else { json_text(&number.into()) }
         }
-        // If nothing is in it, its shape is not asked for, which may hold this very type.
+        // An empty section does not ask for its shape, which may contain this very type.
         serde_json::Value::Object(keys) if !keys.is_empty() => json_text(&changed(keys, &T::shape())),
         json => json_text(&json),
     }

@@ -16,8 +16,8 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.actor.filter_loss_scaling")],
     differences: &[
-        "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; \
-            losses that choose tokens by advantage see them unscaled here",
+        "RAGEN multiplies the advantages, which is the same for losses that have them as a factor; \
+            here, losses that choose tokens by advantage use unscaled ones",
     ],
     ..Entry::REGISTERED
 };

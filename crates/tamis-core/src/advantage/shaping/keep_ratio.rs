@@ -13,13 +13,13 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none if ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-10), algorithm.keep_neg_ratio",
     degenerate: &[
-        "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
-        "equally bad ones are chosen by a keyed draw",
+        "other trajectories get advantage 0 and are left out of the loss, including entropy and KL; trajectories of advantage 0 stay",
+        "a keyed draw decides between equally bad ones",
     ],
     known_as: &[("EasyR1-Brian", "algorithm.keep_neg_ratio")],
     differences: &[
-        "the fork takes equally bad ones in the order of its sort, truncates ratio·n in floating point, and \
-            does so for GRPO alone; its `compute_new_adv`, which normalises what is kept again, is not here",
+        "the fork chooses equally bad ones in the order of its sort, truncates ratio·n in floating point, and \
+            does so only for GRPO; its `compute_new_adv`, which normalises the kept ones again, does not exist here",
     ],
     ..Entry::REGISTERED
 };
@@ -31,8 +31,8 @@ pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none if ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-11), algorithm.keep_pos_ratio",
     degenerate: &[
-        "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
-        "equally good ones are chosen by a keyed draw",
+        "other trajectories get advantage 0 and are left out of the loss, including entropy and KL; trajectories of advantage 0 stay",
+        "a keyed draw decides between equally good ones",
     ],
     known_as: &[("EasyR1-Brian", "algorithm.keep_pos_ratio")],
     differences: &["as `keep_neg_ratio`"],

@@ -13,11 +13,11 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     formula: "A = A·mean(L)/L, L the tokens trained on",
     source: "RAGEN grpo_advantage_length_weight",
     degenerate: &[
-        "trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage",
+        "trajectories without a token to train on, and unscored ones, are left out of the mean and keep their advantage",
     ],
     known_as: &[("RAGEN", "grpo_advantage_length_weight=True")],
     differences: &[
-        "RAGEN adds 1e-6 to each length, counts unscored trajectories in the mean, and weighs so with the estimator grpo alone",
+        "RAGEN adds 1e-6 to each length, counts unscored trajectories in the mean, and applies the weights only with the estimator grpo",
     ],
     ..Entry::REGISTERED
 };

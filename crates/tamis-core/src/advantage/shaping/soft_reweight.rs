@@ -16,7 +16,9 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
         "groups with fewer than ddof + 1 scored members have weight 0, and so has every group if none has a deviation",
     ],
     known_as: &[("RAGEN", "algorithm.soft_advantage_reweight=True")],
-    differences: &["RAGEN's weight of a group of one is NaN; it weighs so with the estimator grpo alone"],
+    differences: &[
+        "RAGEN gives a group of one the weight NaN, and applies the weights only with the estimator grpo",
+    ],
     ..Entry::REGISTERED
 };
 

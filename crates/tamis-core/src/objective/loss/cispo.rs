@@ -11,13 +11,13 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::PolicyLoss,
     formula: "l = -sg(clamp(r, bound))·A·logprob",
     source: "MiniMax, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5",
-    degenerate: &["the value of the loss means nothing, only its gradient does"],
+    degenerate: &["only the gradient of the loss has a meaning, not its value"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=cispo with clip_ratio_low, clip_ratio_high (bound relative)"),
         ("TRL", "loss_type=cispo with epsilon_high (bound absolute)"),
     ],
     differences: &[
-        "verl reads the bound relative to 1 on both sides, TRL as the largest ratio itself; TRL's default of \
+        "verl reads the bound relative to 1 on both sides, TRL reads it as the largest ratio; TRL's default of \
             0.2 multiplies every token by at most 0.2",
     ],
     ..Entry::REGISTERED

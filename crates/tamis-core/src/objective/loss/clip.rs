@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("TRL", "loss_type=grpo|bnpo|dr_grpo|dapo with epsilon, epsilon_high, delta"),
     ],
     differences: &[
-        "verl's dual clip is 3 unless set, and 10 in its DAPO recipe; the papers of PPO and GRPO have none",
+        "verl's dual clip is 3 by default, and 10 in its DAPO recipe; the papers of PPO and GRPO have none",
     ],
     ..Entry::REGISTERED
 };

@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
         < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
     degenerate: &[
-        "without a candidate no token is taken out",
+        "without a candidate no token is left out",
         "a batch of equal advantages has no candidate for cov_low >= 0",
     ],
     known_as: &[(
@@ -27,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
         "actor.policy_loss.loss_mode=clip_cov with clip_cov_ratio, clip_cov_lb, clip_cov_ub",
     )],
     differences: &[
-        "means, candidates and draw are those of the whole optimizer batch; verl takes every micro-batch by \
+        "means, candidates and draw are those of the whole optimizer batch; verl handles every micro-batch by \
             itself, so that its selection depends on the cut",
         "the draw is keyed; verl's is torch.randperm without a seed",
         "no dual clip, as in verl",

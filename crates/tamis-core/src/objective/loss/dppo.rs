@@ -19,7 +19,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "actor.policy_loss.loss_mode=dppo_tv with clip_ratio_low, clip_ratio_high, clip_ratio_c",
         )],
         differences: &[
-            "0.2 is verl's default bound; verl's example (examples/dppo_trainer) takes 0.15, \
+            "0.2 is verl's default bound; verl's example (examples/dppo_trainer) uses 0.15, \
                 measured from the policy that sampled (bypass)",
             "verl's code defaults to a cap of 20, its configuration to 3",
         ],
@@ -37,7 +37,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "actor.policy_loss.loss_mode=dppo_kl with clip_ratio_low, clip_ratio_high, clip_ratio_c",
         )],
         differences: &[
-            "0.2 is verl's default bound; verl's example (examples/dppo_trainer) takes 0.05",
+            "0.2 is verl's default bound; verl's example (examples/dppo_trainer) uses 0.05",
             "1e-8 is added to both complements inside the logarithm, as in verl, so that certain tokens are defined",
         ],
         ..Entry::REGISTERED

@@ -99,7 +99,7 @@ pub enum OwnMetric {
     HighShare(&'static str),
 }
 
-/// Plus and minus a limit, where there is one.
+/// Plus and minus a limit, if there is one.
 pub(super) fn limits(log_ratio_limit: Option<f64>) -> (f64, f64) {
     log_ratio_limit.map_or(UNLIMITED, |limit| (-limit, limit))
 }

@@ -24,7 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "bounds are in log space: 0.4 allows ratios from 0.67 to 1.49",
         "verl adds 1e-8 to lengths and 1e-10 to weights (`length_epsilon: 1e-8`, `weight_epsilon: 1e-10`) \
-            and takes the mean over all trajectories whatever the aggregation; here that is \
+            and uses the mean over all trajectories whatever the aggregation; here that is \
             seq-mean-token-mean",
     ],
     ..Entry::REGISTERED

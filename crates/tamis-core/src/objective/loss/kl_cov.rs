@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &["equal covariances: the first in batch order", "at d = 0 the penalty has derivative 0"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=kl_cov with kl_cov_ratio, ppo_kl_coef")],
     differences: &[
-        "the largest are those of the whole optimizer batch; verl takes every micro-batch by itself",
+        "the largest are those of the whole optimizer batch; verl handles every micro-batch by itself",
         "verl's configuration sets coef 0.1, its recipe 1",
         "verl logs the mean of |d| as actor/ppo_kl; here that is actor/ppo_kl_abs and actor/ppo_kl stays the mean of -d",
     ],

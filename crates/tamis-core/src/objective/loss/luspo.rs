@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "here it is `clip` with importance `sequence` under `seq-mean-token-sum`, which is the same number: \
             a token sum of a constant is length times it",
-        "other aggregations are refused, because they divide the length out again",
+        "other aggregations are refused, because they would divide by the length again",
         "TRL before 1.16 averaged padding in with a KL term or ratios per token",
     ],
     ..Entry::REGISTERED

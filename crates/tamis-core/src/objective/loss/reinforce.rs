@@ -12,10 +12,10 @@ pub(super) const ENTRIES: [Entry; 2] = [
         family: Family::PolicyLoss,
         formula: "l = -A·logprob",
         source: "Williams, Machine Learning 8 (1992); as a baseline for LLMs: Ahmadian et al., arXiv 2402.14740",
-        degenerate: &["the value of the loss means nothing, only its gradient does"],
+        degenerate: &["only the gradient of the loss has a meaning, not its value"],
         known_as: &[("verl", "rollout_correction.loss_type=reinforce in bypass mode")],
         differences: &[
-            "old log-probabilities enter the metrics only; off-policy weights come from `objective.correction`",
+            "old log-probabilities are used only in the metrics; off-policy weights come from `objective.correction`",
         ],
         ..Entry::REGISTERED
     },
@@ -24,9 +24,9 @@ pub(super) const ENTRIES: [Entry; 2] = [
         family: Family::PolicyLoss,
         formula: "l = -A·logprob",
         source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
-        degenerate: &["the value of the loss means nothing, only its gradient does"],
+        degenerate: &["only the gradient of the loss has a meaning, not its value"],
         known_as: &[("verl", "actor.policy_loss.loss_mode=gpg")],
-        differences: &["the same loss as `reinforce`; what sets GPG apart is its advantage"],
+        differences: &["the same loss as `reinforce`; GPG differs in its advantage"],
         ..Entry::REGISTERED
     },
 ];

@@ -62,7 +62,7 @@ impl PromptHistory {
         if num_scored == 0 {
             return;
         }
-        // Groups may come in another order than they were dispatched in.
+        // Groups may finish in another order than that of their dispatch.
         let latest = self.version.max(version);
         (self.correct, self.wrong) = self.faded(latest, memory);
         let left = memory.powf((latest.0 - version.0) as f64);

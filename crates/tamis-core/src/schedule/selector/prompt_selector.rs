@@ -228,7 +228,7 @@ impl PromptSelector {
         let is_undone =
             |decided: &Decided| !decided.is_taken || goes_back.contains(&decided.candidate.place());
         let stays = ahead.iter().rposition(|decided| !is_undone(decided)).map_or(0, |last| last + 1);
-        // Skipped ones alone stay skipped: they are the end of an epoch.
+        // Skipped ones at the end stay skipped: they end an epoch.
         let any_goes_back = ahead[stays..].iter().any(|decided| decided.is_taken);
         let undone = if any_goes_back { ahead.split_off(stays) } else { Vec::new() };
         let num_skipped = undone.iter().filter(|decided| !decided.is_taken).count();
@@ -240,15 +240,15 @@ impl PromptSelector {
         others.chain(undone.iter().map(|decided| decided.candidate)).collect()
     }
 
-    /// A step was closed: what its groups came to, in the order of their dispatch.
+    /// Learns from the groups of a closed step, in the order of their dispatch.
     pub fn learn(&mut self, groups: &[JudgedGroup]) {
         let memory = self.settings.memory();
         let state = &mut self.state;
         let (mut num_easy, mut num_hard) = (0, 0);
         for group in groups {
             let JudgedGroup { prompt, version, inclusion, num_scored, num_correct, .. } = *group;
-            // What a posterior says does not depend on why there are as many members as there are. A fit of
-            // the prior by moments does.
+            // A posterior does not depend on why a group has its number of members; a fit of the prior by
+            // moments does.
             state.histories.observe(prompt, num_correct, num_scored, version, memory);
             state.prior.observe(group.first_correct, group.first_scored, inclusion, PRIOR_MEMORY);
             match Side::of(num_correct, num_scored) {
@@ -263,13 +263,13 @@ impl PromptSelector {
         state.ahead.clear();
     }
 
-    /// Begins to count anew what is decided.
+    /// Returns the counts of decisions and resets them.
     pub(super) fn take_counts(&mut self) -> (u64, u64) {
         let state = &mut self.state;
         (std::mem::take(&mut state.num_considered), std::mem::take(&mut state.num_skipped))
     }
 
-    /// Share of what was seen of a prompt that still counts one policy version later.
+    /// Factor by which earlier results of a prompt fade with each policy version.
     pub(super) fn memory(&self) -> f64 {
         self.settings.memory()
     }
