@@ -1,17 +1,18 @@
-//! Duration of a step under each schedule, at a server with long and short completions: the dispatcher, the
-//! fleet and HTTP as a run has them, against a fake server in a process of its own that takes the time of a
+//! Duration of a step under each schedule, at a server with long and short completions: the dispatcher,
+//! the fleet and HTTP as in a run, against a fake server in its own process that takes the time of a
 //! large model.
 //!
 //! ```text
 //! cargo run --release -p tamis-rollout --example step_time_http -- [STEPS] [MILLISECONDS]
 //! ```
-//! The server decodes up to S = 256 samples at once, one token each an iteration, and an iteration with b of
-//! them takes `t0 (1 + ρ b / S)` with ρ = 0.5 and t0 of so many milliseconds (2). Lengths are lognormal with
-//! σ = 1 (median 50 tokens, at most 1000), one batch of 128 groups of 8 fills the server four times over, and
-//! the pass rates of the prompts follow Beta(0.3, 0.3). Lengths and scores are functions of the prompt and
-//! the sample: every schedule meets the same ones. Weights are published after every step, without waiting
-//! for what is in flight; training takes no time. `tamis simulate examples/simulate.yaml` is the same on a
-//! virtual clock.
+//!
+//! The server decodes up to S = 256 samples at once, one token each an iteration. An iteration with b
+//! of them takes `t0 (1 + ρ b / S)` with ρ = 0.5 and t0 in milliseconds (default 2). Lengths are
+//! lognormal with σ = 1 (median 50 tokens, at most 1000), one batch of 128 groups of 8 fills the server
+//! four times over, and the pass rates of the prompts follow Beta(0.3, 0.3). Lengths and scores are
+//! functions of the prompt and the sample, so every schedule has the same ones. Weights are published
+//! after every step, without waiting for samples in flight; training takes no time. `tamis simulate
+//! examples/simulate.yaml` is the same on a virtual clock.
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 
@@ -53,7 +54,7 @@ const RHO: f64 = 0.5;
 const MEDIAN: f64 = 50.0;
 const LONGEST: usize = 1000;
 
-/// First token of a completion that is right, of one that is wrong, and what follows.
+/// First token of a right completion, of a wrong one, and the later tokens.
 const RIGHT: u32 = 2;
 const WRONG: u32 = 3;
 const REST: u32 = 4;
@@ -102,7 +103,7 @@ fn serve(iteration: Duration) {
     std::io::stdin().lines().for_each(drop);
 }
 
-/// Prompts by their number, without end; what is given back comes first.
+/// An endless supply of numbered prompts; returned ones come first.
 #[derive(Default)]
 struct Numbers {
     next: u64,

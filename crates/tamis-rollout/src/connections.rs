@@ -54,7 +54,7 @@ pub enum Listener {
 
 /// Both ends of a connection.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Whether the client has closed its end, also if there is something before that which nobody has read.
+    /// Whether the client has closed its end, even if unread bytes come before that.
     fn is_left(&self) -> bool;
 }
 
@@ -100,8 +100,8 @@ pub async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
     }
 }
 
-/// Accepts and answers until `ended` is; then `stop` is called, and what is in flight may still be answered
-/// for a while. An error in place of an answer closes the connection.
+/// Accepts and answers until `ended` completes. Then `stop` is called, and requests in flight may still
+/// be answered for a while. An error instead of an answer closes the connection.
 pub async fn accept<A, F, B, E>(
     listener: Listener,
     limits: ConnectionLimits,

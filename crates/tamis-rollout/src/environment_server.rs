@@ -14,7 +14,7 @@ use crate::clock::Bell;
 use crate::http::{Address, HttpClient, HttpSettings, Transport as _};
 use crate::wire::{Call, FaultClass, read_json};
 
-/// Longest time of a `close`, which nobody waits for.
+/// Time limit of a `close`, which is not waited for.
 const CLOSE: Duration = Duration::from_secs(30);
 
 /// A server of environments.

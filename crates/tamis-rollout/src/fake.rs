@@ -373,7 +373,7 @@ impl FakeGenerator {
             let (event, at) = (self.outcome(&flight), self.now + 1 + self.delay());
             self.schedule(at, event);
             if self.draw() < 0.5 {
-                // It had come to its end before the abort reached it.
+                // It had ended before the abort reached it.
                 return;
             }
         }
@@ -453,7 +453,7 @@ impl Generator for FakeGenerator {
     }
 }
 
-/// Sampling that leaves a fake generator up to so many tokens.
+/// Sampling with at most this many tokens.
 pub fn sampling(max_response_length: usize) -> Arc<crate::generator::Sampling> {
     Arc::new(crate::generator::Sampling::plain(max_response_length))
 }

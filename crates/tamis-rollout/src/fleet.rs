@@ -75,7 +75,7 @@ pub struct Fleet {
     lost_since: Option<(Instant, Instant)>,
     /// A file that names servers to be drained, and when it is read next.
     drain_file: Option<(PathBuf, Instant)>,
-    /// Entries of the drain file already reported as draining nobody.
+    /// Entries of the drain file that were already reported as unknown.
     said_of_drain: BTreeSet<String>,
     /// The source of moved servers, and when it is polled next.
     moves: Option<(Moves, Instant)>,

@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Bell;
 use crate::wire::{Call, Fault, FaultClass, HttpAnswer, HttpMethod};
 
-/// Connections that nobody uses are closed before the server does it: uvicorn, under vLLM and SGLang, closes
-/// them after 5 s, and a request sent at that moment would be lost.
+/// Idle connections are closed before the server does it: uvicorn, under vLLM and SGLang, closes them
+/// after 5 s, and a request sent at that moment would be lost.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// Limits of a client.

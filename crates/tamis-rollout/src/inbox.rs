@@ -18,7 +18,7 @@ pub enum Unexpected {
     Foreign,
 }
 
-/// Number of events that nobody waited for, by class. They are counted and used for nothing.
+/// Number of unexpected events, by class. They are counted and otherwise ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ignored {
     /// A request's second answer.
@@ -81,8 +81,8 @@ impl FaultyEpisodes {
     }
 }
 
-/// Events of a run's generator that were not used at once: whoever samples a list of prompts
-/// ([`crate::complete`]) leaves here the events of groups that generate beside it.
+/// Events of a run's generator that were not used at once. A caller that samples a list of prompts
+/// ([`crate::complete`]) leaves here the events of groups that generate at the same time.
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// Events of groups and publications, in order.
@@ -111,7 +111,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the number of events since the last call that nobody waited for.
+    /// Returns the number of unexpected events since the last call.
     pub fn take_ignored(&mut self) -> Ignored {
         std::mem::take(&mut self.ignored)
     }

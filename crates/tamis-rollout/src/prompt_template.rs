@@ -4,8 +4,8 @@ use serde_json::Value;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::RewardInput;
 
-/// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`,
-/// `{data_source}`, and columns of the data.
+/// A text with placeholders in braces: `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}`,
+/// and columns of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptTemplate {
     /// Text and the name after it, in turn; the last has none.
@@ -76,7 +76,7 @@ fn value_of(name: &str, input: &RewardInput<'_>) -> Option<String> {
     }
 }
 
-/// The policy's prompt as the judge reads it: one message as it is, several with their roles.
+/// The policy's prompt for the judge: a single message as its text, several with their roles.
 fn question(prompt: &Prompt) -> String {
     match &prompt.content {
         PromptContent::Text(text) => text.clone(),

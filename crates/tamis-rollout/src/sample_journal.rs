@@ -158,7 +158,7 @@ impl SampleMemory {
                 }
                 GeneratorEvent::Published { .. } => continue,
             };
-            // The second answer to a request, or one to none, is used by nobody.
+            // A second answer to a request, or one without a request, is not used.
             if let Some(asked) = self.asked.remove(id) {
                 outcomes.push((asked, outcome));
             }
@@ -197,7 +197,7 @@ impl<G: Generator> Journalled<G> {
         &self.generator
     }
 
-    /// The generator behind it, for what is no sampling.
+    /// The generator behind it, for calls other than sampling.
     pub fn generator_mut(&mut self) -> &mut G {
         &mut self.generator
     }

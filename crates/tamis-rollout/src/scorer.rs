@@ -1,5 +1,5 @@
-//! Scoring as a source of events: completions in, scores out, with a memory: answers that are no function of
-//! the run's keys are journalled before they are used.
+//! Scoring as a source of events: completions in, scores out, with a memory. Answers that are not a
+//! function of the run's keys are journalled before they are used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -329,8 +329,8 @@ impl Scorer {
         let rewards = self.rewards.clone();
         let mut other = Self { journal, step, times, trainer_state: self.trainer_state, ..Self::of(rewards) };
         let done = score(&mut other);
-        // A function that still runs sees the interrupt and ends its programs, which must not outlive the
-        // run. What it answers all the same is journalled.
+        // A running function sees the interrupt and ends its programs, which must not outlive the run.
+        // Answers that it still returns are journalled.
         while other.workers.as_ref().is_some_and(|workers| workers.num_out > 0) {
             if other.next(Wait::Forever).is_err() {
                 break;
@@ -432,7 +432,7 @@ impl Scorer {
                         is_new: true,
                     }));
                 }
-                // The run is to stop, and nobody waits for the scores.
+                // The run is to stop, so the scores are abandoned.
                 Err(ScoreError::Reward(RewardError::Interrupted)) => {}
                 Err(error) => {
                     self.failure.get_or_insert(error);

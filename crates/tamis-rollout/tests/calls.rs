@@ -82,7 +82,7 @@ fn converse(address: &CallAddress) {
     assert!(String::from_utf8_lossy(&refused.body).contains("100 bytes, the most of one that is not"));
     assert!(server.next(Duration::ZERO).is_none(), "nobody else hears of it");
 
-    // A call that is dropped has no answer, and later calls find nobody.
+    // A dropped call has no answer, and later calls are refused.
     line.send(4, post(b"late".to_vec()), Duration::from_secs(10));
     let call = server.next(Duration::from_secs(10)).expect("a call");
     drop(call);

@@ -1,5 +1,4 @@
-//! A judge at a server: what it is asked, how its score is read, and what becomes of everything that goes
-//! wrong.
+//! A judge at a server: its requests, how its score is read, and the result of every fault.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/rewards.rs"]
@@ -147,7 +146,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
     assert!(failure(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
 }
 
-/// A number in words that were cut off is not what the judge came to.
+/// A number in an unfinished answer is not the judge's result.
 #[test]
 fn an_answer_that_was_cut_is_no_score() {
     let calls = Arc::new(AtomicUsize::new(0));

@@ -1,6 +1,6 @@
-//! A reward model at servers with vLLM's interface: what they are asked, how scores are read, and what
-//! becomes of everything that goes wrong. The bodies are those of vLLM 0.11 to 0.32
-//! (`ClassificationResponse`, `PoolingResponse`).
+//! A reward model at servers with vLLM's interface: the requests, how scores are read, and the result
+//! of every fault. The bodies are those of vLLM 0.11 to 0.32 (`ClassificationResponse`,
+//! `PoolingResponse`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/rewards.rs"]
@@ -239,7 +239,7 @@ fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
         told(ModelSettings { label: 2, ..settings() }, vllm),
         "no server answers: URL (reward `rm`): bad_shape: there is no label 2: the model has 2"
     );
-    // A server that gives probabilities whatever it is asked for.
+    // A server that always returns probabilities.
     let old = |request: &Request| {
         let data: Vec<Value> = texts(&request.json())
             .iter()
@@ -302,7 +302,7 @@ fn nonsense_is_no_score() {
     assert_eq!(heard.lock().unwrap().len(), 4);
 }
 
-/// What became of the model's process.
+/// How the model's process ended.
 struct Process(Arc<Mutex<Option<String>>>);
 
 impl ModelProcess for Process {

@@ -1,5 +1,5 @@
-//! Every answer that was captured from a real vLLM 0.32.0 server is read as what it is, errors included, and
-//! what surprised at it is held down.
+//! Every answer that was captured from a real vLLM 0.32.0 server is read correctly, including errors;
+//! its surprising answers are pinned.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 
@@ -98,7 +98,7 @@ fn every_captured_answer_is_read_as_what_it_is() {
             "errors"
         } else {
             match route {
-                // Samples are never asked for in parts.
+                // Samples are never requested as a stream.
                 "/inference/v1/generate" | "/v1/completions" if answer.is_stream() => "streams",
                 "/inference/v1/generate" | "/v1/completions" => {
                     let completions = vllm::read(answer).unwrap_or_else(|fault| panic!("{name}: {fault}"));
@@ -173,7 +173,7 @@ fn a_completion_is_checked_against_its_request() {
     assert_eq!((spans[0].label.as_str(), spans[0].start, spans[0].end), ("default", 0, 4));
 }
 
-/// Each changed part of a good answer gives the fault of that name.
+/// Each changed part of a good answer has its own fault.
 #[test]
 fn each_fault_of_an_answer_has_its_name() {
     use FaultClass::{
@@ -253,7 +253,7 @@ fn surprise_1_ids_get_prefixes() {
         let (answered, _) = vllm::server_id(interface, ours);
         assert_eq!(completion(name).request_id, Some(answered), "{name}");
     }
-    // What an abort needs, as it was sent when it worked.
+    // The ids of an abort, as it was sent when it worked.
     let sent = |name: &str| capture(name).request["request_ids"][0].as_str().unwrap().to_owned();
     assert_eq!(vllm::server_id(Interface::Generate, "ab1").1, sent("abort_dev_prefixed"));
     assert_eq!(vllm::server_id(Interface::Completions, "cc").1, sent("abort_dev_cmpl"));

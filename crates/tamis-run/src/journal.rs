@@ -279,7 +279,7 @@ impl Journal {
         let head = Head { length: 16, first: position };
         let is_new = |bytes: Vec<u8>| Head::of(&bytes).is_some_and(|found| found.first == position);
         if written.is_err() && !self.disk.read_part(&path, 0, head.length).is_ok_and(is_new) {
-            // It stays as long as it is: the next checkpoint tries again.
+            // It stays long: the next checkpoint tries again.
             return Ok(());
         }
         self.file = self.disk.append_to(&path)?;
@@ -415,7 +415,7 @@ mod tests {
         assert!(
             matches!(open(end + 1), Err(JournalError::TooShort { length, promised, .. }) if (length, promised) == (end, end + 1))
         );
-        // A torn tail is cut as ever, and so is what is not counted on.
+        // A torn tail is cut as usual, and so are records that no checkpoint counts.
         let bytes = std::fs::read(&path).expect("read");
         std::fs::write(&path, &bytes[..bytes.len() - 3]).expect("write");
         let (mut journal, recovered) = open(positions[38]).expect("open");
@@ -523,7 +523,7 @@ mod tests {
                     .set_len(begins)
                     .expect("cut");
             }
-            // The last one may have been torn: what is before it is read, and it is done again.
+            // The last record may have been torn: the earlier ones are read, and it is done again.
             let (_, recovered) = open(0).expect("cut");
             assert_eq!(payloads(&recovered), three()[..whole], "byte {place}");
         }

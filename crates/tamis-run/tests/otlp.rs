@@ -1,4 +1,4 @@
-//! Spans go to a collector as OTLP over HTTP, and one that is not there stops nothing.
+//! Spans go to a collector as OTLP over HTTP, and a missing collector stops nothing.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use tamis_run::log::progress::Console;
 use tamis_run::log::{Logger, RunEnding};
 use tamis_run::metrics::timings::{GENERATION, STEP, Span};
 
-/// What a console writes.
+/// The output of a console.
 #[derive(Clone)]
 struct Screen(Sender<Vec<u8>>);
 

@@ -184,7 +184,7 @@ pub fn read_stops(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
     }
 }
 
-/// The text of a message that comes in parts, one a line; the place of a part that is no text as an error.
+/// The text of a message in parts, one a line. The error is the place of a part that is not text.
 pub fn joined_text(parts: &[Value]) -> Result<String, usize> {
     let text = |(i, part): (usize, &Value)| {
         let is_text = part["type"] == "text" || part["type"].is_null();

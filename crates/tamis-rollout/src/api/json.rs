@@ -61,7 +61,7 @@ impl Document {
             (parse(&bytes), [taken, None])
         } else {
             let held = [taken, room.turn().await];
-            // A client that leaves meanwhile does not free the room of what is still worked on.
+            // If a client leaves meanwhile, the room of a document in use is not freed.
             off_thread(move || (parse(&bytes), held)).await?
         };
         let value = read.map_err(|error| ApiError::bad(format!("Invalid JSON format: {error}")))?;

@@ -172,7 +172,7 @@ struct Kill {
     after: [u64; 2],
     /// Whether each of them is asked to stop, and saves the state after its last finished step.
     is_asked: [bool; 2],
-    /// The state is saved after every so many steps.
+    /// Number of steps between two saved states.
     save_every: usize,
     /// A process without a saved state is asked to stop during the publication of this step: the step
     /// is finished and saved, and the process ends.

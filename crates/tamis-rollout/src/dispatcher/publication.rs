@@ -14,7 +14,7 @@ use crate::generator::{GeneratorError, InFlight, Publication, Wait};
 pub enum OnStop {
     /// It is abandoned, with the step that made these weights: the earlier state is saved elsewhere.
     GiveUp,
-    /// It comes to its end, and so do the samples in flight: the state after it is the one to keep.
+    /// It is finished, and so are the samples in flight: the state after it is to be saved.
     Finish,
 }
 
@@ -23,7 +23,7 @@ pub enum OnStop {
 pub enum PublicationEnd {
     /// Groups are sampled by these weights from now on.
     Done,
-    /// The same, but the generator is lost: a resume publishes anew.
+    /// The same, but the generator is lost: a resume publishes again.
     Lost(GeneratorError),
     /// The run is to stop: nothing of the step may be used.
     GivenUp,

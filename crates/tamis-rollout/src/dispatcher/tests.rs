@@ -182,7 +182,7 @@ fn says<F>(generator: FakeGenerator, says: F) -> Says<F> {
     Says { generator, says, num_lost: 0 }
 }
 
-/// As it is, but lost so many times.
+/// The same, but lost for the given number of calls.
 pub(crate) fn gone(
     generator: FakeGenerator,
     num_lost: u32,
@@ -368,8 +368,8 @@ impl RewardFunction for Fours {
     }
 }
 
-/// Functions that look at several completions are given those of the dispatch order together, whatever ends
-/// first, on threads of their own.
+/// Functions that score several completions get those of the dispatch order together, in whatever order
+/// they end, on their own threads.
 #[test]
 fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
     let scores = |max_delay: u64, seed: u64| {
@@ -447,7 +447,7 @@ impl Reference for Passes {
         }
         let members = || groups.iter().flat_map(|group| &group.trajectories);
         Ok(Some(ReferencePass {
-            // As far apart as the rewards, and below them.
+            // With the spread of the rewards, and below them.
             final_rewards: members().map(|member| member.reward - 0.25).collect(),
             logprobs: Ragged::from_rows(members().map(|member| vec![-2.0; member.token_ids.len()])),
         }))
@@ -493,8 +493,8 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
     }
 }
 
-/// A validation while groups of a stream are in flight loses none of theirs, and what comes late of one
-/// validation is none of the next.
+/// A validation while groups of a stream are in flight loses none of their events, and late answers of
+/// one validation do not count in the next.
 #[test]
 fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     let mut generator = FakeGenerator::new(FakeSettings {
@@ -577,7 +577,7 @@ fn who_samples_beside_the_groups_leaves_no_reward_function_at_work() {
     assert_eq!(state.load(Ordering::SeqCst), 2);
 }
 
-/// What a run of the dispatcher needs; nobody stops it.
+/// The dependencies of a run of the dispatcher without interrupts.
 pub(crate) fn with<'a>(
     generator: &'a mut dyn Generator,
     source: &'a mut Rows,

@@ -533,7 +533,7 @@ impl Episodes<'_> {
         }))
     }
 
-    /// Ends the programs of trajectories that nobody waits for any more.
+    /// Ends the programs of abandoned trajectories.
     pub(super) fn end_agents(&mut self, is_meant: &dyn Fn(&SampleId) -> bool) {
         let Some(agents) = self.plays.agents.clone() else { return };
         let ids: Vec<SampleId> = self.plays.played.keys().filter(|id| is_meant(id)).copied().collect();

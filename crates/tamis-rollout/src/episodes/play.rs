@@ -156,7 +156,7 @@ impl Play {
         Ok(Next::Ask(self.ask(room)))
     }
 
-    /// The request of the next answer, which has room for so many tokens.
+    /// The request of the next answer, with this room.
     fn ask(&mut self, room: usize) -> SampleRequest {
         self.turn += 1;
         let mut sampling = Arc::clone(&self.request.sampling);

@@ -46,7 +46,7 @@ impl<T: Send + 'static> Stage<T> {
             let (queue, done) = (Arc::clone(&self.queue), self.done.0.clone());
             let body = move || {
                 loop {
-                    // The lock is held while waiting, and by nobody who works.
+                    // A waiting thread holds the lock, a working one does not.
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = job else { return };
                     if done.send(job()).is_err() {
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Stage<T> {
 
 impl<T> Drop for Stage<T> {
     fn drop(&mut self) {
-        // Threads end with their job; nobody waits for them.
+        // Threads end with their job; they are not joined.
         self.jobs = None;
     }
 }

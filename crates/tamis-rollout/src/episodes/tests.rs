@@ -54,7 +54,7 @@ struct CountingWorlds {
     is_slow: bool,
     /// Number of tokens between two turns.
     num_shown: usize,
-    /// Bytes of the longest token; 0: nothing is known of it.
+    /// Bytes of the longest token; 0: unknown.
     longest_token: usize,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn request(group: u64, turns: Option<u64>) -> SampleRequest {
     SampleRequest { prompt: Some(Arc::new(prompt)), ..support::request(group, 0, 5) }
 }
 
-/// What comes of requests whose prompts last so many turns, by their group.
+/// Outcomes of requests whose prompts last so many turns, by their group.
 fn play(
     generator: FakeSettings,
     worlds: CountingWorlds,
@@ -332,7 +332,7 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
     let events = episodes.next(Wait::Forever).expect("goes on");
     let [GeneratorEvent::Aborted { id, spent }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*id, first.id);
-    // What was shown for an answer counts with the first token of that.
+    // The text shown before an answer counts with the first token of that answer.
     let is_begun = spent.turns > 1;
     assert!(if is_begun { spent.tokens > before + num_shown } else { spent.tokens == before }, "{spent:?}");
     episodes.submit(SampleRequest { id: first.id.again(), ..first }).expect("taken");
@@ -441,7 +441,7 @@ fn a_text_that_cannot_fit_is_not_rendered() {
     }
 }
 
-/// An environment that begins with a text of its own, of so many bytes.
+/// An environment that begins with its own text, of so many bytes.
 struct Opening(usize);
 
 impl Environment for Opening {
@@ -462,7 +462,7 @@ impl Environment for Opening {
     }
 }
 
-/// What is made instead of the environments of a run.
+/// A replacement for the environments of a run.
 struct Instead(fn() -> MaybeWorld);
 
 type MaybeWorld = Result<Option<Box<dyn Environment>>, EnvironmentFault>;
@@ -519,7 +519,7 @@ fn an_environment_that_is_lost_ends_the_generation() {
     assert_eq!(error, "the environment is lost: its workers were lost");
 }
 
-/// A slow environment keeps nobody from looking whether the run is still wanted.
+/// During a slow environment the caller can still check whether the run is wanted.
 #[test]
 fn who_waits_for_ever_is_answered_now_and_then() {
     struct Slow;

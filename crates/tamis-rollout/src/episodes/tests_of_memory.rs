@@ -102,7 +102,7 @@ impl Process {
         Self { worlds, plays, generator: FakeGenerator::new(FakeSettings::faultless(1)) }
     }
 
-    /// What comes of requests, by their ids.
+    /// Outcomes of requests, by their ids.
     fn play(&mut self, requests: &[SampleRequest]) -> BTreeMap<SampleId, GeneratorEvent> {
         let mut episodes = self.plays.over(&mut self.generator);
         for request in requests {
@@ -163,7 +163,7 @@ fn episodes_that_came_to_an_end_are_read_back_and_others_played_anew() {
     let anew = second.play(std::slice::from_ref(&half));
     assert_eq!((second.num_begun(), disk.all().len()), (2, 4));
     assert_eq!(Process::start(&disk, &count).play(std::slice::from_ref(&half)), anew);
-    // What was taken is asked for anew: a prompt that is drawn again is another episode.
+    // A result is used once: a prompt that is drawn again is another episode.
     let another = second.play(&all[..1]);
     assert_ne!(another[&all[0].id], heard[&all[0].id]);
 }

@@ -136,7 +136,7 @@ fn what_is_played_reads_as_the_template_renders_it_and_the_policy_s_tokens_alone
         let mut sample = None;
         for (place, (text, has_end)) in answers.iter().enumerate() {
             let token_ids = [odd_ids(text), has_end.then(end).into_iter().collect()].concat();
-            // The policy sees what the template would show it, and what it wrote as it wrote it.
+            // The policy sees the template's rendering, with its own text unchanged.
             let seen = worlds.render(&prompt, &whole).expect("rendered").text;
             assert_eq!(decode(&asked.prompt_token_ids), seen, "{name} {place}");
             let start = asked.prompt_token_ids.len();
@@ -198,7 +198,7 @@ impl Environment for Begins {
     }
 }
 
-/// What the policy sees of an episode has the system message that its prompt shows.
+/// The policy sees the system message of the prompt.
 #[test]
 fn an_environment_without_a_system_message_begins_with_that_of_its_prompt() {
     let (_, source) = TEMPLATES[0];

@@ -56,7 +56,7 @@ impl Told {
         &self.sample.token_ids[self.context_start.unwrap_or(0)..]
     }
 
-    /// From here on the policy sees what is appended now, and nothing before.
+    /// From here on the policy sees only what is appended.
     pub(super) fn begin_anew(&mut self) {
         self.context_start = Some(self.sample.token_ids.len());
     }

@@ -84,7 +84,7 @@ impl FleetMember {
     }
 }
 
-/// A request that has not come to an end.
+/// A request that has not ended.
 pub(super) struct SampleJob {
     pub(super) request: SampleRequest,
     pub(super) id: SampleId,

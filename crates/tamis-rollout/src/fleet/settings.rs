@@ -19,8 +19,8 @@ pub struct FleetSettings {
     pub check_every: Duration,
     /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
     pub most_faults: u32,
-    /// Answers of a server that are no samples, one after the other, after which it gets nothing more until
-    /// then either.
+    /// Number of invalid answers of a server in a row after which it gets no more requests until a
+    /// check.
     pub most_bad_answers: u32,
     /// Most samples in flight at one server, used from the start; `None` adapts the number to the
     /// server, from a first guess on.

@@ -31,7 +31,7 @@ pub(super) struct Running {
     /// When it last answered, and when it is asked next.
     pub(super) heard_at: Instant,
     ask_at: Instant,
-    /// Somebody has found that it is of no use any more.
+    /// It was found to be useless.
     pub(super) is_to_restart: Arc<AtomicBool>,
 }
 
@@ -111,7 +111,7 @@ impl Running {
         self.heard_at = Instant::now();
     }
 
-    /// Ends what is left of the group at once.
+    /// Ends the rest of the group at once.
     pub(super) fn kill(&mut self) {
         if std::mem::replace(&mut self.is_over, true) {
             return;

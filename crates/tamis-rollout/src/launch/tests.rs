@@ -110,7 +110,7 @@ fn pauses_before_restarts_double() {
     assert_eq!([0, 1, 2, 5, 6, 40].map(|restarts| pause_after(restarts).as_secs()), [1, 2, 4, 32, 60, 60]);
 }
 
-/// Without a restart left its workers end too, and a pause holds up nobody.
+/// Without a restart left its workers end too, and a pause delays no other server.
 #[test]
 fn workers_of_a_server_that_ended_end_with_it() {
     for (most_restarts, last) in [(0, "the server is not started again: 0 restarts were made"), (1, "in 1 s")]
@@ -157,7 +157,7 @@ impl Watched {
         Self::changed(limits, |_, _| {})
     }
 
-    /// Of a process that is changed before it starts, beside a folder of its own.
+    /// Watches a process that is changed before it starts, beside a separate folder.
     fn changed(limits: LaunchLimits, change: impl FnOnce(&mut ServerProcess, &Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let script = format!("echo $$ >> {}; SERVE", folder.path().join("pids").display());

@@ -1,4 +1,4 @@
-//! A chat call as it is handed on: read, checked, and in one form however a client writes it.
+//! A chat call as the owner gets it: read, checked, and in one form for all clients.
 
 use serde_json::{Map, Value, json};
 
@@ -124,8 +124,8 @@ impl ChatCall {
     }
 }
 
-/// A message as chat templates of models expect it: the arguments of tool calls as objects. Arguments that
-/// are no JSON object stay text.
+/// A message in the form that chat templates of models expect: the arguments of tool calls as objects.
+/// Arguments that are not a JSON object stay text.
 pub fn for_template(message: &Value) -> Value {
     let mut message = message.clone();
     if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {

@@ -126,7 +126,7 @@ impl Ledger {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Letters that nobody can foresee, of a number that is used once for each purpose.
+    /// Unpredictable letters, from a number that is used once for each purpose.
     pub(super) fn random_word(&self, purpose: &str, number: u64) -> String {
         let half = |half: u8| {
             let mut hasher = self.random.build_hasher();
@@ -303,7 +303,7 @@ impl Ledger {
         (self.bell)();
     }
 
-    /// Closes an episode that nobody wants events of any more.
+    /// Closes an abandoned episode.
     pub(super) fn forget(&self, episode: EpisodeNumber) -> RefusedCalls {
         let mut open = self.lock();
         let closed = open.close(episode);

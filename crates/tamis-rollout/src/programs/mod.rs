@@ -228,7 +228,7 @@ impl ProgramEvent {
     }
 }
 
-/// Host of the programs of a run. Dropped, it kills them and answers nobody any more.
+/// Host of the programs of a run. Dropping it kills them and ends all answers.
 pub struct ProgramHost {
     address: SocketAddr,
     ledger: Arc<Ledger>,
@@ -285,7 +285,7 @@ impl ProgramHost {
         self.ledger.take_events()
     }
 
-    /// Answers a call; false if nobody waits for it any more.
+    /// Answers a call; false if nobody waits for it.
     pub fn answer(&self, call: CallNumber, answer: Result<ChatAnswer, ChatError>) -> bool {
         self.ledger.answer(call, answer)
     }
@@ -310,8 +310,8 @@ impl ProgramHost {
         self.ledger.take_warnings()
     }
 
-    /// Why no program gets on: the first calls of all episodes that have ended, and of at least so many, were
-    /// refused.
+    /// Why no program makes progress: every ended episode, of at least a minimum number, had its first
+    /// calls refused.
     pub fn all_refused(&self) -> Option<String> {
         self.ledger.all_refused()
     }

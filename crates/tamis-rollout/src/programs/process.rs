@@ -109,7 +109,7 @@ impl Process {
         Ok(Self { group, folder, started_at: now, measure_at: now + MEASURE_EVERY, is_over: false })
     }
 
-    /// How it ended, once it has; what is left of its group is killed then.
+    /// How it ended, if it has; the rest of its group is then killed.
     pub(super) fn poll_end(&mut self, settings: &ProgramSettings) -> Option<ProcessEnd> {
         let end = self.find_end(settings)?;
         self.kill();

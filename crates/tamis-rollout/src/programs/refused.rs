@@ -21,7 +21,7 @@ pub struct RefusedCalls {
     pub at_once: u64,
     /// With too long a body.
     pub too_large: u64,
-    /// That cannot be read, or ask for what is not done.
+    /// That cannot be read, or ask for something unsupported.
     pub invalid: u64,
     /// Without room for the conversation or the answer.
     pub too_long: u64,
@@ -106,7 +106,7 @@ pub(super) enum Refusal {
     AfterEnd,
     /// The episode has made all calls that it may.
     OverLimit(usize),
-    /// So many calls of the episode are under way.
+    /// This many calls of the episode are under way.
     AtOnce(usize),
     /// The call itself is wrong.
     Request(ApiError),

@@ -8,10 +8,10 @@ use super::*;
 
 mod ends;
 
-/// Longest time for what must happen.
+/// Time limit of expected events.
 const LONG: Duration = Duration::from_secs(300);
 
-/// What all programs here begin with.
+/// Beginning of all programs here.
 const PRELUDE: &str = r#"
 import json, os, subprocess, sys, time, urllib.error, urllib.request
 task = json.loads(sys.stdin.readline())
@@ -133,7 +133,7 @@ fn reward(reward: f64) -> ProgramOutcome {
 }
 
 fn is_alive(pid: &str) -> bool {
-    // A zombie that nobody reaps here is dead.
+    // An unreaped zombie counts as dead.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     state.is_ok_and(|state| !state.contains(") Z "))
 }
@@ -146,7 +146,7 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What a program writes to a file, once it has.
+/// The file that a program writes, once it exists.
 fn written(path: &Path) -> String {
     let read = || std::fs::read_to_string(path).unwrap_or_default();
     soon("a file", || read().ends_with('\n'));
@@ -342,7 +342,7 @@ else:
     written(&file);
     let cheat = owner.begin(&json!({"is_victim": false, "file": file}));
     let (episode, outcome, refused) = owner.ended_after("1");
-    // It is blamed for what it did with its own key; for the key of the other, that one is.
+    // An episode is blamed for calls with its own key; the other one is for calls with the other key.
     let own = RefusedCalls { foreign_url: 1, unknown_url: 2, wrong_key: 1, ..RefusedCalls::default() };
     assert_eq!((episode, outcome, refused), (cheat, Ok(reward(2.0)), own));
     owner.say(call, "1");
@@ -370,7 +370,7 @@ fn episodes_wait_while_as_many_programs_run_as_may_at_once() {
                 open.push_back((episode, call));
                 assert!(open.len() <= 2);
                 order.push(chat.messages[0]["content"].as_str().unwrap().to_owned());
-                // As long as two are open, no third is begun.
+                // While two are open, no third is begun.
                 if open.len() == 2 || order.len() == names.len() {
                     assert!(num_entries(&scratch) <= 3, "two that run, and one that was just killed");
                     let (episode, call) = open.pop_front().unwrap();
@@ -421,7 +421,7 @@ print(1)
     let calls = [owner.asked(), owner.asked()];
     std::fs::write(&file, "").unwrap();
     written(&folder.path().join("go.refused"));
-    // In the other order than they came.
+    // In reverse order.
     for (_, call, chat) in calls.iter().rev() {
         owner.say(*call, chat.messages[0]["content"].as_str().unwrap());
     }
@@ -538,7 +538,7 @@ fn openais_python_client_plays_an_episode() {
     // In one piece, as a stream, and by the asynchronous client: what it sends back is recognised as
     // the answer that it got.
     assert_eq!((num_streamed, num_continued), (3, 4));
-    // Each refusal was taken for good: none was tried again.
+    // No refused call was retried.
     let expected =
         RefusedCalls { foreign_url: 0, unknown_url: 1, over_limit: 1, invalid: 2, ..RefusedCalls::default() };
     assert_eq!(refused, expected);

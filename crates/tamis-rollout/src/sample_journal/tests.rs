@@ -27,7 +27,7 @@ impl Disk {
 /// The journal of one process.
 pub(crate) struct Memory {
     disk: Disk,
-    /// Of the process before, not taken yet.
+    /// Entries of the earlier process, not taken yet.
     known: Vec<(u64, SampleIdentity, SampleOutcome)>,
 }
 
@@ -98,7 +98,7 @@ struct Saved {
     fates: BTreeMap<u64, &'static str>,
 }
 
-/// Runs to the end; the process is killed after so many looks of the dispatcher.
+/// Runs to the end; the process is killed after this many polls of the dispatcher.
 fn run(is_streaming: bool, seed: u64, kill_after: u64) {
     let (disk, count) = (Disk::default(), Arc::new(AtomicU64::new(0)));
     let mut saved = Saved {
@@ -181,7 +181,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 };
             }
         };
-        // Nothing that was known is asked for again.
+        // No known sample is requested again.
         for (_, asked, _) in &disk.all()[on_disk..] {
             assert!(
                 process == 0 || !had.contains(&(asked.key.bits(0), asked.version)),
@@ -201,8 +201,8 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
     panic!("killed twice: {place}");
 }
 
-/// Killed at every look of the dispatcher, a run has the samples it had, asks for the rest, and loses and
-/// repeats none.
+/// A run that is killed at any poll of the dispatcher has the samples it had, requests the rest, and
+/// loses and repeats none.
 #[test]
 fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
     for is_streaming in [false, true] {

@@ -15,7 +15,8 @@ enum Look {
     Models,
     /// An unfinished publication has left it paused, or one is in progress.
     IsPaused,
-    /// A run that ended while its policy learned has left it asleep. To vLLM what is paused sleeps, too.
+    /// A run that ended while its policy learned has left it asleep. vLLM also reports a paused server
+    /// as asleep.
     IsSleeping,
     Wake,
     Resume,

@@ -140,8 +140,8 @@ impl Publishing {
         self.stops() && !matches!(self.stage, Stage::Emptying | Stage::Mode | Stage::Probe)
     }
 
-    /// Whether the server stops sampling for it. It does not for an adapter: what it computes and has cached
-    /// stays true.
+    /// Whether the server stops sampling for it. It does not for an adapter, whose load changes neither
+    /// its computation nor its cache.
     pub(super) fn stops(&self) -> bool {
         !matches!(self.loaded, Loaded::Adapter(_)) || self.was_asleep
     }

@@ -29,7 +29,8 @@ const MOST_RESETS: u32 = 40;
 /// doubles, half a minute all together: a network file system may show it late.
 const MOST_RELOADS: u32 = 6;
 
-/// Number of adapters that a server keeps: the one that samples, and the one before for what is in flight.
+/// Number of adapters that a server keeps: the one that samples, and the previous one for samples in
+/// flight.
 const MOST_ADAPTERS: usize = 2;
 
 /// Allowed additional deviation of later weights from the expected log-probabilities, over that of the first
@@ -356,7 +357,7 @@ impl<P: Protocol> HttpServer<P> {
         let Loaded::Sent(sent) = &publishing.loaded else { return };
         let snapshot = sent.snapshot.clone();
         let told = self.protocol.nccl().ok().flatten();
-        // vLLM answers what it was not started for with 500 too.
+        // vLLM also answers 500 to calls that it was not started for.
         let is_refused = is_said(fault);
         let hint = match publishing.stage {
             Stage::CountWorkers | Stage::BeginTransfer if is_refused => {
@@ -418,7 +419,7 @@ impl<P: Protocol> HttpServer<P> {
                 other => other,
             });
         }
-        // vLLM answers what it was not started for with 500 too.
+        // vLLM also answers 500 to calls that it was not started for.
         let hint = match &publishing.loaded {
             Loaded::Handles(_) if is_said(fault) => P::NO_HANDLES.unwrap_or_default(),
             _ if fault.class != FaultClass::Refused => "",

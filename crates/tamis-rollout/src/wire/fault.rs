@@ -37,7 +37,8 @@ pub enum FaultClass {
     BadShape,
     /// The answer is to another request.
     WrongRequest,
-    /// Numbers of tokens, log-probabilities and of the server's own count differ, or there is no token.
+    /// The counts of tokens, of log-probabilities and the server's own count differ, or there is no
+    /// token.
     TokenCount,
     /// A token id outside the vocabulary.
     TokenOutOfVocabulary,

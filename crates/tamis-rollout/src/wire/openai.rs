@@ -1,7 +1,6 @@
 //! The interface of any server that speaks OpenAI's completions: text in, text out.
 //!
-//! There are no token ids and no log-probabilities that could be relied on, so nothing that comes from here
-//! is trained on.
+//! It has no token ids and no reliable log-probabilities, so its samples are not trained on.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

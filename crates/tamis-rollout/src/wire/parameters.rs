@@ -6,7 +6,7 @@ use tamis_core::random::Key;
 
 use crate::generator::Sampling;
 
-/// One sample, as it is put to a server.
+/// One sample for a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// Our id for it, unique among the requests of all clients of the server.

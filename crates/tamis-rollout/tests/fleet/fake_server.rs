@@ -1,8 +1,8 @@
-//! Servers without a network that fail as often as they are asked to, on a clock of their own.
+//! Servers without a network that fail at set rates, on a virtual clock.
 
 use super::*;
 
-/// A clock that moves when somebody waits for it.
+/// A clock that only advances during a wait.
 #[derive(Clone)]
 pub(crate) struct TestClock(pub(crate) Arc<Mutex<Instant>>);
 
@@ -29,7 +29,7 @@ impl Clock for TestClock {
 pub(crate) struct Habits {
     /// Answers with a fault that may pass.
     pub(crate) faulty: u64,
-    /// Refuses for good.
+    /// Refuses permanently.
     pub(crate) refuses: u64,
     /// Repeats every event.
     pub(crate) repeats: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Habits {
     pub(crate) dies: u64,
     /// Publications that fail.
     pub(crate) unpublished: u64,
-    /// Answers at once with what is no sample.
+    /// Answers at once with an invalid sample.
     pub(crate) spoils: u64,
 }
 
@@ -127,7 +127,7 @@ impl Server for FakeServer {
     fn abort(&mut self, what: AbortScope, now: Instant) {
         let meant: BTreeSet<SampleId> = self.in_flight.keys().filter(|id| what.holds(id)).copied().collect();
         for id in meant {
-            // Half of them had come to their end.
+            // Half of them had ended.
             if self.chance(500) {
                 self.in_flight.remove(&id);
                 self.due.push((now + Duration::from_millis(5), ServerEvent::Aborted { id, num_tokens: 2 }));
@@ -262,7 +262,7 @@ pub(crate) struct World {
 }
 
 impl FakeServer {
-    /// The server of this place, with what it has seen to itself.
+    /// The server at this place, and its own records.
     pub(crate) fn new(seed: u64, place: usize, habits: Habits, clock: &TestClock) -> Self {
         Self {
             name: format!("http://s{place}"),

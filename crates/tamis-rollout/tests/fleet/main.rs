@@ -1,5 +1,4 @@
-//! The fleet over servers that fail in every way, on a clock of their own: whatever happens, each request
-//! comes to one end.
+//! The fleet over servers that fail in every way, on a virtual clock: each request ends exactly once.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fake_server;
@@ -231,7 +230,8 @@ fn a_failure_that_may_pass_is_asked_for_again_and_one_that_will_not_is_not() {
     assert_eq!((*id, *kind), (request(3, 1).id, FailureKind::Transient));
     assert!(reason.starts_with("http://s0 after 5 attempts: "), "{reason}");
     assert_eq!(fleet.fault_counts().samples.values().sum::<u64>(), 5);
-    // Pauses of 0.5, 1, 2 and 4 s, each between half of it and all of it, and five samples of at most 2 s.
+    // Pauses of 0.5, 1, 2 and 4 s, each between half of it and all of it, and five samples of at most 2
+    // s.
     let took = clock.now() - begun;
     assert!((Duration::from_millis(3750)..Duration::from_secs(18)).contains(&took), "{took:?}");
 
@@ -351,7 +351,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     assert!(fleet.next(Wait::Forever).expect("an early end").is_empty());
 }
 
-/// A server dies with what it has, and is started again at another address.
+/// A server dies with its samples, and is restarted at another address.
 #[test]
 fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
     for (num, dies_after) in [(1, 1), (2, 1), (2, 60)] {
@@ -387,7 +387,7 @@ fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
                 num_sampled += 1;
             }
         };
-        // Work until long after the move: all of it comes to a sample, of the weights that were published.
+        // Requests until long after the move: all of them end in a sample, by the published weights.
         for group in 0..400 {
             fleet.submit(request(group, 0)).expect("taken");
             let end = clock.now() + Duration::from_millis(400);
@@ -410,7 +410,7 @@ fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
     }
 }
 
-/// A server that is not there any more when it is connected to, and answers elsewhere a moment later.
+/// A server that is gone when it is connected to, and answers at another address a moment later.
 #[test]
 fn a_server_that_moves_while_it_is_connected_to_is_found() {
     let moves = |clock: &TestClock| -> Option<Moves> {
@@ -473,7 +473,7 @@ fn a_drained_server_gets_nothing_more() {
         }
     };
     wait(10);
-    // What cannot be read undrains nobody.
+    // An unreadable file changes nothing.
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
     wait(30);

@@ -114,7 +114,7 @@ fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm
     (vllm, fleet)
 }
 
-/// Writes beside the weights of that name the log-probabilities that the fake server gives under them.
+/// Writes a probe beside the weights of that name: the fake server's log-probabilities under them.
 fn write_probe(weights: &str, folder: &Path) {
     let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
     let probe = Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01, is_rounded: false };
@@ -162,7 +162,7 @@ fn sampled(events: &[GeneratorEvent]) -> Sample {
     sample.clone()
 }
 
-/// What comes of a request that fails for good.
+/// The reason of a request that fails permanently.
 fn refused(fleet: &mut Fleet, request: SampleRequest) -> String {
     fleet.submit(request).expect("taken");
     let events = finish(fleet);
@@ -182,7 +182,7 @@ fn lost(fleet: &mut Fleet) -> String {
     }
 }
 
-/// Nothing happens for so many milliseconds.
+/// Checks that nothing happens for this many milliseconds.
 fn nothing_for(fleet: &mut Fleet, millis: u64) {
     let until = Instant::now() + Duration::from_millis(millis);
     assert_eq!(fleet.next(Wait::Until(until)).expect("goes on"), []);
@@ -193,7 +193,7 @@ fn assert_by(weights: &str, sample: &Sample) {
     assert_eq!(sample.logprobs, expected_logprobs(weights, sample.token_ids.len()));
 }
 
-/// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's
+/// A folder of weights as a server reads one; the fake's model is a function of its configuration's
 /// text.
 fn folder(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Samples: spoiled answers, limits, and what is refused before or after it is sent.
+//! Samples: spoiled answers, limits, and refusals before or after the request.
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn spoiled(seed: u64, ways: &[Spoiling]) -> ([FakeVllm; 2], Vec<FaultProxy>, Vec
 
 #[test]
 fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
-    /// Fault class of each way of spoiling; slow and doubled answers are no faults of their own requests.
+    /// Fault class of each way of spoiling; slow and doubled answers are not faults of their own
+    /// requests.
     const CLASSES: [(Spoiling, FaultClass); 9] = [
         (Spoiling::ServerError, FaultClass::ServerError),
         (Spoiling::Reset, FaultClass::Reset),
@@ -71,8 +72,8 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
     }
     assert_eq!(spoiled.len(), ways.len(), "{spoiled:?}");
     let mut counted = fleet.fault_counts().samples.clone();
-    // The second copy of a doubled answer reaches whoever uses its connection next, unless it came in time
-    // to end that connection.
+    // The second copy of a doubled answer reaches the next user of its connection, unless it came in
+    // time to end that connection.
     let mut strays = 0;
     for (way, class) in CLASSES {
         let num = counted.remove(&class).unwrap_or_default();
@@ -193,7 +194,7 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
         let lost = lost(&mut fleet);
         assert!(lost.contains("these are not those that are trained on"), "{lost}");
-        // Another server may have what is wanted, and this one does not swallow what it could sample.
+        // Another server may return them, and this one does not block samples that could succeed there.
         let good = FakeVllm::start(Behaviour { raw_logprobs: !raw_logprobs, ..Behaviour::default() });
         let both = [vllm.server.url(), good.server.url()];
         let (mut several, messages) = connect::<Vllm>(&both, None, fleet_settings(), |_| {}).expect("answer");
@@ -211,7 +212,7 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
     }
 }
 
-/// Servers ignore fields that they do not know, silently: what comes is looked at.
+/// Servers silently ignore unknown fields, so the answer is checked.
 #[test]
 fn a_completion_that_does_not_match_is_no_sample() {
     let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;

@@ -21,7 +21,7 @@ enum Sends {
     Nothing,
 }
 
-/// A learner that sends: what it was asked, in order, and the folders that it wrote.
+/// A learner that sends: its calls in order, and the folders that it wrote.
 struct FakeLearner {
     server: TestServer,
     asked: Arc<Mutex<Vec<String>>>,
@@ -204,7 +204,7 @@ impl Sent {
         said.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
-    /// Learner and server do well from so many milliseconds after something has happened.
+    /// Learner and server recover this many milliseconds after an event.
     fn heals_after(&self, millis: u64, has_happened: impl Fn() -> bool + Send + 'static) -> JoinHandle<()> {
         let (heal, plays) = (Arc::clone(&self.learner.sends), Arc::clone(&self.plays));
         std::thread::spawn(move || {
@@ -263,7 +263,7 @@ fn what_cannot_be_sent_goes_by_a_folder_and_the_next_version_by_a_new_communicat
     sent.publish("second", 2);
     assert!(began.elapsed() < Duration::from_secs(10));
     let tried = ["/pause?mode=wait", "/start_weight_update", "/update_weights"];
-    // What the server has of it is dropped first: it would take it for parts of what comes.
+    // The server's partial update is dropped first: otherwise it would count as part of the next one.
     let undone = ["/start_weight_update", "/finish_weight_update", "/collective_rpc", "/resume"];
     assert_eq!(sent.take_calls(), [&tried[..], &undone].concat());
     assert_eq!(sent.learner.take_asked(), ["send c1", "write"]);
@@ -457,7 +457,7 @@ fn what_broke_off_with_a_learner_is_undone_by_the_next() {
         sent.fleet.next(Wait::Until(Instant::now() + Duration::from_millis(20))).expect("goes on");
         assert!(began.elapsed() < Duration::from_secs(10));
     }
-    // The run begins again, over the same server.
+    // The run starts again with the same server.
     sent.learner.plays(Sends::Well);
     *sent.plays.lock().unwrap() = WORKS;
     (sent.fleet, sent.said) = connect_to(&sent.vllm, &sent.learner, &sent.past, None);

@@ -70,8 +70,8 @@ fn a_sample_and_new_weights() {
     assert!(fleet.fault_counts().samples.is_empty());
 }
 
-/// A server with the forgotten head of a tied model differs by as much as the steps have changed that head:
-/// little at first. What it may differ by is what it did with its own weights.
+/// A server with the outdated head of a tied model differs by as much as the steps have changed that
+/// head: little at first. The tolerance is learned from its own earlier weights.
 #[test]
 fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
     // Tokens and nats off at each publication; the last is too much.
@@ -141,8 +141,8 @@ fn rounding_is_that_of_the_process_that_runs() {
     only_sample(&mut fleet, request(0, 1));
 }
 
-/// The changed label is noticed in the first answer that carries it, whatever else is asked of the other
-/// process meanwhile.
+/// The changed label is noticed in the first answer that has it, whatever else the other process is
+/// asked meanwhile.
 #[test]
 fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
     let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
@@ -190,7 +190,7 @@ fn what_ends_before_the_resume_is_answered_is_not_proven_either() {
     assert_eq!(fleet.fault_counts().samples[&FaultClass::Probe], 1);
 }
 
-/// A network file system shows it late, and that is no reason to end a run.
+/// A network file system shows it late, which must not end a run.
 #[test]
 fn a_folder_that_a_server_does_not_see_yet_is_asked_for_again() {
     let (vllm, mut fleet) = vllm(Behaviour { late_reloads: 2, ..Behaviour::default() }, |_| {});
@@ -273,7 +273,7 @@ fn a_paused_server_is_waited_for() {
     }
 }
 
-/// Somebody else is giving it weights: it is left to them.
+/// Another publisher is giving it weights, so this one leaves it alone.
 #[test]
 fn a_server_that_is_paused_for_a_moment_is_not_resumed() {
     let vllm = FakeVllm::start(Behaviour::default());
@@ -471,7 +471,7 @@ fn a_server_that_sleeps_wakes_weights_first_and_takes_the_new_ones() {
         assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
         let sample = only_sample(&mut fleet, request(1, 0));
         assert_by("second", &sample);
-        // Nothing new was learned: what is asked for next wakes it, with the weights that it had.
+        // No step was trained: the next request wakes it, with its old weights.
         fleet.put_to_sleep().expect("sleeps");
         let sample = only_sample(&mut fleet, request(2, 0));
         assert_by("second", &sample);

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) struct Pace {
     /// Samples that run at once; others wait in their order.
     pub(crate) slots: usize,
-    /// Time of an iteration, whatever runs.
+    /// Time of an iteration, under any load.
     pub(crate) iteration: Duration,
     /// Additional share of an iteration's time with all slots busy (ρ): with b samples an iteration takes
     /// `1 + ρ b / slots` times as long.
@@ -31,7 +31,7 @@ pub(crate) struct Decoder {
 type Running = Reverse<(u64, u64)>;
 
 struct State {
-    /// Iterations so far, in parts of one.
+    /// Iterations so far, with fractions.
     iterations: f64,
     at: Instant,
     running: BinaryHeap<Running>,
@@ -69,7 +69,7 @@ impl Decoder {
         self.state.lock().unwrap().busy
     }
 
-    /// Ends once that many tokens are decoded. Whoever drops it gives its slot back.
+    /// Ends once that many tokens are decoded. Dropping it frees its slot.
     pub(crate) async fn decode(&self, num_tokens: usize) {
         let (tell, answered) = oneshot::channel();
         let number = {

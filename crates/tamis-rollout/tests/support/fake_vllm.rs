@@ -24,7 +24,7 @@ pub(crate) enum Release {
     V033,
 }
 
-/// A completion that was asked for.
+/// A requested completion.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) prompt: Vec<u32>,
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
     pub(crate) label: String,
 }
 
-/// An answer, and the time that it takes.
+/// An answer and its delay.
 pub(crate) struct Answer {
     pub(crate) token_ids: Vec<u32>,
     pub(crate) delay: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct Plays {
 #[derive(Clone)]
 pub(crate) struct Behaviour {
     pub(crate) release: Release,
-    /// The generate route is there.
+    /// Whether the generate route exists.
     pub(crate) scale_out: bool,
     /// Time of a completion.
     pub(crate) delay: Duration,
@@ -80,7 +80,7 @@ pub(crate) struct Behaviour {
     pub(crate) decoder: Option<Decoder>,
     /// Tokens of a prompt with its completion.
     pub(crate) max_model_len: usize,
-    /// Log-probabilities of the logits instead of what was drawn from.
+    /// Log-probabilities of the logits instead of the sampled distribution.
     pub(crate) raw_logprobs: bool,
     /// Reloads do nothing: the surprise of tied embeddings.
     pub(crate) keeps_weights: bool,
@@ -145,15 +145,15 @@ pub(crate) struct State {
     pub(crate) paused: Option<String>,
     /// Its workers' parameters of a communicator.
     pub(crate) init_info: Value,
-    /// An update failed that had begun: what is loaded next is wrong, unless that is ended first.
+    /// A begun update failed: what is loaded next is wrong, unless that update is ended first.
     pub(crate) has_parts: bool,
-    /// What sleeps: `weights`, `kv_cache`.
+    /// Sleeping parts: `weights`, `kv_cache`.
     pub(crate) asleep: Vec<&'static str>,
     /// Every call but samples, in order.
     pub(crate) calls: Vec<String>,
     pub(crate) num_samples: u64,
     pub(crate) prompts: Vec<Value>,
-    /// Of the latest sample.
+    /// `content_parts` of the latest sample.
     pub(crate) content_parts: Value,
     running: HashMap<String, Arc<Notify>>,
 }
@@ -168,7 +168,7 @@ impl FakeVllm {
         Self::start_at(None, behaviour)
     }
 
-    /// As after a restart: the weights that it was started with.
+    /// Like a restarted server: with the weights of its start.
     pub(crate) fn start_at(address: Option<SocketAddr>, behaviour: Behaviour) -> Self {
         let state = Arc::new(Mutex::new(State {
             weights: "initial".to_owned(),
@@ -336,7 +336,7 @@ async fn answer(
             }
             Reply::json(200, &json!({"status": "awake"}))
         }
-        // What sleeps has no memory to load into.
+        // A sleeping server has no memory to load into.
         "/collective_rpc" if state.lock().unwrap().asleep.contains(&"weights") => {
             error(500, "InternalServerError", "no memory")
         }

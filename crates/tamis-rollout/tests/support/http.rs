@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// With the query.
+    /// The path with the query.
     pub(crate) path: String,
     pub(crate) key: Option<String>,
     pub(crate) body: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) struct Reply {
     pub(crate) content_type: &'static str,
     pub(crate) body: Vec<u8>,
     pub(crate) delivery: Delivery,
-    /// Seconds until it wants to be asked again.
+    /// Seconds until the next request, as `Retry-After`.
     pub(crate) retry_after: Option<u32>,
 }
 
@@ -139,7 +139,7 @@ async fn serve(mut stream: TcpStream, handler: Handler) -> std::io::Result<()> {
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let key = header(&headers, "authorization").map(str::to_owned);
         let request = Request { method: method.to_owned(), path: path.to_owned(), key, body };
-        // A client that goes away gives its request up.
+        // A client that leaves abandons its request.
         let mut byte = [0];
         let reply = tokio::select! {
             reply = handler(request) => reply,
@@ -209,7 +209,7 @@ async fn read_message(
     Ok(Some((status, headers, body)))
 }
 
-/// Asks another server, on a connection of its own.
+/// Forwards a request to another server, on a separate connection.
 pub(crate) async fn forward(address: SocketAddr, request: &Request) -> std::io::Result<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!(

@@ -37,7 +37,8 @@ pub(crate) struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// In front of a server; so many of a thousand samples are spoiled, each in one of these ways.
+    /// A proxy in front of a server; this many of a thousand samples are spoiled, each in one of these
+    /// ways.
     pub(crate) fn start(upstream: SocketAddr, seed: u64, thousandths: u64, ways: &[Spoiling]) -> Self {
         let spoiled = Arc::new(Mutex::new(BTreeMap::new()));
         let (counted, drawn) = (Arc::clone(&spoiled), Arc::new(AtomicU64::new(0)));

@@ -1,11 +1,11 @@
-//! What reward functions that ask servers are given, and what comes of it.
+//! Inputs of reward functions that use servers, and their outcomes.
 
 use serde_json::json;
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 
-/// A row with a column of its own.
+/// A row with an extra column.
 pub(crate) fn prompt(content: PromptContent) -> Prompt {
     let columns = serde_json::Map::from_iter([("rubric".to_owned(), json!("be kind"))]);
     let (ground_truth, data_source) = (Some("4".to_owned()), "sums".to_owned());

@@ -12,7 +12,7 @@ pub enum RunDirectoryError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The run's name is no name of a folder.
+    /// The run's name is not valid as a folder name.
     #[error(
         "make a folder for the run `{name}`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` \
          (`run.name`; the folder around it is `run.dir`)"

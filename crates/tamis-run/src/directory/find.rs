@@ -45,7 +45,7 @@ pub(super) fn meant(path: &Path) -> Option<PathBuf> {
     misspelt().or_else(around).or_else(in_runs).or_else(near_in_runs)
 }
 
-/// "did you mean" for a path of nothing: a run, or what is near in name.
+/// "did you mean" for a path without a run: a run, or a similar name.
 pub fn suggest(path: &Path) -> Option<String> {
     let run = meant(path).map(|run| format!("did you mean `{}`?", run.display()));
     run.or_else(|| tamis_file::suggest(path))

@@ -159,7 +159,7 @@ pub struct RunDirectory {
 pub struct CutBack {
     /// Positions of the logs now: the recorded ones, without lines that are gone.
     pub positions: LogPositions,
-    /// Differences from the checkpoint's record, which are made anew, for the user.
+    /// Differences from the checkpoint's record, repaired and reported to the user.
     pub warnings: Vec<String>,
 }
 

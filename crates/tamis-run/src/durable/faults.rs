@@ -18,7 +18,7 @@ pub enum DiskFault {
     ShortWrite,
     /// The operation fails, and so does every later one: the file system went read-only.
     ReadOnly,
-    /// The process is killed before it: neither it nor a later one happens; what was done before stays.
+    /// The process is killed before it: it and later ones do not happen; earlier ones stay.
     Killed,
     /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder
     /// was not flushed.

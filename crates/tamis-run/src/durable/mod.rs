@@ -282,8 +282,8 @@ impl Disk {
         self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
     }
 
-    /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and
-    /// never lengthened).
+    /// Cuts a file to `length` bytes and flushes it. A shorter file is not changed (and never
+    /// lengthened).
     pub fn cut_file(&self, path: &Path, length: u64) -> Result<(), DiskError> {
         let file = tamis_file::open_with(path, OpenOptions::new().write(true))
             .map_err(|cause| DiskError::new(DiskOperation::Open, path, cause))?;

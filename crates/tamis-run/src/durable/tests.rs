@@ -133,7 +133,7 @@ fn a_folder_is_renamed_whole_or_not_at_all() {
     });
 }
 
-/// The message, its causes and its hint, as a person sees them, with the temporary folder left out.
+/// The message, its causes and its hint, as the user sees them, without the temporary folder.
 fn shown(error: &DiskError, folder: &Path) -> String {
     let mut text = format!("failed to {}", fault::chain(error));
     if let Some(hint) = error.hint() {

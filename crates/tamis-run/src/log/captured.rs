@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-/// Holds what is written to it; clones hold the same.
+/// Holds its output; clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Captured(Arc<Mutex<Vec<u8>>>);
 

@@ -1,7 +1,7 @@
-//! The console: one line a step with the numbers a person follows.
+//! The console: one line a step with the numbers to follow.
 //!
-//! A line is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: a log
-//! is never read back.
+//! A line is made of the step's typed figures ([`StepView`]), not of the logged metrics: a log is never
+//! read back.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duratio
     std::iter::once(format!("step {step}{total}")).chain(figures(view, left)).collect::<Vec<_>>().join("  ")
 }
 
-/// The line of a step for a terminal: what was generated, its cost, and the time left.
+/// The line of a step for a terminal: the main figures, their cost, and the time left.
 pub fn short_line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {
     let total = total.map_or_else(String::new, |total| format!("/{total}"));
     let mut shown = vec![format!("step {step}{total}")];

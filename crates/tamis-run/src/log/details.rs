@@ -1,4 +1,5 @@
-//! Parts of a step that are no single numbers: distributions, completions, and when its stages ran.
+//! Parts of a step that are not single numbers: distributions, completions, and the times of its
+//! stages.
 
 use crate::metrics::timings::Span;
 

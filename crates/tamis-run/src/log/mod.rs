@@ -99,7 +99,7 @@ pub trait Logger: Send {
         0
     }
 
-    /// Writes what it shows of a step beside its metrics, after them.
+    /// Writes a step's other parts, after its metrics.
     fn log_details(&mut self, _step: u64, _details: &StepDetails) -> Result<(), DiskError> {
         Ok(())
     }
@@ -110,7 +110,7 @@ pub trait Logger: Send {
     /// Waits for outstanding deliveries, within its time limit.
     fn finish_close(&mut self) {}
 
-    /// Flushes what was written to the device and records the lengths of the logger's files.
+    /// Flushes written bytes to the device and records the lengths of the logger's files.
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError>;
 }
 

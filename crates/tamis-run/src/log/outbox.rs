@@ -158,7 +158,7 @@ impl<R: Parcel> Outbox<R> {
         deliveries.num_given.fetch_add(1, Ordering::Relaxed);
         let Some(queue) = &self.queue else { return };
         let size = record.num_bytes();
-        // Only the run adds to it: what it finds can only become less meanwhile.
+        // Only the run adds to it, so meanwhile the load can only shrink.
         let waiting = deliveries.bytes_waiting.fetch_add(size, Ordering::Relaxed);
         let sent = if waiting > 0 && waiting.saturating_add(size) > self.most_bytes {
             Err(TrySendError::Full(record))

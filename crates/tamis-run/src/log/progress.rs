@@ -15,10 +15,10 @@ use tamis_core::printable::lines;
 use crate::durable::DiskError;
 use crate::log::run_log::{LineKind, RunLog};
 
-/// From so many columns there is room for a gauge.
+/// Fewest columns with room for a gauge.
 const WIDE: u16 = 72;
 
-/// Below so many columns there is room for nothing but words.
+/// Fewest columns with room for more than words.
 const NARROW: u16 = 32;
 
 /// How many messages a terminal shows. `run.log`, and stderr that is not a terminal, get all of them.
@@ -259,7 +259,7 @@ impl Inner {
         let shows_all = self.verbosity == Verbosity::Verbose;
         match &mut self.screen {
             Screen::Bar(_) if weight == Weight::Detail && !shows_all => {}
-            // A terminal that is gone is no reason to stop training.
+            // A closed terminal must not stop training.
             Screen::Bar(bar) => bar.suspend(|| {
                 let (_, columns) = console::Term::stderr().size();
                 let shown = if shows_all { text } else { visible(short) };

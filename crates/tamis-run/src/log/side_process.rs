@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 const TOLD: Duration = Duration::from_secs(2);
 
-/// Longest wait for the last words of a process that has ended: what it left behind may hold its output open.
+/// Longest wait for the last output of a process that has ended: its children may hold the output open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Longest wait for the exit status of a process that has closed its output.

@@ -58,7 +58,7 @@ impl TensorBoardLogger {
         Ok(Self { file, earlier, name, histograms: false, num_samples: 0 })
     }
 
-    /// Shows histograms of each step, and so many of its completions.
+    /// Shows histograms of each step, and this many of its completions.
     #[must_use]
     pub fn with_details(mut self, histograms: bool, num_samples: usize) -> Self {
         (self.histograms, self.num_samples) = (histograms, num_samples);

@@ -115,7 +115,7 @@ impl Transfer {
 impl Inner {
     fn say(&mut self, text: &str) {
         let (out, text) = (&mut self.out, lines(text));
-        // A terminal that is gone is no reason to stop a download.
+        // A closed terminal must not stop a download.
         let mut write = || {
             let _ = writeln!(out, "{text}").and_then(|()| out.flush());
         };

@@ -87,7 +87,8 @@ impl Timings {
         self.stretches.extend(&other.stretches);
     }
 
-    /// When the stages ran, the longest first among those that began together: [`STEP`] before what is in it.
+    /// Intervals of the stages; among those that began together the longest comes first, so [`STEP`]
+    /// precedes its stages.
     pub fn spans(&self) -> Vec<Span> {
         let (now, today) = (Instant::now(), SystemTime::now());
         let mut spans: Vec<Span> = (self.stretches.iter())

@@ -117,7 +117,7 @@ impl SaveError {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
             Self::Weights(CheckpointError::Elsewhere { .. }) => Some(WEIGHTS_ELSEWHERE.to_owned()),
-            // Its checksum agrees, or it would not be read: what was saved was this.
+            // It would not be read unless its checksum agreed, so this is what was saved.
             Self::Weights(CheckpointError::NotFinite { path, .. }) => {
                 let before = path.ancestors().find_map(checkpoint_before);
                 Some(match before {

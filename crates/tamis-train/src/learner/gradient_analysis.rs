@@ -78,7 +78,7 @@ fn deviation(rewards: &[f64]) -> f64 {
 }
 
 impl GradientAnalysis {
-    /// Every so many steps, the first at step 1.
+    /// Interval in steps, the first at step 1.
     pub fn new(every: u64, buckets: Buckets) -> Result<Self, Fault> {
         buckets.check()?;
         Ok(Self { every: every.max(1), buckets })

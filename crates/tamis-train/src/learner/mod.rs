@@ -519,7 +519,7 @@ pub trait RunLearner: Learner {
     /// Undoes all updates since [`Self::keep`], if it was called.
     fn restore(&mut self) -> Result<(), LearnerError>;
 
-    /// Makes the reference or the critic of the policy as it is.
+    /// Makes the reference or the critic from the present policy.
     fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError>;
 
     /// Resets a network's optimizer: moments zero, step count zero.

@@ -13,7 +13,7 @@ use tamis_rollout::{
 pub(crate) struct SampleQueue {
     /// Submitted, not begun.
     waiting: Vec<SampleRequest>,
-    /// Every request that has not come to an end.
+    /// Every request that has not ended.
     ids: HashSet<SampleId>,
 }
 

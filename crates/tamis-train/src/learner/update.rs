@@ -41,7 +41,7 @@ pub struct UpdateSettings {
     pub key: Key,
 }
 
-/// A step's batch: whole groups with what was computed for them.
+/// A step's batch: whole groups with their computed columns.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingBatch<'a> {
     /// Kept groups \[P\].
@@ -329,7 +329,7 @@ impl<'a> MiniBatch<'a> {
             },
             is_per_token: matches!(batch.advantages, Advantages::PerToken(_)),
             policy_factor: batch.policy_factor,
-            // Each optimizer batch bears its share of what was dropped.
+            // Each optimizer batch gets its share of the dropped groups.
             dropped: batch.dropped.map(|dropped| {
                 let share = places.len() as f64 / batch.groups.len().max(1) as f64;
                 Normalisers {
@@ -395,7 +395,7 @@ impl<'a> MiniBatch<'a> {
         Ok(all)
     }
 
-    /// Corrects for a sampler that is not the policy: weights, and a mask without what is rejected.
+    /// Corrects for a sampler that is not the policy: weights, and a mask without rejected tokens.
     fn correct(
         &mut self,
         learner: &mut dyn Learner,

@@ -18,8 +18,8 @@ pub(crate) struct MiniBatchGroups {
     pub(crate) places: Vec<usize>,
 }
 
-/// The mini-batches of so many groups, in the order in which they are trained on; `shuffle`: in another order
-/// in every epoch.
+/// The mini-batches of this many groups, in the order of training; `shuffle`: in another order in every
+/// epoch.
 pub(crate) fn mini_batches_of(
     num_groups: usize,
     size: NonZeroUsize,

@@ -174,7 +174,7 @@ impl Example {
                 example.mask.resize(example.completion.len(), false);
                 conversation.extend_from_slice(shown);
             } else {
-                // Each answer is an example after what is seen of the conversation then.
+                // Each answer is an example, with the conversation as seen before it.
                 conversation.push(shown);
                 let prompt =
                     worlds.render(&prompt.prompt, &context.view(&conversation)).map_err(failed)?.token_ids;

@@ -221,7 +221,7 @@ impl fmt::Display for ValidationStatistic {
 }
 
 impl ValidationStatistic {
-    /// Those of a score with so many samples of a prompt, in the order in which they are logged.
+    /// The statistics of a score with this many samples of a prompt, in logged order.
     fn all(score: &str, num_samples: usize) -> Vec<Self> {
         let mut all = vec![Self::Mean(num_samples)];
         if num_samples > 1 {
@@ -309,7 +309,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// A quantity of a data source as it is named in the metrics: `val-core/{source}/{score}/{statistic}` or
+/// A quantity of a data source, by its metric's name: `val-core/{source}/{score}/{statistic}` or
 /// `val-aux/...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FigureName {
@@ -441,7 +441,7 @@ impl SourceResult {
         }
     }
 
-    /// The names of what it holds, in the order in which they are logged.
+    /// Its names, in logged order.
     pub fn names(&self) -> impl Iterator<Item = FigureName> {
         let name = |is_core, quantity| FigureName { is_core, source: self.source.clone(), quantity };
         let figures = self.figures.iter().map(move |figure| {

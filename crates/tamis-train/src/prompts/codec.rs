@@ -307,7 +307,7 @@ impl Codec {
         self.render(prompt).map(|_| ())
     }
 
-    /// Whether the beginning of a prompt, as it is rendered, has tokens.
+    /// Whether the rendered beginning of a prompt has tokens.
     pub(crate) fn check_tokens(&self, prompt: &Prompt) -> Result<(), CodecError> {
         const LONGEST: usize = 1 << 16;
         let (text, _, add_special) = self.render(prompt)?;

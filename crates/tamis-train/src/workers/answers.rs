@@ -137,7 +137,7 @@ mod tests {
         put(&mut answers, 3, "rollout/1/0", 0.25);
         let settled = answers.settle(4);
         put(&mut answers, 4, "rollout/2/0", 0.5);
-        // Ctrl-C after the first round of step 4: what is saved is the state after step 3.
+        // Ctrl-C after the first round of step 4: the saved state is the one after step 3.
         assert_eq!(answers.settle(4), settled);
         assert_eq!(open(&path, settled).take("rollout/2/0"), Some(answer(0.5)));
         // A run that ends for want of rewards forgets them all.

@@ -1,5 +1,5 @@
-//! The run as the listener of what it waits for: reward functions outside speak through its progress, and
-//! stop at Ctrl-C.
+//! The run as the listener of its reward functions: external ones print through its progress, and stop
+//! at Ctrl-C.
 
 use std::sync::Arc;
 

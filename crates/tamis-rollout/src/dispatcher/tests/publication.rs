@@ -16,7 +16,7 @@ fn stream(train_batch_size: usize, group_size: usize) -> Dispatcher {
     Dispatcher::new(settings(group_size), Scheduler::streaming(streaming).expect("settings"))
 }
 
-/// Scores exactly, until nobody waits for scores any more.
+/// Scores exactly, until the scores are abandoned.
 struct Until(Arc<std::sync::atomic::AtomicBool>);
 
 impl RewardFunction for Until {
@@ -133,7 +133,7 @@ fn tokens_of_attempts_that_were_given_up_are_counted() {
     take_steps(5, &mut dispatcher, InFlight::Abort);
     let totals = *dispatcher.machine().totals();
     assert!(totals.aborted.tokens > 0 && totals.aborted.groups == 0, "{totals:?}");
-    // What is reported of a group that is under way is what its members have, and what was lost on the way.
+    // The reported cost of a group under way is that of its members, plus what was lost.
     let lost = |record: &Record| record.generation.num_tokens - record.group.num_tokens() as u64;
     assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
 }

@@ -1,4 +1,4 @@
-//! Groups that begin with some of their members.
+//! Groups that begin with only some of their members.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::generator::Weights;
 
 const N: usize = 8;
 
-/// A run of some steps: the samples asked for, the machine at its end, and the text of each member of every
-/// group that came to something, by prompt.
+/// A run of some steps: the number of requested samples, the machine at its end, and the text of each
+/// member of every ended group, by prompt.
 fn run(screen_first: Option<usize>, steps: u64) -> (u64, Scheduler, BTreeMap<u64, Vec<String>>) {
     let run = ScheduleSettings {
         surplus: Surplus::Carry { max_lag: 1 },

@@ -14,7 +14,7 @@ use crate::generator::{FailureKind, Generator as _, InFlight, Load, Publication,
 use crate::programs::ProgramSettings;
 use crate::support;
 
-/// Tokens of what is rendered are characters above this.
+/// Rendered tokens are characters above this.
 const SHOWN: u32 = 100_000;
 
 /// Beginning of every program: a call to the policy with only the standard library.
@@ -91,7 +91,7 @@ fn host(program: &str, change: impl FnOnce(&mut ProgramSettings)) -> Arc<TestAge
     Arc::new(TestAgents(ProgramHost::start(settings, || ()).expect("a host")))
 }
 
-/// What comes of a program that plays so many trajectories.
+/// The events of a program that plays this many trajectories.
 fn play(agents: &Arc<TestAgents>, count: u64) -> Vec<GeneratorEvent> {
     let mut plays = Plays::of_agents(Arc::clone(agents) as Arc<dyn Agents>, TokenLimits::of(200), false);
     let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
@@ -193,7 +193,7 @@ print(json.dumps({"reward": 0.25, "success": True, "info": {"number": task["numb
         let (sample, episode) = sample(event);
         let turns = &episode.turns;
         assert_eq!(turns.len(), 3);
-        // It began as the prompt does, went on, and began anew.
+        // It began like the prompt, continued, and began a new conversation.
         assert_eq!(
             turns.iter().map(|turn| turn.context_start.is_some()).collect::<Vec<_>>(),
             [false, false, true]
@@ -234,7 +234,7 @@ fn what_a_program_does_wrong_fails_its_trajectory_and_is_counted() {
     let (kind, reason) = failed(&play(&late, 1)[0]);
     assert_eq!(kind, FailureKind::EnvironmentTimedOut, "{reason}");
     assert!(reason.starts_with("its program: the program did not end within 1 s"), "{reason}");
-    // Over its limit it is refused, and what it had counts.
+    // A call over the limit is refused, and its earlier calls count.
     let greedy = format!("ask({hello})\ntry: ask({hello})\nexcept urllib.error.HTTPError: pass\nprint(1.0)");
     let refused = play(&host(&greedy, |settings| settings.max_calls = 1), 1);
     let (_, episode) = sample(&refused[0]);
@@ -282,8 +282,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     assert_eq!(agents.0.num_open(), 0);
 }
 
-/// What a policy answers to a request: a length that is a function of the request's key, within what it may
-/// have.
+/// A policy's answer to a request: its length is a function of the request's key, within the limit.
 fn answer_to(request: &SampleRequest) -> Sample {
     let most = request.sampling.max_response_length;
     let length = 1 + request.key.below(0, most as u64) as usize;
@@ -323,8 +322,8 @@ fn call_of_tree(agent: &Agent, key: Key, number: u64) -> ChatCall {
 /// Calls under way: their place, their request and their answer.
 type UnderWay = Vec<(usize, SampleRequest)>;
 
-/// Plays what a program asks by random, answering and giving up by `timing`; the trajectory and what each
-/// call got.
+/// Plays a program's random calls, answering and aborting by `timing`. Returns the trajectory and the
+/// answer to each call.
 fn play_tree(agents: &TestAgents, tree: Key, timing: Key, whole: usize) -> (Option<Sample>, Vec<String>) {
     let limits = TokenLimits { whole, text: 60 };
     let mut agent = Agent::new(request(0, "user:hello;"), EpisodeNumber(0));

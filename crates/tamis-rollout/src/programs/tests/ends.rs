@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn what_outlives_a_program_is_killed_or_refused() {
-    // All children let go of what they have inherited and call until they are refused; one stays in the
-    // group, and the others leave it, one of them without the variables that it was started with.
+    // All children release what they inherited, and call until they are refused. One stays in the
+    // group, and the others leave it, one of them without its original variables.
     let mut owner = Owner::of(
         r#"
 daemon = """
@@ -85,7 +85,7 @@ fn assert_dead(pids: &str) {
 #[test]
 fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_call_is_closed() {
     let script = format!("{WITH_CHILD}\nprint('waiting', file=sys.stderr, flush=True)\nask('x')");
-    // On a machine that does other things an interpreter takes its time to begin with: then it gets more.
+    // On a busy machine an interpreter may start slowly: then it gets more time.
     for timeout in [4, 16, 64] {
         let mut owner =
             Owner::new(ProgramSettings { timeout: Duration::from_secs(timeout), ..settings(&script) });

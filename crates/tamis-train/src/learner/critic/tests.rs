@@ -12,7 +12,7 @@ struct Constant {
     value: f32,
     /// Tokens of the held pass.
     num_held: usize,
-    /// Of each pass, its derivatives.
+    /// The derivatives of each pass.
     printed: Vec<Vec<f32>>,
     rates: Vec<f64>,
     /// Updates from this one on have a gradient that is not finite.

@@ -155,8 +155,8 @@ fn groups_weigh_in_the_loss_by_their_weights() {
     }
 }
 
-/// The backward pass of what has no advantage costs nothing if the learner passes over it: it is in waves
-/// of its own then, unless something else of the loss has a gradient there.
+/// If the learner skips backward passes without derivatives, members without an advantage are in
+/// separate waves and cost none, unless another term of the loss has a gradient there.
 #[test]
 fn members_without_an_advantage_pass_apart() {
     let groups = [pair(0), pair(1), pair(2)];
@@ -177,7 +177,8 @@ fn members_without_an_advantage_pass_apart() {
     }
 }
 
-/// What needs no entropies trains alike without them, and reports none; so does the pass for a correction.
+/// An update that needs no entropies is the same without them, and reports none; so is the pass for a
+/// correction.
 #[test]
 fn a_learner_without_entropies_trains_alike() {
     let group = pair(0);

@@ -42,7 +42,7 @@ struct Opened {
 /// A learner that another process holds.
 pub struct WireLearner {
     calls: SharedCalls,
-    /// Without one there is no generator.
+    /// Without one there are no generators.
     codec: Option<Codec>,
     interrupt: Interrupt,
     info: LearnerInfo,

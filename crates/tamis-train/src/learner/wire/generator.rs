@@ -94,7 +94,7 @@ impl Open {
             self.tokens.push(token);
             self.logprobs.push(logprob);
             self.entropy += f64::from(entropy);
-            // Tokens after a text that ends it are nobody's.
+            // Tokens after a stop text are dropped.
             if !self.stop.strings().is_empty() && self.stop.should_stop(&self.tokens) {
                 finish = Some(FinishReason::Stop);
                 break;
@@ -337,7 +337,7 @@ impl Generator for WireGenerator {
     }
 
     fn load(&self) -> Load {
-        // The learner queues what it has no room for.
+        // The learner queues samples without room.
         Load { in_flight: self.queue.num_open(), room: usize::MAX }
     }
 }

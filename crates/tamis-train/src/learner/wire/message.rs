@@ -356,7 +356,7 @@ fn flat<'a>(rows: impl Iterator<Item = &'a [u32]>) -> (WireColumn, WireColumn) {
     (WireColumn::I32(tokens), WireColumn::I64(offsets))
 }
 
-/// A column that must have a number for each of so many things.
+/// A column that must have this many numbers.
 fn check_len(name: &str, found: usize, wanted: usize, what: &str) -> Result<(), MessageError> {
     if found == wanted {
         return Ok(());

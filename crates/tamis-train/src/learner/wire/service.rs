@@ -300,7 +300,7 @@ impl<'a> LearnerService<'a> {
         answered
     }
 
-    /// The number of a call, which is meant for what is in memory and is the last one or the next.
+    /// The number of a call on the state in memory, which must be the last one's or the next.
     fn check_number(&self, question: &Question, body: u32) -> Result<u64, Refusal> {
         let meant = question.header(INCARNATION);
         let Some(incarnation) = self.incarnation.as_deref().filter(|_| meant == self.incarnation.as_deref())

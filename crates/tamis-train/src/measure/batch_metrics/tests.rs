@@ -125,7 +125,7 @@ fn members_left_out_are_not_counted_as_trained() {
     // 5 tokens.
     assert_eq!((of("train/num_loss_tokens"), of("perf/total_num_tokens")), (3.0, 13.0));
     assert!((of("critic/advantages/mean") - 7.0 / 3.0).abs() < 1e-15);
-    // The one not chosen is no part of the batch; the other two are, and bear no loss.
+    // The unchosen member is not part of the batch; the other two are, without loss.
     assert_eq!(
         (of("critic/score/min"), of("critic/rewards/min"), of("response_length/max")),
         (0.5, 0.25, 8.0)

@@ -18,7 +18,7 @@ fn pool(number: u64, selector: Selector) -> PromptPool {
     PromptPool::new(prompts(number), order, DataPosition::default()).expect("a place").with_selector(selector)
 }
 
-/// The same as it is restored from what is saved of it.
+/// The same pool, restored from its saved state.
 fn resumed(number: u64, selector: Selector, from: &PromptPool) -> PromptPool {
     let saved = serde_json::to_string(&(
         from.position(),
@@ -51,8 +51,8 @@ fn judged(drawn: &DrawnPrompt, version: u64) -> JudgedGroup {
     }
 }
 
-/// A step that trains so many mixed groups, draws so many prompts at once and gives back what was dispatched
-/// after the last one: the prompts it used, with their probabilities.
+/// A step that trains so many mixed groups, draws so many prompts at once and returns those dispatched
+/// after the last one. Returns the used prompts, with their probabilities.
 fn step(pool: &mut PromptPool, version: u64, groups: usize, at_once: usize) -> Vec<(u64, u64, f64)> {
     let mut drawn: Vec<DrawnPrompt> = Vec::new();
     let mixed = |drawn: &[DrawnPrompt]| -> Vec<usize> {
@@ -86,8 +86,7 @@ fn selectors() -> impl Strategy<Value = Selector> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// How many prompts are drawn ahead, and given back, does not change what is trained on; nor does a
-    /// resume.
+    /// Trained prompts do not depend on how many are drawn ahead and returned, nor on a resume.
     #[test]
     fn what_is_drawn_ahead_changes_nothing(
         selector in selectors(),
@@ -138,7 +137,7 @@ fn uniform_prompts_are_drawn_seldom_and_their_groups_weigh_more() {
     assert!((named["selector/inclusion/mean"] - 0.7).abs() < 1e-12);
     assert!((named["selector/hard_share_data"] - 1.0 / 3.0).abs() < 0.05, "{named:?}");
     assert!(named["selector/hard_share_blind"] < 0.2, "{named:?}");
-    // The next report begins anew.
+    // The next report starts from zero.
     assert_eq!(
         selector
             .report(&[], PolicyVersion(30))

@@ -134,7 +134,7 @@ fn what_was_generated_comes_through_to_the_bit() {
     };
     let mut message = round(&WireMessage::of_generated(generated.clone()));
     assert_eq!(message.take_generated(true).expect("read"), generated);
-    // One that gives no entropies.
+    // A learner that returns no entropies.
     let mut message = round(&WireMessage::of_generated(generated.clone()));
     message.columns.remove("entropy");
     assert_eq!(message.clone().take_generated(true).expect_err("refused").0, "there is no column `entropy`");
