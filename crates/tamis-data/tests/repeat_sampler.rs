@@ -1,8 +1,8 @@
-//! TRL's `RepeatSampler` against the sampler: what it yields is the order of an epoch, cut into batches, each
+//! TRL's `RepeatSampler` against the sampler. TRL's yields the order of an epoch, cut into batches, each
 //! trained on several times.
 //!
 //! The order itself comes from torch's generator and is taken from the vectors. TRL drops an incomplete last
-//! batch; here the caller decides, and drops it to compare.
+//! batch. Here the caller decides; this test drops it, to compare.
 
 use serde_json::Value;
 use tamis_core::group::PromptId;

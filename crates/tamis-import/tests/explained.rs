@@ -77,7 +77,7 @@ filter
     actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
     actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
 ");
-    // What a stranger asks first: which rewards are there?
+    // The first question of a new user: which rewards are there?
     let kinds = |key: &str| -> Vec<String> {
         let text = explain(key).unwrap();
         let lines = text.lines().filter(|line| line.starts_with("    ") && !line.ends_with(')'));
@@ -136,7 +136,7 @@ fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
     assert!(all.contains("clip_ratio_high (verl"), "{all}");
 }
 
-/// Every key of ours names every key of another system that sets it, those of a kind too.
+/// Every key of ours lists every key of another system that sets it, also for keys of a kind.
 #[test]
 fn items_and_keys_of_mappings_are_explained_as_what_they_are_in() {
     assert_eq!(explain("reward.0.method"), explain("reward.method"));
@@ -151,7 +151,7 @@ fn keys_of_others_stand_under_every_key_that_they_become() {
     for owner in Owner::ALL {
         for row in owner.keys() {
             let becomes = row.becomes.to_string();
-            // Between backquotes: the keys of ours, where it becomes any.
+            // Backquotes hold our keys, if the key becomes any.
             let targets = becomes.split('`').skip(1).step_by(2).filter(|_| becomes.starts_with('`'));
             for target in targets {
                 let text = explain(target).unwrap_or_else(|unknown| panic!("{}: {unknown}", row.key));

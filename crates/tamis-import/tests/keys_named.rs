@@ -1,4 +1,4 @@
-//! Every key of the configuration that a message, a hint, a comment or a page names is a key that there is.
+//! Every configuration key in a message, a hint, a comment or a page exists.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex};
 
 use tamis_import::explain;
 
-/// Texts that look like a key and are none: names that are wrong on purpose, and forms for several keys.
+/// Texts that look like keys but are not: names that are wrong on purpose, and forms for several keys.
 const NO_KEYS: &[&str] = &[
     "critic.optim.exp_avg_",
     "critic.optim.lr_wsd_",
@@ -39,7 +39,7 @@ static SECTIONS: LazyLock<Vec<String>> = LazyLock::new(|| {
     default.as_object().expect("a mapping").keys().cloned().collect()
 });
 
-/// Of a text of Rust what is printed: what stands in strings, and what stands between backquotes in comments.
+/// The visible parts of Rust source: strings, and backquoted text in comments.
 fn printed(source: &str) -> Vec<String> {
     let mut texts = Vec::new();
     let mut rest = source;
@@ -68,7 +68,7 @@ fn printed(source: &str) -> Vec<String> {
         } else if found.starts_with("'\"'") || found.starts_with("'/'") {
             rest = &found[3..];
         } else if let Some(escaped) = found.strip_prefix("'\\") {
-            // The sign behind the backslash may be a quote itself.
+            // The character after the backslash may be a quote.
             let end = escaped.char_indices().skip(1).find(|(_, c)| *c == '\'');
             rest = end.map_or("", |(end, _)| &escaped[end + 1..]);
         } else {
@@ -83,7 +83,7 @@ fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The words of a text that look like keys and are none of ours or of another system.
+/// The words of a text that look like keys but are neither ours nor another system's.
 fn unknown(text: &str) -> Vec<String> {
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]{}".contains(c);
     let mut found = Vec::new();
@@ -154,7 +154,7 @@ fn every_key_that_is_named_exists() {
     assert!(wrong.is_empty(), "there are no such keys:\n{}", wrong.join("\n"));
 }
 
-/// The keys of the commands `tamis config explain KEY` in a text; not of forms such as `{key}`.
+/// The keys in commands `tamis config explain KEY` of a text, without forms such as `{key}`.
 fn explained(text: &str) -> Vec<&str> {
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]<>".contains(c);
     let commands = text.split("tamis config explain ").skip(1);

@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_import::{import, load_sources};
 
-/// The warnings and errors of a text and overrides over a configuration that is sound.
+/// The warnings and errors of a text and overrides, over a valid configuration.
 fn show_errors(yaml: &str, arguments: &[&str]) -> String {
     let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
     let arguments: Vec<String> = base.iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
@@ -28,7 +28,7 @@ fn imported(arguments: &[&str]) -> String {
 
 #[test]
 fn foreign_keys() {
-    // A file that has keys of ours beside them.
+    // A file that also has keys of ours.
     let mixed = "algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}\nrollout: {n: 4}";
     assert_snapshot!(show_errors(mixed, &[]), @r#"
 error: unknown key `algorithm`
@@ -66,7 +66,7 @@ error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_
   at command line, TRL key: loss_type=«ppo»
   hint: `tamis config explain loss_type` says what becomes of it
 "#);
-    // Numbers that would have no effect are numbers all the same.
+    // Values without effect must still be numbers.
     assert_snapshot!(show_errors("", &["lora_r=abc", "loss_type=cispo", "epsilon=b", "epsilon_high=3"]), @r#"
 error: `lora_r` of TRL must be a number, not `abc`
   at command line, TRL key: lora_r=«abc»

@@ -1,5 +1,5 @@
-//! Mutated configurations, by bytes and by tokens, cause no panic and no hang: each loads or is refused with
-//! a message.
+//! Configurations mutated by bytes and by tokens cause no panic and no hang: each loads, or is refused with a
+//! message.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -92,7 +92,7 @@ fn mutate(text: &str, draw: &mut Draw) -> String {
                 let part = bytes[at..until].to_vec();
                 bytes.splice(at..at, part);
             }
-            // A token put in, or in place of what is between two separators.
+            // A token inserted, or put in place of the text between two separators.
             3 => drop(bytes.splice(at..at, draw.token().bytes())),
             4 => {
                 let is_separator = |byte: &u8| b" ,:{}[]\n".contains(byte);
@@ -161,7 +161,7 @@ fn loads(seeds: &[String], number: usize) -> bool {
     loaded
 }
 
-/// Of so many mutations none causes a panic.
+/// None of this many mutations causes a panic.
 fn mutated_configurations(num: usize) {
     const THREADS: usize = 4;
     let seeds = &seeds();

@@ -3,22 +3,22 @@
 //! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
 //! [filter] [avx2]`
 //!
-//! With `avx2` the kernels for processors without AVX-512 are measured, on one that has it, too.
+//! With `avx2`, the kernels for processors without AVX-512 are measured, also on one that has it.
 //!
-//! A filter names measurements by a part of their name and model (`train`, `generate_grouped small`).
-//! `products` (matrix products of a layer's shapes, and what a thread reads from each cache) and `long`
-//! (training passes over one sequence of 4,096 and of 16,384 tokens, and 16 samples behind such a prompt,
-//! where attention is most of the work) are measured where they are named. `activations_mib` is what a
-//! training pass keeps of its rows and computes with beside. The time of what is generated in `long` is
-//! mostly the prompt's: its share of the peak tells more than its tokens a second.
+//! A filter selects measurements by parts of their name and model (`train`, `generate_grouped small`). Two
+//! are only measured if they are named. `products`: matrix products of a layer's shapes, and a thread's
+//! reading rate from each cache. `long`: training passes over one sequence of 4,096 and of 16,384 tokens, and
+//! 16 samples after such a prompt; there attention is most of the work. `activations_mib` is the memory of a
+//! training pass for its rows and buffers. In `long`, most of the generation time is the prompt's, so its
+//! share of the peak means more than its tokens per second.
 //!
 //! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
-//! tokens. `peak_share` is the share of the peak, what the same kernel reaches on operands in cache: the
-//! operations of a repetition (2 per weight, 6 in training, and those of attention) by those that the peak
-//! would have done, which is measured before and after each repetition, as the clock of a shared machine goes
-//! up and down. The median of the repetitions counts; `best_tokens_per_s` is the quickest of them, which
-//! other programs disturb least. The first line has the highest peak, which the shares of `products` are
-//! taken of.
+//! tokens. `peak_share` is the share of the peak, which is the speed of the same kernel on operands in cache.
+//! It is the number of operations of a repetition (2 per weight, 6 in training, and those of attention),
+//! divided by those that the peak would have done. The peak is measured before and after each repetition,
+//! because the clock of a shared machine varies. The result is the median of the repetitions;
+//! `best_tokens_per_s` is the fastest, which other programs disturb least. The first line has the highest
+//! peak, to which the shares of `products` refer.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -47,8 +47,9 @@ const PROMPT: usize = 32;
 const NEW: usize = 32;
 
 /// Rows, columns, chain lengths and number of matrices of products: of the small model, of the mid one and of
-/// a layer of 576 x 1536, each with the rows of a training pass and of a step of generation; last, steps
-/// by as many matrices in turn as the small model has (3 MiB), and by such as lie beyond the caches.
+/// a layer of 576 x 1536, each with the rows of a training pass and of a generation step. The last ones are
+/// steps with several matrices in turn: as many as the small model has (3 MiB), and more than fit into the
+/// caches.
 const PRODUCTS: [(usize, usize, usize, usize); 13] = [
     (512, 128, 128, 1),
     (512, 384, 128, 1),
@@ -92,11 +93,11 @@ fn cases() -> [Case; 2] {
 struct Rates {
     median: f64,
     best: f64,
-    /// By operation of the peak at that time; the median.
+    /// Relative to the peak at that time, by operations; the median.
     per_operation: f64,
 }
 
-/// Tries that the peak is measured by between repetitions: a twentieth of a second.
+/// Tries of each peak measurement between repetitions: a twentieth of a second.
 const PEAK_TRIES: usize = 5;
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -129,7 +130,7 @@ fn measure(threads: &Threads, seconds: f64, units: f64, mut run: impl FnMut()) -
     }
 }
 
-/// Bytes per second of one thread that reads so many MiB again and again, a line at a time; best of twenty.
+/// Bytes per second of one thread that reads `mib` MiB repeatedly, line by line; best of twenty.
 fn read_rate(mib: usize) -> f64 {
     let values = vec![1.0f32; mib << 18];
     let mut best = 0.0f64;
@@ -267,7 +268,7 @@ fn generate(
     let generated = prompts * samples * NEW;
     let mut numbers = 0..;
     let rates = measure(threads, seconds, generated as f64, || {
-        // Others each time: what prompts have in common with the last ones is not computed again.
+        // Different prompts each time: a prefix shared with the last prompts is not computed again.
         for i in numbers.by_ref().take(prompts) {
             let key = Key::new(1, Purpose::Init).with(i as u64);
             let request = GenerationRequest {
@@ -301,7 +302,7 @@ fn start(case: &Case) -> Option<(Model, impl Fn(usize, usize) -> u32)> {
     Some((model, move |i, t| key.with(i as u64).below(t as u64, vocab) as u32))
 }
 
-/// Prints one measurement of so many operations a token.
+/// Prints one measurement, given its operations per token.
 fn report(case: &Case, what: &str, rates: &Rates, operations: f64, more: &str) {
     let Rates { median, best, per_operation } = rates;
     let TransformerConfig {

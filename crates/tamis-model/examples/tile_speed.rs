@@ -1,14 +1,13 @@
-//! Speed of register tiles of several shapes, AVX-512 and AVX2: why the products' tiles have the rows and
-//! panels that they have.
+//! Speed of register tiles of several shapes, AVX-512 and AVX2: why the products use tiles with these rows
+//! and panels.
 //!
 //! `cargo run --release -p tamis-model --example tile_speed -- [rounds]`
 //!
-//! A tile of R rows and P panels of 16 columns keeps R x P (AVX2: 2 R x P) registers of outputs, and for each
-//! step of the chains loads P panels' lines and broadcasts R factors from memory, which lie side by side
-//! here, so that no shape has more addresses to keep than others. The shapes are measured in turn in each
-//! round, one thread: on operands in the first-level cache (chains of 128), and with those of A in the
-//! second-level cache (96 rows, chains of 768, as a pass over a panel has them). Each line has the best of
-//! the rounds in Gflop/s.
+//! A tile of R rows and P panels of 16 columns keeps R x P (AVX2: 2 R x P) registers of outputs. For each
+//! step of the chains it loads P panels' lines and broadcasts R factors from memory. The factors are adjacent
+//! here, so that no shape needs more addresses than another. The shapes are measured in turn in each round,
+//! on one thread: on operands in the first-level cache (chains of 128), and with A in the second-level cache
+//! (96 rows, chains of 768, as in a pass over a panel). Each line has the best of the rounds in Gflop/s.
 #![allow(unsafe_code, reason = "intrinsics on raw pointers whose bounds are checked")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
@@ -121,13 +120,13 @@ mod tiles {
         shapes
     }
 
-    /// Gflop/s of one pass over `rows` rows, whole tiles of them, at least 2 ms.
+    /// Gflop/s of one pass over `rows` rows, in whole tiles, at least 2 ms.
     fn measure(shape: &Shape, rows: usize, k: usize) -> f64 {
         let tiles = (rows / shape.rows).max(1);
         let a = vec![0.5f32; tiles * shape.rows * k];
         let b = vec![0.5f32; shape.panels * PANEL * k + PANEL];
         let mut c = vec![0.0f32; shape.rows * shape.panels * PANEL];
-        // On a line of the cache.
+        // Aligned to a cache line.
         let b = &b[b.as_ptr().align_offset(4 * PANEL).min(PANEL)..];
         assert!(b.len() >= shape.panels * PANEL * k, "B begins at a line");
         let operations = 2 * tiles * shape.rows * shape.panels * PANEL * k;

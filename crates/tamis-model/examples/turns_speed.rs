@@ -1,13 +1,12 @@
-//! What it saves to go on behind the last turn's keys and values: the same episodes with and without, in
-//! turn. One JSON line per measurement, `{"what", "model", "turns", "kept_s", "anew_s", "ratio", ...}`.
+//! How much time it saves to reuse the keys and values of the last turn: the same episodes with and without,
+//! in turn. One JSON line per measurement, `{"what", "model", "turns", "kept_s", "anew_s", "ratio", ...}`.
 //!
 //! `cargo run --release -p tamis-model --example turns_speed -- [threads] [repetitions] [turns,turns...]
 //! [model]`
 //!
-//! Groups of 8 begin with a prompt of 100 tokens; every turn is an answer of 30 tokens and an observation of
-//! 100. `ratio` is the median of the repetitions' ratios. Both play the same tokens, or it fails. On one
-//!      thread
-//! seconds are those of the processor, so that other programs disturb little.
+//! Groups of 8 begin with a prompt of 100 tokens. Every turn is an answer of 30 tokens and an observation of
+//! 100 tokens. `ratio` is the median of the repetitions' ratios. Both runs must give the same tokens,
+//! otherwise this fails. On one thread, seconds are processor time, so that other programs disturb little.
 #![allow(clippy::print_stdout, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -37,7 +36,7 @@ fn cases() -> [Case; 3] {
         TransformerConfig::new(architecture, vocab, hidden, intermediate, layers, heads, 4096)
     };
     let (llama, qwen) = (Architecture::Llama, Architecture::Qwen3);
-    // The first is about that of `configs/frozen_lake.yaml`, the others are those of `engine_speed`.
+    // The first one is similar to `configs/frozen_lake.yaml`, the others are those of `engine_speed`.
     [
         Case { name: "tiny", config: model(qwen, 96, 64, 192, 3, 4), groups: 16 },
         Case { name: "small", config: model(llama, 64, 128, 384, 4, 4), groups: 8 },
@@ -45,7 +44,7 @@ fn cases() -> [Case; 3] {
     ]
 }
 
-/// Seconds by which to measure, from any point: on one thread those of the processor, where Linux tells them.
+/// Seconds since any fixed point: on one thread, processor time if Linux reports it.
 fn seconds(threads: &Threads, start: Instant) -> f64 {
     let ran = || {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
@@ -60,7 +59,7 @@ fn draw(key: Key, len: usize, config: &TransformerConfig) -> Vec<u32> {
     (0..len as u64).map(|i| key.below(i, config.vocab_size as u64) as u32).collect()
 }
 
-/// Plays all episodes; seconds, and a sum over what was sampled.
+/// Plays all episodes. Returns seconds, and a sum over the samples.
 fn play(
     case: &Case,
     threads: &Threads,
@@ -149,7 +148,8 @@ fn main() {
                 }
             }
             let [with, without, ratio] = times.map(median);
-            // What could be: of every turn but the first all but the answer's last token and what is shown.
+            // The most that can be reused: in every turn but the first, everything except the answer's last
+            // token and the observation.
             let per_episode: usize =
                 (1..turns as usize).map(|turn| PROMPT + turn * ANSWER + (turn - 1) * SHOWN - 1).sum();
             let could_be = case.groups * MEMBERS * per_episode as u64;

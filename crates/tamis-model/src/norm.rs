@@ -21,8 +21,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Takes `dy`, adds to `dx` (or sets it) and adds to `dw`: with `r = 1 / sqrt(mean(x^2) + eps)`, `dx = r
-    /// * (w dy) - x * r^3 / d * sum(w dy x)` and `dw = sum_rows dy x r`.
+    /// Takes `dy`, adds to `dx` (or sets it) and adds to `dw`. With `r = 1 / sqrt(mean(x^2) + eps)`, the
+    /// terms are `dx = r * (w dy) - x * r^3 / d * sum(w dy x)` and `dw = sum_rows dy x r`.
     fn rms_norm_backward<F>(x: &[f32], w: &[f32], eps: f32, dy: &[f32], add: bool, dx: &mut [f32], dw: &mut [f32]) {
         let width = w.len();
         let mut weighted = vec![0.0; width];

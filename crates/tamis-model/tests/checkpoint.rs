@@ -1,5 +1,4 @@
-//! Reading and writing Hugging Face folders: dtypes, shards, round trips, and what is said of files that are
-//! wrong.
+//! Reading and writing Hugging Face folders: dtypes, shards, round trips, and the errors for invalid files.
 #![allow(
     clippy::unwrap_used,
     clippy::float_cmp,
@@ -86,7 +85,7 @@ fn half_precision_rounds_to_nearest() {
                 assert!((x - y).abs() <= bound, "{name}: {x} {y}");
             }
         }
-        // What is representable comes back exactly.
+        // Representable values come back exactly.
         loaded.save(folder.path(), dtype).unwrap();
         assert!(Model::load(folder.path()).unwrap().same_weights(&loaded));
     }
@@ -107,7 +106,7 @@ fn golden_checkpoints_survive_a_round_trip() {
         let read = |path: &Path| -> Value {
             serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap()
         };
-        // Every key of the original is still there with its value.
+        // Every key of the original is kept with its value.
         let (before, after) = (read(&source), read(folder.path()));
         for (key, value) in before.as_object().unwrap() {
             assert_eq!(&after[key], value, "{key}");
@@ -134,7 +133,7 @@ fn rename(header: &mut Value, from: &str, to: &str) {
     header.insert(to.to_owned(), entry);
 }
 
-/// Adds a tensor, or takes one out, of `model.safetensors`.
+/// Adds a tensor to `model.safetensors`, or removes one.
 fn edit_tensors(folder: &Path, edit: impl Fn(&mut Vec<(String, Vec<usize>, Vec<f32>)>)) {
     let path = folder.join("model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
@@ -154,7 +153,7 @@ fn edit_tensors(folder: &Path, edit: impl Fn(&mut Vec<(String, Vec<usize>, Vec<f
     std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
-/// A model that is tied by its configuration: its files decide which head it has.
+/// If a model is tied by its configuration, its files decide which head it has.
 #[test]
 fn the_head_in_the_files_of_a_tied_model_is_its_head() {
     const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -174,7 +173,7 @@ fn the_head_in_the_files_of_a_tied_model_is_its_head() {
     let loaded = loaded.unwrap();
     assert!(loaded.same_weights(&tied) && loaded.config().tie_word_embeddings);
     assert_eq!(warning, None);
-    // Other numbers, be it only the last one.
+    // Other numbers, even if only the last one differs.
     let mut head = embedding.clone();
     *head.last_mut().unwrap() += 1.0;
     let (loaded, warning) = with(&head);
@@ -187,7 +186,7 @@ fn the_head_in_the_files_of_a_tied_model_is_its_head() {
     );
     let warning = warning.unwrap().replace(&folder.path().display().to_string(), "DIR");
     insta::assert_snapshot!(warning, @"DIR/config.json has `tie_word_embeddings: true`, but the `lm_head.weight` of its weights is not the embedding: this head is used and trained, untied, as transformers 5 does; vLLM and older versions of transformers use the embedding");
-    // What is saved says so, and is read as it is; in one file and in several.
+    // The saved configuration is untied, and loads unchanged, from one file and from several.
     for max_bytes in [u64::MAX, 600] {
         let again = folder.path().join(max_bytes.to_string());
         loaded.save_sharded(&again, SaveDtype::F32, max_bytes).unwrap();
@@ -203,7 +202,7 @@ fn the_head_in_the_files_of_a_tied_model_is_its_head() {
     }
     // A critic takes the layers, and has no use for either.
     assert!(Model::load_critic(folder.path()).unwrap().same_weights(&tied.critic()));
-    // Of another shape it is an error, as it is for a model with a head of its own.
+    // A head of another shape is an error, as for an untied model.
     let (loaded, _) = with(&head);
     loaded.unwrap();
     edit_tensors(folder.path(), |tensors| {
@@ -214,7 +213,7 @@ fn the_head_in_the_files_of_a_tied_model_is_its_head() {
     insta::assert_snapshot!(load_error(folder.path()), @"tensor `lm_head.weight` in DIR/model.safetensors has shape [10, 8], and the configuration of the model makes it [11, 8]");
 }
 
-/// Some tools write the matrix of a tied model once, under the name of the head.
+/// Some tools write the matrix of a tied model once, under the head's name.
 #[test]
 fn a_tied_model_whose_files_name_only_the_head_loads() {
     let tied = tiny(Architecture::Qwen2);
@@ -282,7 +281,7 @@ fn messages_about_files() {
     tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
     std::fs::remove_file(path.join("model.safetensors")).unwrap();
     insta::assert_snapshot!(load_error(path), @"DIR holds neither model.safetensors nor model.safetensors.index.json");
-    // Weights that a learner keeps elsewhere, whatever their architecture is.
+    // Weights that a learner keeps elsewhere, for any architecture.
     let config = std::fs::read_to_string(path.join("config.json")).unwrap();
     std::fs::write(path.join("elsewhere.json"), r#"{"where": "at S\nas a", "more": 1}"#).unwrap();
     insta::assert_snapshot!(load_error(path), @r"DIR holds no weights: they are at S\nas a");
@@ -434,7 +433,7 @@ proptest! {
         tiny(Architecture::Qwen2).save(folder.path(), SaveDtype::F16).unwrap();
         let path = folder.path().join("model.safetensors");
         let mut bytes = std::fs::read(&path).unwrap();
-        // The header is where damage can be seen.
+        // Damage to the header can be detected.
         let reach = if whole { bytes.len() } else { 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]) };
         for (at, value) in damage {
             let at = (at * reach as f64) as usize;

@@ -1,5 +1,5 @@
-//! A critic: values that depend on nothing but their own sequence, its gradient, its files, and what is said
-//! of files that are wrong.
+//! A critic: values that only depend on their own sequence, its gradient, its files, and the errors for
+//! invalid files.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "a test fails by panicking")]
 
 use std::error::Error;
@@ -29,7 +29,7 @@ fn policy(architecture: Architecture, tied: bool, seed: u64) -> Model {
     Model::init(config, Key::new(seed, Purpose::Init)).unwrap()
 }
 
-/// A critic that knows something: its head is not zero.
+/// A trained critic: its head is not zero.
 fn critic(architecture: Architecture, tied: bool, seed: u64) -> Model {
     let mut critic = policy(architecture, tied, seed).critic();
     let key = Key::new(seed, Purpose::Init).with(1);
@@ -46,7 +46,7 @@ fn critics() -> [Model; 3] {
     ]
 }
 
-/// Groups with one prompt, members with nothing scored among them, and sequences alone.
+/// Groups with one prompt, also with members that have nothing scored, and single sequences.
 fn rows() -> Vec<(Vec<u32>, usize)> {
     let key = Key::new(4, Purpose::Task);
     let draw = |salt: u64, len: usize| -> Vec<u32> {
@@ -188,7 +188,7 @@ fn it_learns_a_value_and_goes_on_from_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let step = |model: &mut Model, optimizer: &mut AdamW| -> f64 {
         let mut gradients = Gradients::new(model);
-        // Half the distance to the number of the sequence, squared.
+        // Half the squared distance to a target for each sequence.
         let (mut workspace, options) = (Workspace::default(), PassOptions::default());
         let (predicted, held) =
             values_forward_hold(&threads, model, &mut workspace, &sequences(&rows), options).unwrap();
@@ -232,7 +232,7 @@ fn files() {
     // The layers of a language model under a new head.
     policy.save(path, SaveDtype::F32).unwrap();
     assert!(Model::load_critic(path).unwrap().same_weights(&policy.critic()));
-    // A critic is none.
+    // A critic is not a language model.
     policy.critic().save(path, SaveDtype::F32).unwrap();
     insta::assert_snapshot!(explain(Model::load(path)), @"failed to use the configuration in DIR: \
          `Qwen2ForTokenClassification` is a critic, not a language model");
@@ -248,7 +248,7 @@ fn files() {
     write(&|config| drop(config.as_object_mut().unwrap().remove("id2label")));
     insta::assert_snapshot!(explain(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
          of labels `2` is not supported (supported: 1, the value)");
-    // Weights and configuration of different heads.
+    // Weights and configuration with different heads.
     write(&|config| config["architectures"] = serde_json::json!(["Qwen2ForCausalLM"]));
     insta::assert_snapshot!(explain(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors \
          does not belong to this architecture");
@@ -296,7 +296,7 @@ fn memory_counts_the_critic() {
     };
     let alone = MemoryEstimate::new(policy.config(), &plan);
     let both = alone.with_critic(critic.config(), &plan);
-    // Weights, one sum of gradients for so few rows, two moments; the work buffers serve both.
+    // Weights, one sum of gradients for so few rows, and two moments. Both share the work buffers.
     let buffers = |estimate: &MemoryEstimate| estimate.activations + estimate.flipped;
     assert_eq!(both.total() - alone.total(), both.critic + buffers(&both) - buffers(&alone));
     let per_copy = both.critic / 4;

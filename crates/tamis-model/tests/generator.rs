@@ -1,4 +1,4 @@
-//! The generator's behaviour: stopping, aborting, bounds, messages.
+//! The generator's behaviour: stopping, aborting, limits, messages.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn sorted(mut completions: Vec<Completion>) -> Vec<Completion> {
     completions
 }
 
-/// What a generator makes of these requests.
+/// Runs these requests.
 fn generated(
     (threads, model): (&Threads, &Model),
     settings: GeneratorSettings,
@@ -45,7 +45,7 @@ fn generated(
     sorted(generator.run(threads, model))
 }
 
-/// Ends a completion after a sum of tokens: a stand-in for text that needs decoding.
+/// Ends a completion when the sum of its tokens reaches a limit: a stand-in for text that needs decoding.
 struct SumReaches(u32);
 
 impl StopCheck for SumReaches {
@@ -54,7 +54,7 @@ impl StopCheck for SumReaches {
     }
 }
 
-/// Even and odd tokens in turn, three of them.
+/// Even and odd tokens in turn, three in all.
 struct InTurn;
 
 impl TokenMask for InTurn {
@@ -72,8 +72,8 @@ impl TokenMask for InTurn {
     }
 }
 
-/// Only allowed tokens, an end where there are none, log-probabilities of the whole distribution; the
-/// neighbours change nothing.
+/// Only allowed tokens; an end if there are none; log-probabilities of the whole distribution. Neighbours
+/// change nothing.
 #[test]
 fn a_mask_binds_a_completion_to_a_form() {
     let (threads, model) = (Threads::new(2), model());
@@ -117,7 +117,7 @@ fn a_stop_check_ends_a_completion_with_its_last_token() {
     let completions = generated((&threads, &model), GeneratorSettings::default(), requests);
     let (free, stopped) = completions.split_at(6);
     for (free, stopped) in free.iter().zip(stopped) {
-        // The same draws, cut where the sum is reached.
+        // The same draws, cut when the sum is reached.
         assert_eq!(free.tokens[..stopped.tokens.len()], stopped.tokens);
         assert_eq!(free.logprobs[..stopped.tokens.len()], stopped.logprobs);
         let before: u32 = stopped.tokens[..stopped.tokens.len() - 1].iter().sum();
@@ -252,8 +252,8 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     assert!(generator.is_idle());
     assert_eq!(generator.add_sample(id, keys[0]), None, "the request has ended");
 
-    // One sample alone takes the prompt over, unless told to leave it; one whose samples were all taken out
-    // before they began leaves nothing behind.
+    // A single sample takes over the prompt, unless the settings forbid it. If all samples of a request were
+    // aborted before they started, nothing is left.
     let id = generator.submit(request(&[5, 6, 7], 1, 20)).unwrap();
     generator.step(&threads, &model);
     assert_eq!(generator.add_sample(id, keys[1]), None);
@@ -271,9 +271,8 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     assert!(generator.is_idle());
 }
 
-/// After a change of weights in the middle, what was computed by the old ones can be computed once more: the
-/// tokens drawn from then on have the log-probabilities that the new weights give them after everything
-/// before.
+/// After a change of weights, the caches of the old weights can be recomputed. Later tokens then have the
+/// log-probabilities that the new weights give them after everything before.
 #[test]
 fn what_is_cached_is_computed_once_more_by_other_weights() {
     let (threads, old) = (Threads::new(2), model());
@@ -318,9 +317,8 @@ fn what_is_cached_is_computed_once_more_by_other_weights() {
     assert!(num_after > 40);
 }
 
-/// Prompts that begin alike share what they have in common, and sample what they would alone: in a step
-/// together or one after the other, in groups or not, on any number of threads, also once weights have
-/// changed.
+/// Prompts with a common prefix share it and give the same samples as separately: in one step or in several,
+/// in groups or not, on any number of threads, and after a change of weights.
 #[test]
 fn what_prompts_have_in_common_is_computed_once() {
     let config = |architecture, kv_heads| {
@@ -333,7 +331,7 @@ fn what_prompts_have_in_common_is_computed_once() {
         (0..len as u64).map(|i| random.with(key).below(i, 31) as u32).collect()
     };
     let after = |system: &[u32], question: u64, len| [system, &tokens(question, len)].concat();
-    // In one block and over several; the second is a longer one of the first's kind.
+    // Prefixes within one block and over several. The second extends the first.
     let short = tokens(1, 40);
     let long = [&short[..], &tokens(2, 70)].concat();
     let alone = tokens(4, 50);
@@ -364,7 +362,8 @@ fn what_prompts_have_in_common_is_computed_once() {
                 }
                 let together = sorted(generator.run(&threads, &model));
                 let shared = generator.num_shared_tokens() - before;
-                // Of 40 and of 110 tokens, for four prompts each; in the second round both are there.
+                // Prefixes of 40 and of 110 tokens, for four prompts each. In the second round both are kept
+                // already.
                 assert!(shared > if round == 1 { 590 } else { 400 }, "round {round}: {shared}");
                 for (id, request) in ids.into_iter().zip(requests) {
                     let mut own = BatchGenerator::new(model.config(), settings);
@@ -433,8 +432,8 @@ fn alternatives_are_told_where_asked_for() {
     }
 }
 
-/// Finite weights that are too large, and weights that are none: no token is drawn, greedily or not, and
-/// others than these samples do not exist for the engine afterwards.
+/// With weights that are too large or not finite, no token is drawn, greedily or not. Other samples are not
+/// affected.
 #[test]
 fn logits_that_are_not_finite_end_a_sample_without_a_token() {
     for amount in [f32::NAN, 3e38] {
@@ -454,7 +453,7 @@ fn logits_that_are_not_finite_end_a_sample_without_a_token() {
             assert!(generator.is_idle() && generator.num_cached_tokens() == 0 && generator.num_kept() == 0);
         }
     }
-    // Weights that become so in the middle: what was drawn before stays.
+    // The weights become invalid in the middle: tokens drawn before are kept.
     let (good, threads) = (model(), Threads::new(1));
     let mut bad = model();
     assert!(bad.nudge("model.norm.weight", |_| f32::NAN));

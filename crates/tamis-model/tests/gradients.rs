@@ -1,5 +1,5 @@
 //! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and
-//! the optimizer's laws.
+//! the laws of the optimizer.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::sync::Arc;
@@ -36,8 +36,8 @@ fn models() -> Vec<Model> {
     .collect()
 }
 
-/// Sequences alone, then groups with one prompt: members with nothing scored, a single token, and equal ones;
-/// a prompt of one token.
+/// Single sequences, then groups with one prompt: members with nothing scored, with a single token, and equal
+/// ones; a prompt of one token.
 fn rows() -> Vec<(Vec<u32>, usize)> {
     let key = Key::new(4, Purpose::Task);
     let draw = |salt: u64, len: usize| -> Vec<u32> {
@@ -99,7 +99,8 @@ fn gradient_is_the_central_difference() {
     }
 }
 
-/// Given up before, between forward and backward, or never: no result, and buffers that serve the next pass.
+/// Stopped before the pass, between forward and backward, or never: a stopped pass has no result, and its
+/// buffers serve the next one.
 #[test]
 fn a_pass_that_is_not_wanted_is_given_up() {
     let rows = rows();
@@ -145,7 +146,7 @@ fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
                 let again = PassOptions { recompute: true, keep_logits_bytes: 0, ..plain };
                 assert!(gradients(&threads, &model, again, &[]).same_bits(&reference));
             }
-            // In pieces, and every sequence alone, so that no prompt is shared.
+            // In parts, and every sequence by itself, so that no prompt is shared.
             let each: Vec<usize> = (1..rows().len()).collect();
             for cuts in [&[1, 3][..], &[6, 8, 11], &each] {
                 let cut = gradients(&Threads::with_level(1, level), &model, plain, cuts);
@@ -178,7 +179,7 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
         };
         let run = |num_threads: usize, size: usize| run_keeping(num_threads, size, usize::MAX);
         let whole = run(1, 60);
-        // Logits of none, and of about half of the 1,470 rows.
+        // Keep the logits of no row, and of about half of the 1,470 rows.
         for rows in [0, 700] {
             let bytes = 4 * rows * VOCAB.next_multiple_of(16);
             assert!(run_keeping(2, 60, bytes).same_bits(&whole), "logits of {rows} rows kept");
@@ -222,7 +223,7 @@ fn what_has_no_coefficient_adds_nothing() {
             gradients
         };
         assert!(run(&sequences, &|_| false).same_bits(&Gradients::new(&model)));
-        // The first groups alone, and with those behind them, of which whole chunks are passed over.
+        // Only the first groups, and then with the following ones, of which whole chunks are skipped.
         let (few, all) = (run(&sequences[..12], &|_| true), run(&sequences, &|group| group < 3));
         assert_near(&few, &all, 1e-5);
     }
@@ -295,7 +296,7 @@ fn optimizer_state_survives_a_file() {
     assert!(error.starts_with("tensor `") || error.contains("is missing"), "{error}");
 }
 
-/// The estimate is what the workspace comes to hold, within a fifth.
+/// The estimate matches the workspace's memory within a fifth.
 #[test]
 fn activations_are_estimated() {
     let threads = Threads::new(1);

@@ -34,7 +34,7 @@ fn prompt(seed: u64, index: u64, len: usize) -> Vec<u32> {
 /// Bits of a completion's log-probabilities and entropies.
 type Bits = (Vec<u32>, Vec<u32>);
 
-/// The log-probabilities and entropies of the training pass for a completion alone.
+/// The log-probabilities and entropies of the training pass for a single completion.
 fn trained(
     threads: &Threads,
     model: &Model,
@@ -86,7 +86,7 @@ proptest! {
             let mut generator = BatchGenerator::new(model.config(), settings);
             let mut ids = Vec::new();
             let mut done = Vec::new();
-            // The second run has another order of arrival, and a late one.
+            // The second run has another order of arrival, and a late request.
             let mut order: Vec<usize> = (0..lengths.len()).collect();
             if num_threads == 2 {
                 order.reverse();
@@ -112,7 +112,7 @@ proptest! {
                 prop_assert!(stopped || completion.tokens.len() == 40);
                 outcome[i][completion.sample] = (completion.tokens, expected);
             }
-            // All in one pass, in which a group's prompt is computed once: the same bits again.
+            // All in one pass, which computes a group's prompt once: the same bits again.
             let all: Vec<(Vec<u32>, usize)> = outcome.iter().enumerate().flat_map(|(i, group)| {
                 let prompt = request(i).prompt;
                 group.iter().map(move |(tokens, _)| ([&prompt[..], tokens].concat(), prompt.len()))

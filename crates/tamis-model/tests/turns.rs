@@ -1,4 +1,4 @@
-//! Sequences of several turns: what is kept of a turn changes nothing but the work.
+//! Sequences of several turns: keeping a turn's cache changes nothing except the work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::collections::BTreeMap;
@@ -36,16 +36,16 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// What comes between two turns of a sequence.
+/// The prompt of the next turn.
 #[derive(Debug, Clone, Copy)]
 enum Between {
-    /// Every member goes on with its own.
+    /// Every member continues its own sequence.
     Own,
-    /// All members go on with that of the first one.
+    /// All members continue the first one's sequence.
     First,
-    /// Every member goes on with the beginning of its own, of so many thirds.
+    /// Every member continues this many thirds of its own sequence.
     Cut(usize),
-    /// Every member is asked the same once more.
+    /// Every member gets the same prompt again.
     Again,
 }
 
@@ -55,18 +55,18 @@ struct Play {
     seed: u64,
     /// Tokens of the prompt and members.
     groups: Vec<(usize, usize)>,
-    /// What comes after a turn, and the tokens that are shown then.
+    /// For each further turn: the next prompt, and how many tokens are appended to it.
     turns: Vec<(Between, usize)>,
     max_new_tokens: usize,
     settings: GeneratorSettings,
 }
 
-/// A turn as it was sampled: the step it ended in, its prompt, tokens, and bits of log-probabilities and
+/// A sampled turn: the step in which it ended, its prompt, tokens, and bits of log-probabilities and
 /// entropies.
 type Sampled = (usize, Vec<u32>, Vec<u32>, Vec<u32>, Vec<u32>);
 
-/// Plays with so many sequences kept at most; the turns by group, member and turn, and the tokens of prompts
-/// that were not computed.
+/// Plays with at most `kept` sequences kept. Returns the turns by group, member and turn, and the number of
+/// prompt tokens that were not computed.
 fn play(
     play: &Play,
     threads: &Threads,
@@ -143,8 +143,8 @@ fn between() -> impl Strategy<Value = Between> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// The same tokens, log-probabilities and entropies at the same steps with all, some and nothing kept, on
-    /// one thread and two; and those of the training pass over the whole.
+    /// The same tokens, log-probabilities and entropies at the same steps with all, some or no sequences
+    /// kept, on one thread and on two. They are also those of the training pass over the whole.
     #[test]
     fn what_is_kept_changes_nothing(
         seed in 0u64..1000,
@@ -169,7 +169,7 @@ proptest! {
         prop_assert_eq!(num_reused, 0);
         for (threads, max_kept) in [(1, usize::MAX), (1, some), (2, usize::MAX)] {
             let threads = Threads::with_level(threads, level);
-            // How many run at once depends on the threads.
+            // How many run at once depends on the number of threads.
             let apart = (threads.num_threads() > 1).then(|| play(&turns_of, &threads, &model, 0).0);
             let (kept, _) = play(&turns_of, &threads, &model, max_kept);
             prop_assert_eq!(apart.as_ref().unwrap_or(&nothing), &kept);
@@ -204,7 +204,8 @@ fn answer(
     generator.run(threads, model).pop().unwrap()
 }
 
-/// All of the turn before but its last token, and never the last of the prompt, whose logits are wanted.
+/// Reuses all of the last turn except its last token, and never the last token of the prompt, whose logits
+/// are needed.
 #[test]
 fn only_what_is_new_is_computed() {
     let (threads, model) = (Threads::new(1), small());
@@ -241,14 +242,14 @@ fn a_longer_beginning_takes_the_place_of_what_is_kept() {
     let ask = |generator: &mut BatchGenerator, episode: u64, prompt: &[u32]| {
         answer(generator, &threads, &model, name(episode, 0), prompt)
     };
-    // As many as ever run at once are kept: three.
+    // As many are kept as have run at once: three.
     for number in 0..3 {
         generator
             .submit(request(&[9 + number; 5], vec![Key::new(number.into(), Purpose::Rollout)], 2))
             .unwrap();
     }
     generator.run(&threads, &model);
-    // Two whose common beginning is then there, and one with a single token in common with them.
+    // Two prompts whose prefix is then kept, and one that shares a single token with them.
     ask(&mut generator, 0, &[&[1], &[2; 30][..]].concat());
     ask(&mut generator, 1, &with_system(3));
     ask(&mut generator, 2, &with_system(4));
@@ -259,13 +260,13 @@ fn a_longer_beginning_takes_the_place_of_what_is_kept() {
     let mut alone = BatchGenerator::new(model.config(), GeneratorSettings::default());
     let expected = ask(&mut alone, 0, &with_system(5));
     assert_eq!((done.tokens, done.logprobs), (expected.tokens, expected.logprobs));
-    // What is kept of it now is more than the beginning.
+    // Now more is kept of it than the prefix.
     ask(&mut generator, 0, &[with_system(5), vec![6; 10]].concat());
     assert_eq!((shared(&generator), generator.num_reused_tokens()), (before.0 + 40, before.1 + 45));
 }
 
-/// What runs and what is kept are no more than have ever run at once; the oldest goes first, and what is to
-/// be forgotten does.
+/// Running and kept sequences are never more than the most that have run at once. The oldest is evicted
+/// first, and sequences can be evicted explicitly.
 #[test]
 fn what_is_kept_takes_the_place_of_what_runs() {
     let (threads, model) = (Threads::new(1), small());
@@ -284,7 +285,7 @@ fn what_is_kept_takes_the_place_of_what_runs() {
     assert_eq!(generator.num_kept(), 3, "one of the first group made room");
     generator.forget(|name| name.group == 0);
     assert_eq!(generator.num_kept(), 1);
-    // What is given up does not come back.
+    // Aborted sequences are not kept.
     let id = group(&mut generator, 2, 2);
     generator.step(&threads, &model);
     assert!(generator.abort(id).iter().all(|done| done.finish == CompletionEnd::Aborted));
@@ -294,13 +295,13 @@ fn what_is_kept_takes_the_place_of_what_runs() {
     group(&mut generator, 3, 3);
     generator.run(&threads, &model);
     assert_eq!(generator.num_kept(), 0);
-    // Other weights: what is computed once more is not kept besides.
+    // Other weights: recomputed caches are not kept.
     generator.keep_at_most(9);
     group(&mut generator, 4, 2);
     generator.run(&threads, &model);
     generator.recompute(&threads, &model);
     assert_eq!(generator.num_kept(), 0);
-    // A step that was stopped leaves nothing that could be used.
+    // A step that was stopped leaves nothing usable.
     let stop = Arc::new(AtomicBool::new(true));
     generator.stop_on(Arc::clone(&stop));
     group(&mut generator, 5, 2);

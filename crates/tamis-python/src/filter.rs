@@ -191,9 +191,10 @@ impl Filter {
 
     /// Judges groups by the metric of their members; NaN or None is a member without one.
     ///
-    /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets` [P
-    /// + 1], or `groups`, the id of each value's group [N] in any order. For a frame of pandas or polars,
-    /// pass the name of the column with the ids as `groups`; the values are read from its column `metric`.
+    /// `values` has one row per group: a list of rows, or an array [P, G]. Flat values [N] need `offsets`
+    /// with P + 1 entries, or `groups`, the id of each value's group [N] in any order. For a frame of pandas
+    /// or polars, pass the name of the column with the ids as `groups`; the values are read from its column
+    /// `metric`.
     ///
     /// Returns one verdict per group: a list, or with `groups` a dict by id, in the order in which ids first
     /// appear. A filter that compares groups treats them as a whole round.

@@ -1,8 +1,8 @@
 //! Cost of the HTTP side of `tamis serve`: tokens per second of a server at several numbers of clients,
-//! against the engine alone on the same prompts with as many samples at once.
+//! against the engine by itself on the same prompts with as many samples at once.
 //!
-//! `cargo run --release -p tamis-serve --example serve_speed -- [small|large] [THREADS]`; each pair is
-//! measured in turns, and the medians told.
+//! `cargo run --release -p tamis-serve --example serve_speed -- [small|large] [THREADS]`. Each pair is
+//! measured in turns, and the medians are printed.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for developers")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -55,7 +55,7 @@ fn key(i: usize) -> Key {
     Key::new(3, Purpose::Rollout).with(i as u64)
 }
 
-/// Seconds of the engine alone.
+/// Seconds of the engine by itself.
 fn alone(load: &Load, threads: &Threads, at_once: usize) -> f64 {
     let settings = GeneratorSettings { max_sequences: at_once, ..GeneratorSettings::default() };
     let mut generator = BatchGenerator::new(load.model.config(), settings);
@@ -77,7 +77,7 @@ fn alone(load: &Load, threads: &Threads, at_once: usize) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds of the server, asked by so many clients, each of which asks again once it is answered.
+/// Seconds of the server with this many clients, each of which sends its next request when it has an answer.
 fn served(load: &Load, address: SocketAddr, clients: usize) -> f64 {
     let next = AtomicUsize::new(0);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Downloads that break, stop or come damaged.
+//! Downloads that break off, stop or arrive damaged.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_download_that_was_killed_is_resumed_and_never_taken_for_whole() {
         "{text}"
     );
 
-    // Another process, later.
+    // Later, in another process.
     let hub = FakeHub::start();
     hub.put(
         MODEL,
@@ -129,7 +129,7 @@ fn another_size_than_listed_is_damage() {
     }
 }
 
-/// A mirror that makes up its tags: the size of the listing does not say what the bytes are.
+/// A mirror with made-up tags: the size in the listing does not prove what the bytes are.
 #[test]
 fn a_file_without_a_checksum_is_not_put_into_the_cache() {
     let place = Place::new();
@@ -141,7 +141,7 @@ fn a_file_without_a_checksum_is_not_put_into_the_cache() {
     assert!(place.offline(Some(&commit(1))).is_err());
 }
 
-/// An earlier run, or another program, took what was cut for the whole.
+/// An earlier run, or another program, took an incomplete file for the whole.
 #[test]
 fn a_file_of_another_size_in_the_cache_is_brought_again() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What is brought, and how it lies in the cache.
+//! Which files are downloaded, and their layout in the cache.
 
 use super::*;
 
@@ -38,13 +38,13 @@ fn what_is_there_is_not_downloaded_again() {
     let asked = place.asked();
     assert_eq!(asked[0], "GET main");
     assert!(asked.contains(&"CDN GET blob".to_owned()), "{asked:?}");
-    // A branch may have moved: the hub is asked for its commit, and for nothing else.
+    // A branch may have moved: only its commit is requested.
     place.model(None).unwrap();
     assert_eq!(place.asked(), ["GET main"]);
     // A commit cannot.
     place.model(Some(&commit(1))).unwrap();
     assert!(place.asked().is_empty());
-    // A later commit shares what has not changed.
+    // A later commit shares unchanged files.
     place.hub.put(
         MODEL,
         "main",

@@ -1,4 +1,4 @@
-//! Caches that are there already.
+//! Caches that exist already.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn offline_takes_what_is_whole_and_asks_nobody() {
 
 #[test]
 fn a_cache_that_python_filled_is_taken() {
-    // As `huggingface_hub.snapshot_download` of two shards leaves it.
+    // As `huggingface_hub.snapshot_download` leaves two shards.
     let place = Place::new();
     let (repo, commit) = (place.repo(), commit(5));
     let index = br#"{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
@@ -48,7 +48,7 @@ fn a_cache_that_python_filled_is_taken() {
         place.offline(None).unwrap(),
         FoundModel { commit: commit.clone(), folder: Some(snapshot.clone()) }
     );
-    // A link to a blob that is not there is no file.
+    // A link to a missing blob does not count as a file.
     std::fs::remove_file(repo.join("blobs").join(sha256(b"two"))).unwrap();
     let text = failure(&place, place.offline(None));
     assert!(text.contains("model-00002-of-00002.safetensors is missing"), "{text}");

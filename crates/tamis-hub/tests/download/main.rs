@@ -1,4 +1,4 @@
-//! Names become files: against a hub in this process, and caches as Python's `huggingface_hub` leaves them.
+//! Names become files, with a hub in this process, and with caches as Python's `huggingface_hub` leaves them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../support/mod.rs"]
@@ -23,7 +23,7 @@ const DATA: &str = "datasets/org/sums";
 const TOKEN: &str = "hf_secret";
 const TRAIN: WantedSplit<'static> = WantedSplit { configuration: None, split: None, or: &["train"] };
 
-/// Weights of two kinds of digits: more than one read brings.
+/// Weights with two kinds of digits, larger than one read.
 fn weights() -> Vec<u8> {
     (0..700_000_u32).flat_map(u32::to_le_bytes).collect()
 }
@@ -139,7 +139,7 @@ fn printed(error: &HubError) -> String {
     text + "\n" + &error.hint().unwrap_or_default()
 }
 
-/// A failure in words, with the address of the hub as `HUB`; never with the token or a signature.
+/// An error in words, with `HUB` for the hub's address. It never has the token or a signature.
 fn failure<T: std::fmt::Debug>(place: &Place, found: Result<T, HubError>) -> String {
     let error = found.expect_err("a failure");
     for text in [printed(&error), format!("{error:?}")] {

@@ -1,8 +1,8 @@
-//! Hubs that do not answer, and files that may not be had.
+//! Hubs that do not answer, and files that are not accessible.
 
 use super::*;
 
-/// The client is made with what TLS needs, and says nothing in the clear to a side that speaks none.
+/// The client has what TLS needs, and sends nothing in plain text to a server without TLS.
 #[test]
 fn a_hub_over_tls_is_not_taken_for_one_without() {
     let place = Place::new();
@@ -57,7 +57,7 @@ fn a_hub_that_is_not_there() {
     let error = place.model_with(settings(), None, Extent::Files).unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert!(error.to_string().starts_with(&format!("the hub http://{gone} cannot be reached: ")), "{error}");
-    // With a whole copy, it is used, and said so.
+    // If a whole copy is cached, it is used, with a warning.
     place.model(None).unwrap();
     place.heard.take();
     assert_eq!(place.model_with(settings(), None, Extent::Files).unwrap().commit, commit(1));

@@ -40,13 +40,13 @@ fn a_split_is_found_downloaded_and_pinned() {
     assert!(!folder.join("main/test.jsonl").exists(), "of the split alone");
     assert_eq!(found.commit, commit(6));
 
-    // The branch moves on: the pinned commit does not, without a word to the hub.
+    // The branch moves. The pinned commit does not, and needs no request.
     place.hub.put(DATA, "main", &commit(7), &[("train.jsonl", &rows())]);
     place.hub.requests();
     let pinned = split(place.settings(), Some(&commit(6)), TRAIN, Extent::Files).unwrap();
     assert_eq!(pinned.files.as_deref(), Some(&train[..]));
     assert!(place.hub.requests().is_empty());
-    // Offline, a split that was not fetched is missing, though others of its commit are there.
+    // Offline, a split that was not fetched is missing, although others of its commit are there.
     let offline = || HubSettings { offline: Some("HF_HUB_OFFLINE"), ..place.settings() };
     let test = WantedSplit { configuration: Some("main"), split: Some("test"), or: &[] };
     let text = failure(&place, split(offline(), Some(&commit(6)), test, Extent::Files));
@@ -81,7 +81,7 @@ the hub's own conversion is at the revision `refs/convert/parquet` where it has 
 `org/sums` has no split `test` in `default`; it has `train`
 a split is written `owner/name:configuration/split`
 "#);
-    // Whoever names a revision gets no other.
+    // A named revision is never replaced by another.
     let pinned =
         Hub::new(place.settings()).split("org/sums", Some(&commit(6)), TRAIN, Extent::Files, &place.heard);
     assert!(matches!(&pinned, Err(error) if error.cause == HubCause::NoRows), "{pinned:?}");

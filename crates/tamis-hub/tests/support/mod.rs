@@ -1,5 +1,5 @@
-//! A hub in this process: the addresses, headers and failures of huggingface.co, and a second host from which
-//! its large files come.
+//! A hub in this process: the addresses, headers and errors of huggingface.co, and a second host for large
+//! files.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -10,38 +10,38 @@ use std::time::Duration;
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
-/// What the address of every large file has in its query, as if it were signed.
+/// The query of every large file's address, as if the address were signed.
 pub(crate) const SIGNATURE: &str = "X-Amz-Signature=5190ed";
 
-/// What happens to a request.
+/// A fault in the answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
-    /// The connection ends after so many bytes of the body.
+    /// The connection ends after this many bytes of the body.
     Cut(usize),
     /// This status, with these headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// A byte of the body is another.
+    /// One byte of the body is changed.
     Corrupt,
-    /// Another length than the body has is named in `X-Linked-Size`.
+    /// `X-Linked-Size` has this length instead of the body's.
     SaysSize(u64),
-    /// This ETag instead of the own.
+    /// This ETag instead of the right one.
     Tagged(&'static str),
     /// The body comes one byte after the other, with a pause before each.
     Drip(Duration),
-    /// The range that is asked for is ignored.
+    /// The requested range is ignored.
     IgnoreRange,
-    /// The body comes after so long.
+    /// The body comes after this delay.
     Late(Duration),
     /// The answer is this text.
     Text(&'static str),
-    /// It is redirected to the same path with a part of it replaced, as after a repository was renamed.
+    /// A redirect to the same path with a part of it replaced, as after a repository was renamed.
     Moved(&'static str, &'static str),
 }
 
 /// A request as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// Whether it came to the host of large files.
+    /// Whether it reached the host of large files.
     pub(crate) is_cdn: bool,
     pub(crate) method: String,
     pub(crate) path: String,
@@ -56,9 +56,9 @@ pub(crate) struct Repo {
     pub(crate) refs: BTreeMap<String, String>,
     /// `configs` of the card.
     pub(crate) card: Option<serde_json::Value>,
-    /// The token without which it is not there.
+    /// The token without which the repository is hidden.
     pub(crate) private_to: Option<String>,
-    /// The token without which its files are not given.
+    /// The token without which its files are refused.
     pub(crate) gated_to: Option<String>,
 }
 
@@ -118,7 +118,7 @@ impl FakeHub {
         self.state.lock().expect("the state")
     }
 
-    /// Puts files into a repository (`models/owner/name`) at this commit, which becomes that of the branch.
+    /// Puts files into a repository (`models/owner/name`) at this commit, and moves the branch to it.
     pub(crate) fn put(&self, repo: &str, branch: &str, commit: &str, files: &[(&str, &[u8])]) {
         let mut state = self.state();
         let repo = state.repos.entry(repo.to_owned()).or_default();
@@ -131,7 +131,7 @@ impl FakeHub {
         change(self.state().repos.get_mut(repo).expect("the repository"));
     }
 
-    /// The next requests, so many of them, whose path contains this text meet a fault.
+    /// The next `times` requests whose path contains this text get the fault.
     pub(crate) fn fault(&self, path: &str, times: usize, fault: Fault) {
         self.state().faults.push((path.to_owned(), times, fault));
     }
@@ -141,7 +141,7 @@ impl FakeHub {
         std::mem::take(&mut self.state().requests)
     }
 
-    /// Answers one request; `None` where the connection ends.
+    /// Answers one request; `None` if the connection ends.
     fn answer(&self, stream: &TcpStream, is_cdn: bool) -> Option<()> {
         let request = read_request(stream, is_cdn)?;
         let mut stream = stream;
@@ -234,7 +234,7 @@ impl FakeHub {
             return match body {
                 Some(body) if request.path.contains(SIGNATURE) => Answer {
                     status: 200,
-                    // What another host says of a file is its own business.
+                    // Facts from another host are not used.
                     headers: vec![("ETag", "\"of-the-cdn\"".to_owned())],
                     body: body.clone(),
                 },

@@ -1,9 +1,9 @@
-//! Every key of the configuration files and scripts of other systems, and what becomes of each.
+//! Every key of the configuration files and scripts of other systems, with its translation.
 //!
-//! `*.keys` beside this file list the keys with the values that their owners give them: `verl-0.9.1.keys` of
-//! all trainers' configurations in the package (those for supervised training, generation and evaluation
-//! alone are other programs), `verl-scripts.keys` what verl's scripts and recipes write beside them,
-//! `ragen.keys` of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
+//! `*.keys` beside this file list the keys with the values that their systems give them: `verl-0.9.1.keys`
+//! those of all trainers' configurations in the package (those only for supervised training, generation and
+//! evaluation are other programs), `verl-scripts.keys` those that verl's scripts and recipes add,
+//! `ragen.keys` those of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,11 +20,11 @@ const VERL: &str = include_str!("verl-0.9.1.keys");
 const VERL_SCRIPTS: &str = include_str!("verl-scripts.keys");
 const RAGEN: &str = include_str!("ragen.keys");
 
-/// Keys that ask, with the value that their owner or its script gives them, for what cannot be followed.
+/// Keys whose value, as set by their system or its scripts, is not supported.
 const REFUSED_AT_DEFAULT: &[&str] = &[
-    // The value of a script, which gives a length too.
+    // The value of a script, which also gives a length.
     "custom_reward_function.overlong_buffer.enable",
-    // What forks and older versions have.
+    // Keys of forks and older versions.
     "actor_rollout_ref.actor.use_gpg_loss",
     "actor_rollout_ref.ref.sync_ref_model",
     "data.adarft.enable",
@@ -38,7 +38,7 @@ fn keys(text: &'static str) -> Vec<(&'static str, Json)> {
     text.lines().map(pair).collect()
 }
 
-/// A value as it is typed.
+/// A value in its typed form.
 fn typed(value: &Json) -> String {
     match value {
         Json::String(text) => text.clone(),
@@ -64,8 +64,8 @@ fn other_value(value: &Json) -> Option<String> {
     }
 }
 
-/// Translation of one argument alone. A reference stands in a file, as its owner has it: typed, it would be a
-/// variable of the shell.
+/// Translation of a single argument. A reference is put into a file, as in its system: typed, it would be a
+/// shell variable.
 fn becomes(key: &str, value: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let argument = if value.contains("${") {
@@ -78,7 +78,7 @@ fn becomes(key: &str, value: &str) -> String {
     match import(&[argument], Path::new("")) {
         Ok(import) => {
             let note = import.notes.iter().find(|note| note.key == key);
-            // A key of ours that verl calls so too.
+            // verl has this key of ours under the same name.
             let Some(note) = note else { return format!("-> {key}") };
             match &note.outcome {
                 NoteOutcome::Became(pairs) => {
@@ -106,7 +106,7 @@ fn becomes(key: &str, value: &str) -> String {
     }
 }
 
-/// The name with a `*` under which a key stands in the tables, where it has none of its own.
+/// The name with a `*` that covers a key in the tables, if the key has no row of its own.
 fn family(owners: &[Owner], key: &str) -> Option<&'static str> {
     if key.ends_with("._target_") || key == "_target_" {
         return Some("*._target_");
@@ -120,8 +120,8 @@ fn family(owners: &[Owner], key: &str) -> Option<&'static str> {
         .find(|name| name.strip_suffix('*').is_some_and(|start| key.starts_with(start)))
 }
 
-/// A line for each key with what its default becomes, and another for another value where that becomes
-/// something else. Families of keys of which all become the same are one line.
+/// A line for each key with the translation of its default, and a second one for another value if that is
+/// translated differently. A family of keys with the same translation is one line.
 fn table(owners: &[Owner], keys: &[(&str, Json)]) -> String {
     let mut families: BTreeMap<(String, Vec<String>), usize> = BTreeMap::new();
     let mut order = Vec::new();
@@ -189,7 +189,7 @@ fn a_default_alarms_nobody() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// Text that means the same is the same.
+/// Text in a form in which equal meanings are equal.
 fn normalised(text: &str) -> String {
     let text = text.replace([' ', '\'', '"'], "");
     match text.to_lowercase().as_str() {
@@ -205,7 +205,7 @@ fn the_table_has_the_owner_s_defaults() {
     let mut wrong = Vec::new();
     for entry in Owner::Verl.keys() {
         let Some(value) = given.get(entry.key).filter(|_| !entry.default.is_empty()) else { continue };
-        // verl moves its rewards: the old names are null where the new ones have the default.
+        // verl has moved its rewards: the old names are null if the new ones have the default.
         let moved = value.is_null()
             && (entry.key.starts_with("reward_model.") || entry.key.starts_with("custom_reward"));
         let is_file = typed(value).contains(['~', '$', '?']);
@@ -234,14 +234,14 @@ fn differences(left: &Import, right: &Import) -> String {
     differ.map(|(left, right)| format!("{} / {}", left.trim(), right.trim())).collect::<Vec<_>>().join("\n")
 }
 
-/// A command that writes verl's defaults out is translated as one that leaves them out.
+/// A command that writes out verl's defaults is translated like one that leaves them out.
 #[test]
 fn defaults_said_and_not_said_are_the_same() {
     let files =
         ["data.train_files=gsm8k/train.parquet", "data.val_files=v", "actor_rollout_ref.model.path=m"];
     let files = files.map(str::to_owned);
-    // Where a critic begins, and where logs go, is no algorithm; micro-batches and their limits change no
-    // result.
+    // The critic's start and the places of logs are not part of the algorithm; micro-batches and their limits
+    // change no result.
     let left_out = ["critic.model.path", "trainer.project_name", "trainer.experiment_name", "trainer.logger"];
     let defaults = keys(VERL)
         .into_iter()
@@ -251,8 +251,8 @@ fn defaults_said_and_not_said_are_the_same() {
     let asynchronous = ["algorithm.rollout_correction.bypass_mode", "data.gen_batch_size", "rollout.n="];
     let defaults = defaults.filter(|argument| !asynchronous.iter().any(|start| argument.starts_with(start)));
     let all: Vec<String> = defaults.chain(files.clone()).collect();
-    // The same in other words (columns and bounds that null finds, the critic's as the policy's), memory, and
-    // what is printed.
+    // The remaining differences: the same in other words (columns and bounds that null selects, the critic's
+    // as the policy's), memory, and output.
     assert_snapshot!(differences(&converted(&all), &converted(&files)), @r#"
 "recompute_activations": true, / "recompute_activations": false,
 "prompt": "prompt", / "prompt": null,
@@ -264,7 +264,7 @@ fn defaults_said_and_not_said_are_the_same() {
 /// RAGEN's configuration refers to itself, as its files do.
 #[test]
 fn defaults_of_ragen_said_and_not_said_are_the_same() {
-    // The old filter's share, names, and the engine: who names none samples in the run's own process.
+    // The old filter's share, names, and the engine: without a name, sampling is in the run's own process.
     let left_out = [
         "actor_rollout_ref.rollout.name",
         "actor_rollout_ref.rollout.rollout_filter_ratio",
@@ -291,7 +291,7 @@ fn as_file(name: &str, keys: &[(&str, Json)]) -> String {
     for (key, value) in keys {
         let mut node = &mut root;
         for part in key.split('.') {
-            // A key that is a section in another file stays what it was first.
+            // A key that is a section in another file keeps its first form.
             let Json::Object(section) = node else { break };
             node = section.entry(part).or_insert_with(|| Json::Object(serde_json::Map::new()));
         }

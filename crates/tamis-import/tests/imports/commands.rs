@@ -1,4 +1,4 @@
-//! Commands of other systems in `commands/*.txt`, and in a snapshot of each file what becomes of them.
+//! Commands of other systems in `commands/*.txt`, and a snapshot of each file's translation.
 //!
 //! ```text
 //! + WORDS       before the first command: all commands of the file have these words too; then: those of the section
@@ -7,9 +7,9 @@
 //! whole  WORDS  a command of which the whole configuration is shown
 //! WORDS         a command; two blanks lie between words, `file {..}` is a file with this text
 //! ```
-//! The snapshot shows of the first words all that becomes of them, of a command what is otherwise than
-//! without its own words: a note on a key, `-KEY` for a note that is gone, after `=` the values that no note
-//! tells of, after `!` a finding, and errors.
+//! For the first words, the snapshot shows the whole translation. For each command it shows the difference
+//! from that: a note on a key, `-KEY` for a note that is gone, after `=` the values that no note has, after
+//! `!` a finding, and errors.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,14 +27,14 @@ const RAGEN: &str = include_str!("commands/ragen.txt");
 const TRL: &str = include_str!("commands/trl.txt");
 const OWN: &str = include_str!("commands/own.txt");
 
-/// What becomes of a command.
+/// The translation of a command.
 #[derive(Default)]
 struct Told {
     /// Keys with the note on each.
     notes: Vec<(String, String)>,
     /// Values that are set, as `path: value`.
     values: Vec<String>,
-    /// What is still to be said of the result; or errors.
+    /// Findings about the result, or errors.
     findings: Vec<String>,
     yaml: String,
 }
@@ -50,7 +50,7 @@ impl Told {
         }
     }
 
-    /// Errors, with their hints if those say more than where to look.
+    /// Errors, with their hints unless these only point to help.
     fn refused(errors: &impl ToString) -> Self {
         let text = errors.to_string();
         let is_told = |line: &&str| {
@@ -60,7 +60,7 @@ impl Told {
         Self { findings, ..Self::default() }
     }
 
-    /// What this has and the other has not.
+    /// What this one has and the other one lacks.
     fn beside(&self, other: &Self) -> String {
         let mut text = String::new();
         let mut put = |line: &str| writeln!(text, "    {line}").unwrap_or_default();
@@ -110,7 +110,8 @@ fn values(yaml: &str) -> Vec<String> {
     found
 }
 
-/// Converts a command; nothing has two notes, what is written loads, and `train` and `check` take it alike.
+/// Converts a command. Checks that no key has two notes, that the result loads, and that `train` and `check`
+/// read it alike.
 fn imported(words: &[String]) -> Told {
     let import = match import(words, Path::new("")) {
         Ok(import) => import,
@@ -134,7 +135,7 @@ fn imported(words: &[String]) -> Told {
     Told::new(&import.notes, import.yaml, import.remaining.iter().map(|found| found.problem.to_string()))
 }
 
-/// Keys over a configuration of one's own.
+/// Keys over a configuration of ours.
 fn over(own: &str, words: &[String]) -> Told {
     let told = |loaded: Loaded| {
         let found = loaded.warnings.iter().map(|found| found.problem.to_string());
@@ -144,7 +145,7 @@ fn over(own: &str, words: &[String]) -> Told {
     load_sources(&[source], words).map_or_else(|errors| Told::refused(&errors), told)
 }
 
-/// The words that commands have in common, and what becomes of them.
+/// The common words of commands, and their translation.
 #[derive(Default)]
 struct Base<'f> {
     own: Option<&'f str>,
@@ -160,7 +161,7 @@ impl<'f> Base<'f> {
     }
 }
 
-/// What becomes of each command of a file.
+/// The translation of each command of a file.
 fn become_of(file: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("theirs.yaml").to_str().expect("a path in UTF-8").to_owned();

@@ -1,11 +1,11 @@
-//! The examples of the documents that users of verl, EasyR1 and RAGEN follow, as they stand there.
+//! The examples in the documentation of verl, EasyR1 and RAGEN, unchanged.
 
 use std::path::Path;
 use std::process::Command;
 
 use tamis_import::import;
 
-/// One of the documents, which lie beside the repository; `None`, with a notice, if they do not.
+/// One of the documents, which are beside the repository. `None`, with a notice, if they are missing.
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn document(name: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference/source").join(name);
@@ -16,16 +16,16 @@ fn document(name: &str) -> Option<String> {
     text.ok()
 }
 
-/// The blocks of code in a language.
+/// The code blocks in a language.
 fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
     let start = format!("```{language}\n");
     text.split(&start).skip(1).filter_map(|rest| Some(rest.split_once("\n```")?.0)).collect()
 }
 
-/// The arguments that a script gives to Python, as the shell makes them.
+/// A script's arguments for Python, as the shell passes them.
 fn arguments(script: &str) -> Vec<String> {
-    // A comment behind a line's backslash, and the dots for what is left out, are the document's and no
-    // shell's.
+    // Comments after a line's backslash, and dots for omissions, are the document's; a shell would not accept
+    // them.
     let lines: Vec<String> = script
         .lines()
         .filter(|line| line.trim() != "...")
@@ -44,7 +44,7 @@ fn examples_of_the_documents_are_taken() {
     let mut taken = Vec::new();
     for name in ["filter-groups.md", "dynamic-sampling.md", "ragen-filtering.md"] {
         let Some(text) = document(name) else { return };
-        // Blocks of a list are further in.
+        // Blocks in a list are indented.
         let text = if name.starts_with("ragen") { text.replace("\n    ", "\n") } else { text };
         let take = |words: &[String]| {
             import(words, Path::new("")).unwrap_or_else(|errors| panic!("{name}: {words:?}\n{errors}"));

@@ -1,4 +1,4 @@
-//! Commands of other systems as their documentation has them: words, files and options.
+//! Commands of other systems as in their documentation: words, files and options.
 
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
@@ -50,7 +50,7 @@ trainer: {total_epochs: 15, max_steps: null, save_limit: 3, val_freq: 5, logger:
 fn a_command_of_easyr1_with_its_file() {
     let (_folder, path) = file("config.yaml", EASYR1);
     let config = format!("config={path}");
-    // What is typed goes before what the file says, wherever it stands.
+    // Typed values take precedence over the file, in any order.
     let words = [
         "python3",
         "-m",
@@ -69,7 +69,7 @@ fn a_command_of_easyr1_with_its_file() {
     assert_eq!(config.checkpoint.keep_last, None);
     assert_eq!(config.data.prompt_template.as_deref(), Some(std::path::Path::new("./math.jinja")));
     assert_snapshot!(config.data.prompt_format, @"chat");
-    // The same without `import`: as a file, or as EasyR1 has it.
+    // The same without `import`: as a file, or in EasyR1's form.
     let rest: Vec<&str> =
         words.iter().copied().filter(|word| word.contains('=') && !word.starts_with("config=")).collect();
     let as_file = taken(&[&path], &rest);
@@ -80,9 +80,9 @@ fn a_command_of_easyr1_with_its_file() {
     assert_eq!(as_file.origin("rollout.n").unwrap().to_string(), format!("{path}:18"));
 }
 
-/// Those systems take relative paths from where their command is started, those in their files too: so do
-/// `train` and `check`, and `import` writes them in full, so that its output may be put anywhere. What is no
-/// path stays what it is.
+/// Those systems take relative paths from the working directory of the command, also in their files. So do
+/// `train` and `check`. `import` writes absolute paths, so that its output can be put anywhere. Other values
+/// stay unchanged.
 #[test]
 fn paths_of_others_are_taken_from_where_the_command_is_started() {
     let there = tempfile::tempdir().expect("a temporary folder");
@@ -133,7 +133,7 @@ fn paths_of_others_are_taken_from_where_the_command_is_started() {
 "#);
 }
 
-/// `~/` is the user's own folder, as their readers of data have it; a shell leaves it alone behind `key=`.
+/// `~/` is the user's home folder, as for their readers of data; a shell does not expand it after `key=`.
 #[test]
 fn the_home_folder_is_found() {
     let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) else { return };
@@ -214,7 +214,8 @@ fn loaded_rollouts(yaml: &str) -> usize {
     load_sources(&[source], &rest).unwrap_or_else(|errors| panic!("{errors}")).config.rollout.n
 }
 
-/// Over a configuration of ours keys of others change what they name; alone they are a whole command.
+/// Over a configuration of ours, keys of other systems change what they name. Without one, they are a whole
+/// command.
 #[test]
 fn keys_that_name_the_model_are_a_whole_command() {
     let words = ["model_name_or_path=m", "dataset_name=t", "reward_funcs=accuracy_reward", "max_steps=3"];
@@ -229,7 +230,7 @@ fn keys_that_name_the_model_are_a_whole_command() {
     assert_eq!((over.config.run.seed, over.config.data.train_batch_size), (7, 64));
 }
 
-/// A value that a run would refuse is refused with the argument, not passed through.
+/// A value that a run would refuse is refused with its argument, not passed through.
 #[test]
 fn values_are_checked_where_they_are_typed() {
     assert_snapshot!(import_errors(&["actor_rollout_ref.rollout.temperature=0"]), @"

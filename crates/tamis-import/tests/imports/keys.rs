@@ -1,5 +1,5 @@
-//! Every key of TRL and EasyR1, as their sources have them (`scripts/foreign-keys`): what each becomes, and
-//! that its default changes nothing.
+//! Every key of TRL and EasyR1 from their sources (`scripts/foreign-keys`), with its translation. Their
+//! defaults change nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn keys_of(table: &str) -> Vec<(&str, &str)> {
     lines.map(|line| line.split_once('\t').unwrap_or_else(|| panic!("no default: {line}"))).collect()
 }
 
-/// The entry of a key, by its name before one with `*`.
+/// The entry of a key: by name, otherwise by a pattern with `*`.
 fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
     let keys = owner.keys();
     let below =
@@ -28,7 +28,7 @@ fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
     keys.iter().find(|entry| entry.key == key).or_else(|| keys.iter().find(below))
 }
 
-/// A command of an owner that lacks nothing.
+/// A complete command of a system.
 fn base(owner: Owner) -> Vec<String> {
     let words: &[&str] = match owner {
         Owner::Trl => &["model_name_or_path=m", "dataset_name=d.jsonl", "reward_funcs=accuracy_reward"],
@@ -47,7 +47,7 @@ fn with(owner: Owner, more: &[String]) -> Vec<String> {
     [base(owner), more.to_vec()].concat()
 }
 
-/// The converted configuration without its model's path and so on: every value that it has in the end.
+/// The converted configuration with every final value, without the model's path and similar keys.
 fn resolved(import: &Import) -> serde_json::Value {
     let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
     let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}\n{}", import.yaml));
@@ -103,7 +103,7 @@ fn defaults_of_trl_and_easyr1_are_theirs() {
     for (owner, table) in SOURCES {
         for (key, default) in keys_of(table) {
             let printed = entry(owner, key).map_or("", |entry| entry.default);
-            // Of a whole section one entry cannot say it.
+            // One entry cannot describe a whole section.
             let is_section = entry(owner, key).is_some_and(|entry| entry.key.ends_with('*'));
             assert!(
                 is_section || same(printed, default),
@@ -113,7 +113,7 @@ fn defaults_of_trl_and_easyr1_are_theirs() {
     }
 }
 
-/// Keys at their default that are told apart from keys that are not given.
+/// Keys whose default differs from not being given.
 const TOLD_APART: &[(&str, &str)] = &[
     ("gradient_checkpointing", "memory alone: it is not switched on where nobody asks"),
     (
@@ -171,7 +171,7 @@ fn a_default_that_is_given_changes_nothing() {
     assert_eq!(unused, [""; 0], "exceptions that no key needs");
 }
 
-/// All of them at once, as the configuration that a system writes down holds them.
+/// All of them at once, as in a configuration that a system writes.
 #[test]
 fn a_command_with_every_default_is_taken() {
     for (owner, table) in SOURCES {
@@ -189,7 +189,7 @@ fn a_command_with_every_default_is_taken() {
     }
 }
 
-/// Values that keys have in commands, sound and not.
+/// Values for keys in commands, valid and invalid.
 const VALUES: [&str; 18] = [
     "0", "1", "2", "8", "16", "0.5", "0.1", "1e-6", "-1", "True", "False", "null", "none", "steps", "cosine",
     "linear", "batch", "dr_grpo",
@@ -206,7 +206,7 @@ fn commands() -> impl Strategy<Value = (Owner, Vec<String>)> {
     prop_oneof![of(SOURCES[0]), of(SOURCES[1])]
 }
 
-/// `import` prints a configuration that a run takes, or refuses with the argument.
+/// `import` prints a configuration that a run accepts, or refuses it with the argument.
 fn imported_soundly(cases: u32) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let is_sound = |(owner, words): (Owner, Vec<String>)| {

@@ -1,9 +1,10 @@
-//! Commands with what stands before and behind the program: launchers, job submission, variables, the shell's
+//! Commands with words before and after the program: launchers, job submission, variables, and the shell's
 //! own words.
 
 use crate::{converted, import_errors, loaded, notes};
 
-/// A command of TRL with a launcher, and the prompts of a batch: 8 completions a process in groups of 8.
+/// A TRL command with a launcher, and the number of prompts in a batch: 8 completions for each process, in
+/// groups of 8.
 fn prompts(command: &str) -> usize {
     let words: Vec<&str> = command.split_whitespace().collect();
     loaded(&converted(&[&words[..], &TRL].concat())).data.train_batch_size
@@ -40,7 +41,7 @@ fn launchers_say_how_many_processes_there_are() {
     ] {
         assert_eq!(prompts(command), expected, "{command}");
     }
-    // What is typed for the program goes before.
+    // A value typed for the program takes precedence.
     assert_eq!(prompts("torchrun --nproc_per_node 4 train.py --num_processes 2"), 2);
     for (command, place) in [
         ("accelerate launch --config_file zero3.yaml train.py", "is in zero3.yaml, which was not read"),
@@ -123,7 +124,7 @@ actor_rollout_ref: {rollout: {n: 6}, actor: {optim: {lr: 3.0e-6}}}
         words.push("actor_rollout_ref.actor.optim.lr=1e-5");
         let import = converted(&words);
         assert!(import.yaml.contains("  n: 6  #"), "{}", import.yaml);
-        // What is typed goes before what the file says.
+        // Typed values take precedence over the file.
         assert!(import.yaml.contains("learning_rate: 1e-5"), "{}", import.yaml);
         let notes = notes(&import);
         assert!(
@@ -146,7 +147,7 @@ actor_rollout_ref: {rollout: {n: 6}, actor: {optim: {lr: 3.0e-6}}}
     }
 }
 
-/// A value that is called like a launcher starts nothing: what stands before it is read.
+/// A value with a launcher's name starts nothing, and the words before it are read.
 #[test]
 fn values_are_no_launchers() {
     for words in [
@@ -168,7 +169,7 @@ fn values_are_no_launchers() {
             [&TRL[2..], &["--per_device_train_batch_size", "16", "--model_name_or_path", name]].concat();
         // A word that looks like a script does not make it one.
         let words = [&words[..], &["--run_name", "my.py"]].concat();
-        // 16 completions in groups of 8; 1 prompt where the words before the name were not read.
+        // 16 completions in groups of 8; it would be 1 prompt if the words before the name were not read.
         assert_eq!(loaded(&converted(&words)).data.train_batch_size, 2, "{words:?}");
     }
 }
@@ -184,12 +185,12 @@ fn variables_that_nobody_filled_in() {
         "{printed}"
     );
     assert!(printed.contains("`${HOME_OF_DATA}` was not filled in"), "{printed}");
-    // As `check` and `train` take them.
+    // The form in which `check` and `train` take them.
     let arguments: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
     let printed =
         tamis_import::load(&[], &arguments).map_or_else(|errors| errors.to_string(), |_| String::new());
     assert!(printed.contains("`${lr}` was not filled in by the shell"), "{printed}");
-    // What Hydra itself fills in says nothing here; the shell's own forms do not pass for it.
+    // Hydra's own resolvers have no value here. The shell's forms are not taken for them.
     let import = converted(&["trainer.experiment_name=x_${now:%H}", "hydra.run.dir=outputs/${now:%Y-%m-%d}"]);
     assert!(!import.yaml.contains("x_"), "{}", import.yaml);
     let printed = import_errors(&["trainer.experiment_name=${NAME:-x}"]);

@@ -55,8 +55,8 @@ there are no training prompts: neither `data.train` nor the task `arithmetic` is
 "#);
 }
 
-/// Each key alone, with its owner's default, is translated or refused. That what it becomes exists is a test
-/// of `explain`.
+/// Each key by itself, with its system's default, is translated or refused. A test of `explain` checks that
+/// the targets exist.
 #[test]
 fn every_foreign_key_leads_somewhere() {
     for owner in Owner::ALL {

@@ -1,4 +1,4 @@
-//! Engines of other systems as the commands that a run starts its servers with.
+//! Engines of other systems, as the commands with which a run starts its servers.
 
 use insta::assert_snapshot;
 use tamis_config::{Intake, LOOPBACK, ServerCommand};

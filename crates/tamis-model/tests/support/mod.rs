@@ -1,14 +1,14 @@
-//! What the tests of gradients share.
+//! Shared by the tests of gradients.
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Gradients, Model, Sequence};
 
-/// Tokens, and the place from which they are scored.
+/// Tokens, and the index of the first scored one.
 pub(crate) fn sequences(rows: &[(Vec<u32>, usize)]) -> Vec<Sequence<'_>> {
     rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect()
 }
 
-/// Every number within so much of the largest one of its tensor.
+/// Every number is within a tolerance relative to the largest one of its tensor.
 #[track_caller]
 pub(crate) fn assert_near(a: &Gradients, b: &Gradients, tolerance: f32) {
     for ((name, _, a), (_, _, b)) in a.tensors().zip(b.tensors()) {
@@ -17,8 +17,8 @@ pub(crate) fn assert_near(a: &Gradients, b: &Gradients, tolerance: f32) {
     }
 }
 
-/// Compares a gradient with central differences along a random direction in every tensor: one number that
-/// every element of the gradient takes part in.
+/// Compares a gradient with central differences along a random direction in every tensor. The result is one
+/// number that every element of the gradient affects.
 pub(crate) fn check_slopes(model: &Model, analytic: &Gradients, objective: impl Fn(&Model) -> f64) {
     let architecture = model.config().architecture;
     for (name, shape, gradient) in analytic.tensors() {

@@ -1,5 +1,5 @@
-//! The fleet as a client of `tamis serve`: what comes over the wire is what the engine in this process
-//! samples, bit for bit.
+//! The fleet as a client of `tamis serve`: results over the wire equal the samples of an engine in this
+//! process, bit for bit.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given
     assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(4) }]);
     assert_of(2, 4, &requests, &samples(&mut fleet, &requests));
 
-    // One is killed and comes back with what it was started with.
+    // A server is killed and comes back with its original weights.
     let port = second.address.port();
     second.end().unwrap();
     drop(second);
@@ -141,7 +141,7 @@ fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given
     assert_eq!(again.lock().unwrap().get("/weight_info").json()["weight_version"], "run-v4");
 }
 
-/// Log-probabilities of a prompt's tokens but the first, under the weights of that number.
+/// Log-probabilities of a prompt's tokens except the first, under the weights with this number.
 fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
     let sequence = Sequence { tokens: token_ids, start: 1 };
     let scores =
@@ -149,8 +149,8 @@ fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
     scores.logprobs.values().to_vec()
 }
 
-/// A server is used once a text has shown that it holds the weights: one that holds others is not, whatever
-/// they are called.
+/// A server is used once a probe has shown that it has the published weights. A server with other weights is
+/// not used, whatever their label.
 #[test]
 fn a_server_shows_that_it_holds_what_was_published() {
     let serving = serve(settings());
@@ -172,7 +172,7 @@ fn a_server_shows_that_it_holds_what_was_published() {
         let weights = Weights::Folder(folder.path().to_owned());
         fleet.publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait).unwrap();
     };
-    // What a learner computed in 16 bits is off by its own rounding.
+    // A learner's 16-bit results differ by their rounding.
     let rounded = probing(2, 2, 0.01, true);
     publish(&mut fleet, 1, &rounded);
     assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(1) }]);

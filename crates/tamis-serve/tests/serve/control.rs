@@ -1,4 +1,4 @@
-//! Aborts, pauses, other weights, versions; and clients that go away.
+//! Aborts, pauses, new weights, versions, and clients that leave.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -18,14 +18,14 @@ fn save(model: &Model, folder: &Path) {
     model.save(folder, SaveDtype::F32).unwrap();
 }
 
-/// A request by a seed, whole or as a stream.
+/// A request with a seed, whole or as a stream.
 fn seeded(seed: u64, max_tokens: usize, is_streamed: bool) -> Value {
     let mut body = long(&format!("begun-{seed}"), max_tokens);
     (body["sampling_params"]["seed"], body["stream"]) = (json!(seed), json!(is_streamed));
     body
 }
 
-/// The log-probabilities that weights give a completion.
+/// A completion's log-probabilities under given weights.
 fn scored(model: &Model, prompt: &[u32], completion: &[u32]) -> Vec<f32> {
     let tokens = [prompt, completion].concat();
     let sequence = Sequence { tokens: &tokens, start: prompt.len() };
@@ -35,7 +35,7 @@ fn scored(model: &Model, prompt: &[u32], completion: &[u32]) -> Vec<f32> {
 
 #[test]
 fn aborted_requests_are_answered_with_what_they_have() {
-    // Slow enough that none of them is through before it is given up, on a busy machine too.
+    // Slow enough that none finishes before it is aborted, also on a busy machine.
     let server = serve(slow(12));
     let whole = tokens(&server.json(GENERATE, &long("whole", 30)));
     let doomed = server.later(GENERATE, long("one", 400));
@@ -48,7 +48,7 @@ fn aborted_requests_are_answered_with_what_they_have() {
     let by_stream = server.later("/v1/completions", completion);
     server.await_metric("vllm:num_requests_running", |running| running == 6.0);
     std::thread::sleep(Duration::from_millis(60));
-    // Without the prefix, and without the number of the prompt, nobody is meant; it counts all the same.
+    // Without the prefix and the number of the prompt, no request matches. The ids are counted all the same.
     let abort = |ids: Value| server.json("/abort_requests", &json!({"request_ids": ids}));
     assert_eq!(abort(json!(["one", "cmpl-two", "nope"])), json!({"status": "aborted", "aborted": 3}));
     assert_eq!(server.metric("vllm:num_requests_running", ""), 6.0);
@@ -122,7 +122,7 @@ fn a_pause_aborts_waits_or_keeps() {
         }
         assert_eq!(tokens(&new).len(), 2);
     }
-    // Twice, in another mode, and an abort of what waits.
+    // Pause twice, in another mode, and abort a waiting request.
     assert_eq!(server.json("/pause?mode=wait", &json!({})), json!({"status": "paused"}));
     assert_eq!(server.json("/pause?mode=keep", &json!({})), json!({"status": "paused"}));
     let mut held = short();
@@ -135,7 +135,7 @@ fn a_pause_aborts_waits_or_keeps() {
     server.json("/resume", &json!({}));
 }
 
-/// As vLLM 0.33: paused with `abort` or `wait`, new requests are refused; with `keep` they wait.
+/// As in vLLM 0.33: while paused with `abort` or `wait`, new requests are refused; with `keep` they wait.
 #[test]
 fn while_paused_requests_can_be_refused() {
     let server = serve(ServeSettings { refuses_while_paused: true, ..slow(1) });
@@ -158,8 +158,8 @@ fn while_paused_requests_can_be_refused() {
     assert_eq!(tokens(&waits.join().unwrap().json()).len(), 3);
 }
 
-/// Other weights in the middle: spans say where, and what comes after the switch has the log-probabilities of
-/// the new weights alone.
+/// New weights in the middle of a request: spans show where, and tokens after the switch have the
+/// log-probabilities of the new weights.
 #[test]
 fn weights_are_changed_in_the_middle() {
     let server = serve(slow(2));
@@ -203,7 +203,7 @@ fn weights_are_changed_in_the_middle() {
         assert_eq!(logprobs[..switch], scored(&old, &prompt, &got)[..switch], "request {i}");
         assert_eq!(logprobs[switch..], scored(&new, &prompt, &got)[switch..], "request {i}");
     }
-    // The next are of the new weights from the beginning; without a path the last is read again.
+    // Later requests use the new weights from the start. Without a path, the last folder is read again.
     let answer = server.json(GENERATE, &long("after", 20));
     assert_eq!(choice_logprobs(&answer["choices"][0]), scored(&new, &prompt, &tokens(&answer)));
     assert_eq!(answer["choices"][0]["weight_versions"], json!([{"version": "7", "start": 0, "end": 20}]));
@@ -214,15 +214,15 @@ fn weights_are_changed_in_the_middle() {
     assert_eq!(server.json("/reset_prefix_cache", &json!({})), json!({"success": true}));
 }
 
-/// Without a pause, what runs goes on from what the old weights cached, unless that is computed once more;
-/// what waits begins with the new.
+/// Without a pause, running samples continue on the old weights' caches, unless these are recomputed. Waiting
+/// ones start with the new weights.
 #[test]
 fn weights_are_changed_without_a_pause() {
     let server = serve(ServeSettings { max_num_seqs: 2, ..slow(3) });
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (model(1), model(2));
     save(&new, folder.path());
-    // Two run, and four wait that share the prompt with them.
+    // Two run, and four wait that share their prompt.
     let begun: Vec<_> = (0..6).map(|i| server.later(GENERATE, seeded(i, 60, false))).collect();
     server.await_metric("vllm:num_requests_waiting", |waiting| waiting == 4.0);
     std::thread::sleep(Duration::from_millis(30));
@@ -296,8 +296,8 @@ fn weights_that_cannot_be_used_leave_the_old_ones() {
     assert_eq!((&info["num_reloads"], &info["weights_path"]), (&json!(0), &json!("where/it/was")));
 }
 
-/// Finite weights whose logits are none: every route answers with an error that says so, and never with a
-/// number that is none; the server goes on, and is well again with other weights.
+/// Finite weights with logits that are not finite: every route answers with an error that names the cause,
+/// and never with NaN or infinity. With other weights, the server works again.
 #[test]
 fn weights_without_finite_logits_are_answered_with_an_error() {
     let server = serve(settings());
@@ -339,7 +339,7 @@ fn weights_without_finite_logits_are_answered_with_an_error() {
     assert_eq!(server.json(GENERATE, &long("after", 5))["choices"], before["choices"]);
 }
 
-/// A client that goes away gives its request up, streamed or not, running or waiting.
+/// When a client leaves, its request is aborted, streamed or not, running or waiting.
 #[test]
 fn a_client_that_goes_away_gives_its_request_up() {
     let server = serve(ServeSettings { max_num_seqs: 1, ..slow(3) });
@@ -377,7 +377,7 @@ fn a_client_that_goes_away_gives_its_request_up() {
     assert_eq!(tokens(&server.json(GENERATE, &long("next", 2))).len(), 2);
 }
 
-/// The server ends with requests in flight: each is answered as far as it is.
+/// The server ends with requests in flight: each is answered with what it has.
 #[test]
 fn stopping_answers_what_is_in_flight() {
     let mut server = serve(slow(3));

@@ -1,4 +1,4 @@
-//! A server in this process on a free port, and a client that shows what comes over the wire.
+//! A server in this process on a free port, and a client that shows the bytes on the wire.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ use tamis_serve::{Fault, NativeServer, RequestLog, ServeSettings, ServedPolicy, 
 use tamis_text::regex_mask::RegexMask;
 use tamis_text::tokenizer::Tokenizer;
 
-/// Longest that anything in these tests may take.
+/// Longest wait for anything in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tokens that the model reads.
@@ -30,7 +30,7 @@ pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).unwrap()
 }
 
-/// Random weights; another number, others.
+/// Random weights, different for each number.
 pub(crate) fn model(number: u64) -> Model {
     let rows = tokenizer().num_rows();
     let mut config = TransformerConfig::new(Architecture::Qwen3, rows, 16, 24, 2, 2, MODEL_LENGTH);
@@ -57,7 +57,7 @@ pub(crate) fn settings() -> ServeSettings {
     ServeSettings { port: 0, threads: 2, ..ServeSettings::default() }
 }
 
-/// Steps that take so long that a test can come in between.
+/// Steps so slow that a test can act in between.
 pub(crate) fn slow(step_ms: u64) -> ServeSettings {
     let slow_down =
         SlowDown { step: Duration::from_millis(step_ms), per_sample: Duration::ZERO, lengths: None };
@@ -82,7 +82,7 @@ pub(crate) fn serve_with_log(settings: ServeSettings, log: Option<RequestLog>) -
 }
 
 impl Serving {
-    /// Ends it, and says how it ended.
+    /// Ends the server. Returns how it ended.
     pub(crate) fn end(&mut self) -> Result<(), Fault> {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.take().map_or(Ok(()), |thread| thread.join().expect("the server does not panic"))
@@ -176,7 +176,7 @@ impl Answer {
     }
 }
 
-/// Sends a request on a connection of its own.
+/// Sends a request on a new connection.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,
@@ -204,7 +204,7 @@ pub(crate) fn ask(
 pub(crate) fn read(stream: &mut TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
-    // Reset by a server that did not read everything: what came before it is the answer.
+    // A server may reset the connection if it did not read everything. The bytes before that are the answer.
     while let Ok(count @ 1..) = stream.read(&mut part) {
         bytes.extend_from_slice(&part[..count]);
     }
@@ -234,7 +234,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// The engine's own samples of a prompt by the weights of that number: tokens, log-probabilities, mean
+/// The engine's own samples of a prompt under the weights with this number: tokens, log-probabilities, mean
 /// entropy.
 pub(crate) fn alone(
     number: u64,

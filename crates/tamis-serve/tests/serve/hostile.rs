@@ -1,4 +1,4 @@
-//! Clients that are slow, large, many or mad; the others are answered all the same.
+//! Clients that are slow, large, many or malformed. The others are answered all the same.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ fn bodies_over_the_limit_are_not_read() {
     let answer = ask(server.address, "POST", "/v1/completions", &headers, body.as_bytes());
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!(413)));
     assert!(answer.text().contains("10000 bytes"), "{}", answer.text());
-    // In chunks, whose sum nobody tells.
+    // In chunks, without a total length.
     let mut stream = connect(
         &server,
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -35,7 +35,7 @@ fn bodies_over_the_limit_are_not_read() {
         let _ = stream.write_all(format!("400\r\n{}\r\n", "y".repeat(0x400)).as_bytes());
     }
     assert_eq!(read(&mut stream).status, 413);
-    // Announced, and never sent.
+    // Announced, but never sent.
     let mut stream = connect(&server, &head(999_999_999_999, ""));
     assert_eq!(read(&mut stream).status, 413);
     assert_eq!(
@@ -95,7 +95,7 @@ fn a_body_of_too_many_values_is_refused() {
     assert!(text.contains("so many values that they would take more than 128 MiB"), "{text}");
 }
 
-/// Long bodies are taken apart one at a time, and none is kept while its answer is generated.
+/// Long bodies are parsed one at a time, and none is kept while its answer is generated.
 #[test]
 fn a_long_body_is_gone_when_its_generation_begins() {
     let server = serve(slow(200));
@@ -111,7 +111,7 @@ fn a_long_body_is_gone_when_its_generation_begins() {
     assert_eq!(running.join().unwrap().status, 200);
 }
 
-/// There is room for four of the longest bodies; who sends them does not matter.
+/// There is room for four of the longest bodies, from any clients.
 #[test]
 fn bodies_that_do_not_end_share_one_room() {
     let server = serve(ServeSettings { max_body_bytes: 200_000, ..settings() });
@@ -181,7 +181,8 @@ fn garbage_ends_its_connection_and_nothing_else() {
     assert_eq!(server.get("/health").status, 200);
 }
 
-/// Whoever dawdles is cut off: with the head, with the body, between two requests, or in reading the answer.
+/// Slow clients are disconnected: while sending the head or the body, between two requests, or while reading
+/// the answer.
 #[test]
 fn slow_clients_are_cut_off() {
     let server = serve(ServeSettings { idle_timeout: Duration::from_millis(300), ..settings() });
@@ -199,8 +200,8 @@ fn slow_clients_are_cut_off() {
     ends(connect(&server, ""), None);
     ends(connect(&server, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), Some(200));
     ends(connect(&server, &(head(100, "") + "{\"pro")), Some(408));
-    // One that asks for a stream and reads nothing of it: its request is given up once the buffers in between
-    // are full.
+    // A client requests a stream and does not read it: its request is aborted once the buffers in between are
+    // full.
     let body = json!({"prompt": [1, 2], "n": 1000, "max_tokens": 500, "ignore_eos": true, "stream": true, "logprobs": 5}).to_string();
     let deaf = connect(&server, &(head(body.len(), "") + &body));
     server.await_metric("vllm:num_requests_running", |running| running > 0.0);

@@ -50,7 +50,7 @@ fn every_request_is_logged_when_it_has_been_answered() {
     assert_eq!(server.get("/nope").status, 404);
     assert_eq!(next(), line("GET", "/nope", 404, None));
 
-    // Whoever leaves, in a stream and before an answer.
+    // The client leaves, during a stream and before an answer.
     for is_streamed in [true, false] {
         let body = request(json!({"max_tokens": 400, "stream": is_streamed})).to_string();
         let mut client = TcpStream::connect(server.address).unwrap();

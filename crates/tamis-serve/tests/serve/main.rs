@@ -1,5 +1,4 @@
-//! `tamis serve` over real sockets, with a tiny model: every route, every refusal, and what clients do to a
-//! server.
+//! `tamis serve` over real sockets, with a tiny model: every route, every refusal, and misbehaving clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 

@@ -5,7 +5,7 @@ use tamis_serve::{NativeServer, ServeSettings};
 
 use super::harness::*;
 
-/// Asserts a refusal: its status, and a part of what it says. The parameter is named where it is one.
+/// Asserts a refusal: its status, a part of its message, and the parameter if it names one.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, param: Option<&str>, says: &str) {
     assert_eq!(answer.status, status, "{}", answer.text());
@@ -112,7 +112,7 @@ fn fields_that_cannot_be_meant() {
     for (more, param, says) in cases {
         refused(&completion(more), 400, Some(param), says);
     }
-    // What says what happens anyway is no reason to refuse; nor is what nobody knows.
+    // Fields that ask for the default behaviour are accepted, and so are unknown ones.
     let harmless = json!({
         "presence_penalty": 0, "logit_bias": {}, "best_of": 1, "echo": false, "min_tokens": 0, "user": "me", "foo": 1, "top_k": -1,
         "temperature": null, "stop": null, "priority": -5, "cache_salt": "abc",
@@ -128,7 +128,7 @@ fn fields_that_cannot_be_meant() {
     refused(&prompt(json!([10, 99_999])), 400, None, "Token id 99999 is out of vocabulary");
     refused(&prompt(json!(vec![5; 600])), 400, Some("input_tokens"), "maximum context length is 512 tokens");
     refused(&prompt(json!(vec![5; 512])), 400, Some("input_tokens"), "512 input tokens");
-    // A prompt that fits leaves as much as it leaves: more is cut, as vLLM does.
+    // A prompt that fits limits the completion to the remaining room: the rest is cut, as in vLLM.
     let answer = completion(json!({"prompt": vec![5; 510], "max_tokens": 100, "ignore_eos": true})).json();
     assert_eq!(answer["usage"], json!({"prompt_tokens": 510, "total_tokens": 512, "completion_tokens": 2}));
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
@@ -206,7 +206,7 @@ fn only_who_knows_the_key_is_answered() {
     assert_eq!(ask(server.address, "GET", "/v1/models", &[right], b"").status, 200);
     let answer = server.post_with("/v1/completions", &[right], &json!({"prompt": [1], "max_tokens": 1}));
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // With the key it does not matter under what name the server is known.
+    // With the key, the server's host name does not matter.
     let named = [right, ("Host", "gpu7.example.org")];
     assert_eq!(ask(server.address, "GET", "/v1/models", &named, b"").status, 200);
 }
@@ -237,7 +237,7 @@ fn without_a_key_only_this_machine_is_answered() {
     refused(&from("https://evil.example"), 403, None, "web pages of other machines");
     refused(&from("null"), 403, None, "web pages");
     assert_eq!(from("http://localhost:3000").status, 200);
-    // A port that is taken is named.
+    // The message names a port that is in use.
     let taken = ServeSettings { port: server.address.port(), ..settings() };
     let error = NativeServer::begin(policy(1), taken).err().expect("taken");
     assert!(!error.is_usage() && error.hint().unwrap().contains("choose another with --port"), "{error}");

@@ -1,4 +1,4 @@
-//! Sampling by our keys: exactly what the engine samples by itself, whatever else the server does.
+//! Sampling with tamis's keys: exactly the samples of the engine by itself, whatever else the server does.
 
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
@@ -44,14 +44,14 @@ fn prompt(i: u64) -> Vec<u32> {
     (0..3 + i % 7).map(|t| (i / 2 * 31 + t * 17) as u32 % 300 + 5).collect()
 }
 
-/// Many clients at once, groups among them: tokens, log-probabilities and entropy are, bit for bit, those of
-/// the engine asked alone.
+/// Many clients at once, also with groups: tokens, log-probabilities and entropy are, bit for bit, those of
+/// the engine by itself.
 #[test]
 fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
     let server = serve(settings());
     let mut asked = Vec::new();
     for i in 0..48 {
-        // Every other request shares its prompt with the one before.
+        // Every second request shares its prompt with the previous one.
         let (prompt, sampling) = (prompt(i / 2 * 2), sampling(i / 2));
         let n = if i % 7 == 0 { 3 } else { 1 };
         let keys: Vec<Key> = (0..n).map(|sample| key(100 * i + sample)).collect();
@@ -79,8 +79,8 @@ fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
     }
 }
 
-/// Log-probabilities of a prompt's tokens are those of the training pass, without the first; the sampled
-/// tokens are the same without them.
+/// Log-probabilities of a prompt's tokens are those of the training pass, without the first. They do not
+/// change the sampled tokens.
 #[test]
 fn a_prompt_is_told_with_its_log_probabilities() {
     let server = serve(settings());
@@ -98,7 +98,7 @@ fn a_prompt_is_told_with_its_log_probabilities() {
             assert_eq!((logprob as f32).to_bits(), expected.to_bits());
         }
     };
-    // Whatever the temperature of what is sampled.
+    // For any sampling temperature.
     let params = json!({"max_tokens": 4, "seed": 3, "temperature": 0.5});
     let mut scored = params.clone();
     scored["prompt_logprobs"] = json!(0);
@@ -115,7 +115,7 @@ fn a_prompt_is_told_with_its_log_probabilities() {
     assert!(generate(&params)["prompt_logprobs"].is_null());
 }
 
-/// On every route, whole and in parts: the text matches, or begins a match where it was cut.
+/// On every route, whole and streamed: the text matches, or is the beginning of a match if it was cut.
 #[test]
 fn what_is_bound_to_an_expression_matches_it() {
     let server = serve(settings());
@@ -141,7 +141,7 @@ fn what_is_bound_to_an_expression_matches_it() {
     }
 }
 
-/// The same request gives the same answer when sixty others run beside it, on every route and in every form.
+/// The same request gets the same answer when sixty others run beside it, on every route and in every form.
 #[test]
 fn each_of_many_clients_gets_what_it_would_get_alone() {
     let server = serve(settings());
@@ -271,7 +271,7 @@ fn stop_strings_and_tokens_end_a_completion_and_are_told() {
     let free = server.json("/v1/completions", &body);
     let (text, ids) = (free["choices"][0]["text"].as_str().unwrap().to_owned(), tokens(&free));
     assert_eq!((ids.len(), &free["choices"][0]["finish_reason"]), (60, &json!("length")));
-    // A piece of text from the middle that does not stand before.
+    // A piece from the middle of the text that does not occur earlier.
     let middle: Vec<char> = text.chars().skip(20).take(3).collect();
     let stop: String = middle.into_iter().collect();
     let before = text.split(&stop).next().unwrap();
@@ -290,7 +290,7 @@ fn stop_strings_and_tokens_end_a_completion_and_are_told() {
     let end = ids.iter().position(|id| *id == ids[9]).unwrap();
     assert_eq!((&by_token["finish_reason"], &by_token["stop_reason"]), (&json!("stop"), &json!(ids[9])));
     assert_eq!(choice_tokens(&by_token), ids[..=end]);
-    // An end token of the model ends without a reason that anybody named.
+    // The model's own end token ends the text without a reason from the request.
     let eos = tokenizer().eos_id().unwrap();
     let mut ended = None;
     for seed in 0..200 {
@@ -307,7 +307,7 @@ fn stop_strings_and_tokens_end_a_completion_and_are_told() {
     assert!(!ended["text"].as_str().unwrap().contains(&tokenizer().token(eos).unwrap()));
 }
 
-/// `top_logprobs` and ranks are those of the distribution that the log-probabilities are of.
+/// `top_logprobs` and ranks use the same distribution as the log-probabilities.
 #[test]
 fn alternatives_are_ranked() {
     let server = serve(settings());
@@ -323,7 +323,7 @@ fn alternatives_are_ranked() {
             assert_eq!(better, other["rank"].as_u64() <= token["rank"].as_u64(), "{token}");
         }
     }
-    // Greedy takes the first at temperature 1.
+    // Greedy sampling takes the first, at temperature 1.
     let params = json!({"max_tokens": 10, "temperature": 0, "logprobs": 1});
     let answer =
         server.json("/inference/v1/generate", &json!({"token_ids": [10, 20, 30], "sampling_params": params}));

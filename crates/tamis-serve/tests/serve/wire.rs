@@ -1,4 +1,4 @@
-//! Answers have the form of vLLM's as they were captured.
+//! Answers have the form of captured answers of vLLM.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ const REFUSALS: &str = "\
     pause_bad_mode rpc_no_method rpc_unknown_method err_prompt_plus_max_too_long
     generate_len_plus_max_too_long";
 
-/// Fields of vLLM that this server has nothing to report for.
+/// Fields of vLLM for which this server has nothing to report.
 const NOT_OURS: &str = "\
     kv_transfer_params ec_transfer_params metrics prompt_tokens_details completion_tokens_details
     prompt_text mm_placeholders prompt_token_id_logprobs permission prompt_logprobs system_fingerprint
@@ -51,12 +51,12 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Every field that vLLM has, ours has too, of the same kind; where vLLM says null, ours may say more.
+/// Every field of vLLM's is here too, with the same type. If vLLM returns null, this server may return more.
 fn assert_form(ours: &Value, theirs: &Value, at: &str) {
     match (ours, theirs) {
         (_, Value::Null) => {}
         (Value::Object(ours), Value::Object(theirs)) => {
-            // The names of tokens are no fields.
+            // Names of tokens are not fields.
             if at.contains("top_logprobs") && theirs.values().all(Value::is_number) {
                 return;
             }
@@ -70,7 +70,8 @@ fn assert_form(ours: &Value, theirs: &Value, at: &str) {
                 assert_form(mine, their, &format!("{at}[]"));
             }
         }
-        // Why a completion ended is its own affair, and how a place in a body is named that is no field.
+        // Each server has its own reasons for an end, and its own way to name a place in a body that is not a
+        // field.
         _ if ["stop_reason", "finish_reason", "error.param"].iter().any(|own| at.ends_with(own)) => {}
         _ => assert_eq!(kind(ours), kind(theirs), "{at}: {ours}, vLLM {theirs}"),
     }
@@ -85,9 +86,9 @@ fn answers_have_the_form_of_vllms() {
         let (request, response) = (&captured["request"], &captured["response"]);
         let body = match &request["body"] {
             Value::Null => String::new(),
-            // What was sent as it stands, not as JSON.
+            // Sent unchanged, not as JSON.
             Value::String(text) => text.clone(),
-            // Ids beyond this tokenizer's vocabulary are none that the test is about.
+            // Ids beyond this tokenizer's vocabulary are not what the test is about.
             body => body
                 .to_string()
                 .replace("[600]", "[99999]")
@@ -148,7 +149,7 @@ fn plain_routes() {
     assert_eq!(tokens["token_strs"].as_array().unwrap().len(), expected.len());
     assert_eq!(server.json("/detokenize", &json!({"tokens": expected})), json!({"prompt": text}));
 
-    // The conversation is what the template writes, and the answer's prompt is its tokens.
+    // The prompt is the template's text of the conversation, and the answer has its tokens.
     let messages = json!([{"role": "user", "content": "Hello"}]);
     let rendered = tokenizer()
         .chat_template()
@@ -165,7 +166,7 @@ fn plain_routes() {
     );
     assert_eq!(chat["prompt_token_ids"], json!(expected));
     assert_eq!(chat["usage"]["prompt_tokens"], json!(expected.len()));
-    // A final message of the assistant is another turn, unless it is to be continued.
+    // A final assistant message is a finished turn, unless the request continues it.
     let begun = json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "The sum"}]);
     let count = |body: Value| server.json("/tokenize", &body)["count"].as_u64().unwrap();
     let continued = count(json!({"messages": begun, "continue_final_message": true}));
@@ -175,7 +176,7 @@ fn plain_routes() {
         continued
     );
 
-    // Ids: the header's word before the body's, with the prefix of the route.
+    // Ids: the header takes precedence over the body, with the prefix of the route.
     let body = json!({"prompt": [1], "max_tokens": 1, "request_id": "body"});
     let answer = server.post_with("/v1/completions", &[("X-Request-Id", "header")], &body);
     assert_eq!(
@@ -201,7 +202,7 @@ fn metrics_have_vllms_names() {
     assert_eq!(server.metric("vllm:prompt_tokens_total", ""), 20.0);
     assert_eq!(server.metric("vllm:prefix_cache_queries_total", ""), 20.0);
     assert_eq!(server.metric("vllm:prefix_cache_hits_total", ""), 16.0, "a group's prompt is computed once");
-    // What two prompts have in common is computed for a third no more.
+    // A prefix that two prompts share is not computed again for a third.
     let begun: Vec<u32> = (10..40).collect();
     for last in [50, 51, 52] {
         let prompt = [&begun[..], &[last, 60]].concat();
@@ -224,8 +225,8 @@ fn metrics_have_vllms_names() {
     }
 }
 
-/// Completions by this project's own client, which by our keys are the engine's; what a fleet asks for else
-/// is in `client.rs`.
+/// Completions with this project's own client and keys equal the engine's. Other requests of a fleet are in
+/// `client.rs`.
 #[test]
 fn our_own_client_understands_completions() {
     use tamis_rollout::wire::vllm::{self, Interface};
