@@ -111,7 +111,6 @@ impl PartialOrd for Solution {
 ///
 /// # Errors
 /// No parts, fewer items than parts, a number that cannot be divided into equal sizes, a sum beyond 64 bits.
-/// 64 bits.
 ///
 /// ```
 /// use tamis_core::balance::karmarkar_karp;

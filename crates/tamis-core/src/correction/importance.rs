@@ -1,4 +1,5 @@
-//! Importance sampling: weights what the sampler drew too often or too seldom.
+//! Importance sampling: weights that correct for tokens or trajectories that the sampler draws too often or too
+//! seldom.
 
 use serde::{Deserialize, Serialize};
 

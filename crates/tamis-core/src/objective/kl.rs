@@ -257,7 +257,7 @@ pub(crate) struct KlPass {
 }
 
 impl KlPass {
-    /// The ratio within its bounds, and its sensitivity to the log-ratio: 1, or 0 at a bound.
+    /// The ratio within its bounds, and 1 if it moves with the log-ratio or 0 if a bound applies.
     fn ratio(&self, log_ratio: f64) -> (f64, f64) {
         // Ratios stay finite, so that a divergence of 0 stays 0.
         let finite = |limit: f64| clamp(limit, (LOWEST, LARGEST));

@@ -41,7 +41,6 @@ impl GroupFacts {
 /// The results of the members with which a group was begun, if the others were begun only because these
 /// differ. Over all groups, only these members give an unbiased estimate of how often prompts are solved:
 /// groups with further members are those whose first members differ.
-/// others are those whose first members differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FirstMembers {

@@ -6,7 +6,7 @@
 //! whole state is serialisable, so a resumed run continues as if it had not been interrupted. The trainer,
 //! the tests and the simulator drive the same machine.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `scheduler` | the machine: what every mode does with an event, around the policy of its mode |
 //! | `settings` | the choices of a run: batch sizes, limits, treatment of surplus |

@@ -66,7 +66,6 @@ impl StepReport {
     /// Counts members of the batch without loss, with their turns and tokens, as left out instead of trained.
     /// Only the trainer knows them: members that the filter did not choose, that have no score, or that a
     /// mask removes.
-    /// takes out.
     pub fn leave_out(&mut self, members: Members) {
         self.accounting.leave_out(members);
         self.batch.trajectories = self.batch.trajectories.saturating_sub(members.trajectories);

@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Prompts of the next round after so many rounds and prompts of the step.
+    /// Prompts of the next round, from the numbers of rounds and prompts of the step so far.
     fn size(settings: &ScheduleSettings, deficit: usize, rate: KeepRate, rounds: u64, drawn: u64) -> usize {
         let limit = settings.max_num_gen_batches.most(settings);
         settings.round_size(deficit, rate, limit, (rounds, drawn))

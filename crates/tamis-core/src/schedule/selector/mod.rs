@@ -6,7 +6,7 @@
 //! pure function of the histories, the prompt's key and the settings. A run that is killed and resumed
 //! selects the same prompts.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `history` | what a run remembers of a prompt |
 //! | `zero_variance_skip`, `posterior`, `difficulty_pools` | the selectors, and what they use besides the histories |

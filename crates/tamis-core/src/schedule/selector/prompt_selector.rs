@@ -176,7 +176,6 @@ impl PromptSelector {
     /// these, so that an epoch ends with its last taken prompt. Without a selector every candidate is taken.
     /// If nothing in a whole epoch would be taken, the likeliest candidate is taken: otherwise the data would
     /// seem to have no prompts.
-    /// data without a prompt.
     pub fn decide_next(
         selector: Option<&Self>,
         candidates: impl Iterator<Item = Candidate>,
