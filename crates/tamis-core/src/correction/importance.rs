@@ -1,4 +1,4 @@
-//! Importance sampling: weights that correct for tokens or trajectories that the sampler draws too often or too
+//! Importance sampling: weights correct for tokens or trajectories that the sampler draws too often or too
 //! seldom.
 
 use serde::{Deserialize, Serialize};
