@@ -11,8 +11,8 @@
 //! lognormal with σ = 1 (median 50 tokens, at most 1000), one batch of 128 groups of 8 fills the server
 //! four times over, and the pass rates of the prompts follow Beta(0.3, 0.3). Lengths and scores are
 //! functions of the prompt and the sample, so every schedule has the same ones. Weights are published
-//! after every step, without waiting for samples in flight; training takes no time. `tamis simulate
-//! examples/simulate.yaml` is the same on a virtual clock.
+//! after every step, without waiting for samples in flight; training takes no time.
+//! `tamis simulate examples/simulate.yaml` is the same on a virtual clock.
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 

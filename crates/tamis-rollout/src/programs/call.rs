@@ -11,8 +11,8 @@ use crate::api::field::{is_empty, is_false, is_never, is_one, is_zero, read_stop
 /// A call of a program.
 ///
 /// Messages have one form, so that two calls can be compared: `{"role", "content"}` with the content as
-/// one text (empty if an assistant's message has none), `"tool_calls"` if there are any, each `{"id",
-/// "type": "function", "function": {"name", "arguments"}}` with the arguments as JSON text,
+/// one text (empty if an assistant's message has none), `"tool_calls"` if there are any, each
+/// `{"id", "type": "function", "function": {"name", "arguments"}}` with the arguments as JSON text,
 /// `"tool_call_id"`, `"name"` and reasoning (`"reasoning_content"`, `"thinking"`, `"reasoning"`) if
 /// they are given. The role `developer` becomes `system`.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -37,9 +37,10 @@
 //!
 //! # What it answers
 //!
-//! It exits with 0, and the end of its standard output holds the outcome: `{"reward": 1.0, "success":
-//! true, "info": {"steps": 3}}`, all of it optional, on a line of its own (the last such line counts);
-//! or a number as the very last line. Without either, a reward function has to score the episode.
+//! It exits with 0, and the end of its standard output holds the outcome:
+//! `{"reward": 1.0, "success": true, "info": {"steps": 3}}`, all of it optional, on a line of its own
+//! (the last such line counts); or a number as the very last line. Without either, a reward function
+//! has to score the episode.
 //!
 //! These are failures, reported with the last lines of its standard error: another exit code, a signal,
 //! more than the time of an episode, a flood of output, and an end without a single call. When the

@@ -62,7 +62,7 @@ pub fn set_trained(
     found
 }
 
-/// Sets only finite figures: a share of nothing is not a number.
+/// Sets only figures that are not NaN: a share of nothing is not a number.
 fn set<N: Into<String>>(metrics: &mut Metrics, named: impl IntoIterator<Item = (N, f64)>) {
     for (name, value) in named {
         metrics.set_some(name.into(), Some(value).filter(|value| !value.is_nan()));

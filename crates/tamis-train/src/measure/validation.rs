@@ -156,8 +156,8 @@ impl ValidationReport {
         Some((gains.mean, gains.standard_error()?))
     }
 
-    /// Prompts that the figures include, with the number of all if some could not be generated from: `8
-    /// prompts`, `4 of 8 prompts`.
+    /// Prompts that the figures include, with the number of all if some could not be generated from:
+    /// `8 prompts`, `4 of 8 prompts`.
     pub fn describe_prompts(&self) -> String {
         match self.num_failed {
             0 => format!("{} prompts", self.num_prompts),
