@@ -57,9 +57,9 @@ impl Ignored {
 /// includes failures that a resumed run has read from a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultyEpisodes {
-    /// In time.
+    /// Number whose environment was too slow.
     pub num_timed_out: u64,
-    /// Number of all others.
+    /// Number whose environment failed in another way.
     pub num_broken: u64,
 }
 

@@ -29,7 +29,7 @@ pub enum PublicationEnd {
     GivenUp,
 }
 
-/// The error of a lost generator, if the run can continue without it.
+/// Separates the error of a lost generator, after which the run can be resumed from its present state.
 fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
     match result {
         Ok(()) => Ok(None),
