@@ -1,11 +1,23 @@
-//! Pages of HTML that need nothing else: the frame around them, and text from outside.
+//! Pages of HTML that need nothing else: `html/page.html`, rendered by the template engine with the data of a
+//! page, with its style and its scripts in it.
 //!
-//! Completions are written by a model that is rewarded for whatever it writes. So every text goes through
-//! [`escape`] or [`text`], and the page forbids the browser everything but its own style and its own script.
+//! Completions are written by a model that is rewarded for whatever it writes. So the engine escapes every
+//! text and shows characters that control a reader, and the page forbids the browser everything but its own
+//! style and its own script.
 
-use std::fmt::Write as _;
+mod shorten;
 
-use tamis_core::printable::lines;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, Output, State, UndefinedBehavior, context, escape_formatter};
+use serde::Serialize;
+use tamis_core::figure::percent;
+use tamis_core::printable::{cut_middle, lines};
+
+use crate::Fault;
+use crate::chart::number::figure as number;
+use crate::chart::shade;
+use shorten::{Answer, shorten};
 
 const PAGE: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
@@ -16,8 +28,57 @@ const LICENCE: &str = include_str!("../vendor/uplot/LICENSE");
 const CHARTS: &str = include_str!("html/charts.js");
 const SCRIPT: &str = include_str!("html/script.js");
 
-/// A text as HTML and XML hold it, between tags and in attributes.
-pub fn escape(text: &str) -> String {
+/// What a page is about; the template has a part for each.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Report,
+    Comparison,
+    Simulation,
+}
+
+/// A whole page.
+///
+/// # Errors
+/// The template does not fit the data, which is a fault of this program.
+pub(crate) fn document(kind: Kind, title: &str, data: &impl Serialize) -> Result<String, Fault> {
+    render(kind, title, data).map_err(|error| Fault::failed("the page cannot be written").with_source(error))
+}
+
+fn render(kind: Kind, title: &str, data: &impl Serialize) -> Result<String, Error> {
+    let library = LIBRARY.split_once('\n').map_or(LIBRARY, |(_, library)| library);
+    let script = format!("/*! uPlot 1.6.32\n{LICENCE}*/\n{library}\n{CHARTS}{SCRIPT}");
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    environment.set_formatter(write);
+    environment.add_filter("number", |value: Option<f64>| number(value.unwrap_or(f64::NAN)));
+    environment.add_filter("percent", percent);
+    environment.add_filter("words", |name: &str| name.replace('_', " "));
+    environment.add_filter("cut", cut_middle);
+    environment.add_filter("shade", |value: f64, low: f64, high: f64| shade(value, (low, high)));
+    environment.add_filter("pieces", pieces);
+    environment.add_test("nan", f64::is_nan);
+    environment.add_template("page.html", PAGE)?;
+    let page = environment.get_template("page.html")?.render(context! {
+        kind => Serde(kind), title, version => env!("CARGO_PKG_VERSION"),
+        style => Value::from_safe_string([LIBRARY_STYLE, STYLE].join("\n")),
+        script => Value::from_safe_string(script),
+        data => Serde(data),
+    })?;
+    // Before the page stand its macros, which leave empty lines.
+    Ok(page.trim_start().to_owned())
+}
+
+/// Writes a value between tags or in an attribute. The engine's own way escapes `/` too, which no page needs.
+fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    match value.as_str().filter(|_| !value.is_safe()) {
+        Some(text) => Ok(out.write_str(&escape(&lines(text)))?),
+        None => escape_formatter(out, state, value),
+    }
+}
+
+fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for character in text.chars() {
         match character {
@@ -32,45 +93,9 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// A text of several lines that was sampled or read: characters that control a reader are shown, not obeyed.
-pub fn text(text: &str) -> String {
-    escape(&lines(text))
-}
-
-/// A row of a table: its first cell names it.
-pub fn row(cells: &[String]) -> String {
-    let mut row = "<tr>".to_owned();
-    for (place, cell) in cells.iter().enumerate() {
-        let tag = if place == 0 { "<th scope=\"row\">" } else { "<td>" };
-        let _ = write!(row, "{tag}{cell}");
-    }
-    row
-}
-
-/// The head of a table.
-pub fn head(cells: &[String]) -> String {
-    let cells: Vec<String> = cells.iter().map(|cell| format!("<th scope=\"col\">{cell}")).collect();
-    format!("<thead><tr>{}<tbody>", cells.concat())
-}
-
-/// A whole page.
-pub fn document(title: &str, body: &str) -> String {
-    let title = escape(title);
-    let library = LIBRARY.split_once('\n').map_or(LIBRARY, |(_, library)| library);
-    let script = format!("/*! uPlot 1.6.32\n{LICENCE}*/\n{library}\n{CHARTS}{SCRIPT}");
-    let style = [LIBRARY_STYLE, STYLE].join("\n");
-    let parts =
-        [("{{title}}", title.as_str()), ("{{style}}", &style), ("{{body}}", body), ("{{script}}", &script)];
-    // Markers are found in the template only, never in what was put in.
-    let (mut page, mut rest) = (String::new(), PAGE);
-    for (marker, part) in parts {
-        if let Some((before, after)) = rest.split_once(marker) {
-            page.push_str(before);
-            page.push_str(part);
-            rest = after;
-        }
-    }
-    page + rest
+/// A text in pieces, the answer that a reward read or should have read marked.
+fn pieces(text: &str, longest: usize, pred: Option<&str>, truth: Option<&str>, reward: f64) -> Value {
+    Value::from(Serde(shorten(text, longest, Answer::new(pred, truth, reward))))
 }
 
 #[cfg(test)]
@@ -80,20 +105,23 @@ mod tests {
     #[test]
     fn hostile_text_stays_text() {
         let hostile = "</script><img src=x onerror='alert(1)'>\" & \u{202e}txt\u{0}";
-        let shown = text(hostile);
-        assert!(!shown.contains(['<', '>', '"', '\'', '\u{202e}', '\u{0}']), "{shown}");
-        assert!(shown.contains("&lt;/script&gt;") && shown.contains("&amp;"));
-        assert_eq!(text("a\n\tb"), "a\n    b");
+        let notes = [hostile];
+        let data = serde_json::json!({ "keys": [], "tables": [], "notes": notes });
+        let page = document(Kind::Comparison, "a<b {{ style }}", &data).expect("a page");
+        assert!(page.contains("<title>a&lt;b {{ style }}</title>"));
+        let shown = page.split("<li>").nth(1).and_then(|rest| rest.split("</li>").next()).expect("a note");
+        assert_eq!(
+            shown,
+            r"&lt;/script&gt;&lt;img src=x onerror=&#39;alert(1)&#39;&gt;&quot; &amp; \u{202e}txt\u{0}"
+        );
+        for outside in ["http://", "https://", "@import", "src=\"", "url(\"", "fetch(", "XMLHttpRequest"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
     }
 
     #[test]
-    fn a_page_reaches_for_nothing() {
-        let page = document("a<b {{body}}", "<p>x {{script}}</p>");
-        assert!(
-            page.contains("<title>a&lt;b {{body}}</title>") && page.contains("<p>x {{script}}</p><script")
-        );
-        for outside in ["http://", "https://", "@import", "src=", "url(\"", "fetch(", "XMLHttpRequest"] {
-            assert!(!page.contains(outside), "{outside}");
-        }
+    fn data_that_do_not_fit_are_a_fault() {
+        let fault = document(Kind::Report, "t", &serde_json::json!({})).expect_err("no page");
+        assert_eq!(fault.to_string(), "the page cannot be written");
     }
 }

@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let (files, _) = arguments.layers.split();
     let name = files.first().and_then(|file| file.file_stem()).and_then(|name| name.to_str());
     let html = simulation.html(&format!("Schedules for {}", name.unwrap_or("the defaults")));
+    let html = html.map_err(|fault| Failure::of_fault(&fault))?;
     if out == Path::new("-") {
         print(&html)?;
         return Ok(code);

@@ -188,7 +188,11 @@ fn write(found: &Comparison, folder: &Path, name: &str) -> Result<(), Failure> {
     let failed = |error| Failure::of(FAILED, &error, None);
     disk.create_folder(folder).map_err(failed)?;
     let file = |suffix: &str| folder.join(format!("{name}.{suffix}"));
-    for (suffix, text) in [("csv", found.csv()), ("md", found.markdown()), ("html", found.html())] {
+    for (suffix, text) in [
+        ("csv", found.csv()),
+        ("md", found.markdown()),
+        ("html", found.html().map_err(|fault| Failure::of_fault(&fault))?),
+    ] {
         disk.write_file(&file(suffix), text.as_bytes()).map_err(failed)?;
     }
     say(&format!("comparison: {}", file("html").display()));

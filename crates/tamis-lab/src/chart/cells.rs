@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Data, Heading, NUM_LEVELS, Table, datum, figure, level};
+use super::number::figure as number;
+use super::{Data, Figure, Heading, Key, NUM_LEVELS, Table, datum, level};
 
 /// One cell of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,14 +28,14 @@ fn letter(cell: &Cell, range: (f64, f64)) -> char {
 }
 
 /// Draws columns at places, the cells of each from the bottom to the top over the whole height. `range` is
-/// that of the colours.
+/// that of the colours; `hatched` says what is hatched.
 pub fn chart(
-    heading: Heading<'_>,
-    legend: &str,
+    heading: Heading,
+    hatched: &str,
     columns: &[(f64, Vec<Cell>)],
     range: (f64, f64),
-    table: &Table,
-) -> String {
+    table: Table,
+) -> Figure {
     // A column reaches half the way to its neighbours; a single one is as wide as a step.
     let half = |pair: Option<&[(f64, Vec<Cell>)]>| pair.map_or(0.5, |pair| (pair[1].0 - pair[0].0) / 2.0);
     let (first, last) = (half(columns.windows(2).next()), half(columns.windows(2).last()));
@@ -44,13 +45,15 @@ pub fn chart(
     };
     let data = Data {
         kind: "cells",
-        unit: heading.unit,
+        unit: &heading.unit,
         x: (end(columns.first()) - first, end(columns.last()) + last),
         y: Some((0.0, 100.0)),
         at: columns.iter().map(|(at, _)| datum(*at)).collect(),
         series: vec![Drawn { values: columns.iter().map(word).collect() }],
     };
-    figure(heading, legend, &data, table)
+    let key = Key { name: hatched.to_owned(), fill: "hatch framed".to_owned(), look: None, run: None };
+    let scale = Some([range.0, range.1].map(number));
+    Figure { data: data.json(), legend: vec![key], scale, table, heading }
 }
 
 #[cfg(test)]
@@ -62,11 +65,8 @@ mod tests {
         let cell = |value, is_hatched| Cell { value, is_hatched };
         let column = vec![cell(f64::NAN, true), cell(0.0, true), cell(0.5, false), cell(1.0, true)];
         let columns = [(1.0, column), (5.0, vec![])];
-        let html = chart(Heading::default(), "", &columns, (0.0, 1.0), &Table::default());
-        assert!(
-            html.replace("&quot;", "'")
-                .contains("'x':[-1.0,7.0],'y':[0.0,100.0],'at':[1,5],'series':[{'values':['LAfK','']}]"),
-            "{html}"
-        );
+        let found = chart(Heading::default(), "", &columns, (0.0, 1.0), Table::default());
+        let end = r#""x":[-1.0,7.0],"y":[0.0,100.0],"at":[1,5],"series":[{"values":["LAfK",""]}]}"#;
+        assert!(found.data.ends_with(end), "{}", found.data);
     }
 }

@@ -4,8 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::figure as number;
-use super::{Data, Heading, NUM_COLOURS, Table, datum, figure};
-use crate::html::escape;
+use super::{Data, Figure, Heading, Key, NUM_COLOURS, Table, datum};
 
 /// A value with the least and the largest of those that it stands for. An infinite one is marked at the edge.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +32,7 @@ const INK: usize = NUM_COLOURS;
 const BASELINE_COLOURS: [usize; 5] = [INK, 3, 7, 6, 2];
 
 /// Colour and stroke of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Look {
     /// Number of its colour.
     pub colour: usize,
@@ -69,13 +68,9 @@ impl Look {
         Self { colour, dash: self.dash % 4 }
     }
 
-    /// The entry of a line in a legend. Its value is written into `<strong>`.
-    pub fn key(self, name: &str) -> String {
-        let Self { colour, dash } = self.drawn();
-        format!(
-            "<span><svg class=\"key\" viewBox=\"0 0 26 8\" aria-hidden=\"true\"><g class=\"c{colour} d{dash}\"><path class=\"line\" d=\"M1 4H25\"/></g></svg>{} <strong></strong></span> ",
-            escape(name)
-        )
+    /// The entry of a line in a legend.
+    pub fn key(self, name: &str, run: Option<usize>) -> Key {
+        Key { name: name.to_owned(), fill: String::new(), look: Some(self.drawn()), run }
     }
 }
 
@@ -131,7 +126,7 @@ struct Drawn {
 
 /// Draws lines; `name` gives a place its name. A line breaks where values are missing: where two points are
 /// further apart than twice the usual distance of its points.
-pub fn chart(heading: Heading<'_>, lines: &[Line], range: Range, name: &dyn Fn(f64) -> String) -> String {
+pub fn chart(heading: Heading, lines: &[Line], range: Range, name: &dyn Fn(f64) -> String) -> Figure {
     let mut places: Vec<f64> = lines.iter().flat_map(|line| &line.points).map(|point| point.at).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
@@ -147,25 +142,20 @@ pub fn chart(heading: Heading<'_>, lines: &[Line], range: Range, name: &dyn Fn(f
         (name(at), lines.iter().map(|line| number(cell(line))).collect())
     };
     let table = Table {
-        first: heading.unit.to_owned(),
+        first: heading.unit.clone(),
         columns: lines.iter().map(|line| (line.name.clone(), line.run)).collect(),
         rows: places.iter().map(row).collect(),
     };
     let data = Data {
         kind: "lines",
-        unit: heading.unit,
+        unit: &heading.unit,
         x: bounds.unwrap_or((0.0, 1.0)),
         y: range.y,
         series: lines.iter().map(|line| drawn(line, &places)).collect(),
         at: places.into_iter().map(datum).collect(),
     };
-    let legend: String = lines
-        .iter()
-        .map(|line| {
-            line.look.key(&line.name).replacen("<span>", &format!("<span class=\"r{}\">", line.run), 1)
-        })
-        .collect();
-    figure(heading, &legend, &data, &table)
+    let legend = lines.iter().map(|line| line.look.key(&line.name, Some(line.run))).collect();
+    Figure { data: data.json(), legend, scale: None, table, heading }
 }
 
 fn drawn(line: &Line, places: &[f64]) -> Drawn {
@@ -232,17 +222,11 @@ mod tests {
     fn lines_share_their_places_and_their_table() {
         let mut banded = line(&[(1.0, 0.5), (2.0, 1.0)]);
         banded.points[0].least = 0.4;
-        let heading = Heading { id: "a", title: "x & y", unit: "step", ..Heading::default() };
-        let html = chart(heading, &[banded, line(&[(3.0, 2.0)])], Range::default(), &|at| format!("s{at}"));
-        assert!(html.contains("x &amp; y") && html.contains("a&lt;b"), "{html}");
-        assert!(
-            html.contains("&quot;at&quot;:[1,2,3]") && html.contains("&quot;least&quot;:[0.4,1,null]"),
-            "{html}"
-        );
-        assert!(
-            html.contains("<tr><th scope=\"row\">s2<td>1<td>–<tr><th scope=\"row\">s3<td>–<td>2</table>"),
-            "{html}"
-        );
+        let heading = Heading { unit: "step".into(), ..Heading::default() };
+        let found = chart(heading, &[banded, line(&[(3.0, 2.0)])], Range::default(), &|at| format!("s{at}"));
+        assert!(found.data.contains("\"at\":[1,2,3]") && found.data.contains("\"least\":[0.4,1,null]"));
+        let row = |name: &str, cells: [&str; 2]| (name.to_owned(), cells.map(str::to_owned).to_vec());
+        assert_eq!(found.table.rows[1..], [row("s2", ["1", "–"]), row("s3", ["–", "2"])]);
     }
 
     #[test]
@@ -278,7 +262,7 @@ mod tests {
         for (place, look) in looks.iter().enumerate() {
             assert!(!looks[..place].contains(look), "line {place} looks as one before it: {look:?}");
         }
-        assert!(looks[0].key("a").contains("\"c8 d1\"") && looks[5].key("a").contains("\"c0 d0\""));
+        assert_eq!([looks[0], looks[5]], [Look { colour: 8, dash: 1 }, Look { colour: 0, dash: 0 }]);
         let is_dashed = |look: &Look| look.dash % 2 == 1;
         assert_eq!(looks.iter().map(is_dashed).collect::<Vec<_>>(), are_baselines);
     }

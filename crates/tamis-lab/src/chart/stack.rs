@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::figure as number;
-use super::{Data, Heading, Table, datum, figure, key};
+use super::{Data, Figure, Heading, Key, Table, datum};
 
 /// One part of every column.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl Stack<'_> {
     }
 
     /// Draws the columns.
-    pub fn chart(&self, heading: Heading<'_>) -> String {
+    pub fn chart(&self, heading: Heading) -> Figure {
         let known = self.known();
         let at = |place: &usize| self.places.get(*place).map_or(0.0, |(at, _)| *at);
         let height = |place: &usize| -> f64 {
@@ -74,7 +74,7 @@ impl Stack<'_> {
         let ends = |place: Option<&usize>, side: f64| place.map_or(0.0, at) + side * self.width / 2.0;
         let data = Data {
             kind: "stack",
-            unit: heading.unit,
+            unit: &heading.unit,
             x: (ends(known.first(), -1.0), ends(known.last(), 1.0)),
             y: Some((0.0, known.iter().map(height).fold(self.whole, f64::max))),
             at: known.iter().map(at).map(datum).collect(),
@@ -92,12 +92,14 @@ impl Stack<'_> {
             (name, self.layers.iter().map(|layer| number(Self::size(layer, *place))).collect())
         };
         let table = Table {
-            first: heading.unit.to_owned(),
+            first: heading.unit.clone(),
             columns: self.layers.iter().map(|layer| (layer.name.clone(), self.run)).collect(),
             rows: known.iter().map(row).collect(),
         };
-        let legend: String = self.layers.iter().map(|layer| key(&layer.name, &layer.fill)).collect();
-        figure(heading, &legend, &data, &table)
+        let key =
+            |layer: &Layer| Key { name: layer.name.clone(), fill: layer.fill.clone(), look: None, run: None };
+        let legend = self.layers.iter().map(key).collect();
+        Figure { data: data.json(), legend, scale: None, table, heading }
     }
 }
 
@@ -111,12 +113,10 @@ mod tests {
         let layers = [layer(&[1.0, f64::NAN, 2.0]), layer(&[3.0, f64::NAN, f64::NAN])];
         let places = [(1.0, "1".into()), (2.0, "2".into()), (3.0, "3".into())];
         let stack = Stack { layers: &layers, places: &places, width: 1.0, whole: 0.0, run: 0 };
-        let html = stack.chart(Heading { unit: "step", ..Heading::default() }).replace("&quot;", "'");
-        assert!(html.contains("'x':[0.5,3.5],'y':[0.0,4.0],'at':[1,3]"), "{html}");
-        assert!(
-            html.contains("'values':[3,null]") && html.contains("<th scope=\"row\">3<td>2<td>–"),
-            "{html}"
-        );
+        let found = stack.chart(Heading { unit: "step".into(), ..Heading::default() });
+        assert!(found.data.contains(r#""x":[0.5,3.5],"y":[0.0,4.0],"at":[1,3]"#), "{}", found.data);
+        assert!(found.data.contains(r#""values":[3,null]"#), "{}", found.data);
+        assert_eq!(found.table.rows[1], ("3".to_owned(), vec!["2".to_owned(), "–".to_owned()]));
         assert_eq!(stack.constant(), None);
         let one = Stack { places: &places[..1], ..stack };
         assert_eq!(one.constant(), Some(vec![("l", 1.0), ("l", 3.0)]));

@@ -1,13 +1,14 @@
 //! A comparison as one HTML page with its charts in it.
 
-use std::fmt::Write as _;
+use serde::Serialize;
 
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
-use crate::chart::Heading;
+use crate::Fault;
 use crate::chart::lines::{Line, Look, Point, Range, chart, describe};
 use crate::chart::number::figure as number;
-use crate::html::{document, escape, head, row};
+use crate::chart::{Figure, Heading, Key};
+use crate::html::{Kind, document};
 
 /// Places at which a line is drawn, at most.
 const MOST_PLACES: usize = 200;
@@ -47,48 +48,52 @@ fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
     }
 }
 
+/// The data of the page, which the template lays out.
+#[derive(Serialize)]
+struct Data<'a> {
+    keys: Vec<Key>,
+    tables: Vec<Table>,
+    notes: &'a [String],
+}
+
+/// A table with the charts of its metric.
+#[derive(Serialize)]
+struct Table {
+    grid: Vec<Vec<String>>,
+    charts: Vec<Figure>,
+}
+
 impl Comparison {
     /// The page: tables, then each metric over steps, tokens and time.
-    pub fn html(&self) -> String {
-        let mut page = "<main>\n<h1>Comparison</h1>\n<p>Mean, ± sample standard deviation over seeds, (difference to the baseline). In charts the line is the mean over seeds, the band their least and largest; baselines are dashed.</p>\n".to_owned();
-        page.push_str("<p class=\"legend\">");
+    ///
+    /// # Errors
+    /// A fault of this program.
+    pub fn html(&self) -> Result<String, Fault> {
         let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
         let looks = Look::of(&are_baselines);
-        for (variant, look) in self.variants.iter().zip(&looks) {
-            page.push_str(&look.key(&variant.name));
-        }
-        page.push_str("</p>\n");
-        for (number_of_table, table) in self.tables.iter().enumerate() {
-            page.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n");
-            for (place, line) in self.grid(table).iter().enumerate() {
-                let cells: Vec<String> = line.iter().map(|cell| escape(cell)).collect();
-                page.push_str(&if place == 0 { head(&cells) } else { row(&cells) });
-                page.push('\n');
-            }
-            page.push_str("</table></div>\n<div class=\"charts\">\n");
-            for over in Over::ALL {
-                let variants = self.variants.iter().zip(&looks);
-                let lines: Vec<Line> =
-                    variants.map(|(variant, look)| line(variant, *look, &table.choice, over)).collect();
-                if lines.iter().all(|line| line.points.is_empty()) {
-                    continue;
-                }
-                let heading = Heading {
-                    id: &format!("m{number_of_table}-{}", over.unit()),
-                    class: "",
-                    title: &format!("{} over {}", table.choice.title(), over.unit()),
-                    description: &describe(&lines, over.unit()),
-                    unit: over.unit(),
-                    about: "",
-                };
-                page.push_str(&chart(heading, &lines, Range::default(), &number));
-            }
-            page.push_str("</div>\n");
-        }
-        for note in &self.notes {
-            let _ = writeln!(page, "<p>note: {}</p>", escape(note));
-        }
-        page.push_str("</main>\n");
-        document("Comparison", &page)
+        let variants = || self.variants.iter().zip(&looks);
+        let chart = |number_of_table: usize, choice: &Choice, over: Over| {
+            let lines: Vec<Line> =
+                variants().map(|(variant, look)| line(variant, *look, choice, over)).collect();
+            let heading = Heading {
+                id: format!("m{number_of_table}-{}", over.unit()),
+                title: format!("{} over {}", choice.title(), over.unit()),
+                description: describe(&lines, over.unit()),
+                unit: over.unit().to_owned(),
+                ..Heading::default()
+            };
+            let has_points = lines.iter().any(|line| !line.points.is_empty());
+            has_points.then(|| chart(heading, &lines, Range::default(), &number))
+        };
+        let tables = self.tables.iter().enumerate().map(|(number, table)| Table {
+            grid: self.grid(table),
+            charts: Over::ALL.into_iter().filter_map(|over| chart(number, &table.choice, over)).collect(),
+        });
+        let data = Data {
+            keys: variants().map(|(variant, look)| look.key(&variant.name, None)).collect(),
+            tables: tables.collect(),
+            notes: &self.notes,
+        };
+        document(Kind::Comparison, "Comparison", &data)
     }
 }

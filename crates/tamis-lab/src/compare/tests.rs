@@ -56,7 +56,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     let csv = found.csv();
     assert_eq!(csv.lines().count(), 1 + 2 * 6);
     assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
-    let page = found.html();
+    let page = found.html().unwrap();
     assert_eq!(page.matches("<figure ").count(), 3);
     assert!(!page.contains("NaN"), "{page}");
 }
@@ -114,7 +114,7 @@ fn baselines_are_told_apart_in_the_page() {
         variant("ppo_none", "ppo_none", 0.3),
         variant("ppo_top_p", "ppo_none", 0.4),
     ];
-    let page = compare(&variants, &[]).unwrap().html();
+    let page = compare(&variants, &[]).unwrap().html().unwrap();
     let look = |name: &str| {
         let key = page.split("<g class=\"").find(|rest| rest.contains(&format!("</svg>{name} <strong>")));
         let key = key.unwrap_or_else(|| panic!("no key of {name}: {page}"));

@@ -1,14 +1,9 @@
 //! The account of a run: every group, trajectory and token that was generated, by the place where it ended.
 
-use std::fmt::Write as _;
-
-use tamis_core::figure::percent;
+use serde::Serialize;
 
 use super::groups::StepGroups;
 use super::run::Run;
-use super::sieve::words;
-use crate::chart::number::figure as number;
-use crate::html::{escape, head, row};
 
 /// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its
 /// first step was handed came in, and what its last one hands on went out.
@@ -46,32 +41,46 @@ fn balance(run: &Run, what: &str) -> Option<(f64, f64)> {
     Some((total(&SOURCES), total(&PLACES)))
 }
 
-pub(crate) fn of_runs(runs: &[Run]) -> String {
-    runs.iter().enumerate().map(|(place, run)| of_run(run, place, runs.len() == 1)).collect()
+/// The account of a run as the template takes it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Account<'a> {
+    lines: Vec<Line>,
+    /// What is counted, what came in, and what is accounted for.
+    balances: Vec<(&'static str, f64, f64)>,
+    num_in_files: u64,
+    /// Trajectories in the rollout files by verdict.
+    verdicts: Vec<(&'a str, u64)>,
+    /// Trained trajectories in the metrics and in the files, if they differ.
+    unlike: Option<(f64, u64)>,
 }
 
-fn of_run(run: &Run, place: usize, is_one: bool) -> String {
-    let title = if is_one { "Where everything ended".to_owned() } else { escape(&run.name) };
-    let mut html = format!("<section class=\"account r{place}\"><h3>{title}</h3>");
-    let balances = ["groups", "trajectories"].map(|what| (what, balance(run, what)));
-    if balances.iter().all(|(_, balance)| balance.is_none()) {
-        html.push_str("<p>The metrics of this run do not count where groups and trajectories ended.</p>");
-        return html + &files(run) + "</section>\n";
+/// A place with its groups, trajectories, turns and tokens.
+#[derive(Debug, Serialize)]
+struct Line {
+    place: String,
+    /// What it is a part of; empty: a place of its own.
+    within: &'static str,
+    counts: [Option<f64>; 4],
+    share: Option<f64>,
+}
+
+pub(crate) fn of_run(run: &Run) -> Account<'_> {
+    let balances: Vec<_> = ["groups", "trajectories"]
+        .into_iter()
+        .filter_map(|what| balance(run, what).map(|(came, went)| (what, came, went)))
+        .collect();
+    Account {
+        lines: if balances.is_empty() { Vec::new() } else { lines(run) },
+        balances,
+        num_in_files: run.groups.num_trajectories(),
+        verdicts: run.groups.verdicts(),
+        unlike: unlike(run),
     }
-    let generated = Some(sum(run, "trajectories", "generated").unwrap_or(f64::NAN));
-    let cells = ["place", "groups", "trajectories", "of the generated", "turns", "tokens"].map(str::to_owned);
-    let _ = write!(
-        html,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Account\"><table>{}",
-        head(&cells)
-    );
-    let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
-    let mut line =
-        |name: String, [groups, trajectories, turns, tokens]: [Option<f64>; 4], of: Option<f64>| {
-            let share = trajectories.zip(of).map_or_else(String::new, |(count, of)| percent(count / of));
-            let cells = [name, shown(groups), shown(trajectories), share, shown(turns), shown(tokens)];
-            html.push_str(&row(&cells));
-        };
+}
+
+fn lines(run: &Run) -> Vec<Line> {
+    let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
+    let mut lines = Vec::new();
     let of = |place: &str| ["groups", "trajectories", "turns", "tokens"].map(|what| sum(run, what, place));
     // Copies were not generated: they are no part of the balance, and no share of it.
     for place in SOURCES.iter().chain(&PLACES).chain(&["duplicated"]) {
@@ -81,72 +90,37 @@ fn of_run(run: &Run, place: usize, is_one: bool) -> String {
         if is_nothing && (is_handed_on || counts == [None; 4] || !["trained", "dropped"].contains(place)) {
             continue;
         }
-        line(words(place), counts, generated.filter(|_| *place != "duplicated"));
-        let within = match *place {
+        let share = counts[1].filter(|_| *place != "duplicated").map(|count| count / generated);
+        lines.push(Line { place: (*place).to_owned(), within: "", counts, share });
+        let prefix = match *place {
             "dropped" => "train/num_dropped/",
             "left_out" => "train/num_left_out/",
             _ => continue,
         };
-        let names: Vec<String> = run
-            .series
-            .names()
-            .into_iter()
-            .filter(|name| name.starts_with(within))
-            .map(str::to_owned)
-            .collect();
-        for name in names {
-            let count = run.sum(&name).filter(|count| *count > 0.0);
-            // The filter's reasons also count the dropped groups that are in the batch all the same.
-            let has_more = *place == "dropped" && sum(run, "groups", "kept_when_insufficient") > Some(0.0);
-            let of = if has_more { "of these and those in the batch" } else { "of these" };
-            let reason =
-                format!("<span class=\"within\">{of} {}</span>", escape(&words(&name[within.len()..])));
-            match (count, *place) {
-                (None, _) => {}
-                (count, "dropped") => line(reason, [count, None, None, None], generated),
-                (count, _) => line(reason, [None, count, None, None], generated),
-            }
+        let is_group = *place == "dropped";
+        // The filter's reasons also count the dropped groups that are in the batch all the same.
+        let has_more = is_group && sum(run, "groups", "kept_when_insufficient") > Some(0.0);
+        for name in run.series.names() {
+            let Some(reason) = name.strip_prefix(prefix) else { continue };
+            let Some(count) = run.sum(name).filter(|count| *count > 0.0) else { continue };
+            lines.push(Line {
+                place: reason.to_owned(),
+                within: if has_more { "of these and those in the batch" } else { "of these" },
+                counts: if is_group {
+                    [Some(count), None, None, None]
+                } else {
+                    [None, Some(count), None, None]
+                },
+                share: (!is_group).then_some(count / generated),
+            });
         }
     }
-    html.push_str("</table></div>");
-    for (what, balance) in balances {
-        let Some((came, went)) = balance else { continue };
-        if (came - went).abs() < 0.5 {
-            let _ = write!(
-                html,
-                "<p class=\"good\">✓ {what} add up: {} came in, and each is in exactly one place.</p>",
-                number(came)
-            );
-        } else {
-            let _ = write!(
-                html,
-                "<p class=\"bad\">✗ {what} do not add up: {} came in, and {} are accounted for.</p>",
-                number(came),
-                number(went)
-            );
-        }
-    }
-    html += &files(run);
-    html + "</section>\n"
+    lines
 }
 
-/// What the rollout files count, beside what the metrics do.
-fn files(run: &Run) -> String {
-    let verdicts = run.groups.verdicts();
-    if verdicts.is_empty() {
-        return String::new();
-    }
-    let listed: Vec<String> = verdicts
-        .iter()
-        .map(|(name, count)| format!("{} {}", number(*count as f64), escape(&words(name))))
-        .collect();
-    let mut html = format!(
-        "<p class=\"about\">The rollout files hold {} trajectories: {}.",
-        number(run.groups.num_trajectories() as f64),
-        listed.join(", ")
-    );
-    // Members of failed groups are in no file, and of a run that is under way files and metrics need not
-    // agree.
+/// Trained trajectories in the metrics and in the files of the steps that have both, if they differ. Members
+/// of failed groups are in no file, and of a run that is under way files and metrics need not agree.
+fn unlike(run: &Run) -> Option<(f64, u64)> {
     let trained = |step: &StepGroups| {
         step.verdicts.iter().find(|(name, _)| name == "trained").map_or(0, |(_, count)| *count)
     };
@@ -155,13 +129,5 @@ fn files(run: &Run) -> String {
         .filter_map(|(step, count)| Some((count, trained(run.groups.of_step(step)?))));
     let (in_metrics, in_files) = both
         .fold((0.0, 0), |(metrics, files), (of_metrics, of_files)| (metrics + of_metrics, files + of_files));
-    if (in_metrics - in_files as f64).abs() > 0.5 {
-        let _ = write!(
-            html,
-            " <strong>Of the steps that have both, the metrics count {} trained ones and the files {}.</strong>",
-            number(in_metrics),
-            number(in_files as f64)
-        );
-    }
-    html + "</p>"
+    ((in_metrics - in_files as f64).abs() > 0.5).then_some((in_metrics, in_files))
 }

@@ -4,30 +4,25 @@
 //! trained on more than once. Prompts are chosen by number, never by result.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::Value;
 use tamis_data::records::{RecordError, Records};
 use tamis_run::directory::step_files;
 
-use super::answer::{Answer, shorten};
 use super::groups::evenly;
 use super::run::Run;
 use super::samples::shuffled;
 use super::steps::StepRange;
-use crate::chart::number::figure as number;
-use crate::html::{escape, text};
 
 /// Prompts that are shown of a run, at most.
 const MOST: usize = 8;
-/// Characters of a text that are shown, at most.
-const LONGEST: usize = 3000;
 const COLUMNS: [&str; 7] =
     ["prompt_id", "sample_index", "prompt", "completion", "ground_truth", "reward", "pred"];
 
 /// The first sample of a prompt at a step.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 struct Sample {
     index: u64,
     prompt: String,
@@ -39,8 +34,8 @@ struct Sample {
 }
 
 /// A prompt with its completions, and the steps of these.
-#[derive(Debug, Clone, PartialEq)]
-struct Pair {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Pair {
     prompt_id: u64,
     before: (u64, Sample),
     after: (u64, Sample),
@@ -49,9 +44,9 @@ struct Pair {
 /// What is shown of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct BeforeAfter {
-    pairs: Vec<Pair>,
-    /// Where the prompts come from, as HTML.
-    about: String,
+    pub(crate) pairs: Vec<Pair>,
+    /// Where the prompts come from.
+    pub(crate) about: String,
 }
 
 /// The first samples of a file by prompt, of all prompts or of some.
@@ -162,48 +157,5 @@ impl BeforeAfter {
             Some(Pair { prompt_id, before: take(first, prompt_id)?, after: take(last, prompt_id)? })
         });
         Ok(Self { pairs: pairs.collect(), about })
-    }
-
-    /// As HTML; empty if nothing can be compared.
-    pub(crate) fn html(&self, run: &Run, place: usize, is_one: bool) -> String {
-        if self.pairs.is_empty() {
-            return String::new();
-        }
-        let of = if is_one { String::new() } else { format!(": {}", escape(&run.name)) };
-        let mut html = format!(
-            "<section class=\"before-after r{place}\"><h3>Before and after{of}</h3><p class=\"about\">{}</p>",
-            self.about
-        );
-        for Pair { prompt_id, before, after } in &self.pairs {
-            let _ = write!(
-                html,
-                "<article class=\"group pair\"><header><h4>Prompt {prompt_id}</h4></header><pre class=\"prompt\" dir=\"auto\">{}</pre>",
-                shorten(&before.1.prompt, LONGEST, None)
-            );
-            if let Some(truth) = &before.1.truth {
-                let _ = write!(
-                    html,
-                    "<p class=\"truth\">Right answer: <span dir=\"auto\">{}</span></p>",
-                    shorten(truth, 200, None)
-                );
-            }
-            html.push_str("<div class=\"sides\">");
-            for (step, sample) in [before, after] {
-                let reward = if sample.reward.is_nan() {
-                    "unscored".to_owned()
-                } else {
-                    format!("reward {}", number(sample.reward))
-                };
-                let answer = Answer::new(sample.pred.as_deref(), sample.truth.as_deref(), sample.reward);
-                let _ = write!(
-                    html,
-                    "<div><h5>step {step} <small>{}</small></h5><pre class=\"completion\" dir=\"auto\">{}</pre></div>",
-                    text(&reward),
-                    shorten(&sample.completion, LONGEST, answer)
-                );
-            }
-            html.push_str("</div></article>\n");
-        }
-        html + "</section>\n"
     }
 }

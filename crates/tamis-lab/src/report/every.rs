@@ -1,73 +1,58 @@
 //! Every metric of every run in one table: first, last, smallest and largest value, and a line of it.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
+use serde::Serialize;
 use tamis_run::metrics::catalogue::find;
 
 use super::places::Places;
 use super::run::Run;
-use crate::chart::number::figure as number;
 use crate::chart::spark;
-use crate::html::{escape, head, row};
 
 /// Places of a small line, at most.
 const MOST_PLACES: usize = 60;
 
-pub(crate) fn table(runs: &[Run], (first, last): (u64, u64)) -> String {
+#[derive(Debug, Serialize)]
+pub(crate) struct Metric<'a> {
+    name: &'a str,
+    meaning: &'a str,
+    rows: Vec<Row>,
+}
+
+/// A metric of one run.
+#[derive(Debug, Serialize)]
+struct Row {
+    run: usize,
+    /// First, last, least and most.
+    values: [f64; 4],
+    path: String,
+}
+
+pub(crate) fn of_runs(runs: &[Run], (first, last): (u64, u64)) -> Vec<Metric<'_>> {
     let names: BTreeSet<&str> = runs
         .iter()
         .flat_map(|run| &run.series.rows)
         .flat_map(|row| row.values.keys().chain(row.infinite.keys()).map(String::as_str))
         .collect();
-    if names.is_empty() {
-        return "<p>There are no metrics.</p>".to_owned();
-    }
     let places = Places::new(first, last, MOST_PLACES);
-    let is_one = runs.len() == 1;
-    let mut cells = vec!["metric".to_owned()];
-    if !is_one {
-        cells.push("run".to_owned());
-    }
-    cells.extend(["first", "last", "least", "most", "over the steps"].map(str::to_owned));
-    let mut html = format!(
-        "<details><summary>{} metrics</summary><div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Every metric\"><table class=\"every\">{}",
-        names.len(),
-        head(&cells)
-    );
-    for name in names {
+    let row = |run: usize, values: &[(u64, f64)]| {
+        let all = || values.iter().map(|(_, value)| *value);
+        let (first, last) = (all().next()?, all().next_back()?);
+        let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+        let points = places.gather(values.iter().copied());
+        let points: Vec<(f64, f64)> = points.iter().flatten().map(|point| (point.at, point.value)).collect();
+        Some(Row { run, values: [first, last, least, most], path: spark::path(&points) })
+    };
+    let metric = |name| {
+        let definition = find(name);
         // A second name repeats the numbers of the first.
-        let Some(definition) = find(name).map(Some).or(Some(None)) else { continue };
-        if definition.is_some_and(|definition| {
-            definition.alias_of.is_some_and(|first| runs.iter().any(|run| run.has(first)))
-        }) {
-            continue;
+        let first = definition.and_then(|definition| definition.alias_of);
+        if first.is_some_and(|first| runs.iter().any(|run| run.has(first))) {
+            return None;
         }
-        let about = definition.map_or("", |definition| definition.meaning);
-        for (place, run) in runs.iter().enumerate() {
-            let values: Vec<(u64, f64)> = run.values(name).collect();
-            let (Some(first), Some(last)) = (values.first(), values.last()) else { continue };
-            let least = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
-            let most = values.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
-            let points: Vec<(f64, f64)> = places
-                .gather(values.iter().copied())
-                .iter()
-                .flatten()
-                .map(|point| (point.at, point.value))
-                .collect();
-            let mut label = format!("<code>{}</code>", escape(name));
-            if !about.is_empty() {
-                let _ = write!(label, "<span class=\"meaning\">{}</span>", escape(about));
-            }
-            let mut cells = vec![label];
-            if !is_one {
-                cells.push(escape(&run.name));
-            }
-            cells.extend([first.1, last.1, least, most].map(number));
-            cells.push(spark::svg(&points));
-            html.push_str(&row(&cells).replacen("<tr>", &format!("<tr class=\"r{place}\">"), 1));
-        }
-    }
-    html.push_str("</table></div></details>");
-    html
+        let of_run = |(place, run): (usize, &Run)| row(place, &run.values(name).collect::<Vec<_>>());
+        let rows = runs.iter().enumerate().filter_map(of_run).collect();
+        Some(Metric { name, meaning: definition.map_or("", |definition| definition.meaning), rows })
+    };
+    names.into_iter().filter_map(metric).collect()
 }

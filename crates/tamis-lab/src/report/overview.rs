@@ -1,36 +1,47 @@
 //! The head of a page: what was run, how far it is, and the figures that most look for.
 
-use std::fmt::Write as _;
-
+use serde::Serialize;
 use tamis_core::figure::percent;
 
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
-use super::settings::unlike_rewards;
 use super::time::duration;
-use super::verdict;
 use crate::chart::number::figure as number;
 use crate::compare::measure::{Choice, standard_error};
-use crate::html::{escape, head, row, text};
 use crate::monitor::summary::RunState;
 
-/// A fact about a run: its name, and as HTML its value.
-type Fact = (&'static str, String);
+/// What is known of a run.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Fact {
+    value: String,
+    /// What it was at first.
+    before: Option<String>,
+    /// What it was at best, if that is neither.
+    best: Option<String>,
+    /// Its standard error.
+    error: Option<String>,
+    /// The value as a machine reads a time.
+    time: Option<String>,
+}
 
-/// First and last value of a metric, where it has several the best too.
-fn course(run: &Run, name: &str, is_share: bool) -> Option<String> {
+impl From<String> for Fact {
+    fn from(value: String) -> Self {
+        Self { value, ..Self::default() }
+    }
+}
+
+/// First and last value of a metric, and the best if it is another.
+fn course(run: &Run, name: &str, is_share: bool) -> Option<Fact> {
     let values: Vec<(u64, f64)> = run.values(name).collect();
     let (first, last) = (values.first()?, values.last()?);
     let shown = |value: f64| if is_share { percent(value) } else { number(value) };
-    if values.len() == 1 {
-        return Some(shown(last.1));
-    }
     let best = values.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
-    let mut text = format!("{} → <strong>{}</strong>", shown(first.1), shown(last.1));
-    if best > last.1 && best > first.1 {
-        let _ = write!(text, " <small>(best {})</small>", shown(best));
-    }
-    Some(text)
+    Some(Fact {
+        value: shown(last.1),
+        before: (values.len() > 1).then(|| shown(first.1)),
+        best: (best > last.1 && best > first.1).then(|| shown(best)),
+        ..Fact::default()
+    })
 }
 
 fn state(run: &Run) -> String {
@@ -43,36 +54,32 @@ fn state(run: &Run) -> String {
     if run.state == RunState::Unknown { steps } else { format!("{}, {steps}", state_name(run.state)) }
 }
 
-fn when(time: &str) -> String {
+fn when(time: &str) -> Fact {
     let shown = time.get(..16).unwrap_or(time).replacen('T', " ", 1);
-    format!("<time datetime=\"{}\">{} UTC</time>", escape(time), escape(&shown))
+    Fact { time: Some(time.to_owned()), ..format!("{shown} UTC").into() }
 }
 
 fn model(run: &Run) -> Option<String> {
     let get = |key: &str| run.settings.get(key).filter(|value| *value != "null");
     if let Some(path) = get("model.path") {
-        let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
-        return Some(text(name));
+        return Some(path.trim_end_matches('/').rsplit('/').next().unwrap_or(path).to_owned());
     }
     let architecture = get("model.init.architecture")?;
-    let size = get("model.init.hidden_size")
-        .map_or_else(String::new, |size| format!(", hidden size {}", text(size)));
-    let layers =
-        get("model.init.num_layers").map_or_else(String::new, |layers| format!(", {} layers", text(layers)));
-    Some(format!("{}{layers}{size}, from random weights", text(architecture)))
+    let size = get("model.init.hidden_size").map_or_else(String::new, |size| format!(", hidden size {size}"));
+    let layers = get("model.init.num_layers").map_or_else(String::new, |layers| format!(", {layers} layers"));
+    Some(format!("{architecture}{layers}{size}, from random weights"))
 }
 
-fn facts(run: &Run) -> Vec<Fact> {
-    let mut facts: Vec<Fact> = vec![("State", escape(&state(run)))];
-    let mut add = |name: &'static str, value: Option<String>| facts.extend(value.map(|value| (name, value)));
-    add("Trainer", run.other.as_ref().map(|other| text(other.system())));
+fn facts(run: &Run) -> Vec<(&'static str, Fact)> {
+    let mut facts: Vec<(&str, Fact)> = vec![("State", state(run).into())];
+    let mut add = |name: &'static str, fact: Option<Fact>| facts.extend(fact.map(|fact| (name, fact)));
+    add("Trainer", run.other.as_ref().map(|other| other.system().to_owned().into()));
     add(
         "Validation",
         Choice::Validation.name(&run.series).and_then(|name| {
             let (step, last) = run.values(&name).last()?;
             let error = standard_error(&run.series, &name, step, last);
-            let error = error.map_or_else(String::new, |error| format!(" ± {}", number(error)));
-            Some(course(run, &name, false)? + &error)
+            Some(Fact { error: error.map(number), ..course(run, &name, false)? })
         }),
     );
     add("Reward, all generated", course(run, "all/critic/score/mean", false));
@@ -88,120 +95,54 @@ fn facts(run: &Run) -> Vec<Fact> {
         counted.map(|count| {
             let groups = sum("groups/generated")
                 .map_or_else(String::new, |groups| format!(" in {} groups", number(groups)));
-            format!("{} trajectories{groups}", number(count))
+            format!("{} trajectories{groups}", number(count)).into()
         }),
     );
     add(
         "Trained on",
         sum("trajectories/trained")
             .zip(sum("trajectories/generated"))
-            .map(|(trained, generated)| format!("{} of them", percent(trained / generated))),
+            .map(|(trained, generated)| format!("{} of them", percent(trained / generated)).into()),
     );
-    add("Tokens generated", sum("tokens/generated").map(number));
+    add("Tokens generated", sum("tokens/generated").map(|count| number(count).into()));
     let seconds = ["timing_s/step", "perf/time_per_step", "step_time"].into_iter().find_map(sum);
-    add("Time in steps", seconds.map(duration));
+    add("Time in steps", seconds.map(|seconds| duration(seconds).into()));
     add("Began", run.log.as_ref().map(|log| when(&log.times.0)));
     add("Last line of its log", run.log.as_ref().map(|log| when(&log.times.1)));
-    add("Model", model(run));
-    let get = |key: &str| run.settings.get(key).filter(|value| *value != "null").map(text);
-    add("Preset", get("preset"));
-    add(
+    add("Model", model(run).map(Fact::from));
+    let get = |key: &str| run.settings.get(key).filter(|value| *value != "null").map(str::to_owned);
+    let mut add_text = |name: &'static str, text: Option<String>| add(name, text.map(Fact::from));
+    add_text("Preset", get("preset"));
+    add_text(
         "Filter",
         get("filter.kind").map(|kind| {
             let metric = get("filter.metric").map_or_else(String::new, |metric| format!(" on {metric}"));
             format!("{kind}{metric}")
         }),
     );
-    add("Schedule", get("schedule.mode"));
-    add(
+    add_text("Schedule", get("schedule.mode"));
+    add_text(
         "Batch",
         get("data.train_batch_size").map(|batch| {
             let members = get("rollout.n").map_or_else(String::new, |n| format!(" × {n} samples"));
             format!("{batch} groups{members}")
         }),
     );
-    add("Seed", get("run.seed"));
+    add_text("Seed", get("run.seed"));
     facts
 }
 
-/// The facts about every run: a list for one, a table for several, which is read across.
-pub(crate) fn of_runs(runs: &[Run]) -> String {
-    let mut html = String::new();
-    for run in runs {
-        if let Some(verdict) = verdict::of_run(run) {
-            let of = if runs.len() == 1 { String::new() } else { format!("{}: ", escape(&run.name)) };
-            let _ = write!(html, "<p class=\"verdict\"><strong>{of}</strong>{}</p>", text(&verdict));
-        }
-    }
-    if let [run] = runs {
-        html.push_str("<dl class=\"facts\">");
-        for (name, value) in facts(run) {
-            let _ = write!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>");
-        }
-        html.push_str("</dl>");
-    } else {
-        let all: Vec<Vec<Fact>> = runs.iter().map(facts).collect();
-        let mut names: Vec<&str> = Vec::new();
-        for (name, _) in all.iter().flatten() {
-            if !names.contains(name) {
-                names.push(name);
-            }
-        }
-        let mut cells = vec![String::new()];
-        cells.extend(runs.iter().map(|run| escape(&run.name)));
-        let _ = write!(
-            html,
-            "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table class=\"runs\">{}",
-            head(&cells)
-        );
-        for name in names {
-            let mut cells = vec![name.to_owned()];
-            for facts in &all {
-                let found = facts.iter().find(|(known, _)| *known == name);
-                cells.push(found.map_or_else(|| "–".to_owned(), |(_, value)| value.clone()));
-            }
-            html.push_str(&row(&cells));
-        }
-        html.push_str("</table></div>");
-    }
+/// Facts by their names, each of every run.
+pub(crate) fn of_runs(runs: &[Run]) -> Vec<(&'static str, Vec<Option<Fact>>)> {
+    let mut rows: Vec<(&str, Vec<Option<Fact>>)> = Vec::new();
     for (place, run) in runs.iter().enumerate() {
-        if let (RunState::Failed, Some(error)) =
-            (run.state, run.log.as_ref().and_then(|log| log.error.as_ref()))
-        {
-            let of = if runs.len() == 1 { String::new() } else { format!("{}: ", escape(&run.name)) };
-            let _ = write!(
-                html,
-                "<details class=\"ended r{place}\" open><summary>{of}what it ended with</summary><pre>{}</pre></details>",
-                text(error)
-            );
+        for (name, fact) in facts(run) {
+            let known = rows.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                rows.push((name, runs.iter().map(|_| None).collect()));
+                rows.len() - 1
+            });
+            rows[known].1[place] = Some(fact);
         }
     }
-    let mut notes: Vec<String> = runs
-        .iter()
-        .flat_map(|run| {
-            run.notes.iter().map(move |note| {
-                if runs.len() == 1 {
-                    text(note)
-                } else {
-                    format!("<strong>{}</strong>: {}", escape(&run.name), text(note))
-                }
-            })
-        })
-        .collect();
-    let unlike = unlike_rewards(runs.iter().map(|run| &run.settings));
-    if !unlike.is_empty() {
-        let keys: Vec<String> = unlike.iter().map(|key| format!("<code>{}</code>", escape(key))).collect();
-        notes.push(format!(
-            "The runs have different rewards ({}): their scores are not comparable.",
-            keys.join(", ")
-        ));
-    }
-    if !notes.is_empty() {
-        let _ = write!(
-            html,
-            "<div class=\"notes\" role=\"note\"><h3>To know first</h3><ul><li>{}</ul></div>",
-            notes.join("<li>")
-        );
-    }
-    html
+    rows
 }

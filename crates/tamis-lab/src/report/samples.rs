@@ -5,6 +5,7 @@
 //! is the same in every run, so that runs of the same prompts show the same ones where they can. Of large
 //! groups the members are taken evenly by reward.
 
+use serde::Serialize;
 use tamis_core::fault::chain;
 use tamis_data::columns::Columns;
 use tamis_data::records::RecordError;
@@ -24,9 +25,14 @@ pub(crate) const MOST_MEMBERS: usize = 8;
 pub(crate) const MOST_LISTED: usize = 24;
 /// Members of a group whose scores are listed, at most.
 pub(crate) const MOST_SCORES: usize = 32;
+/// Bytes of sampled texts in a page, about.
+const BUDGET: usize = 4 << 20;
+/// Characters of one text, at least and at most.
+const SHORTEST: usize = 240;
+const LONGEST: usize = 4000;
 
 /// One answer in an environment, and what followed it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SampledTurn {
     pub(crate) text: String,
     /// Its reward; NaN: unknown.
@@ -37,7 +43,7 @@ pub(crate) struct SampledTurn {
     pub(crate) role: String,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Member {
     /// Place in the group.
     pub(crate) index: u64,
@@ -49,6 +55,8 @@ pub(crate) struct Member {
     /// The number that groups are coloured by; NaN: none.
     pub(crate) score: f64,
     pub(crate) scores: Vec<(String, f64)>,
+    /// What its reward read as the answer.
+    pub(crate) pred: Option<String>,
     /// What reward functions logged, by name.
     pub(crate) logged: Vec<(String, String)>,
     /// Completion tokens, and those of them that the policy wrote.
@@ -59,7 +67,7 @@ pub(crate) struct Member {
     pub(crate) turns: Vec<SampledTurn>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SampledGroup {
     pub(crate) id: u64,
     pub(crate) prompt_id: u64,
@@ -73,20 +81,28 @@ pub(crate) struct SampledGroup {
 }
 
 /// The scores of one group.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Listed {
     pub(crate) id: u64,
-    pub(crate) prompt_id: u64,
     pub(crate) verdict: String,
+    pub(crate) mean: f64,
     pub(crate) scores: Vec<f64>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SampledStep {
     pub(crate) step: u64,
     pub(crate) num_groups: usize,
     pub(crate) listed: Vec<Listed>,
     pub(crate) groups: Vec<SampledGroup>,
+}
+
+/// Characters of each text that a page has room for.
+pub(crate) fn longest(samples: &[Vec<SampledStep>]) -> usize {
+    let of_member = |member: &Member| member.turns.len().max(1) * 2;
+    let of_group = |group: &SampledGroup| 1 + group.members.iter().map(of_member).sum::<usize>();
+    let num_texts: usize = samples.iter().flatten().flat_map(|step| &step.groups).map(of_group).sum();
+    (BUDGET / num_texts.max(1)).clamp(SHORTEST, LONGEST)
 }
 
 /// Steps of which every one of several runs has groups, evenly: these are shown of each, so that they stand
@@ -188,11 +204,11 @@ fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep
         let with_id = |&(_, &row): &(usize, &usize)| ids.get(row) == Some(&id);
         rows.iter().enumerate().filter(with_id).map(|(place, &row)| (place, row)).collect::<Vec<_>>()
     };
-    let listing = |group: &&GroupFacts| Listed {
-        id: group.id,
-        prompt_id: group.prompt,
-        verdict: step.verdict_of(group).to_owned(),
-        scores: of_group(group.id).into_iter().map(|(place, _)| score_of(place)).collect(),
+    let listing = |group: &&GroupFacts| {
+        let scores: Vec<f64> = of_group(group.id).into_iter().map(|(place, _)| score_of(place)).collect();
+        let known: Vec<f64> = scores.iter().copied().filter(|score| !score.is_nan()).collect();
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        Listed { id: group.id, verdict: step.verdict_of(group).to_owned(), mean, scores }
     };
     let mut groups = Vec::new();
     for id in in_full {
@@ -294,6 +310,7 @@ fn read_group(
             advantage: at(&advantages, place),
             score: at(score, place),
             scores: scores.iter().map(|(name, values)| (name.clone(), at(values, place))).collect(),
+            pred: logged.iter().find(|(name, _)| name == "pred").and_then(|(_, lists)| first(lists, place)),
             logged: logged
                 .iter()
                 .filter_map(|(name, lists)| Some((name.clone(), first(lists, place)?)))

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::Serialize;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::tree::{Node, Value};
 use tamis_config::yaml::parse;
 
 /// One value of a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Setting {
     pub(crate) value: String,
     /// Where it came from, as the run noted it; empty where it did not.

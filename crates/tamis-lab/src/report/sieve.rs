@@ -10,7 +10,7 @@ use super::run::Run;
 use crate::chart::cells::{self, Cell};
 use crate::chart::number::figure as number;
 use crate::chart::stack::{Layer, Stack};
-use crate::chart::{Heading, NUM_LEVELS, Table, key, level};
+use crate::chart::{Figure, Heading, NUM_LEVELS, Table};
 
 /// Cells of a column of the heat map, at most.
 const MOST_CELLS: usize = 64;
@@ -50,9 +50,9 @@ fn titled(title: &str, run: &Run, is_one: bool) -> String {
 }
 
 /// Adds a stack: drawn, or as a constant.
-fn add(charts: &mut Charts, heading: Heading<'_>, stack: Stack<'_>) {
+fn add(charts: &mut Charts, heading: Heading, stack: Stack<'_>) {
     if let Some(sizes) = stack.constant() {
-        return charts.add_constant(heading.title, sizes.into_iter(), "");
+        return charts.add_constant(&heading.title, sizes.into_iter(), Vec::new());
     }
     let mean = |layer: &Layer| {
         let sizes: Vec<f64> = layer.sizes.iter().copied().filter(|size| !size.is_nan()).collect();
@@ -60,7 +60,7 @@ fn add(charts: &mut Charts, heading: Heading<'_>, stack: Stack<'_>) {
         format!("{}: {} at a step on average", layer.name, number(mean))
     };
     let description = stack.layers.iter().map(mean).collect::<Vec<_>>().join("; ");
-    charts.drawn += &stack.chart(Heading { description: &description, ..heading });
+    charts.drawn.push(stack.chart(Heading { description, ..heading }));
 }
 
 /// The mean of a metric at each place; NaN where it has no value, 0 where the step has other metrics.
@@ -112,14 +112,15 @@ pub(crate) fn kept_and_dropped(runs: &[Run], charts: &mut Charts) {
             format!(" Each column is the mean of {} steps.", places.width)
         };
         let heading = Heading {
-            id: &format!("kept{place}"),
-            class: &format!("r{place}"),
-            title: &titled("Groups kept and dropped", run, runs.len() == 1),
-            description: "",
-            unit: "step",
-            about: &format!(
-                "Every group that ended in the step, by where it ended: <code>groups/…</code>, <code>train/num_dropped/…</code>. Trained is at the bottom.{per_place}"
+            id: format!("kept{place}"),
+            class: format!("r{place}"),
+            title: titled("Groups kept and dropped", run, runs.len() == 1),
+            unit: "step".to_owned(),
+            about: format!(
+                "Every group that ended in the step, by where it ended. Trained is at the bottom.{per_place}"
             ),
+            metrics: ["groups/…", "train/num_dropped/…"].map(str::to_owned).to_vec(),
+            ..Heading::default()
         };
         let (width, places) = (places.width as f64, places.named());
         add(charts, heading, Stack { layers: &layers, places: &places, width, whole: 0.0, run: place });
@@ -164,14 +165,14 @@ pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
             .max()
             .unwrap_or(OF_ROLLOUTS);
         let interval = |number: usize| format!("{number}_of_{num_intervals}");
-        let (columns, source) = if is_there.contains(&true) {
+        let (columns, metric) = if is_there.contains(&true) {
             // Intervals are counted from 1; a run that counts from 0 has `0_of_`.
             let first = usize::from(!run.has(&format!("diagnostics/pass_rate/{}", interval(0))));
             let of = |name: String| sizes(run, &format!("diagnostics/pass_rate/{name}"), places, &is_there);
             let mut columns = vec![of("none".to_owned())];
             columns.extend((0..num_intervals).map(|number| of(interval(first + number))));
             columns.push(of("all".to_owned()));
-            (columns, "<code>diagnostics/pass_rate/…</code>")
+            (columns, "diagnostics/pass_rate/…")
         } else {
             let mut columns = Vec::new();
             for number in 0..num_intervals + 2 {
@@ -186,7 +187,7 @@ pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
                         .collect::<Vec<f64>>(),
                 );
             }
-            (columns, "Counted in the rollout files")
+            (columns, "")
         };
         if !columns.iter().flatten().any(|share| *share > 0.0) {
             continue;
@@ -209,14 +210,16 @@ pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
             })
             .collect();
         let heading = Heading {
-            id: &format!("rates{place}"),
-            class: &format!("r{place}"),
-            title: &titled("Pass rates of groups", run, runs.len() == 1),
-            description: "",
-            unit: "step",
-            about: &format!(
-                "Share of all generated groups by the share of their members that are correct; groups at the two ends teach nothing by outcome. {source}"
+            id: format!("rates{place}"),
+            class: format!("r{place}"),
+            title: titled("Pass rates of groups", run, runs.len() == 1),
+            unit: "step".to_owned(),
+            about: format!(
+                "Share of all generated groups by the share of their members that are correct; groups at the two ends teach nothing by outcome.{}",
+                if metric.is_empty() { " Counted in the rollout files." } else { "" }
             ),
+            metrics: (!metric.is_empty()).then(|| metric.to_owned()).into_iter().collect(),
+            ..Heading::default()
         };
         let (width, places) = (places.width as f64, places.named());
         add(charts, heading, Stack { layers: &layers, places: &places, width, whole: 1.0, run: place });
@@ -224,8 +227,7 @@ pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
 }
 
 /// The scores of groups, step by step, of each run.
-pub(crate) fn heat_maps(runs: &[Run]) -> String {
-    let mut html = String::new();
+pub(crate) fn heat_maps(runs: &[Run], charts: &mut Charts) {
     let range = range(runs);
     for (place, run) in runs.iter().enumerate() {
         let steps: Vec<&StepGroups> =
@@ -237,13 +239,12 @@ pub(crate) fn heat_maps(runs: &[Run]) -> String {
             .into_iter()
             .filter_map(|place| steps.get(place).copied())
             .collect();
-        html += &heat_map(run, place, &chosen, steps.len(), range, runs.len() == 1);
+        charts.drawn.push(heat_map(run, place, &chosen, steps.len(), range, runs.len() == 1));
     }
-    html
 }
 
 /// The range of colours: 0 to 1 where all scores lie there, otherwise that of the scores.
-fn range(runs: &[Run]) -> (f64, f64) {
+pub(crate) fn range(runs: &[Run]) -> (f64, f64) {
     let scores = runs.iter().flat_map(|run| {
         let groups = run.groups.steps.iter().flat_map(|step| &step.groups);
         groups.map(|group| run.groups.score(group)).filter(|score| score.is_finite())
@@ -260,7 +261,7 @@ fn heat_map(
     num_steps: usize,
     range: (f64, f64),
     is_one: bool,
-) -> String {
+) -> Figure {
     let mut columns = Vec::new();
     let mut rows = Vec::new();
     let (mut most_groups, mut num_shown) = (0, 0);
@@ -314,40 +315,15 @@ fn heat_map(
         let _ =
             write!(about, " Thinned: {num_shown} of up to {most_groups} groups of a step, evenly by rank.");
     }
-    let mut legend = format!(
-        "<span>{}</span><svg class=\"scale\" viewBox=\"0 0 110 10\" aria-hidden=\"true\">",
-        number(range.0)
-    );
-    for step in 0..NUM_LEVELS {
-        let _ = write!(legend, "<rect x=\"{}\" width=\"10\" height=\"10\" class=\"h{step}\"/>", 10 * step);
-    }
-    let _ =
-        write!(legend, "</svg><span>{}</span> {}", number(range.1), key("not trained on", "hatch framed"));
     let names = ["groups", "not trained on", "lowest", "lower quarter", "median", "upper quarter", "highest"];
     let table = Table {
         first: "step".to_owned(),
         columns: names.map(|name| (name.to_owned(), place)).to_vec(),
         rows,
     };
-    let class = format!("r{place}");
-    let heading = Heading {
-        id: &id,
-        class: &class,
-        title: &title,
-        description: &description,
-        unit: "step",
-        about: &about,
-    };
-    cells::chart(heading, &legend, &columns, range, &table)
-}
-
-/// The class that colours a score of a list.
-pub(crate) fn shade(score: f64, range: (f64, f64)) -> String {
-    if score.is_nan() { "none".to_owned() } else { format!("h{}", level(score, range)) }
-}
-
-pub(crate) fn colour_range(runs: &[Run]) -> (f64, f64) {
-    range(runs)
+    let (class, unit) = (format!("r{place}"), "step".to_owned());
+    let heading = Heading { id, class, title, description, unit, about, ..Heading::default() };
+    cells::chart(heading, "not trained on", &columns, range, table)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Where the time went: stages of every step, and their sums.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use tamis_core::figure::percent;
+use serde::Serialize;
 
 use super::charts::Charts;
 use super::places::Places;
@@ -11,7 +10,6 @@ use super::run::Run;
 use crate::chart::Heading;
 use crate::chart::number::figure as number;
 use crate::chart::stack::{Layer, Stack};
-use crate::html::{escape, head, row};
 
 /// Stages with a layer of their own; the others are one.
 const MOST_STAGES: usize = 7;
@@ -134,69 +132,49 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, chart
     let overlap = total
         .filter(|total| measured > 1.02 * total)
         .map_or("", |_| " Stages ran side by side: together they are longer than the steps.");
-    let about = format!("Seconds. <code>timing_s/…</code>{overlap}");
-    let heading = Heading {
-        id: &id,
-        class: &class,
-        title: &title,
-        description: &description,
-        unit: "step",
-        about: &about,
-    };
+    let (about, unit) = (format!("Seconds.{overlap}"), "step".to_owned());
+    let metrics = vec!["timing_s/…".to_owned()];
+    let heading = Heading { id, class, title, description, unit, about, metrics, warning: "" };
     let (width, places) = (places.width as f64, places.named());
     let stack = Stack { layers: &layers, places: &places, width, whole: 0.0, run: place };
     // The table of sums says what a chart of equal columns would.
     if stack.constant().is_none() {
-        charts.drawn += &stack.chart(heading);
+        charts.drawn.push(stack.chart(heading));
     }
-    charts.drawn += &table(run, place, stages, total.unwrap_or(measured), is_one);
+    charts.times.push(times(run, place, stages, total.unwrap_or(measured), is_one));
 }
 
-/// A table of sums, with a bar for each share.
-fn table(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: bool) -> String {
-    let of = if is_one { String::new() } else { format!(": {}", escape(&run.name)) };
-    let mut html = format!(
-        "<figure class=\"chart r{place}\"><figcaption><h3>Time in all{of}</h3></figcaption><div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Time in all{of}\"><table class=\"times\">{}",
-        head(&["stage".to_owned(), "time".to_owned(), "share".to_owned(), String::new()])
-    );
+/// The sums of the stages of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Times {
+    run: usize,
+    title: String,
+    /// Stage, its time, and its share.
+    rows: Vec<(String, String, f64)>,
+    total: String,
+    /// Parts of stages.
+    within: String,
+}
+
+fn times(run: &Run, place: usize, stages: &[(String, f64)], total: f64, is_one: bool) -> Times {
     let measured: f64 = stages.iter().map(|(_, sum)| sum).sum();
-    let mut rows: Vec<(String, f64)> = stages.iter().map(|(stage, sum)| (words(stage), *sum)).collect();
+    let mut sums: Vec<(String, f64)> = stages.iter().map(|(stage, sum)| (words(stage), *sum)).collect();
     if total > measured * 1.001 {
-        rows.push(("between stages".to_owned(), total - measured));
+        sums.push(("between stages".to_owned(), total - measured));
     }
-    for (name, sum) in &rows {
-        let share = sum / total.max(f64::MIN_POSITIVE);
-        let bar = format!(
-            "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"s0\" width=\"{:.1}\" height=\"8\"/></svg>",
-            100.0 * share.min(1.0)
-        );
-        html += &row(&[escape(name), duration(*sum), percent(share), bar]);
+    let row = |(name, sum): (String, f64)| (name, duration(sum), sum / total.max(f64::MIN_POSITIVE));
+    let part = |name: &str| {
+        let stage = name.strip_prefix(PREFIX)?;
+        let sum = run.sum(name).filter(|sum| *sum > 0.0)?;
+        (stage.contains('/') || PARTS.contains(&stage)).then(|| format!("{stage}: {}", duration(sum)))
+    };
+    Times {
+        run: place,
+        title: if is_one { "Time in all".to_owned() } else { format!("Time in all: {}", run.name) },
+        rows: sums.into_iter().map(row).collect(),
+        total: duration(total),
+        within: run.series.names().into_iter().filter_map(part).collect::<Vec<_>>().join("; "),
     }
-    html += &row(&["<strong>all steps</strong>".to_owned(), duration(total), String::new(), String::new()]);
-    let parts = run
-        .series
-        .names()
-        .into_iter()
-        .filter_map(|name| name.strip_prefix(PREFIX))
-        .filter(|stage| stage.contains('/') || PARTS.contains(stage));
-    let mut within = String::new();
-    for stage in parts {
-        let sum = run.sum(&format!("{PREFIX}{stage}")).unwrap_or(0.0);
-        if sum > 0.0 {
-            let _ = write!(
-                within,
-                "{}{}: {}",
-                if within.is_empty() { "" } else { "; " },
-                escape(stage),
-                duration(sum)
-            );
-        }
-    }
-    html.push_str("</table></div>");
-    if !within.is_empty() {
-        let _ = write!(html, "<p class=\"about\">Within these: {within}.</p>");
-    }
-    html + "</figure>\n"
 }
 
 #[cfg(test)]

@@ -2,24 +2,17 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
+use crate::Fault;
 use crate::chart::dots::{self, Dot};
-use crate::chart::{Heading, NUM_COLOURS};
-use crate::html::{document, escape, head, row};
+use crate::chart::{Figure, Heading};
+use crate::html::{Kind, document};
 use tamis_core::figure::{fixed, percent};
 
 use crate::simulate::measure::PolicyResult;
 use crate::simulate::simulation::Simulation;
 use crate::simulate::table::{COLUMNS, causes, shown};
-
-/// What each column of the table is.
-const MEANINGS: &str = "<p class=\"lead\">All numbers are of the second half of the steps. <b>generated</b>, <b>tokens</b>: \
-trajectories and completion tokens generated for each that was trained on. <b>step s</b>: seconds of a step. \
-<b>slots</b>: share of the servers' slots that decoded. <b>lag</b>: versions between the weights that sampled a group \
-and those that it trained, mean and most. <b>ESS</b>: effective share of the weights. <b>hard</b>, <b>easy</b>: weighted \
-share of trained groups of prompts with a pass rate below 0.1 and above 0.9, what is cut being wrong. <b>length KS</b>: distance of the trained \
-lengths from those of all mixed groups that were started. <b>passes</b>: over the data, in all steps. <b>wasted</b>: \
-generated for nothing, in groups a trained one. <b>kept</b>: groups of a batch that the filter kept, copies counted once, as \
-a share of the batch.</p>";
 
 /// A chart of two numbers of each policy: its id, title, what to read in it, and both axes.
 type Pair = (&'static str, &'static str, &'static str, (&'static str, Value), (&'static str, Value));
@@ -58,34 +51,66 @@ const PAIRS: [Pair; 4] = [
     ),
 ];
 
+/// The data of the page, which the template lays out.
+#[derive(Serialize)]
+struct Data<'a> {
+    warnings: Vec<String>,
+    least: String,
+    defaults: Option<String>,
+    /// Columns of the table after the name.
+    columns: Vec<&'static str>,
+    policies: Vec<Policy<'a>>,
+    world: &'a [(&'static str, String)],
+    charts: Vec<Figure>,
+    /// Causes for which something was generated for nothing.
+    causes: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Policy<'a> {
+    name: &'a str,
+    /// Steps after which it ended, if it did not reach the last.
+    ended: Option<u64>,
+    cells: Vec<String>,
+    wasted: String,
+    /// What was wasted for each cause: per cent of the most that any policy wasted, and the number.
+    parts: Vec<(f64, String)>,
+}
+
 impl Simulation {
     /// The page.
-    pub fn html(&self, title: &str) -> String {
-        let mut page = format!("<main>\n<section>\n<h1>{}</h1>\n{MEANINGS}\n", escape(title));
-        for warning in self.warnings() {
-            let _ = writeln!(page, "<p class=\"notes\">{}</p>", escape(&warning));
+    ///
+    /// # Errors
+    /// A fault of this program.
+    pub fn html(&self, title: &str) -> Result<String, Fault> {
+        let mut names: Vec<&str> = Vec::new();
+        for (cause, _) in self.policies.iter().flat_map(causes) {
+            if !names.contains(&cause) {
+                names.push(cause);
+            }
         }
-        let _ = writeln!(page, "<p class=\"lead\">{}</p>", escape(&self.least()));
-        if let Some(text) = self.of_defaults() {
-            let _ = writeln!(page, "<p class=\"notes\">{}</p>", escape(&text));
-        }
-        page.push_str(&self.table());
-        page.push_str("</section>\n<section>\n<h2>The world</h2>\n<dl class=\"facts\">\n");
-        for (name, value) in &self.world {
-            let _ = writeln!(page, "<div><dt>{}<dd>{}</div>", escape(name), escape(value));
-        }
-        page.push_str("</dl>\n");
-        page.push_str(
-            "</section>\n<section>\n<h2>What each policy buys with what</h2>\n<div class=\"charts\">\n",
-        );
-        for (id, caption, reading, x, y) in &PAIRS {
-            page.push_str(&self.scatter(id, caption, reading, *x, *y));
-        }
-        page.push_str("</div>\n</section>\n<section>\n<h2>Where the groups went</h2>\n");
-        page.push_str(&self.waste());
-        page.push_str("</section>\n");
-        page.push_str("</main>\n");
-        document(title, &page)
+        let most = self.policies.iter().map(|policy| policy.wasted.values().sum::<f64>()).fold(0.0, f64::max);
+        let policy = |policy: &'_ PolicyResult| {
+            let part = |cause: &&str| policy.wasted.get(cause).copied().unwrap_or(0.0);
+            Policy {
+                name: policy.name.as_str(),
+                ended: policy.ended.as_ref().map(|_| policy.steps),
+                cells: COLUMNS.iter().map(|column| shown(policy, column)).collect(),
+                wasted: fixed(names.iter().map(part).sum(), 2),
+                parts: names.iter().map(part).map(|part| (100.0 * part / most, fixed(part, 2))).collect(),
+            }
+        };
+        let data = Data {
+            warnings: self.warnings(),
+            least: self.least(),
+            defaults: self.of_defaults(),
+            columns: COLUMNS.iter().map(|(heading, ..)| *heading).collect(),
+            policies: self.policies.iter().map(policy).collect(),
+            world: &self.world,
+            charts: PAIRS.iter().filter_map(|pair| self.scatter(pair)).collect(),
+            causes: names.clone(),
+        };
+        document(Kind::Simulation, title, &data)
     }
 
     /// What the lower bound says.
@@ -114,89 +139,22 @@ impl Simulation {
         text
     }
 
-    fn table(&self) -> String {
-        let mut headings = vec!["policy".to_owned()];
-        headings.extend(COLUMNS.iter().map(|(heading, ..)| (*heading).to_owned()));
-        let rows: Vec<String> = self
-            .policies
-            .iter()
-            .map(|policy| {
-                let ended = policy.ended.as_ref().map_or_else(String::new, |_| {
-                    format!(" <small>ended after {} steps</small>", policy.steps)
-                });
-                let mut cells = vec![format!("<code>{}</code>{ended}", policy.name.as_str())];
-                cells.extend(COLUMNS.iter().map(|column| shown(policy, column)));
-                row(&cells)
-            })
-            .collect();
-        format!(
-            "<div class=\"scroll\"><table class=\"policies\">{}{}</table></div>\n",
-            head(&headings),
-            rows.concat()
-        )
-    }
-
-    fn scatter(&self, id: &str, caption: &str, reading: &str, x: (&str, Value), y: (&str, Value)) -> String {
-        let dots: Vec<Dot> = self
-            .policies
-            .iter()
-            .filter_map(|policy| {
-                Some(Dot { name: policy.name.as_str().to_owned(), x: (x.1)(policy)?, y: (y.1)(policy)? })
-            })
-            .collect();
-        if dots.is_empty() {
-            return String::new();
-        }
+    fn scatter(&self, (id, caption, reading, x, y): &Pair) -> Option<Figure> {
+        let dot = |policy: &PolicyResult| {
+            Some(Dot { name: policy.name.as_str().to_owned(), x: (x.1)(policy)?, y: (y.1)(policy)? })
+        };
+        let dots: Vec<Dot> = self.policies.iter().filter_map(dot).collect();
         let heading = Heading {
-            id,
-            class: "",
-            title: caption,
-            description: &format!(
+            id: (*id).to_owned(),
+            title: (*caption).to_owned(),
+            description: format!(
                 "Each policy by {} to the right and {} up; the numbers are in the table.",
                 x.0, y.0
             ),
-            unit: x.0,
-            about: &format!("{} Up: {}.", escape(reading), escape(y.0)),
+            unit: x.0.to_owned(),
+            about: format!("{reading} Up: {}.", y.0),
+            ..Heading::default()
         };
-        dots::chart(heading, &dots, y.0)
-    }
-
-    fn waste(&self) -> String {
-        let mut names: Vec<&str> = Vec::new();
-        for policy in &self.policies {
-            for (cause, _) in causes(policy) {
-                if !names.contains(&cause) {
-                    names.push(cause);
-                }
-            }
-        }
-        let most = self.policies.iter().map(|policy| policy.wasted.values().sum::<f64>()).fold(0.0, f64::max);
-        let colour = |place: usize| format!("c{}", place % NUM_COLOURS);
-        let mut headings = vec!["policy".to_owned(), String::new(), "in all".to_owned()];
-        headings.extend(names.iter().enumerate().map(|(place, cause)| {
-            format!("<span class=\"swatch {}\"></span>{}", colour(place), escape(cause))
-        }));
-        let rows = self.policies.iter().map(|policy| {
-            let parts: Vec<f64> =
-                names.iter().map(|cause| policy.wasted.get(cause).copied().unwrap_or(0.0)).collect();
-            let mut cells = vec![format!("<code>{}</code>", policy.name.as_str())];
-            let bar = parts.iter().enumerate().filter(|(_, part)| **part > 0.0).map(|(place, part)| {
-                format!(
-                    "<span class=\"{}\" style=\"width:{:.1}%\"></span>",
-                    colour(place),
-                    100.0 * part / most
-                )
-            });
-            cells.push(format!("<span class=\"parts\">{}</span>", bar.collect::<String>()));
-            cells.push(fixed(parts.iter().sum(), 2));
-            cells.extend(parts.iter().map(|part| fixed(*part, 2)));
-            row(&cells)
-        });
-        format!(
-            "<figure class=\"wide\"><figcaption><h3>Generated for nothing, in groups a trained one</h3></figcaption>\
-             <div class=\"scroll\" tabindex=\"0\"><table class=\"waste\">{}{}</table></div></figure>\n",
-            head(&headings),
-            rows.collect::<String>()
-        )
+        (!dots.is_empty()).then(|| dots::chart(heading, &dots, y.0))
     }
 }

@@ -565,6 +565,6 @@ fn the_same_seed_gives_the_same_numbers_and_json_has_its_shape() {
          lag_mean lag_max weight_ess hard_share easy_share length_ks"
     );
     assert!(policies[0]["step_time"].is_null() && policies[0]["wasted"]["all_wrong"].as_f64() > Some(0.0));
-    let page = simulation.html("a <test>");
+    let page = simulation.html("a <test>").unwrap();
     assert!(page.contains("a &lt;test&gt;") && page.contains("streaming_carry") && !page.contains("NaN"));
 }

@@ -119,7 +119,7 @@ fn the_bound_without_cuts_is_shown_beside_that_with_them() {
     }
     let shown = "1.756 generated if nothing were cut at rollout.max_response_length";
     assert!(cut.to_string().contains(shown), "{cut}");
-    assert!(cut.html("").contains(shown));
+    assert!(cut.html("").unwrap().contains(shown));
 
     // A completion of more than 1,000,000 tokens has a probability below 1e-16: nothing is added.
     config.rollout.max_response_length = 1_000_000;
@@ -286,10 +286,13 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     let said = format!("ended after {} of 50 steps", ended.steps);
     assert!(simulation.to_string().contains(&said), "{simulation}");
     assert!(simulation.warnings()[0].contains(&said), "{:?}", simulation.warnings());
-    assert!(simulation.html("t").contains("ended after"));
+    assert!(simulation.html("t").unwrap().contains("ended after"));
     // The bound is of the steps that the others have.
     let steps = "average over steps 26 to 50, which are not those of a policy that ended early";
-    assert!(simulation.to_string().contains(steps) && simulation.html("t").contains(steps), "{simulation}");
+    assert!(
+        simulation.to_string().contains(steps) && simulation.html("t").unwrap().contains(steps),
+        "{simulation}"
+    );
     assert!(!simulate(&whole).unwrap().to_string().contains("over steps"));
 
     // Nothing is ever kept.
