@@ -15,6 +15,7 @@ mod fact;
 mod format;
 mod line;
 mod reading;
+mod sample;
 mod step;
 pub mod summary;
 mod tail;

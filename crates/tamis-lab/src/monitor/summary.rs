@@ -379,7 +379,7 @@ fn validation(steps: &[&Step]) -> Option<Course> {
         .or_else(|| names.iter().find(|name| name.as_str() == "val/accuracy_reward"))
         .or_else(|| names.iter().find(|name| name.as_str() == "val/reward_score"))
         .or_else(|| names.iter().find(|name| name.as_str() == "eval_reward"))?;
-    course(steps, name, "validation")
+    course(steps, name, "held-out prompts")
 }
 
 fn batch_figures(steps: &[&Step]) -> BatchFigures {

@@ -55,6 +55,10 @@ pub enum Closed {
 enum Wish {
     Quit,
     LookNow,
+    /// The next sampled completion.
+    Sample,
+    /// Away from what is shown above the figures; from these, out.
+    Back,
     Redraw,
 }
 
@@ -67,14 +71,24 @@ pub fn follow(mut watch: Watch, interval: Duration, look: Look, stop: &AtomicBoo
     let wishes = listen();
     let mut summary = watch.summary();
     let mut due = Instant::now() + interval;
+    let (mut sample, mut num_samples) = (None, 0);
     loop {
-        screen.terminal.draw(|frame| draw(frame, &summary, look))?;
+        screen.terminal.draw(|frame| draw(frame, &summary, sample.as_ref(), look))?;
         if stop.load(Ordering::Relaxed) {
             return Ok(Closed::Stopped);
         }
         let wait = due.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         match wishes.recv_timeout(wait) {
             Ok(Ok(Wish::Quit)) => return Ok(Closed::Quit),
+            Ok(Ok(Wish::Back)) => {
+                if sample.take().is_none() {
+                    return Ok(Closed::Quit);
+                }
+            }
+            Ok(Ok(Wish::Sample)) => {
+                sample = Some(watch.sample(num_samples));
+                num_samples += 1;
+            }
             Ok(Ok(Wish::LookNow)) => due = Instant::now(),
             Ok(Err(error)) => return Err(error),
             // Nobody listens any more after an error, which was said then.
@@ -122,7 +136,9 @@ fn listen() -> Receiver<io::Result<Wish>> {
 
 fn wish_of(key: KeyEvent) -> Option<Wish> {
     match key.code {
-        KeyCode::Char('q' | 'Q') | KeyCode::Esc => Some(Wish::Quit),
+        KeyCode::Char('q' | 'Q') => Some(Wish::Quit),
+        KeyCode::Esc => Some(Wish::Back),
+        KeyCode::Char('s' | 'S') => Some(Wish::Sample),
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Quit),
         KeyCode::Char('r' | 'R') => Some(Wish::LookNow),
         _ => None,
@@ -140,5 +156,7 @@ mod tests {
         assert_eq!(wish(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Wish::Quit));
         assert_eq!(wish(KeyCode::Char('c'), KeyModifiers::NONE), None);
         assert_eq!(wish(KeyCode::Char('r'), KeyModifiers::NONE), Some(Wish::LookNow));
+        assert_eq!(wish(KeyCode::Char('s'), KeyModifiers::NONE), Some(Wish::Sample));
+        assert_eq!(wish(KeyCode::Esc, KeyModifiers::NONE), Some(Wish::Back));
     }
 }

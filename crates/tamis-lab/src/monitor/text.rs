@@ -59,8 +59,7 @@ pub fn headline(summary: &WatchedRun) -> String {
 pub fn rows(summary: &WatchedRun) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut add = |name: &'static str, text: Option<String>| rows.extend(text.map(|text| (name, text)));
-    add("reward", summary.reward.as_ref().map(|reward| course(reward, plain)));
-    add("pass rate", summary.pass_rate.as_ref().map(|rate| course(rate, percent)));
+    // Nothing is filtered of held-out prompts: this is how good the policy is.
     add(
         "validation",
         summary.validation.as_ref().map(|found| {
@@ -73,6 +72,8 @@ pub fn rows(summary: &WatchedRun) -> Vec<Row> {
             )
         }),
     );
+    add("reward", summary.reward.as_ref().map(|reward| course(reward, plain)));
+    add("pass rate", summary.pass_rate.as_ref().map(|rate| course(rate, percent)));
     add("groups", groups(summary));
     let reasons: Vec<String> = {
         let mut by: Vec<(&String, &u64)> = summary.dropped_by.iter().collect();

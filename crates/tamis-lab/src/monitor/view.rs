@@ -6,10 +6,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
 use tamis_core::figure::percent;
 use tamis_core::printable::one_line;
 
+use super::sample::Sample;
 use super::summary::{Course, PastStep, RunState};
 use super::{WatchedRun, text};
 
@@ -17,6 +18,8 @@ const WIDE: u16 = 80;
 const TALL: u16 = 24;
 /// Columns of the names on the left.
 const NAMES: usize = 11;
+/// Metrics that are drawn, at most: the others have a line.
+const MOST_COURSES: usize = 2;
 /// What a bar of a sparkline is counted in.
 const FULL: f64 = 1000.0;
 
@@ -56,19 +59,29 @@ impl Look {
     }
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, summary: &WatchedRun, look: Look) {
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    summary: &WatchedRun,
+    sample: Option<&Result<Sample, String>>,
+    look: Look,
+) {
     let area = frame.area();
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(area);
     draw_head(frame, head, summary, look);
-    if area.width >= WIDE && area.height >= TALL {
+    if let Some(sample) = sample {
+        draw_sample(frame, body, sample.as_ref(), look);
+    } else if area.width >= WIDE && area.height >= TALL {
         draw_wide(frame, body, summary, look);
     } else {
         let lines = small_lines(summary, body, look);
         frame.render_widget(Paragraph::new(lines), body);
     }
-    let keys = Line::from("q quits, r looks now").style(look.colour(Color::DarkGray));
-    frame.render_widget(keys, foot);
+    let keys = match sample {
+        Some(_) => "q quits, s the next, Esc the figures",
+        None => "q quits, r looks now, s a completion",
+    };
+    frame.render_widget(Line::from(keys).style(look.colour(Color::DarkGray)), foot);
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
@@ -106,7 +119,8 @@ fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static
     lines.extend(errors.iter().take(1).map(|(name, said)| named(name, said, look.of_message(name))));
     lines.extend(batches(summary));
     let room = usize::from(area.width);
-    for (name, course, shown) in courses(summary) {
+    let courses = courses(summary);
+    for (name, course, shown) in &courses {
         let figures = format!("{} → {} ", shown(course.first), shown(course.last));
         let spark = text::spark(&course.values, room.saturating_sub(NAMES + figures.chars().count()));
         lines.push(named(name, &format!("{figures}{spark}"), look.colour(Color::Cyan)));
@@ -114,7 +128,9 @@ fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static
     // The step in the making comes before what is known of all.
     let rows = text::rows(summary);
     let of = |wanted: &'static str| rows.iter().filter(move |(name, _)| *name == wanted);
-    for wanted in ["now", "dropped", "groups", "refill", "lag", "time", "validation", "update"] {
+    let is_drawn = |wanted: &str| courses.iter().any(|(drawn, ..)| *drawn == wanted);
+    let others_first = ["now", "pass rate"].into_iter().filter(|wanted| !is_drawn(wanted));
+    for wanted in others_first.chain(["dropped", "groups", "refill", "lag", "time", "update"]) {
         lines.extend(of(wanted).map(|(name, said)| named(name, said, Style::new())));
     }
     lines.extend(
@@ -128,16 +144,19 @@ fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static
 
 type Shown = fn(f64) -> String;
 
+/// The metrics that are drawn: how good the policy is on held-out prompts first.
 fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
+    let validation = summary.validation.as_ref().map(|course| ("validation", course, text::plain as Shown));
     let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
     let rate = summary.pass_rate.as_ref().map(|course| ("pass rate", course, percent as Shown));
-    reward.into_iter().chain(rate).collect()
+    validation.into_iter().chain(reward).chain(rate).take(MOST_COURSES).collect()
 }
 
 fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
+    let courses = courses(summary);
     let rows: Vec<Line<'static>> = text::rows(summary)
         .into_iter()
-        .filter(|(name, _)| !["reward", "pass rate"].contains(name))
+        .filter(|(name, _)| !courses.iter().any(|(drawn, ..)| drawn == name))
         .map(|(name, said)| named(name, &said, Style::new()))
         .collect();
     let messages: Vec<Line<'static>> = text::messages(summary)
@@ -156,7 +175,6 @@ fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look
     .areas(area);
     let [left, right] = Layout::horizontal([Constraint::Length(36), Constraint::Fill(1)]).areas(top);
     frame.render_widget(Paragraph::new(batches(summary)).block(Block::bordered().title("Batches")), left);
-    let courses = courses(summary);
     let charts = Layout::horizontal(vec![Constraint::Fill(1); courses.len().max(1)]).split(right);
     for ((name, course, shown), area) in courses.iter().zip(charts.iter()) {
         draw_chart(frame, *area, (*name, *course, *shown), look);
@@ -166,6 +184,30 @@ fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look
     // The last that was said is what counts.
     let messages: Vec<Line<'static>> = messages.into_iter().rev().take(most).rev().collect();
     frame.render_widget(Paragraph::new(messages), last);
+}
+
+/// A completion with its reward, or why there is none. Its texts were made safe when it was read.
+fn draw_sample(frame: &mut Frame<'_>, area: Rect, sample: Result<&Sample, &String>, look: Look) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut lines = Vec::new();
+    match sample {
+        Ok(sample) => {
+            let reward = if sample.reward.is_nan() {
+                "unscored".to_owned()
+            } else {
+                format!("reward {}", text::plain(sample.reward))
+            };
+            let (place, all) = sample.place;
+            let head = format!("{reward}, {}; step {}, {place} of {all}", sample.verdict, sample.step);
+            lines.push(Line::from(Span::styled(head, bold)));
+            for (name, text) in [("Prompt", &sample.prompt), ("Completion", &sample.completion)] {
+                lines.push(Line::from(Span::styled(name, look.colour(Color::Cyan))));
+                lines.extend(text.lines().map(|line| Line::from(line.to_owned())));
+            }
+        }
+        Err(reason) => lines.push(Line::from(one_line(reason))),
+    }
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
 }
 
 fn draw_chart(frame: &mut Frame<'_>, area: Rect, chart: (&str, &Course, Shown), look: Look) {

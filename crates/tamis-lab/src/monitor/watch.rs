@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use tamis_run::directory::{CONFIG, METRICS, RUN_LOG, held_by};
 
 use super::reading::Reading;
+use super::sample::{self, Sample};
 use super::summary::{Source, WatchedRun};
 use super::tail::{Change, Tail};
 use crate::monitor::format::LogFormat;
@@ -165,6 +166,14 @@ impl Watch {
                 "a log is understood where it has the lines of tamis, verl (its filter-group log lines too), EasyR1 or TRL \
                  (docs/reading-a-run.md shows each); name the file that has what the trainer prints",
             )),
+        }
+    }
+
+    /// A sampled completion; the next number has the next one.
+    pub(super) fn sample(&self, number: usize) -> Result<Sample, String> {
+        match self.log {
+            Some(_) => sample::read(&self.path, number),
+            None => Err("only the folder of a run of tamis has completions to show".to_owned()),
         }
     }
 

@@ -42,7 +42,7 @@ fn summary(error: &str) -> WatchedRun {
 
 fn drawn(summary: &WatchedRun, columns: u16, lines: u16, look: Look) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, lines)).expect("a terminal");
-    terminal.draw(|frame| draw(frame, summary, look)).expect("drawn");
+    terminal.draw(|frame| draw(frame, summary, None, look)).expect("drawn");
     terminal
 }
 
@@ -56,6 +56,29 @@ fn a_small_terminal_has_the_most_important() {
 fn a_large_terminal_has_charts_and_steps() {
     let terminal = drawn(&summary(""), 110, 34, Look::Plain);
     insta::assert_snapshot!(terminal.backend());
+}
+
+/// What a model wrote cannot move the cursor or colour the screen, and no text is too long.
+#[test]
+fn a_sampled_completion_with_its_reward() {
+    let folder = tempfile::tempdir().expect("folder");
+    std::fs::write(folder.path().join("config.yaml"), "train:\n  total_steps: 4\n").expect("write");
+    let watch = Watch::open(folder.path()).expect("a run");
+    assert_eq!(
+        watch.sample(0).expect_err("nothing"),
+        "there is no rollout file yet (`rollout.save` says what is saved)"
+    );
+    crate::monitor::sample::tests::write(folder.path(), 3, &["first", "\u{1b}[31mred\nsecond"]);
+    let shown = |number| {
+        let sample = watch.sample(number);
+        let mut terminal = Terminal::new(TestBackend::new(60, 12)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, &summary(""), Some(&sample), Look::Plain)).expect("drawn");
+        terminal.backend().to_string()
+    };
+    let second = shown(1);
+    assert!(second.contains("reward 0.500, all wrong; step 3, 2 of 2"), "{second}");
+    assert!(second.contains("\\u{1b}[31mred ") && second.contains("second ") && !second.contains('\u{1b}'));
+    assert!(shown(2).contains("first ") && shown(2).contains("1 of 2"), "the next begins anew");
 }
 
 #[test]
