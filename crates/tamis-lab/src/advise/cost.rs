@@ -1,4 +1,4 @@
-//! What a batch costs in each mode, how large a round should be, and where the limit on rounds belongs.
+//! Cost of a batch in each mode, the recommended round size, and the recommended limit on rounds.
 
 use serde::Serialize;
 use tamis_core::schedule::yields::limit_for_pass_rate;
@@ -8,53 +8,53 @@ use super::plan::{Plan, SCREENED};
 use crate::cost::generated_per_kept;
 use crate::cost::rounds::{Rounds, below, deficit, filling_round, granularity};
 
-/// Probability with which one round of the size that is recommended fills the batch.
+/// Probability with which one round of the recommended size fills the batch.
 const FILLED: f64 = 0.9;
-/// Share of steps that may meet the limit on rounds when the keep rate has fallen to half.
+/// Share of steps that may reach the limit on rounds if the keep rate falls to half.
 const EXCEEDED: f64 = 1e-3;
-/// A limit above this is none.
+/// Highest limit that is recommended. Above this, none is.
 const MOST_ROUNDS: u64 = 200;
 
-/// A way to fill a batch, and what it costs.
+/// One way to fill a batch, and its cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModeCost {
     /// Its name: `no_filter`, `rounds`, `filling_round`, `deficit`, `carried`, `screened`.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description.
     pub what: String,
-    /// Rounds of a step.
+    /// Rounds per step.
     pub rounds: Option<Estimate>,
-    /// Groups generated for each trained one whose members differ.
+    /// Generated groups for each trained group whose members differ.
     pub generated_per_kept: Estimate,
-    /// Trajectories generated for a step, where it is known how many a group has.
+    /// Generated trajectories per step, if the group size is known.
     pub trajectories: Option<Estimate>,
-    /// Completion tokens generated for a step, where lengths are known.
+    /// Generated completion tokens per step, if completion lengths are known.
     pub tokens: Option<Estimate>,
     /// Groups of the batch whose members differ.
     pub with_signal: f64,
 }
 
-/// A size of a round.
+/// A recommended round size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RoundAdvice {
     /// Prompts of a round.
     pub gen_batch_size: usize,
-    /// Probability that one fills the batch.
+    /// Probability that one round fills the batch.
     pub fills: f64,
-    /// Groups generated for each that is trained on, the surplus thrown away.
+    /// Generated groups per trained group, if the surplus is thrown away.
     pub generated_per_kept: f64,
 }
 
-/// A limit on rounds, and how often it is met.
+/// A limit on rounds, and how often steps reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LimitAdvice {
     /// Prompts of a round.
     pub gen_batch_size: usize,
     /// The limit.
     pub max_num_gen_batches: u64,
-    /// Probability that a step meets it with an unfilled batch.
+    /// Probability that a step reaches the limit before its batch is full.
     pub exceeded: f64,
-    /// The same at half of the keep rate.
+    /// The same probability at half the keep rate.
     pub exceeded_at_half: f64,
 }
 
@@ -70,47 +70,46 @@ impl LimitAdvice {
     }
 }
 
-/// What a batch costs.
+/// Costs of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Costs {
-    /// Each mode.
+    /// Cost of each mode.
     pub modes: Vec<ModeCost>,
-    /// The round that is recommended, for groups of the size that is ([`Advice::group_size`](super::Advice),
-    /// otherwise the plan's).
+    /// The recommended round, for groups of the recommended size ([`Advice::group_size`](super::Advice)), or
+    /// of the plan's size if none is recommended.
     pub round: Option<RoundAdvice>,
-    /// The limit that is recommended for that round.
+    /// The recommended limit for that round.
     pub limit: Option<LimitAdvice>,
-    /// The limit of the run as it stands.
+    /// The limit of the current plan.
     pub planned_limit: Option<LimitAdvice>,
-    /// The range usual for the limit at this pass rate.
+    /// The usual range of limits at this pass rate.
     #[serde(rename = "guide_limit")]
     pub usual_limit: Option<(u64, u64)>,
 }
 
-/// What costs follow from.
+/// Inputs of the cost model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostBasis {
-    /// Keep rate of groups of the plan's n; where it is not known, groups that end early are all that has a
-    /// cost.
+    /// Keep rate of groups of the plan's n. If unknown, only screened groups have a cost.
     pub keep: Option<Estimate>,
-    /// Keep rate of groups of the plan's first members, where groups end with these: so many of the prompts
-    /// that are drawn come to a kept group.
+    /// Keep rate of the plan's first members, if groups are screened: the share of drawn prompts that yield a
+    /// kept group.
     pub keep_first: Option<Estimate>,
-    /// Mean tokens of a completion.
+    /// Mean tokens per completion.
     pub tokens: Option<f64>,
-    /// Share of completions that are right.
+    /// Share of correct completions.
     pub pass_rate: Option<f64>,
 }
 
 impl CostBasis {
-    /// Of a keep rate alone.
+    /// A basis with only a keep rate.
     pub fn new(keep: Estimate) -> Self {
         Self { keep: Some(keep), keep_first: None, tokens: None, pass_rate: None }
     }
 }
 
 impl Costs {
-    /// Of keep rates, under the plan's batch and n.
+    /// Costs under the plan's batch size and n.
     pub fn of(basis: CostBasis, plan: &Plan) -> Self {
         let CostBasis { keep, keep_first, tokens, pass_rate } = basis;
         let train = plan.train_batch_size;
@@ -140,8 +139,8 @@ impl Costs {
         );
         let usual_limit = pass_rate.and_then(limit_for_pass_rate);
         let planned = plan.gen_batch_size;
-        // Of the prompts that a step draws so many fill its batch: where groups end with their first members,
-        // those whose first members differ.
+        // Share of drawn prompts that yield a group for the batch. If groups are screened, these are the
+        // prompts whose first members differ.
         let of_prompts = if plan.screens() { keep_first } else { keep };
         let planned_limit = of_prompts
             .zip(plan.max_num_gen_batches)
@@ -166,7 +165,7 @@ impl Costs {
                 (keep.map(|keep| of(size)(keep).mean()), keep.map(|keep| of(size)(keep).cost()));
             (rounds, cost)
         };
-        // Without a filter a batch is one round of its own size, whatever of it teaches.
+        // Without a filter a batch is one round of its own size, even if many of its groups teach nothing.
         let modes = [
             mode(
                 "no_filter",
@@ -206,14 +205,14 @@ impl Costs {
         Self { modes: modes.into_iter().flatten().collect(), round, limit, planned_limit, usual_limit }
     }
 
-    /// The limit for rounds of as many prompts as the batch has groups, which EasyR1's fork draws; 0, which
-    /// is none, where it would be very high.
+    /// The limit for rounds of `train` prompts, which EasyR1's fork draws. Returns 0, which means no limit,
+    /// if the limit would be very high.
     pub(super) fn limit_of_whole_batches(keep: f64, train: usize) -> u64 {
         let half = Rounds { train, generated: train, keep: keep / 2.0 };
         half.exceeded_with(EXCEEDED, MOST_ROUNDS).unwrap_or(0)
     }
 
-    /// A mode by its name.
+    /// The cost of a mode by its name.
     pub fn mode(&self, name: &str) -> Option<&ModeCost> {
         self.modes.iter().find(|mode| mode.name == name)
     }
@@ -229,13 +228,13 @@ mod tests {
         let first = Estimate { value: 0.1, low: Some(0.05), high: Some(0.2) };
         let basis = CostBasis { keep_first: Some(first), ..CostBasis::new(Estimate::exact(0.25)) };
         let cost = Costs::of(basis, &plan).mode("screened").unwrap().generated_per_kept;
-        // Ten groups begun with two members, of which one goes on to eight.
+        // Ten groups start with two members, and one of them gets all eight.
         assert_eq!((cost.value, cost.low, cost.high), (26.0 / 8.0, Some(16.0 / 8.0), Some(46.0 / 8.0)));
         assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
     }
 
-    /// A batch of 64 of prompts of which a quarter is kept whole, and a tenth with two first members: 400 of
-    /// 640 prompts fill it nearly always by the one, and about never by the other.
+    /// The limit allows 400 prompts. They almost always hold 64 groups that are kept whole (a quarter of the
+    /// prompts), and almost never 64 groups whose first two members differ (a tenth).
     #[test]
     fn limits_of_groups_that_end_early_go_by_their_first_members() {
         let screened = Plan {
@@ -253,8 +252,8 @@ mod tests {
         assert!(early.planned_limit.unwrap().exceeded > 0.99, "{early:?}");
         let whole = of(basis, &Plan { mode: Some("carried"), ..screened.clone() });
         assert!(whole.planned_limit.unwrap().exceeded < 1e-3, "{whole:?}");
-        // A round fills the batch where so many first members differ; rounds of whole groups cost what they
-        // did.
+        // A screened round fills the batch from prompts whose first members differ. Rounds of whole groups
+        // cost the same as before.
         let [early_round, whole_round] = [&early, &whole].map(|costs| costs.round.unwrap().gen_batch_size);
         assert!(early_round > 640 && whole_round < 400, "{early_round} {whole_round}");
         assert!(early.limit.unwrap().exceeded_at_half <= EXCEEDED);
@@ -277,7 +276,7 @@ mod tests {
         let basis = CostBasis { tokens: Some(100.0), pass_rate: Some(0.3), ..CostBasis::new(keep) };
         let costs = Costs::of(basis, &plan);
         let of = |name| costs.mode(name).unwrap();
-        // Half of the first 128 prompts are enough half the time.
+        // Half of the time the first 128 prompts are enough.
         let rounds = of("rounds");
         assert!((2.4..2.6).contains(&rounds.rounds.unwrap().value), "{rounds:?}");
         assert_eq!(rounds.generated_per_kept, rounds.rounds.unwrap());
@@ -294,7 +293,7 @@ mod tests {
         );
         let limit = costs.limit.unwrap();
         assert!(limit.exceeded_at_half <= 1e-3 && limit.exceeded < 1e-9, "{limit:?}");
-        // Two rounds of 64 are too few every other time.
+        // Half of the time two rounds of 64 are too few.
         assert!((0.4..0.6).contains(&costs.planned_limit.unwrap().exceeded));
         assert_eq!(costs.usual_limit, Some((10, 15)));
     }
@@ -308,7 +307,7 @@ mod tests {
         let all = Costs::of(CostBasis::new(Estimate::exact(1.0)), &plan);
         assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
         assert_eq!(all.round.unwrap().gen_batch_size, 64);
-        // How many members a group has is not known, and no limit is needed where it would be very high.
+        // The group size is unknown, and no limit is needed if it would be very high.
         let basis = CostBasis { tokens: Some(10.0), ..CostBasis::new(Estimate::exact(0.5)) };
         let unknown = Costs::of(basis, &Plan::default());
         assert!(unknown.modes.iter().all(|mode| (mode.trajectories, mode.tokens) == (None, None)));

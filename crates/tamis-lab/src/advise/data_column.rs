@@ -1,4 +1,4 @@
-//! What a column of the training data says before a run has sampled anything.
+//! A forecast from pass rates in the training data, before a run has sampled anything.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ use super::keep_rate::Estimate;
 use super::plan::Plan;
 use super::text::cost_lines;
 
-/// Ends of the names of columns that hold the pass rates of some policy (`llama8b_solve_rate`).
+/// Suffixes of columns that hold some policy's pass rates (`llama8b_solve_rate`).
 const NAMES: [&str; 3] = ["pass_rate", "solve_rate", "success_rate"];
 
-/// Rows that are read of all files.
+/// Rows that are read, over all files.
 const MOST_ROWS: usize = 20_000;
 
 fn is_rate(name: &str) -> bool {
     NAMES.iter().any(|end| name.to_lowercase().ends_with(end))
 }
 
-/// The name of a column of pass rates: one of the row, or of verl's `extra_info` in it.
+/// The path of a pass-rate column: in the row, or in verl's `extra_info`.
 fn find_column(row: &Map<String, Value>) -> Option<Vec<String>> {
     let rate = |columns: &Map<String, Value>| {
         let found = columns.iter().find(|(name, value)| is_rate(name) && rate_of(value).is_some());
@@ -39,8 +39,8 @@ fn rate_of(value: &Value) -> Option<f64> {
     value.as_f64().filter(|rate| (0.0..=1.0).contains(rate))
 }
 
-/// Pass rates of the first rows of the files, with the name of their column; `None` where no column holds
-/// any, or a row has something else there.
+/// The column's name and the pass rates of the first rows. `None` if there is no such column, or a row has
+/// something else in it.
 fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
     let mut rates = Vec::new();
     let mut column: Option<Vec<String>> = None;
@@ -60,9 +60,9 @@ fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
     Some((column?.join("."), rates))
 }
 
-/// The lines that a run says at its start where a column of its training data has pass rates: the share of
-/// groups that would differ within if its policy solved what was solved there, and what a batch costs then.
-/// Nothing where there is no such column.
+/// The lines that a run prints at its start if its training data has a pass-rate column: the share of groups
+/// whose members would differ if the policy had these pass rates, and the cost of a batch. Empty if there is
+/// no such column.
 pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
     let Some((column, rates)) = read_rates(files).filter(|_| plan.n > 1) else { return Vec::new() };
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rates.len() as f64;
@@ -100,20 +100,20 @@ mod tests {
 
     #[test]
     fn pass_rates_of_the_data_say_what_a_batch_costs() {
-        // Kept are 0 of the first and 1 - 2/16 of the second.
+        // 0 of the first prompt and 1 - 2/16 of the second are kept.
         let rows = "{\"prompt\": \"a\", \"llama8B_solve_rate\": 1}\n{\"prompt\": \"b\", \"llama8B_solve_rate\": 0.5}\n";
         let lines = said(rows, &plan());
         insta::assert_snapshot!(lines.join("\n"), @"
         advice: of a policy that solves what the column `llama8B_solve_rate` of the data says (mean 0.75 of 2 prompts), 43.8% of groups of 4 have members that differ: about 2.9 rounds a step, 2.91 groups generated for each that is trained on
         advice: 1 round (schedule.max_num_gen_batches) will be too few in 100.0% of steps
         ");
-        // Where verl's data has them.
+        // The place in verl's data.
         let nested = "{\"prompt\": \"a\", \"extra_info\": {\"pass_rate\": 0.5}}\n";
         let line = said(nested, &Plan { mode: Some("no_filter"), ..plan() });
         insta::assert_snapshot!(line.join("\n"), @"advice: of a policy that solves what the column `extra_info.pass_rate` of the data says (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
     }
 
-    /// Two members of the second prompt differ in one half of its groups.
+    /// Two members of the second prompt differ in half of its groups.
     #[test]
     fn a_run_that_ends_groups_early_is_told_what_that_costs() {
         let rows = "{\"prompt\": \"a\", \"solve_rate\": 1}\n{\"prompt\": \"b\", \"solve_rate\": 0.5}\n";

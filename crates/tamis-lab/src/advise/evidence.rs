@@ -1,4 +1,7 @@
-//! What is known of the groups that were sampled.
+//! What is known about sampled groups.
+//!
+//! Advice starts from one of two kinds of evidence: groups with their members, read from rollouts
+//! ([`Groups`]), or the counts of a log ([`LoggedCounts`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -9,24 +12,25 @@ use super::plan::Plan;
 /// One member of a group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Member {
-    /// Its place in the group, from 0, where a row says it.
+    /// Its index in the group, from 0, if the row has one.
     pub place: Option<u64>,
-    /// Its numbers, in the order of [`Groups::scores`]; NaN, or missing at the end, where it has none.
+    /// Its numbers, in the order of [`Groups::scores`]. A missing number is NaN, or absent at the end.
     pub scores: Vec<f64>,
-    /// Its completion, as a number that is the same for the same text.
+    /// Hash of its completion: equal texts have equal numbers.
     pub text: Option<u64>,
     /// Completion tokens.
     pub tokens: Option<u64>,
     /// Whether it was cut at the length limit.
     pub is_truncated: Option<bool>,
-    /// Whether its end shows the answer that rewards compare with; `None` where there is none, or no text.
+    /// Whether the completion ends with the answer that rewards compare with. `None` without such an answer
+    /// or without text.
     pub shows_gold: Option<bool>,
 }
 
 /// One group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
-    /// What the file calls it; of a group that its prompt's text names, where it begins.
+    /// Its name in the file. If only the prompt's text identifies the group: the place of its first row.
     pub id: String,
     /// Number of its prompt.
     pub prompt: usize,
@@ -34,18 +38,18 @@ pub struct Group {
     pub members: Vec<Member>,
     /// Whether it ended with its first members because they were alike.
     pub is_screened: bool,
-    /// Probability with which its prompt was taken, where a file says it.
+    /// Probability with which its prompt was chosen, if the file has it.
     pub inclusion: Option<f64>,
 }
 
 impl Group {
-    /// So many groups of the data it counts for.
+    /// Number of groups of the data that this group counts for.
     pub fn weight(&self) -> f64 {
         self.inclusion.map_or(1.0, |inclusion| 1.0 / inclusion)
     }
 }
 
-/// How groups were sampled, where a run says it; what is planned may differ.
+/// How groups were sampled, as far as the run says. The plan may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sampled {
     /// Members of a group.
@@ -54,7 +58,7 @@ pub struct Sampled {
     pub max_response_length: Option<usize>,
     /// Temperature.
     pub temperature: Option<f64>,
-    /// Members with which a group was begun that ended where they were alike (`schedule.screen_first`).
+    /// Number of first members (`schedule.screen_first`): a group ended after these if they were alike.
     pub screen_first: Option<usize>,
 }
 
@@ -63,58 +67,57 @@ pub struct Sampled {
 pub struct Groups {
     /// Names of the numbers that members have.
     pub scores: Vec<String>,
-    /// Place among them of the one that says what is correct.
+    /// Index in [`Self::scores`] of the number that decides what is correct.
     pub outcome: usize,
     /// The groups, in the order of the files.
     pub groups: Vec<Group>,
-    /// The steps that they are of, where the files say it.
+    /// First and last step, if the files name steps.
     pub steps: Option<(u64, u64)>,
     /// Whether members were played in several turns.
     pub has_turns: bool,
-    /// Whether it looks as if groups that were dropped had been left out.
+    /// Whether it looks as if dropped groups were left out.
     pub has_kept_alone: bool,
-    /// Rows that could not be read, or that name no group.
+    /// Rows that cannot be read or have no group.
     pub num_unread: u64,
-    /// Prompts whose rows, of no group by name, were cut into several groups.
+    /// Prompts without a named group whose rows were cut into several groups.
     pub num_repeated: usize,
-    /// Rows that say no step, where steps were asked for: they are left out.
+    /// Rows without a step. They are left out if steps were requested.
     pub num_without_step: u64,
-    /// The steps of what was left out because others were asked for.
+    /// First and last step that was left out because other steps were requested.
     pub other_steps: Option<(u64, u64)>,
-    /// Members with which every group was begun, where groups ended with them that were alike.
+    /// Number of first members of every group, if groups with alike first members ended with these.
     pub first_members: Option<usize>,
-    /// How they were sampled.
+    /// How the groups were sampled.
     pub sampled: Sampled,
 }
 
-/// The two values of an outcome, or more.
+/// How many values an outcome has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scale {
-    /// Two values, of which the larger one is correct.
+    /// Two values. The larger one is correct.
     Binary {
         /// The smaller one.
         low: f64,
         /// The larger one.
         top: f64,
     },
-    /// One value alone.
+    /// Only one value.
     Constant(f64),
-    /// More values than two.
+    /// More than two values.
     Many,
-    /// No member has one.
+    /// No member has a value.
     None,
 }
 
-/// Below this the larger of two values may well be a failure that is worth something.
+/// If the larger of two values is below this, it may well be partial credit for a wrong answer.
 const FULL: f64 = 0.9;
-/// Dropped groups that have less than this share of their members ended with their first ones.
+/// Dropped groups with less than this share of their members ended with their first members.
 const SHORT: f64 = 0.9;
-/// Values from which on an outcome has too many to be listed.
+/// Number of values from which an outcome counts as [`Scale::Many`].
 const MANY: usize = 3;
 
 impl Groups {
-    /// Groups whose members are right or wrong: so many right, of so many. For tests and for those who have
-    /// counts.
+    /// Groups from `(correct, members)` pairs, for tests and for callers that only have counts.
     pub fn of_counts(groups: &[(usize, usize)]) -> Self {
         let group = |(prompt, &(correct, n)): (usize, &(usize, usize))| Group {
             id: format!("group {prompt}"),
@@ -131,7 +134,7 @@ impl Groups {
         Self { scores: vec!["acc".to_owned()], groups, ..Self::default() }
     }
 
-    /// A number of every member of a group; NaN where it has none.
+    /// One score of every member of a group; NaN if a member lacks it.
     pub fn values(group: &Group, score: usize) -> Vec<f64> {
         let of = |member: &Member| member.scores.get(score).copied().unwrap_or(f64::NAN);
         group.members.iter().map(of).collect()
@@ -155,7 +158,7 @@ impl Groups {
         prompts.len()
     }
 
-    /// Groups by their number of members.
+    /// Number of groups by number of members.
     pub fn sizes(&self) -> BTreeMap<usize, u64> {
         let mut sizes = BTreeMap::new();
         for group in &self.groups {
@@ -164,8 +167,8 @@ impl Groups {
         sizes
     }
 
-    /// The commonest number of members, of groups that went on after their first ones where there is any; of
-    /// two as common the larger one.
+    /// The most common number of members; the larger one if two are equally common. Only groups that were
+    /// sampled beyond their first members count, if there are any.
     pub fn size(&self) -> usize {
         let first = self.first_members.unwrap_or(0);
         let went_on = |group: &&Group| !group.is_screened && group.members.len() > first;
@@ -180,20 +183,20 @@ impl Groups {
         whole.or_else(|| commonest(&mut self.groups.iter())).unwrap_or(0)
     }
 
-    /// Whether prompts were chosen, so that groups count for more or fewer of the data.
+    /// Whether prompts were chosen, so that groups have unequal weights.
     pub fn are_chosen(&self) -> bool {
         self.groups.iter().any(|group| group.inclusion.is_some_and(|inclusion| inclusion < 1.0))
     }
 
-    /// Adds steps to those of what was left out because others were asked for.
+    /// Notes a step that was left out because other steps were requested.
     pub(super) fn leave_out(&mut self, step: u64) {
         let (first, last) = self.other_steps.unwrap_or((step, step));
         self.other_steps = Some((first.min(step), last.max(step)));
     }
 
-    /// The groups with the members that say without bias how often members differ: all of them, or the first
-    /// ones of every group where groups ended with these. What only groups with unlike first members went on
-    /// to is left out.
+    /// The groups, reduced to members that show without bias how often members differ. These are all members,
+    /// or the first members of every group if groups were screened: only groups with unlike first members
+    /// have more than these.
     pub fn unbiased(&self) -> Cow<'_, Self> {
         let Some(first) = self.first_members else { return Cow::Borrowed(self) };
         let mut groups = self.clone();
@@ -204,12 +207,12 @@ impl Groups {
         Cow::Owned(groups)
     }
 
-    /// The values that a number has, at most [`MANY`] of them.
+    /// The different values of a score, at most [`MANY`].
     fn distinct(&self, score: usize) -> Vec<f64> {
         let mut found: Vec<f64> = Vec::new();
         for group in &self.groups {
             for value in Self::values(group, score) {
-                // As numbers: zero is one value, whatever its sign.
+                // Compared as numbers: 0 and -0 are one value.
                 let is_new = value.is_finite() && !found.contains(&value);
                 if is_new {
                     found.push(value);
@@ -222,7 +225,7 @@ impl Groups {
         found
     }
 
-    /// What the values of a number say.
+    /// How many values a score has.
     pub fn scale(&self, score: usize) -> Scale {
         match self.distinct(score).as_slice() {
             [] => Scale::None,
@@ -232,7 +235,7 @@ impl Groups {
         }
     }
 
-    /// The larger of two values, whether it is correct or not: groups differ alike either way.
+    /// The larger of two values, correct or not: it does not change which groups differ.
     pub fn larger(&self) -> Option<f64> {
         match self.scale(self.outcome) {
             Scale::Binary { top, .. } => Some(top),
@@ -240,7 +243,7 @@ impl Groups {
         }
     }
 
-    /// The smaller and the larger of two values of which neither is as much as a right answer is worth.
+    /// The smaller and the larger of two values, if even the larger one is less than a right answer is worth.
     pub fn doubtful(&self) -> Option<(f64, f64)> {
         match self.scale(self.outcome) {
             Scale::Binary { low, top } if top < FULL => Some((low, top)),
@@ -248,18 +251,18 @@ impl Groups {
         }
     }
 
-    /// The value from which on a member is correct; `None` where its outcome does not say what is.
+    /// The value from which a member is correct; `None` if the outcome does not decide that.
     pub fn top(&self) -> Option<f64> {
         match self.scale(self.outcome) {
             Scale::Binary { top, .. } if top < FULL => None,
             Scale::Binary { top, .. } => Some(top),
-            // Alone, it is right where it is 1 or more.
+            // A single value is correct if it is at least 1.
             Scale::Constant(_) => Some(1.0),
             Scale::Many | Scale::None => None,
         }
     }
 
-    /// Members by value of the number at a place, of each group that has any.
+    /// For each group with any value of a score: number of members by value.
     pub fn counts(&self, score: usize, top: Option<f64>) -> Vec<Counts> {
         self.groups
             .iter()
@@ -270,7 +273,7 @@ impl Groups {
             .collect()
     }
 
-    /// Mean completion tokens of members, and of those of groups that differ in their outcome.
+    /// Mean completion tokens of all members, and of the members of groups that differ in their outcome.
     pub fn mean_tokens(&self) -> Option<(f64, Option<f64>)> {
         let (mut all, mut kept) = ((0.0, 0.0), (0.0, 0.0));
         for group in &self.groups {
@@ -289,68 +292,68 @@ impl Groups {
     }
 }
 
-/// Groups as a log counts them.
+/// Counts of groups in a log.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoggedCounts {
-    /// Groups judged and kept, of each step of which both are known; the last steps alone.
+    /// Judged and kept groups of each step that logs both. Only the last steps.
     pub steps: Vec<(u64, u64)>,
-    /// Whether the run's own filter judged otherwise, or there was none: then groups count as kept whose
-    /// members differ in reward, by `all/frac_reward_zero_std`.
+    /// Whether the counts come from `all/frac_reward_zero_std`: a group counts as kept if its members differ
+    /// in reward. This is so if the run had no filter, or one with another rule.
     pub is_by_rewards: bool,
-    /// Whether that share is not there, so that no group counts as kept.
+    /// Whether the run has no filter, or one with another rule, and that share is missing: no group counts as
+    /// kept.
     pub is_of_another_rule: bool,
-    /// Share of groups that were kept where no step tells both numbers.
+    /// Share of kept groups, if no step logs both numbers.
     pub keep_rate: Option<f64>,
-    /// Of a log that does not tell what the last batch of a step kept; [`Self::steps`] then has what the
-    /// steps are expected to have kept.
+    /// Set if the log does not show how many groups the last batch of a step kept. [`Self::steps`] then holds
+    /// expected numbers of kept groups.
     pub of_filled: Option<FilledSteps>,
-    /// The steps that they are of.
+    /// First and last step of the counts.
     pub range: Option<(u64, u64)>,
     /// Share of correct trajectories.
     pub pass_rate: Option<f64>,
     /// Groups dropped by reason, over the whole log.
     pub dropped_by: BTreeMap<String, u64>,
-    /// Groups that a step wants.
+    /// Groups per training batch.
     pub train_batch_size: Option<usize>,
     /// Prompts of a round.
     pub gen_batch_size: Option<usize>,
     /// Mean rounds of a step.
     pub rounds: Option<f64>,
-    /// Share of completions that were cut.
+    /// Share of truncated completions.
     pub truncated: Option<f64>,
     /// Mean entropy of a token in the last step.
     pub entropy: Option<f64>,
-    /// Groups generated, trajectories in them, and groups dropped and kept, of each step of which all four
-    /// are known.
+    /// Generated groups, their trajectories, dropped groups and kept groups, of each step that logs all four.
     pub members: Vec<[u64; 4]>,
-    /// Whether groups ended with their first members where these were alike.
+    /// Whether groups ended with their first members if these were alike.
     pub is_screened: bool,
-    /// How many those are, where it is known.
+    /// The number of first members, if known.
     pub first_members: Option<usize>,
-    /// How they were sampled.
+    /// How the groups were sampled.
     pub sampled: Sampled,
 }
 
-/// What is known of steps of whose last batch nothing is told but that it filled the step.
+/// Estimate from steps whose log shows only that their last batch filled them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FilledSteps {
-    /// The keep rate at which they are likeliest.
+    /// The keep rate of maximum likelihood.
     pub keep_rate: Estimate,
-    /// Steps whose lines are missing, or cannot be of one run.
+    /// Steps with missing lines, or with lines that cannot be from one run.
     pub num_left_out: usize,
-    /// Prompts of a batch as they are planned, where the log does not say how many there were.
+    /// Planned number of prompts per batch, if the log does not have it.
     pub planned_size: Option<usize>,
 }
 
 impl LoggedCounts {
-    /// Groups judged, and kept.
+    /// Sums of judged and of kept groups.
     pub fn sums(&self) -> (u64, u64) {
         self.steps.iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1))
     }
 
-    /// Finds how many members groups have, where their configuration does not say it and all have as many, or
-    /// whether they ended with their first members: the configuration says that, or a reason of the filter,
-    /// or that dropped groups had fewer members than others.
+    /// Finds the number of members of a group if the configuration lacks it and all groups have the same
+    /// number. Otherwise finds whether groups ended with their first members: the configuration says so, the
+    /// filter has that reason, or dropped groups had fewer members than kept ones.
     pub(super) fn find_members(&mut self, plan: &Plan) {
         let has_reason = self.dropped_by.get("screened").is_some_and(|number| *number > 0);
         let size = self.sampled.n.unwrap_or(plan.n);
@@ -360,7 +363,7 @@ impl LoggedCounts {
         {
             let first = self.first_members_of_all(size).filter(|first| *first < members);
             let is_planned = plan.screen_first.is_none_or(|planned| first == Some(planned));
-            // So many in the mean may be all of a few groups and the first ones of the others.
+            // The mean over some full groups and some that ended early can be the same whole number.
             let is_known = self.sampled.n.is_some() || size <= members;
             if is_known || first.is_none() || !is_planned {
                 self.sampled.n = self.sampled.n.or(Some(members));
@@ -378,14 +381,14 @@ impl LoggedCounts {
         }
     }
 
-    /// Groups, trajectories in them, dropped and kept groups of the steps in which every group was judged.
+    /// Generated groups, trajectories, dropped and kept groups of each step in which every group was judged.
     fn whole_steps(&self) -> impl Iterator<Item = [u64; 4]> {
         self.members.iter().copied().filter(|[generated, _, dropped, kept]| {
             *generated > 0 && dropped.saturating_add(*kept) == *generated
         })
     }
 
-    /// The number of members that the groups of every step have.
+    /// The number of members per group, if it is the same whole number in every step.
     fn members_of_all(&self) -> Option<usize> {
         let mut of_steps = self.whole_steps().map(|[groups, trajectories, ..]| {
             trajectories.is_multiple_of(groups).then_some(trajectories / groups)
@@ -395,8 +398,8 @@ impl LoggedCounts {
         usize::try_from(members).ok().filter(|_| is_of_all)
     }
 
-    /// The number of members that the dropped groups of every step have, 2 or more, where kept ones have so
-    /// many.
+    /// The number of members of dropped groups, if it is the same whole number of 2 or more in every step.
+    /// Kept groups have `size` members.
     fn first_members_of_all(&self, size: usize) -> Option<usize> {
         let mut of_steps = self.whole_steps().filter(|[_, _, dropped, _]| *dropped > 0).map(
             |[_, trajectories, dropped, kept]| {
@@ -409,7 +412,7 @@ impl LoggedCounts {
         usize::try_from(first).ok().filter(|_| is_of_all)
     }
 
-    /// Mean members of dropped groups, where kept ones have all of theirs.
+    /// Mean members of dropped groups. Kept groups have `size` members.
     fn mean_of_dropped(&self, size: usize) -> Option<f64> {
         let (mut members, mut groups) = (0.0, 0.0);
         for [_, trajectories, dropped, kept] in self.whole_steps() {
@@ -420,7 +423,7 @@ impl LoggedCounts {
     }
 }
 
-/// What advice goes by.
+/// What advice is based on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Evidence {
     /// Groups with their members.
@@ -429,12 +432,12 @@ pub enum Evidence {
     Counts(LoggedCounts),
 }
 
-/// Numbers prompts and groups as they come.
+/// Numbers prompts and groups in order of appearance.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(HashMap<String, usize>);
 
 impl Numbers {
-    /// The number of a name, and whether it is a new one.
+    /// The number of a name, and whether the name is new.
     pub(super) fn of(&mut self, name: String) -> (usize, bool) {
         let next = self.0.len();
         let number = *self.0.entry(name).or_insert(next);
@@ -455,14 +458,14 @@ mod tests {
             Groups { scores: vec!["x".to_owned()], groups: vec![group], ..Groups::default() }
         };
         assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { low: 0.0, top: 1.0 });
-        // verl's math verifier, and a wrong answer that is worth something.
+        // The scores of verl's math verifier, and a wrong answer that scores above 0.
         assert_eq!([of(&[-1.0, 1.0]).top(), of(&[0.1, 1.1]).top()], [Some(1.0), Some(1.1)]);
         assert_eq!(
             [of(&[0.0]).top(), of(&[0.0, 0.5, 1.0]).top(), of(&[f64::NAN]).top()],
             [Some(1.0), None, None]
         );
         assert_eq!(of(&[0.0, 0.5, 1.0, 2.0]).scale(0), Scale::Many);
-        // Zero has no sign, and neither a penalty left out nor a right format is a right answer.
+        // Zero has no sign. Neither the absence of a penalty nor a right format is a right answer.
         assert_eq!(of(&[0.0, -0.0]).scale(0), Scale::Constant(0.0));
         for (low, top) in [(-0.5, 0.0), (0.0, 0.1)] {
             let doubtful = of(&[top, low]);
@@ -475,14 +478,14 @@ mod tests {
         assert_eq!((sizes.size(), sizes.num_trajectories(), sizes.num_prompts()), (8, 20, 3));
     }
 
-    /// Whatever the order of its rows, a group is gone by as it was begun.
+    /// The first members are those with the lowest places, whatever the order of rows.
     #[test]
     fn first_members_are_those_that_every_group_has() {
         let mut groups = Groups::of_counts(&[(0, 2), (0, 2), (2, 4)]);
         for group in &mut groups.groups {
             group.is_screened = group.members.len() == 2;
             let last = group.members.len() as u64 - 1;
-            // The right ones are the last two places, and come first.
+            // The correct members have the last two places, and their rows come first.
             for (row, member) in (0..).zip(&mut group.members) {
                 member.place = Some(last - row);
             }
@@ -491,20 +494,20 @@ mod tests {
         let groups = Groups { first_members: Some(2), ..groups };
         let first = groups.unbiased();
         assert_eq!((first.num_trajectories(), first.scale(0)), (6, Scale::Constant(0.0)));
-        // Whole groups have four, although most have two.
+        // Whole groups have four members, although most groups have two.
         assert_eq!((groups.size(), first.size()), (4, 2));
-        // One that lost two of its rows, as many as it was begun with, is none to go by.
+        // A group that lost two rows, and so has as many as the first members, does not count.
         let mut torn = groups.clone();
         torn.groups.extend(Groups::of_counts(&[(1, 2)]).groups);
         assert_eq!(torn.size(), 4);
-        // And neither is one of three, where five more went on.
+        // Neither do five screened groups of three.
         torn.groups.extend(Groups::of_counts(&[(1, 3), (1, 4), (1, 4)]).groups);
         let of_three = Group { is_screened: true, ..torn.groups[4].clone() };
         torn.groups.extend(vec![of_three; 5]);
         assert_eq!(torn.size(), 4);
     }
 
-    /// Where four groups went on to eight members and 16 ended with three, a group has four in the mean.
+    /// Four groups with eight members and 16 that ended with three have four members in the mean.
     #[test]
     fn a_mean_of_one_step_is_no_size_where_the_plan_says_otherwise() {
         let counts = |steps: &[[u64; 4]]| LoggedCounts { members: steps.to_vec(), ..LoggedCounts::default() };
@@ -519,7 +522,7 @@ mod tests {
         assert_eq!(found(&[step], &Plan::default()), (Some(4), false, None));
         assert_eq!(found(&[step], &eight), (None, true, Some(3)));
         assert_eq!(found(&[step], &three), (None, true, Some(3)));
-        // Not with two first members, and not with a step in which that many groups of four were kept.
+        // Not with two first members, nor with a step that contradicts three first members.
         assert_eq!(found(&[step], &Plan { screen_first: Some(2), ..eight.clone() }), (Some(4), false, None));
         assert_eq!(found(&[step, [20, 80, 15, 5]], &eight), (Some(4), false, None));
         assert_eq!(found(&[step, [25, 100, 20, 5]], &eight), (None, true, Some(3)));

@@ -1,36 +1,36 @@
-//! The keep rate of steps of whose last batch nothing is told but that it filled the step, as verl prints
-//! them.
-//! Of a step that took M batches of G prompts the first M - 1 kept S groups together, S < T, and the last one
-//! the T - S that were missing, or more. Counting the first ones alone is biased, for a batch that keeps few
-//! is followed by another. The likelihood of keep rate k is that of S among (M - 1) G, times P(Bin(G, k) >=
-//! T - S), and log-concave in k.
+//! The keep rate from steps whose log shows only that their last batch filled them, as verl prints it.
+//!
+//! A step took M batches of G prompts. The first M - 1 kept S groups together, S < T, and the last one kept
+//! the missing T - S or more. Counting only the first batches is biased, because a batch that keeps few
+//! groups is followed by another one. The likelihood of keep rate k is that of S among (M - 1) G, times
+//! P(Bin(G, k) >= T - S). It is log-concave in k.
 
 use super::keep_rate::Estimate;
 use crate::cost::rounds::ln_at_least;
 
-/// Twice the logarithm of a likelihood ratio that is exceeded in a tenth of cases: a chi-square's of one
-/// freedom.
+/// Twice the log likelihood ratio that is exceeded in a tenth of cases: the quantile of a chi-square with one
+/// degree of freedom.
 const RATIO: f64 = 2.705_543_454;
-/// Cuts of an interval in which a rate is looked for.
+/// Steps of the search in an interval.
 const CUTS: usize = 45;
-/// The golden section: what is left of an interval after a cut.
+/// The golden section: the share of an interval that remains after a step.
 const LEFT: f64 = 0.618_033_988_749_895;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FilledStep {
     pub(super) step: u64,
-    /// Batches generated, M.
+    /// Generated batches, M.
     pub(super) batches: usize,
-    /// Groups that all of them but the last kept, S.
+    /// Groups kept by all batches but the last, S.
     pub(super) kept: usize,
-    /// Groups wanted, T.
+    /// Target number of groups, T.
     pub(super) target: usize,
-    /// Prompts of a batch, G.
+    /// Prompts per batch, G.
     pub(super) generated: usize,
 }
 
 impl FilledStep {
-    /// Whether its batches can have come to this.
+    /// Whether such a step can occur.
     pub(super) fn is_possible(self) -> bool {
         self.kept <= (self.batches - 1).saturating_mul(self.generated)
             && self.target <= self.kept.saturating_add(self.generated)
@@ -47,7 +47,7 @@ impl FilledStep {
         power(self.kept, keep) + power(failed, 1.0 - keep) + filled
     }
 
-    /// Groups that the step is expected to have kept at a keep rate.
+    /// Expected number of groups that the step kept, at a keep rate.
     pub(super) fn expected(self, keep: f64) -> f64 {
         let missing = self.target - self.kept;
         // E[X; X >= r] = G k P(Bin(G - 1, k) >= r - 1).
@@ -58,9 +58,8 @@ impl FilledStep {
     }
 }
 
-/// The keep rate at which these steps are likeliest, with the interval of likelihoods that holds it nine
-/// times in ten. Each step is [possible](FilledStep::is_possible), and wants more groups than its first
-/// batches kept.
+/// The keep rate of maximum likelihood, with the 90 % interval of the likelihood ratio. Each step must be
+/// [possible](FilledStep::is_possible), and its target must exceed what its first batches kept.
 pub(super) fn keep_rate(steps: &[FilledStep]) -> Estimate {
     let of = |keep: f64| steps.iter().map(|step| step.log_likelihood(keep)).sum::<f64>();
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
@@ -79,7 +78,7 @@ pub(super) fn keep_rate(steps: &[FilledStep]) -> Estimate {
     }
     let value = f64::midpoint(low, high);
     let least = of(value) - RATIO / 2.0;
-    // Where the likelihood falls below that, from the value to an end.
+    // The point between the value and an end at which the likelihood falls below the ratio.
     let bound = |end: f64| {
         if of(end) >= least {
             return end;
@@ -100,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Steps as they come at a keep rate.
+    /// Simulated steps at a keep rate.
     fn sampled(number: u64, [target, generated]: [usize; 2], keep: f64, seed: u64) -> Vec<FilledStep> {
         let key = Key::new(seed, Purpose::Init);
         (0..number)
@@ -130,32 +129,32 @@ mod tests {
                 mean += found.value / 200.0;
                 let judged: usize = steps.iter().map(|step| (step.batches - 1) * sizes[1]).sum();
                 naive += steps.iter().map(|step| step.kept).sum::<usize>() as f64 / judged as f64 / 200.0;
-                // What steps are expected to have kept is of the same rate.
+                // The expected kept groups give the same rate.
                 let all: usize = steps.iter().map(|step| step.judged()).sum();
                 let kept: f64 = steps.iter().map(|step| step.expected(found.value)).sum();
                 assert!((kept / all as f64 - found.value).abs() < 1e-6, "{sizes:?} {keep}");
             }
             assert!((mean - keep).abs() < 0.01 * keep, "{sizes:?} {keep}: {mean}");
             assert!(naive < keep, "{sizes:?} {keep}: {naive}");
-            // Nine in ten, give or take three deviations of 200 draws.
+            // 180 of 200, within three standard deviations.
             assert!((167..=193).contains(&inside), "{sizes:?} {keep}: {inside} of 200");
         }
     }
 
     #[test]
     fn ends_of_the_scale_are_finite() {
-        // All of every batch, and steps that one batch filled: nothing speaks against a keep rate of 1.
+        // Every batch kept everything, or one batch filled the step: a keep rate of 1 fits.
         let full = FilledStep { step: 1, batches: 2, kept: 8, target: 16, generated: 8 };
         let one = FilledStep { step: 1, batches: 1, kept: 0, target: 4, generated: 8 };
         for step in [full, one] {
             let found = keep_rate(&[step]);
             assert!(found.value > 0.999 && found.high == Some(1.0) && found.low < Some(0.95), "{found:?}");
         }
-        // One of a hundred batches that kept nothing before.
+        // After a hundred batches without a kept group, one batch kept some.
         let rare = keep_rate(&[FilledStep { step: 1, batches: 101, kept: 0, target: 1, generated: 10 }]);
         assert!(rare.value > 0.0 && rare.value < 0.002, "{rare:?}");
         assert!(full.is_possible() && !FilledStep { generated: 7, ..full }.is_possible());
-        // Probabilities that no number holds.
+        // Probabilities that underflow.
         for (target, generated, keep) in [(8000, 4096, 0.98), (15_600, 4096, 0.95), (300_000, 1 << 18, 0.4)] {
             let found = keep_rate(&sampled(5, [target, generated], keep, 3));
             assert!((found.value - keep).abs() < 0.01, "{keep}: {found:?}");

@@ -1,4 +1,4 @@
-//! What in the sampled groups a person should look at: the verifier, the diversity of completions,
+//! Findings in the sampled groups that a person should check: the verifier, the diversity of completions,
 //! truncation, and what limits the figures themselves.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,24 +11,24 @@ use super::evidence::{Group, Groups, LoggedCounts, Scale};
 use super::keep_rate::Estimate;
 use super::plan::Plan;
 
-/// How much a finding matters.
+/// Importance of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Weight {
-    /// To be looked at before a run is begun.
+    /// Check this before starting a run.
     Warning,
-    /// To know when reading the figures.
+    /// Keep this in mind when reading the figures.
     Note,
 }
 
-/// Something to look at.
+/// Something to check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// What it is about: `verifier`, `diversity`, `truncation`, `metric`, `sample`.
+    /// Its topic: `verifier`, `diversity`, `truncation`, `metric`, `sample`.
     pub topic: &'static str,
-    /// How much it matters.
+    /// Its importance.
     pub weight: Weight,
-    /// What was seen.
+    /// What was found.
     pub text: String,
     /// What to do.
     pub fix: Option<String>,
@@ -40,14 +40,14 @@ pub(super) struct Changes {
     pub(super) max_response_length: Option<usize>,
 }
 
-/// Share of groups that are alike in text from which on the temperature is to blame.
+/// Share of groups with identical texts from which the temperature is to blame.
 const ALIKE: f64 = 0.5;
-/// Share of completions that are cut from which on it matters, and from which on the limit is too low.
+/// Shares of truncated completions from which truncation matters, and from which the limit is too low.
 const CUT: f64 = 0.02;
 const OFTEN_CUT: f64 = 0.1;
-/// Groups of a size whose pass rate can be compared with that of another.
+/// Groups of a size that are needed to compare its pass rate with another's.
 const OF_A_SIZE: usize = 20;
-/// Prompts from which on an interval can be relied on.
+/// Prompts from which an interval is reliable.
 const MANY_PROMPTS: usize = 30;
 
 fn warning(topic: &'static str, text: String, fix: impl Into<String>) -> Finding {
@@ -74,8 +74,8 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
     (found, changes)
 }
 
-/// Prompts were chosen, and rates are those of the data all the same; `keep` is the keep rate of those that
-/// were chosen, where costs go by that.
+/// Prompts were chosen, and rates are corrected to those of the data. `keep` is the keep rate of the chosen
+/// prompts, if costs are computed from it.
 pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
     let goes_by = keep.map_or_else(String::new, |keep| {
         format!("; of the chosen ones {} are kept, and what a batch costs goes by that", percent(keep.value))
@@ -86,7 +86,7 @@ pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
     note("sample", text, None)
 }
 
-/// What matters to the pass rates of prompts.
+/// Findings that matter for pass rates of prompts.
 pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
     let plan = Plan::default();
     let mut found = of_verifier(groups);
@@ -110,7 +110,7 @@ fn of_verifier(groups: &Groups) -> Vec<Finding> {
         .collect()
 }
 
-/// Everything about the counts of a log.
+/// All findings in a log's counts.
 pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Changes) {
     let mut changes = Changes::default();
     let limit = counts.sampled.max_response_length.or(plan.max_response_length);
@@ -137,7 +137,7 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
             ));
         }
     }
-    // Of what the run's own filter judged otherwise no count is taken.
+    // A filter with another rule gives no usable count.
     if counts.is_by_rewards {
         found.push(note(
             "sample",
@@ -170,7 +170,7 @@ fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
     found
 }
 
-/// One score alone.
+/// Only one score occurs.
 fn constant(groups: &Groups) -> Option<Finding> {
     let Scale::Constant(value) = groups.scale(groups.outcome) else { return None };
     let (name, number) = (groups.outcome_name(), groups.num_trajectories());
@@ -183,7 +183,7 @@ fn constant(groups: &Groups) -> Option<Finding> {
     Some(warning("verifier", text, fix))
 }
 
-/// Two scores, and none that a right answer has.
+/// Two scores occur, and neither is that of a right answer.
 fn doubtful(groups: &Groups) -> Option<Finding> {
     let (low, top) = groups.doubtful()?;
     let name = groups.outcome_name();
@@ -199,7 +199,7 @@ fn doubtful(groups: &Groups) -> Option<Finding> {
     ))
 }
 
-/// The same text of the same prompt, judged in two ways.
+/// The same completion of the same prompt has different scores.
 fn random(groups: &Groups) -> Option<Finding> {
     let mut seen: HashMap<(usize, u64), (f64, bool)> = HashMap::new();
     let mut repeated = 0;
@@ -236,7 +236,7 @@ fn is_all_wrong(groups: &Groups, group: &Group) -> bool {
     known.peek().is_some() && top.is_some_and(|top| known.all(|value| *value < top))
 }
 
-/// Groups that failed whole although a member ends with the answer.
+/// All members of a group are wrong although one ends with the answer.
 fn right_looking(groups: &Groups) -> Option<Finding> {
     let failed: Vec<&Group> = groups.groups.iter().filter(|group| is_all_wrong(groups, group)).collect();
     let shows = |group: &&&Group| group.members.iter().any(|member| member.shows_gold == Some(true));
@@ -278,7 +278,7 @@ fn unscored(groups: &Groups) -> Option<Finding> {
     })
 }
 
-/// Groups whose members wrote the same.
+/// All members of a group wrote the same.
 fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
     let (mut with_texts, mut identical, mut distinct, mut wrong, mut wrong_alike) = (0, 0, 0.0, 0, 0);
     for group in groups.groups.iter().filter(|group| group.members.len() > 1) {
@@ -311,7 +311,7 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
     if share(identical, with_texts) < ALIKE {
         return Some(note("diversity", text, None));
     }
-    // The temperature that they were sampled at, which what is planned may be above already.
+    // The temperature of the sampled groups. The plan may already have a higher one.
     let was = groups.sampled.temperature.or(plan.temperature);
     if plan.temperature > was {
         return Some(note(
@@ -346,7 +346,7 @@ fn cut(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
             right += usize::from(value.zip(top).is_some_and(|(value, top)| *value >= top));
         }
     }
-    // The limit that cut them, whatever is planned.
+    // The limit that truncated them, whatever the plan.
     let limit =
         usize::try_from(longest).ok().filter(|limit| *limit > 0).or(groups.sampled.max_response_length);
     let of_cut = (cut > 0 && top.is_some()).then(|| right as f64 / f64::from(cut));
@@ -391,12 +391,12 @@ fn cut_share(
     Some(warning("truncation", text, fix))
 }
 
-/// Whether groups that were dropped are not in the file. A run without a filter drops none.
+/// Whether dropped groups are missing from the files. A run without a filter drops none.
 pub(super) fn is_kept_alone(groups: &Groups, plan: &Plan) -> bool {
     groups.has_kept_alone && plan.has_filter != Some(false)
 }
 
-/// Sizes of groups at which prompts are solved more often than at another.
+/// Groups of one size are solved more often than those of another.
 fn unlike(groups: &Groups) -> Option<Finding> {
     let top = groups.top()?;
     let mut rates: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -414,7 +414,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
         rates.into_iter().filter(|(_, rates)| rates.len() >= OF_A_SIZE).map(moments).collect();
     let least = all.iter().min_by(|one, other| one.1.total_cmp(&other.1))?;
     let most = all.iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
-    // Three deviations of the difference.
+    // Three standard deviations of the difference.
     (most.1 - least.1 > 3.0 * (most.2 + least.2).sqrt()).then(|| {
         warning(
             "sample",
@@ -430,7 +430,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
     })
 }
 
-/// Rows that are left out, and prompts that came again.
+/// Rows that were left out, and repeated prompts.
 fn unread(groups: &Groups) -> Option<Finding> {
     let rows = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "row");
     let mut parts = Vec::new();
@@ -453,7 +453,7 @@ fn unread(groups: &Groups) -> Option<Finding> {
     (!parts.is_empty()).then(|| note("sample", parts.join("; "), None))
 }
 
-/// What limits the figures: `unbiased` are the groups as they are counted.
+/// What limits the figures. `unbiased` are the groups that the figures count.
 fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     let mut found = Vec::new();
     let prompts = groups.num_prompts();
@@ -558,12 +558,12 @@ mod tests {
 
     #[test]
     fn a_verifier_that_looks_wrong() {
-        // The same text, right and wrong.
+        // The same text, once right and once wrong.
         let random =
             groups(&[&[(1.0, "a", false), (0.0, "a", false)], &[(1.0, "b", false), (0.0, "c", false)]]);
         assert_eq!(told(&random, "verifier").len(), 1);
         assert!(told(&random, "verifier")[0].starts_with("1 completion is judged in two ways"));
-        // All wrong, with the answer at the end.
+        // All are wrong, with the answer at the end.
         let strict = groups(&[
             &[(0.0, "a", true), (0.0, "b", false)],
             &[(0.0, "c", true), (0.0, "d", true)],
@@ -608,15 +608,15 @@ mod tests {
         let told = found.iter().find(|finding| finding.topic == "truncation").unwrap();
         assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
         assert_eq!(changes.max_response_length, Some(128));
-        // Some of those that were cut are right.
+        // Some truncated completions are right.
         assert!(!told.fix.as_deref().unwrap().contains("counted wrong"), "{told:?}");
-        // A limit that is planned is not the one that cut, and a larger one answers it.
+        // A planned limit did not truncate them, and a larger one already answers the finding.
         let planned = |limit| Plan { max_response_length: Some(limit), ..Plan::default() };
         assert!(
             of_groups(&cut, &planned(32)).0.iter().any(|finding| finding.text.contains("cut at 64 tokens"))
         );
         assert!(of_groups(&cut, &planned(256)).0.iter().all(|finding| finding.topic != "truncation"));
-        // The same of temperatures.
+        // The same for temperatures.
         let sampled = Sampled { temperature: Some(0.6), ..Sampled::default() };
         let (found, changes) =
             of_groups(&Groups { sampled, ..same }, &Plan { temperature: Some(1.2), ..Plan::default() });

@@ -1,11 +1,12 @@
-//! Completions that look right although they were judged wrong.
+//! Finds completions that look right although they were judged wrong.
 
-/// What stands before an answer.
+/// Text before an answer.
 const MARKS: [&str; 5] = ["####", "\\boxed{", "A:", "answer is", "answer:"];
 
-/// Whether the answer that a completion gives last is the one that rewards compare with: what follows the
-/// last `####`, `\boxed{`, `A:`, `answer is` or `answer:`, otherwise the last number of the last line, or
-/// that line. Numbers are compared by value; elsewhere case, spaces and punctuation around it do not count.
+/// Whether the last answer in a completion is the one that rewards compare with. The answer is the text after
+/// the last `####`, `\boxed{`, `A:`, `answer is` or `answer:`, otherwise the last number of the last line, or
+/// that whole line. Numbers are compared by value. In other answers case, spaces and surrounding punctuation
+/// do not count.
 ///
 /// ```
 /// use tamis_lab::advise::shows_gold;
@@ -27,16 +28,16 @@ pub fn shows_gold(completion: &str, truth: &str) -> bool {
     }
     let Ok(wanted) = truth.parse::<f64>() else { return false };
     let numbers = numbers(&answer);
-    // Behind a mark a calculation or a second number is no answer that is plain to see.
+    // If a calculation or a second number follows the mark, the answer is not clear.
     let is_plain = said.is_none() || numbers.len() == 1;
     is_plain && numbers.last().is_some_and(|number| (number - wanted).abs() <= 1e-9 * wanted.abs())
 }
 
-/// What follows the last mark, to the end of its line or of its braces.
+/// The text after the last mark, up to the end of its line or its closing brace.
 fn marked(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let of = |mark: &'static str| {
-        // The letter alone is a mark as a capital at the beginning of a word.
+        // A single letter is a mark only as a capital at the start of a word.
         let searched = if mark == "A:" { text } else { lower.as_str() };
         let is_word =
             |at: &usize| mark != "A:" || !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
@@ -56,7 +57,7 @@ fn marked(text: &str) -> Option<&str> {
     Some(rest.trim_start().lines().next().unwrap_or_default())
 }
 
-/// Lower case, without spaces and marks around it, and without commas between digits.
+/// Lower case, without surrounding spaces and punctuation, and without commas between digits.
 fn plain(text: &str) -> String {
     let around = |of: char| of.is_whitespace() || "$*.,;:!\"'`".contains(of);
     let text: Vec<char> = text.trim_matches(around).chars().flat_map(char::to_lowercase).collect();
@@ -65,7 +66,7 @@ fn plain(text: &str) -> String {
     (0..text.len()).filter(|at| stays(*at)).map(|at| text[at]).collect()
 }
 
-/// The numbers of a text, in order; a minus behind a letter or a digit is none.
+/// The numbers of a text, in order. A minus after a letter or a digit is not a sign.
 fn numbers(text: &str) -> Vec<f64> {
     let text: Vec<char> = text.chars().collect();
     let is_number = |at: usize| text.get(at).is_some_and(|of| of.is_ascii_digit() || *of == '.');
@@ -98,7 +99,7 @@ mod tests {
     fn the_last_answer_counts() {
         let long = format!("the answer is 5 {}", "x ".repeat(150));
         assert!(shows_gold(&long, "5") && shows_gold(&format!("{long} 5 \n#### 7"), "7"));
-        // What a calculation passes by is no answer.
+        // An intermediate result is no answer.
         assert!(!shows_gold("She has 18 eggs left\nA: 26", "18"));
         assert!(!shows_gold("16 - 3 = 13\nso 2 * 13 = 26", "13") && shows_gold("so 2 * 13 = 26 eggs.", "26"));
         assert!(!shows_gold("The answer is 3 of 4", "3") && !shows_gold("the answer is 5\n#### 6", "5"));

@@ -1,4 +1,4 @@
-//! Pass rates of groups as they were counted, and of the prompts behind them.
+//! Histogram of the groups' pass rates, and the distribution of the prompts' pass rates behind them.
 
 use serde::Serialize;
 use tamis_config::{BetaRates, PassRates};
@@ -7,7 +7,7 @@ use tamis_core::schedule::yields::PassRateSpread;
 use super::keep_rate::Counts;
 use crate::simulate::Population;
 
-/// Prompts that stand for a distribution.
+/// Prompts that represent a distribution.
 const PROMPTS: usize = 4000;
 /// Bounds of the inner bins.
 const QUARTERS: [(&str, f64); 4] =
@@ -16,7 +16,7 @@ const QUARTERS: [(&str, f64); 4] =
 /// Groups whose share of correct members lies in a range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bin {
-    /// The range, in words.
+    /// The range as text.
     pub range: &'static str,
     /// Groups.
     pub groups: u64,
@@ -62,9 +62,9 @@ pub struct Spread {
     pub a: Option<f64>,
     /// The second one.
     pub b: Option<f64>,
-    /// Share of prompts below 0.1.
+    /// Share of prompts with a pass rate below 0.1.
     pub hard: f64,
-    /// Share of prompts above 0.9.
+    /// Share of prompts with a pass rate above 0.9.
     pub easy: f64,
 }
 

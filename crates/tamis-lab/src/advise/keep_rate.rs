@@ -1,26 +1,27 @@
-//! Keep rates of groups of other sizes than those that were sampled.
+//! Keep rates for other group sizes than the sampled one.
 //!
-//! A group of n members says of every m ≤ n, without a model, with what probability m of its members differ:
-//! one less the share of m-subsets that are all alike, 1 - Σ C(c, m) / C(n, m) over the values and their
-//! counts c. The mean over groups is unbiased for the keep rate at m. Beyond n the pass rates of the prompts
-//! are taken to be Beta, fitted by moments, and the change from n to m by that fit is added to what was
-//! counted at n.
+//! For every m ≤ n, a group of n members gives without a model the probability that m of its members differ:
+//! 1 minus the share of m-subsets that are all alike, 1 - Σ C(c, m) / C(n, m) over the values and their
+//! counts c. The mean over groups is an unbiased estimate of the keep rate at m. Beyond n the pass rates of
+//! prompts are assumed to follow a Beta distribution, fitted by moments. The change from n to m under that
+//! fit is added to the rate counted at n.
 
 use serde::Serialize;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Tally;
 use tamis_core::schedule::yields::PassRateSpread;
 
-/// Resamples of an interval: so many, and of very many prompts fewer, so that so many draws are made in all.
+/// Resamples of an interval. With very many prompts there are fewer, but at least `FEWEST`, so that all
+/// together take about `DRAWS` draws.
 const RESAMPLES: u64 = 400;
 const FEWEST: u64 = 100;
 const DRAWS: u64 = 8_000_000;
-/// Probability outside of an interval, half on each side.
+/// Probability outside an interval, half on each side.
 const OUTSIDE: f64 = 0.1;
-/// Groups of at least m that make the keep rate at m a count.
+/// Groups of at least m members from which the keep rate at m is counted.
 const COUNTED: usize = 20;
 
-/// A number and the interval in which it lies with 90 %, where that can be told.
+/// A number and its 90 % interval, if one is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The number.
@@ -37,7 +38,8 @@ impl Estimate {
         Self { value, low: None, high: None }
     }
 
-    /// Under a function that falls or rises all the way; `None` where it has no value at the number.
+    /// Applies a monotonic function to the number and its interval. Returns `None` if the function has no
+    /// value at the number.
     pub(super) fn map(self, of: impl Fn(f64) -> Option<f64>) -> Option<Self> {
         let ends = [self.low.and_then(&of), self.high.and_then(&of)];
         let (low, high) = match ends {
@@ -48,45 +50,45 @@ impl Estimate {
     }
 }
 
-/// Where a keep rate is from.
+/// Origin of a keep rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeepRateSource {
-    /// The groups themselves, or subsets of them.
+    /// Counted over the groups or their subsets.
     Counted,
-    /// The Beta distribution that fits them.
+    /// From the fitted Beta distribution.
     Fitted,
-    /// The groups at their own size: larger ones are kept at least as often.
+    /// A lower bound: the rate at the groups' own size, because larger groups are kept at least as often.
     AtLeast,
 }
 
-/// The share of groups of n that are kept.
+/// The share of groups with n members that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct KeepRate {
     /// Members of a group.
     pub n: usize,
     /// Share whose members differ.
     pub rate: Estimate,
-    /// Where it is from.
+    /// Its origin.
     pub source: KeepRateSource,
 }
 
-/// Members of a group by value: how many have each. Equal values count together, whatever they are.
+/// Number of members of a group by value. Only equality of values matters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
     /// Number of the prompt.
     pub prompt: usize,
-    /// So many groups it counts for: one over the probability with which its prompt was taken.
+    /// Number of groups that this one counts for: 1 / (probability with which its prompt was chosen).
     pub weight: f64,
-    /// How many members have each value, of two values or more in no order.
+    /// Number of members with each value, in ascending order of values.
     pub by_value: Vec<usize>,
-    /// Members that are correct; `None` where the values do not say.
+    /// Number of correct members; `None` if the values do not decide that.
     pub correct: Option<usize>,
 }
 
 impl Counts {
-    /// Of one group's scored values; `None` of no value. `top` is the value that is correct, where there is
-    /// one.
+    /// Counts the finite values of one group. Returns `None` if there is none. Members with `top` or more are
+    /// correct.
     pub fn of(prompt: usize, values: &[f64], top: Option<f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -103,13 +105,13 @@ impl Counts {
         (!sorted.is_empty()).then_some(Self { prompt, weight: 1.0, by_value, correct })
     }
 
-    /// Members.
+    /// Number of members with a value.
     pub fn n(&self) -> usize {
         self.by_value.iter().sum()
     }
 
-    /// Probability that m of the members, taken at random, are not all alike; 0 for m below 2, `None` beyond
-    /// the group's size.
+    /// Probability that m members, drawn at random without replacement, are not all alike. 0 if m is below 2,
+    /// `None` if m is above the group's size.
     pub fn mixed(&self, m: usize) -> Option<f64> {
         let n = self.n();
         if m > n {
@@ -125,7 +127,7 @@ impl Counts {
     }
 }
 
-/// Weighted sums of one size of groups.
+/// Weighted sums over groups, for one group size.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct MixedSum {
     weight: f64,
@@ -139,7 +141,7 @@ struct MemberSum {
     correct: f64,
 }
 
-/// Weighted sums over groups of two members or more: of c/n, and of c(c - 1)/(n(n - 1)).
+/// Weighted sums of c/n and of c(c - 1)/(n(n - 1)) over groups with at least two members.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct PairSum {
     weight: f64,
@@ -147,16 +149,16 @@ struct PairSum {
     squares: f64,
 }
 
-/// Sums over groups from which everything else follows.
+/// Sums over groups, from which all estimates follow.
 #[derive(Debug, Clone, PartialEq)]
 struct Sums {
-    /// Of each size up to the common one: weights of groups of at least the common one, and the weighted sum
-    /// of their probabilities to be mixed. Of each larger one: weights of groups that have so many, and the
-    /// sum of what they gain over the size before.
+    /// For each size up to the common one: total weight of groups with at least the common size, and weighted
+    /// sum of their probabilities to be mixed. For each larger size: total weight of groups with at least
+    /// that size, and weighted sum of their gains over the size before.
     mixed: Vec<MixedSum>,
-    /// Members of groups with an outcome.
+    /// Members of groups whose outcome is known.
     members: MemberSum,
-    /// Groups of two such members or more.
+    /// Number of such groups with at least two members.
     num_pairs: u64,
     pairs: PairSum,
 }
@@ -208,7 +210,7 @@ impl Sums {
 
     fn fit(&self) -> Option<PassRateSpread> {
         let PairSum { weight, rates, squares } = self.pairs;
-        // Means of weighted groups, as of so many that weigh alike.
+        // Scales weighted means to as many groups of weight 1.
         let each = self.num_pairs as f64 / weight;
         PassRateSpread::fit(&Tally {
             paired_groups: self.num_pairs,
@@ -223,8 +225,9 @@ impl Sums {
         (all > 0.0).then(|| correct / all)
     }
 
-    /// The same groups say it of every size up to the common one; beyond it those that are large enough say
-    /// how much more is kept, so that other prompts among them change no keep rate.
+    /// All sizes up to the common one are counted over the same groups. Beyond it, groups that are large
+    /// enough show the gain over the size before. So a different mix of prompts among large groups does not
+    /// change a keep rate.
     fn counted(&self, sizes: &[usize], common: usize, place: usize) -> Option<f64> {
         let of = |place: usize| {
             self.mixed.get(place).filter(|sum| sum.weight > 0.0).map(|sum| sum.mixed / sum.weight)
@@ -233,8 +236,8 @@ impl Sums {
         (first + 1..=place).try_fold(of(first)?, |sum, place| Some((sum + of(place)?).min(1.0)))
     }
 
-    /// The keep rate at a size: counted where enough groups have as many members, otherwise from the largest
-    /// size that is, on by the fit.
+    /// The keep rate at a size. It is counted if enough groups are large enough. Otherwise it starts from the
+    /// largest counted size and adds the change under the fit.
     fn rate(
         &self,
         sizes: &[usize],
@@ -249,7 +252,7 @@ impl Sums {
         let at = self.counted(sizes, common, anchor)?;
         let Some(fit) = self.fit() else { return Some((at, KeepRateSource::AtLeast)) };
         let more = fit.keep_probability(sizes[place]) - fit.keep_probability(sizes[anchor]);
-        // Keep rates are concave in the size, so that the last increment bounds all that follow.
+        // Keep rates are concave in the size, so the last increment bounds all further ones.
         let most = match anchor.checked_sub(1).and_then(|before| self.counted(sizes, common, before)) {
             Some(before) => {
                 let a_member = (at - before) / (sizes[anchor] - sizes[anchor - 1]) as f64;
@@ -261,28 +264,28 @@ impl Sums {
     }
 }
 
-/// Keep rates at several sizes, and the distribution of pass rates that was fitted.
+/// Keep rates at several sizes, and the fitted distribution of pass rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeepRates {
-    /// Keep rates, by size.
+    /// Keep rates by ascending size.
     pub rates: Vec<KeepRate>,
-    /// Mean over prompts' groups of the share that is correct.
+    /// Mean share of correct members.
     pub pass_rate: Option<Estimate>,
-    /// The fit to pass rates.
+    /// The distribution fitted to pass rates.
     pub spread: Option<PassRateSpread>,
 }
 
 impl KeepRates {
-    /// Of groups, at the sizes that are asked for. Intervals are of resampled prompts, with all of their
-    /// groups.
+    /// Estimates keep rates at the sizes in `wanted`. Intervals come from resampling prompts, each with all
+    /// of its groups.
     pub fn of(groups: &[Counts], wanted: &[usize]) -> Self {
         let mut sizes: Vec<usize> = wanted.iter().copied().filter(|size| *size > 1).collect();
         let enough = COUNTED.min(groups.len());
-        // The largest size that enough groups have, and the one before it, for the bound beyond it.
+        // The largest size of enough groups, and the size before it, which bounds the gain beyond.
         let mut own: Vec<usize> = groups.iter().map(Counts::n).collect();
         own.sort_unstable();
         let largest = own.iter().rev().nth(enough.saturating_sub(1)).copied().unwrap_or(0);
-        // Half of the groups or more have as many.
+        // At least half of the groups have this size or more.
         let common = own.get(own.len().saturating_sub(1) / 2).copied().unwrap_or(0).min(largest);
         sizes.extend([largest, largest.saturating_sub(1), common].into_iter().filter(|size| *size > 1));
         sizes.sort_unstable();
@@ -334,14 +337,14 @@ impl KeepRates {
         Self { rates, pass_rate, spread: all.fit() }
     }
 
-    /// The keep rate at a size that was asked for.
+    /// The keep rate at a size in `wanted`.
     pub fn at(&self, n: usize) -> Option<KeepRate> {
         self.rates.iter().find(|rate| rate.n == n).copied()
     }
 }
 
-/// Where no group differs from the others, resampling shows no spread: then the interval is that of a share
-/// of which none, or all, of so many were seen.
+/// If no group or every group was kept, resampling shows no spread. The interval is then that of a share that
+/// was observed 0 or `count` times in `count` draws.
 fn widen(estimate: Estimate, count: usize) -> Estimate {
     if count < 2 {
         return Estimate { low: None, high: None, ..estimate };
@@ -350,14 +353,14 @@ fn widen(estimate: Estimate, count: usize) -> Estimate {
     match estimate.value {
         value if value <= 1e-12 => Estimate { low: Some(0.0), high: Some(1.0 - seen), value },
         value if value >= 1.0 - 1e-12 => Estimate { low: Some(seen), high: Some(1.0), value },
-        // Every resample came to the same.
+        // All resamples gave the same value.
         _ if estimate.low >= estimate.high => Estimate { low: None, high: None, ..estimate },
         _ => estimate,
     }
 }
 
-/// The keep rate of steps, of which so many groups were judged and so many kept; the interval is of resampled
-/// steps, and at least that of as many groups that are drawn alike.
+/// The keep rate over steps of (judged, kept) groups. The interval comes from resampling steps, and is at
+/// least as wide as that of as many independent groups.
 pub(super) fn of_steps(steps: &[(u64, u64)]) -> Estimate {
     let sums = |steps: &mut dyn Iterator<Item = (u64, u64)>| {
         steps.fold((0.0, 0.0), |sum, step| (sum.0 + step.0 as f64, sum.1 + step.1 as f64))
@@ -374,20 +377,20 @@ pub(super) fn of_steps(steps: &[(u64, u64)]) -> Estimate {
     let mut found: Vec<f64> = (0..RESAMPLES).map(resample).filter(|rate| rate.is_finite()).collect();
     found.sort_by(f64::total_cmp);
     let at = |share: f64| found.get((share * found.len().saturating_sub(1) as f64).round() as usize).copied();
-    // 1.645 deviations on each side leave a tenth outside.
+    // A tenth lies outside 1.645 standard deviations on each side.
     let apart = 1.645 * (value * (1.0 - value) / judged).sqrt();
     let low = at(OUTSIDE / 2.0).map(|low| low.min(value - apart).max(0.0));
     let high = at(1.0 - OUTSIDE / 2.0).map(|high| high.max(value + apart).min(1.0));
     widen(Estimate { value, low, high }, judged as usize)
 }
 
-/// The Beta distribution with a mean at which groups of n are kept so often; the nearest that there is.
+/// The Beta distribution with this mean whose keep rate for groups of n is `keep`, or as near as possible.
 pub fn spread_of(mean: f64, keep: f64, n: usize) -> Option<PassRateSpread> {
     if !(0.0..=1.0).contains(&mean) || n < 2 {
         return None;
     }
     let of = |total: f64| PassRateSpread::Beta { a: mean * total, b: (1.0 - mean) * total };
-    // With the same mean, the more alike the prompts are, the more groups differ.
+    // At a fixed mean, groups differ more often the more alike prompts are.
     let (mut low, mut high) = (1e-4_f64.ln(), 1e4_f64.ln());
     if keep >= of(high.exp()).keep_probability(n) {
         return Some(PassRateSpread::Equal(mean));
@@ -413,7 +416,7 @@ mod tests {
         groups.iter().enumerate().map(of).collect()
     }
 
-    /// Groups of n whose prompts' pass rates are `rate`.
+    /// Groups of n members whose prompts' pass rates are `rate(u)` for uniform `u`.
     fn sampled(number: usize, n: usize, rate: impl Fn(f64) -> f64) -> Vec<Counts> {
         let key = Key::new(11, Purpose::Task);
         let of = |group: u64| {
@@ -425,12 +428,12 @@ mod tests {
 
     #[test]
     fn subsets_by_hand() {
-        // Of 1, 1, 0, 0: two of six pairs are alike, and no three are.
+        // 1, 1, 0, 0: two of six pairs are alike, and no three.
         let group = counts(&[(2, 4)]).remove(0);
         assert_eq!(group.mixed(1), Some(0.0));
         assert!((group.mixed(2).unwrap() - 4.0 / 6.0).abs() < 1e-15);
         assert_eq!((group.mixed(3), group.mixed(4), group.mixed(5)), (Some(1.0), Some(1.0), None));
-        // Whatever the values are.
+        // Any values count.
         let three = Counts::of(0, &[0.5, -1.0, 0.5, 2.5, f64::NAN], None).unwrap();
         assert_eq!((three.by_value.clone(), three.correct), (vec![1, 2, 1], None));
         assert!((three.mixed(2).unwrap() - 5.0 / 6.0).abs() < 1e-15);
@@ -438,7 +441,7 @@ mod tests {
         assert_eq!(Counts::of(0, &[0.25; 5], None).unwrap().mixed(5), Some(0.0));
     }
 
-    /// Uniform pass rates keep 1 - 2/(m + 1): counted below 8, fitted above, and both within their intervals.
+    /// Uniform pass rates keep 1 - 2/(m + 1): counted up to 8, fitted above, and both within their intervals.
     #[test]
     fn uniform_pass_rates_have_the_keep_rates_of_the_closed_form() {
         let groups = sampled(4000, 8, |u| u);
@@ -454,8 +457,8 @@ mod tests {
         assert!(pass_rate.low < Some(0.5) && pass_rate.high > Some(0.5) && pass_rate.high < Some(0.52));
     }
 
-    /// A half of prompts that are never solved, and a half at 1/2: no Beta, and the naive formula of the mean
-    /// is far off.
+    /// Half of the prompts are never solved and half have pass rate 1/2. That is no Beta distribution, and
+    /// the naive formula with the mean is far off.
     #[test]
     fn below_n_no_distribution_is_assumed() {
         let groups = sampled(4000, 8, |u| if u < 0.5 { 0.0 } else { 0.5 });
@@ -465,7 +468,7 @@ mod tests {
             let rate = found.at(n).unwrap().rate.value;
             assert!((rate - expected).abs() < 0.03, "{n}: {rate} instead of {expected}");
         }
-        // What was counted bounds the fit: between 7 and 8 members nearly nothing is gained.
+        // The counted rates bound the fit: from 7 to 8 members almost nothing is gained.
         assert!((found.at(16).unwrap().rate.value - keep_probability(0.25, 16)).abs() > 0.4);
     }
 
@@ -476,15 +479,15 @@ mod tests {
         assert_eq!(one.at(4).unwrap().rate, Estimate::exact(1.0));
         let alike = KeepRates::of(&counts(&[(0, 4); 30]), &[2, 4, 8]);
         for rate in &alike.rates {
-            // 30 prompts none of which was kept: at most 1 - 0.05^(1/30).
+            // None of 30 prompts was kept: at most 1 - 0.05^(1/30).
             assert_eq!((rate.rate.value, rate.rate.low), (0.0, Some(0.0)));
             assert!((rate.rate.high.unwrap() - 0.0950).abs() < 1e-3, "{rate:?}");
         }
-        // Groups of one say nothing of any size.
+        // Groups of one show nothing about any size.
         let single = KeepRates::of(&counts(&[(1, 1), (0, 1), (1, 1)]), &[2, 4]);
         assert_eq!((single.rates.len(), single.spread), (0, None));
         assert!((single.pass_rate.unwrap().value - 2.0 / 3.0).abs() < 1e-15);
-        // Not binary: beyond their size a bound is all there is.
+        // Not binary: beyond their size there is only a bound.
         let shaped: Vec<Counts> =
             (0..30).filter_map(|i| Counts::of(i, &[0.1 * i as f64, 3.0], None)).collect();
         let found = KeepRates::of(&shaped, &[2, 4]);
@@ -506,7 +509,7 @@ mod tests {
             (found.at(8).unwrap().source, found.at(16).unwrap().source),
             (KeepRateSource::Counted, KeepRateSource::Fitted)
         );
-        // A few large groups of hard prompts lower no keep rate.
+        // A few large groups of hard prompts do not lower a keep rate.
         let mut few = sampled(200, 4, |u| 0.3 + 0.4 * u);
         few.extend((0..25).map(|group| Counts {
             prompt: 200 + group,
@@ -517,8 +520,8 @@ mod tests {
         assert!(rates[1] > 0.7 && rates.is_sorted(), "{rates:?}");
     }
 
-    /// Prompts of which every other one is at 1/2 and is always taken, and the others at 1/16, of which one
-    /// in eight is.
+    /// Half of the prompts have pass rate 1/2 and are always chosen. The others have pass rate 1/16, and one
+    /// in eight is chosen.
     #[test]
     fn groups_that_were_chosen_say_what_the_data_are_by_their_weights() {
         let all = sampled(8000, 8, |u| if u < 0.5 { 0.5 } else { 1.0 / 16.0 });

@@ -1,4 +1,4 @@
-//! Lines of configuration to paste, in the keys of each system.
+//! Lines of configuration to paste, with the keys of each system.
 
 use std::fmt::Write as _;
 
@@ -16,34 +16,33 @@ use super::plan::Plan;
 pub struct ConfigLines {
     /// `tamis`, `verl`, `easyr1`, `easyr1_dynamic_sampling` or `trl`.
     pub system: &'static str,
-    /// Its name, and what is to know of the lines.
+    /// Its name, and notes on the lines.
     pub title: String,
-    /// The lines: YAML for tamis, arguments of the command for the others.
+    /// The lines: YAML for tamis, command-line arguments for the others.
     pub lines: Vec<String>,
 }
 
-/// Values that every system gets.
+/// Values for all systems.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Values<'a> {
     pub(super) plan: &'a Plan,
     pub(super) n: usize,
-    /// Keep rate at that n.
+    /// Keep rate at the recommended n.
     pub(super) keep: f64,
     pub(super) costs: &'a Costs,
     pub(super) changes: Changes,
     pub(super) outcome: &'a str,
-    /// Its smaller and its larger value, where it has two.
+    /// The outcome's smaller and larger value, if it has two.
     pub(super) values: Option<(f64, f64)>,
     pub(super) filters: bool,
-    /// Members with which groups are begun that end where these are alike.
+    /// Number of first members: a group ends with these if they are alike.
     pub(super) screen_first: Option<usize>,
 }
 
-/// Members from which on one right answer in a group lies outside of EasyR1's window.
+/// From this group size one right answer lies outside EasyR1's window.
 const WINDOW: usize = 100;
 
-/// Names of a number in tamis, verl and EasyR1. A `score` of verl's dumps is the sum of a trajectory's
-/// rewards.
+/// Names of a number in tamis, verl and EasyR1. `score` in verl's dumps is the sum of a trajectory's rewards.
 fn metric(outcome: &str) -> [&str; 3] {
     match outcome {
         "reward" | "seq_reward" => ["seq_reward", "seq_reward", "overall"],
@@ -53,7 +52,7 @@ fn metric(outcome: &str) -> [&str; 3] {
     }
 }
 
-/// A name as Hydra reads it: in quotes where it is more than letters, digits and marks without a meaning.
+/// Quotes a name for Hydra if it has characters with a meaning there.
 fn quoted(name: &str) -> String {
     let is_plain = name.starts_with(char::is_alphabetic)
         && name.chars().all(|of| of.is_alphanumeric() || "_./-".contains(of));
@@ -84,20 +83,20 @@ impl Values<'_> {
         if !self.filters {
             lines.extend(self.plan.is_batch_known.then(|| format!("data: {{train_batch_size: {train}}}")));
             lines.extend([rollout, "filter: null".to_owned()]);
-            // It needs a filter.
+            // Screening needs a filter.
             lines.extend(self.plan.screen_first.map(|_| "schedule: {screen_first: null}".to_owned()));
             return lines;
         }
         let [metric, ..] = metric(self.outcome);
-        // At servers a stream keeps them full; where one engine samples and learns in turns a step that lags
-        // by one buys nothing.
+        // A stream keeps servers busy. If one engine samples and learns in turns, a step of lag gains
+        // nothing.
         let is_stream = self.plan.schedule == Some(ScheduleMode::Streaming);
         let mut mode = match (self.plan.samples_at_servers, self.screen_first) {
-            // Nobody chose one: its lag is a choice, which is not made over another's.
+            // Only if the user chose no mode: its lag is a choice that must not override another one.
             (true, _) if self.plan.schedule.is_none() => {
                 format!("streaming, surplus: carry, max_lag: {}", self.plan.max_lag.unwrap_or(1))
             }
-            // Groups of a round are begun whole.
+            // Rounds start whole groups.
             (_, Some(_)) => "streaming".to_owned(),
             _ if is_stream => "streaming".to_owned(),
             _ if self.plan.overlaps_rounds => "deficit, rounds_in_flight: null".to_owned(),
@@ -186,8 +185,8 @@ impl Values<'_> {
         lines
     }
 
-    /// The window on a group's mean in which its members differ: 0.01 and 0.99 of the way from the smaller
-    /// value to the larger one. `None` where a mean does not tell.
+    /// The window of group means in which members differ: from 0.01 to 0.99 of the way between the smaller
+    /// and the larger value. `None` if the mean does not decide it.
     fn window(&self) -> Option<(String, String)> {
         let (low, top) = self.values.filter(|_| self.n < WINDOW)?;
         let at = |share: f64| {

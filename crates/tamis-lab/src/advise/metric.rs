@@ -1,10 +1,10 @@
-//! Which number a filter should look at.
+//! Which number a filter should judge by.
 
 use serde::Serialize;
 
 use super::evidence::{Groups, Scale};
 
-/// Numbers that are told, at most.
+/// Numbers that are listed at most.
 const MOST: usize = 8;
 
 /// One number of the trajectories, as a filter would see it.
@@ -14,17 +14,17 @@ pub struct MetricAdvice {
     pub name: String,
     /// Share of the groups whose members differ in it.
     pub keep_rate: f64,
-    /// Share of the groups that differ in it although their outcome is one.
+    /// Share of the groups that differ in it but not in their outcome.
     pub kept_for_other_reasons: f64,
-    /// Share of the groups that differ in their outcome, but not in it.
+    /// Share of the groups that differ in their outcome but not in it.
     pub lost: f64,
     /// `binary`, `constant` or `many`: how many values it has.
     pub values: &'static str,
-    /// Whether it is the outcome that everything here goes by.
+    /// Whether it is the outcome, which decides what is correct.
     pub is_outcome: bool,
 }
 
-/// Every number of the trajectories, the outcome first.
+/// All numbers of the trajectories, the outcome first.
 pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
     let is_mixed = |score: usize| -> Vec<Option<bool>> {
         let of = |group| {
@@ -47,7 +47,7 @@ pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
             Scale::None => return None,
         };
         let is_outcome = place == groups.outcome;
-        // The filter's own number has another column, under its name.
+        // The filter's own number also has a column under its name.
         if !is_outcome && groups.scores.get(place).is_some_and(|name| name == "metric_value") {
             return None;
         }

@@ -6,9 +6,9 @@
 //!                          -> cost.rs: rounds, cost by mode, size of a round, limit
 //!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
-//! training data -> data_column.rs: what pass rates in it say at a run's start
+//! training data -> data_column.rs: forecast from its pass rates at a run's start
 //! ```
-//! [`advise`] is a pure function of evidence and plan. The model of cost is [`crate::cost`], which
+//! [`advise`] is a pure function of evidence and plan. The cost model is [`crate::cost`], which
 //! `tamis simulate` uses too.
 
 mod cost;
@@ -50,75 +50,76 @@ use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
 use lines::Values;
 use plan::SCREENED;
 
-/// Members of a group at which keep rates are told.
+/// Group sizes for which keep rates are shown.
 const SIZES: [usize; 5] = [2, 4, 8, 16, 32];
-/// Members that a group may begin with.
+/// Candidates for the number of first members.
 const FIRSTS: [usize; 8] = [2, 3, 4, 6, 8, 12, 16, 24];
 /// Pass rate above which filtering is not advised.
 const SOLVED: f64 = 0.8;
-/// So many times as many trajectories for a kept group may larger groups cost.
+/// Larger groups may cost at most this many times as many trajectories per kept group.
 const DEARER: f64 = 1.2;
-/// What a bound on the keep rate of whole groups leaves open.
+/// What stays open if only a lower bound on the keep rate of whole groups is known.
 const WHOLE_GROUPS: &str = "whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often";
-/// Keep rate from which on nearly nothing is dropped, and below which a kept group is dear.
+/// From `NEARLY_ALL` almost nothing is dropped; below `DEAR` a kept group is expensive.
 const NEARLY_ALL: f64 = 0.95;
 const DEAR: f64 = 0.25;
 
-/// Groups that ended with their first members because these were alike: of others more is known than of them.
+/// Present if groups with alike first members ended with these: the other groups have more members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Screened {
-    /// The first members, where it is known how many they are.
+    /// Number of first members, if known.
     pub first: Option<usize>,
-    /// Groups that ended with them, where it is known how many they are.
+    /// Number of groups that ended with them, if known.
     pub groups: Option<u64>,
 }
 
-/// What the evidence is.
+/// Summary of the evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
-    /// Rollouts, or counts alone.
+    /// Rollouts, or only counts.
     pub kind: EvidenceSource,
-    /// Groups.
+    /// Number of groups.
     pub groups: u64,
-    /// Prompts, where groups have one.
+    /// Number of prompts; `None` for counts.
     pub prompts: Option<usize>,
-    /// Trajectories, where they are known.
+    /// Number of trajectories, if known.
     pub trajectories: Option<usize>,
-    /// Groups by their number of members.
+    /// Number of groups by number of members.
     pub sizes: BTreeMap<usize, u64>,
-    /// Whether groups ended with their first members; then figures are those of the first members of every
+    /// Set if groups ended with their first members. Figures are then those of the first members of every
     /// group.
     pub screened: Option<Screened>,
-    /// The steps that they are of.
+    /// First and last step.
     pub steps: Option<(u64, u64)>,
-    /// The number that says what is correct.
+    /// Name of the number that decides what is correct.
     pub outcome: Option<String>,
-    /// Mean completion tokens, and of those of groups whose members differ.
+    /// Mean completion tokens of all trajectories.
     pub mean_tokens: Option<f64>,
-    /// See [`Self::mean_tokens`].
+    /// Mean completion tokens of trajectories in groups whose members differ.
     pub mean_tokens_kept: Option<f64>,
 }
 
 /// Whether to filter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FilterAdvice {
-    /// Whether; `None` where something is to be looked at first.
+    /// `None` if something has to be checked first.
     pub filter: Option<bool>,
-    /// Why, the weightiest first.
+    /// The reasons, most important first.
     pub reasons: Vec<String>,
 }
 
-/// Whether groups should begin with some of their members (`schedule.screen_first`).
+/// Whether to screen groups by their first members (`schedule.screen_first`).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ScreeningAdvice {
-    /// With as many as are planned.
+    /// Cost with the planned number of first members.
     pub planned: Option<Screening>,
-    /// With as many as cost least.
+    /// Cost with the cheapest number of first members.
     pub best: Option<Screening>,
 }
 
 impl ScreeningAdvice {
-    /// For groups of n, with so many first members planned, of the keep rates that are known.
+    /// Compares, for groups of n, the planned number of first members with the cheapest one of the known keep
+    /// rates.
     fn of(n: usize, planned: Option<usize>, rates: &[KeepRate]) -> Option<Self> {
         let is_known = |rate: &&KeepRate| rate.source != KeepRateSource::AtLeast;
         let keep = |m: usize| Some(rates.iter().filter(is_known).find(|rate| rate.n == m)?.rate.value);
@@ -129,7 +130,7 @@ impl ScreeningAdvice {
         (advice.planned.is_some() || advice.best.is_some()).then_some(advice)
     }
 
-    /// What becomes of the first members that are planned; `None` where none are.
+    /// What is advised for the planned first members; `None` if none are planned.
     fn of_planned(&self) -> Option<PlannedScreening> {
         let planned = self.planned?;
         let saves = |best: &Screening| best.cost <= (1.0 - Screening::LEAST_SAVED) * planned.cost;
@@ -141,71 +142,71 @@ impl ScreeningAdvice {
     }
 }
 
-/// What is advised of first members that are planned.
+/// Advice for planned first members.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum PlannedScreening {
-    /// They cost less than whole groups.
+    /// Keep them: they cost less than whole groups.
     Kept,
-    /// Another number of them costs clearly less.
+    /// Use this number instead: it costs clearly less.
     Other(Screening),
-    /// Whole groups cost less.
+    /// Remove the key: whole groups cost less.
     LeftOut,
 }
 
-/// Everything that is advised.
+/// All advice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// What was read.
+    /// Name of the input.
     pub source: String,
-    /// What it holds.
+    /// Summary of the evidence.
     pub sample: Sample,
-    /// The settings that advice is for.
+    /// The settings that the advice is for.
     pub plan: Plan,
-    /// Share of trajectories that are correct.
+    /// Share of correct trajectories.
     pub pass_rate: Option<Estimate>,
-    /// Groups by the share of their members that are correct.
+    /// Groups by their share of correct members.
     pub histogram: Vec<Bin>,
-    /// The distribution of pass rates over prompts behind them.
+    /// The distribution of pass rates over prompts, estimated from the groups.
     pub spread: Option<Spread>,
-    /// Keep rates by size of group.
+    /// Keep rates by group size.
     pub keep_rates: Vec<KeepRate>,
-    /// Keep rate at the plan's size, by which costs go: where the run goes on choosing prompts, that of the
-    /// chosen ones.
+    /// Keep rate at the plan's group size, from which costs are computed. If the run continues to choose
+    /// prompts, this is the keep rate of chosen prompts.
     pub keep_rate: Option<Estimate>,
-    /// The first members of groups that ended with them, and the keep rate of so many.
+    /// Number of first members of screened groups, and the keep rate of that many.
     #[serde(skip)]
     pub keep_first: Option<(usize, Estimate)>,
-    /// What a batch costs.
+    /// Costs of a batch.
     pub costs: Option<Costs>,
-    /// Size of a group that is recommended, with the reason, where it is not the plan's.
+    /// Recommended group size and the reason, if it differs from the plan's.
     pub group_size: Option<(usize, String)>,
-    /// Whether groups of that size should begin with some of their members; `None` where they should not and
-    /// do not.
+    /// Whether to screen groups of that size by their first members. `None` if they should not be screened
+    /// and are not.
     pub screening: Option<ScreeningAdvice>,
-    /// Numbers that a filter could look at.
+    /// Numbers that a filter could judge by.
     pub metrics: Vec<MetricAdvice>,
     /// Whether to filter.
     pub filter: FilterAdvice,
     /// What to look at.
     pub findings: Vec<Finding>,
-    /// What cannot be said from what was read.
+    /// Questions that the input does not answer.
     pub unknown: Vec<String>,
-    /// Lines of configuration.
+    /// Lines of configuration for each system.
     pub lines: Vec<ConfigLines>,
 }
 
-/// What is found in rollouts or in a log, before it is weighed for a plan.
+/// Results from rollouts or a log, before the plan is applied.
 struct Found {
     sample: Sample,
     keep_rates: Vec<KeepRate>,
-    /// Those by which costs go, of members that groups may begin with too.
+    /// Keep rates for costs, including those for candidate numbers of first members.
     cost_rates: Vec<KeepRate>,
     keep: Option<Estimate>,
     pass_rate: Option<Estimate>,
     spread: Option<PassRateSpread>,
-    /// The smaller and the larger value of the outcome, where it has two.
+    /// The smaller and the larger value of the outcome, if it has two.
     values: Option<(f64, f64)>,
-    /// Whether the groups are those that a filter kept.
+    /// Whether the groups are only those that a filter kept.
     is_kept_alone: bool,
     histogram: Vec<Bin>,
     metrics: Vec<MetricAdvice>,
@@ -214,7 +215,7 @@ struct Found {
     unknown: Vec<String>,
 }
 
-/// The sizes at which keep rates are told.
+/// The group sizes for which keep rates are computed.
 fn sizes_with(others: impl IntoIterator<Item = usize>) -> Vec<usize> {
     let mut sizes: Vec<usize> = SIZES.into_iter().chain(others).filter(|n| *n > 1).collect();
     sizes.sort_unstable();
@@ -222,7 +223,7 @@ fn sizes_with(others: impl IntoIterator<Item = usize>) -> Vec<usize> {
     sizes
 }
 
-/// Advice from evidence, for a plan.
+/// Computes the advice for a plan from evidence.
 pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
     match evidence {
         Evidence::Groups(groups) => of_rollouts(source, groups, plan),
@@ -243,7 +244,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     let is_kept_alone = is_kept_alone(groups, &plan);
     let all_rates = if is_kept_alone { Vec::new() } else { found.rates };
     let told = all_rates.iter().filter(|rate| sizes.contains(&rate.n)).copied().collect();
-    // What a run costs that goes on choosing is what those came to that it chose.
+    // A run that continues to choose prompts costs what its chosen prompts cost so far.
     let goes_on_choosing = groups.are_chosen() && plan.chooses_prompts && !is_kept_alone;
     let cost_rates = if goes_on_choosing {
         let as_chosen: Vec<Counts> = counted.iter().cloned().map(|of| Counts { weight: 1.0, ..of }).collect();
@@ -252,7 +253,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         all_rates
     };
     let at_plan = cost_rates.iter().find(|rate| rate.n == plan.n).copied();
-    // Of whole groups a bound is no rate to count costs by.
+    // A lower bound on the keep rate of whole groups is no basis for costs.
     let is_bound =
         at_plan.is_some_and(|rate| groups.first_members.is_some() && rate.source == KeepRateSource::AtLeast);
     let keep = at_plan.map(|rate| rate.rate).filter(|_| !is_bound);
@@ -325,13 +326,12 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             plan.gen_batch_size = counts.gen_batch_size.unwrap_or(size);
         }
     }
-    // Groups as they were counted, which are not always those that are planned: where they ended with their
-    // first members, so many were judged.
+    // Members that were compared, which may differ from the plan: the first members of screened groups.
     let size = counts.sampled.n.unwrap_or(plan.n);
     let own = if counts.is_screened { counts.first_members.unwrap_or(0) } else { size };
     plan.n = if plan.n > 0 { plan.n } else { size };
     plan.screen_first = plan.screen_first.or(counts.first_members.filter(|_| counts.is_screened));
-    // Its members are then those of groups that went on, more than of others.
+    // In a screened run mixed groups have more members than others, so the mean over trajectories is biased.
     let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
         _ if counts.of_filled.is_some() => counts.of_filled.map(|filled| filled.keep_rate),
@@ -349,7 +349,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             let (rate, source) = match fitted().filter(|_| n != own) {
                 Some(rate) => (rate, KeepRateSource::Fitted),
                 None if n == own => (counted, KeepRateSource::Counted),
-                // Without a pass rate all that is known is that larger groups are kept as often.
+                // Without a pass rate all that is known is that larger groups are kept at least as often.
                 None if n == plan.n && n > own => (counted, KeepRateSource::AtLeast),
                 None => return None,
             };
@@ -359,7 +359,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     if let Some(counted) = counted.filter(|_| counts.is_screened && !known && plan.n > 1) {
         keep_rates.push(KeepRate { n: plan.n, rate: counted, source: KeepRateSource::AtLeast });
     }
-    // Of whole groups a bound is no rate to count costs by.
+    // A lower bound on the keep rate of whole groups is no basis for costs.
     let is_bound = |rate: &&KeepRate| counts.is_screened && rate.source == KeepRateSource::AtLeast;
     let keep = if known || counts.is_screened {
         keep_rates.iter().find(|rate| rate.n == plan.n).filter(|rate| !is_bound(rate)).map(|rate| rate.rate)
@@ -460,7 +460,7 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
     let is_for_screening = filter.filter == Some(true) && plan.other_filter.is_none();
     let screening =
         is_for_screening.then(|| ScreeningAdvice::of(n, plan.screen_first, &cost_rates)).flatten();
-    // Lines are for the groups that are recommended.
+    // The lines are for groups of the recommended size.
     let screen_first = match screening.as_ref().and_then(ScreeningAdvice::of_planned) {
         Some(PlannedScreening::Other(best)) => Some(best.first),
         Some(PlannedScreening::LeftOut) => None,
@@ -471,7 +471,7 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
         let basis = CostBasis { keep_first: screen_first.and_then(keep_at), ..basis(Some(keep)) };
         (keep, Costs::of(basis, &Plan { n, mode, screen_first, ..plan.clone() }))
     });
-    // The round and the limit that are told are those of the lines.
+    // Show the round and the limit that the lines contain.
     let costs = costs.map(|costs| match &there {
         Some((_, there)) => Costs { round: there.round, limit: there.limit, ..costs },
         None => costs,
@@ -604,13 +604,13 @@ fn filter_advice(
 }
 
 enum LargerGroups {
-    /// So many members are advised, and why.
+    /// The recommended size, and why.
     Worth(usize, String),
-    /// They keep more, and cost more: what there is to say of them.
+    /// Larger groups keep more but cost more; the reason to print.
     Dearer(String),
 }
 
-/// Larger groups, where the plan's keep too few and larger ones keep clearly more.
+/// Judges larger groups, if the plan's groups are kept too rarely and larger ones clearly more often.
 fn larger_groups(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<LargerGroups> {
     if plan.n < 2 || keep.value >= DEAR || keep.value <= 0.0 {
         return None;
@@ -618,7 +618,7 @@ fn larger_groups(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<Larg
     let cost = |n: usize, keep: f64| n as f64 / keep;
     let own = cost(plan.n, keep.value);
     let is_dearer = |rate: &KeepRate| cost(rate.n, rate.rate.value) > DEARER * own;
-    // Twice as many members that keep hardly more groups are no help.
+    // Twice as many members that keep hardly more groups do not help.
     let is_better = |rate: &&KeepRate| {
         rate.n > plan.n && rate.source != KeepRateSource::AtLeast && rate.rate.value > 1.2 * keep.value
     };

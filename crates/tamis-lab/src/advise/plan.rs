@@ -1,4 +1,7 @@
 //! The settings of the run that advice is for.
+//!
+//! A value counts as known only if the user set it. The others are defaults, and advice may recommend
+//! something else for them.
 
 use serde::Serialize;
 use tamis_config::{Config, Loaded, SaveRollouts, ScheduleMode, SurplusKind};
@@ -6,9 +9,9 @@ use tamis_core::filter::Scope;
 use tamis_core::schedule::RoundLimit;
 use tamis_core::schedule::selector::Selector;
 
-/// Groups of a batch that nobody chose.
+/// Example batch size, used if the user set none.
 const BATCH: usize = 64;
-/// The mode of groups that end with their first members where these are alike.
+/// Name of the mode in which groups with alike first members end with these.
 pub(super) const SCREENED: &str = "screened";
 
 /// Settings of the run, as far as they are known.
@@ -20,24 +23,24 @@ pub struct Plan {
     pub train_batch_size: usize,
     /// Prompts of a generation round.
     pub gen_batch_size: usize,
-    /// Whether somebody said how large the batch is; otherwise it is an example.
+    /// Whether the user set the batch size. Otherwise it is an example.
     pub is_batch_known: bool,
-    /// Whether somebody said how large a round is.
+    /// Whether the user set the round size.
     #[serde(skip)]
     pub is_round_known: bool,
-    /// The number that the filter looks at, where the run has a filter.
+    /// The metric of the filter, if the run has one.
     pub metric: Option<String>,
-    /// Whether there is a filter; `None` where nobody said.
+    /// Whether there is a filter; `None` if unknown.
     pub has_filter: Option<bool>,
-    /// Name of what the run does in [`Costs::modes`](super::Costs::modes); `None` where nobody said.
+    /// The run's mode as named in [`Costs::modes`](super::Costs::modes); `None` if unknown.
     pub mode: Option<&'static str>,
-    /// The schedule's mode, where somebody chose it.
+    /// The schedule's mode, if the user set it.
     #[serde(skip)]
     pub schedule: Option<ScheduleMode>,
-    /// Greatest age of a carried group, where somebody chose it.
+    /// Greatest age of a carried group, if the user set it.
     #[serde(skip)]
     pub max_lag: Option<usize>,
-    /// Members with which a group is begun that ends where they are alike.
+    /// Number of first members: a group ends with these if they are alike.
     pub screen_first: Option<usize>,
     /// Limit on rounds.
     pub max_num_gen_batches: Option<u64>,
@@ -47,23 +50,23 @@ pub struct Plan {
     pub max_response_length: Option<usize>,
     /// Whether there is a critic.
     pub has_critic: bool,
-    /// What advantages compare with, if not within the group.
+    /// What advantages compare with, if it is not the group.
     pub baseline: Option<&'static str>,
     /// Whether servers sample.
     pub samples_at_servers: bool,
     /// Margin of a round with `schedule.mode: deficit`.
     #[serde(skip)]
     pub margin: f64,
-    /// Multiple of its rounds; `None`: one.
+    /// Its round size is a multiple of this; `None`: 1.
     #[serde(skip)]
     pub granularity: Option<usize>,
-    /// Whether rounds are started before those before them are judged.
+    /// Whether the next rounds start before earlier ones are judged.
     #[serde(skip)]
     pub overlaps_rounds: bool,
-    /// Whether prompts are chosen by what they came to before.
+    /// Whether prompts are chosen by their earlier results.
     #[serde(skip)]
     pub chooses_prompts: bool,
-    /// Name of a filter that judges otherwise than by whether members differ.
+    /// Name of a filter with another rule than whether members differ.
     #[serde(skip)]
     pub other_filter: Option<String>,
     /// Whether only trained trajectories are written.
@@ -115,7 +118,7 @@ fn mode(config: &Config) -> &'static str {
 }
 
 impl Plan {
-    /// Of a run's configuration: `is_given` says of a key whether somebody set it.
+    /// The plan of a configuration. `is_given` returns whether the user set a key.
     pub fn of(config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
         let filter = config.filter.as_ref();
         let batch = config.data.train_batch_size;
@@ -156,17 +159,17 @@ impl Plan {
         }
     }
 
-    /// Whether groups end with their first members where these are alike, as far as is known.
+    /// Whether groups with alike first members end with these, as far as is known.
     pub(super) fn screens(&self) -> bool {
         self.screen_first.is_some() && self.mode.is_none_or(|mode| mode == SCREENED)
     }
 
-    /// Of what somebody wrote: what nobody set is not known.
+    /// The plan of a configuration that the user wrote. Keys that are not set are unknown.
     pub fn of_layers(loaded: &Loaded) -> Self {
         Self::of(&loaded.config, |key| loaded.place(key).is_some())
     }
 
-    /// Of a run, whose values are all in force.
+    /// The plan of a finished configuration, all of whose values are known.
     pub fn of_run(config: &Config) -> Self {
         Self::of(config, |_| true)
     }

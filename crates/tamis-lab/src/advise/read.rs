@@ -1,4 +1,4 @@
-//! Evidence of what a command line names: rollouts, a run, a log.
+//! Reads evidence from a command line's path: rollouts, a run or a log.
 
 use std::path::{Path, PathBuf};
 
@@ -18,26 +18,25 @@ use super::rows::{Outcome, Reader, not_of_steps};
 use crate::Fault;
 use crate::other_runs::OtherRun;
 
-/// Groups that say enough of a policy: of a run, the last steps that have so many are read.
+/// Enough groups to judge a policy. Of a run, the last steps that hold this many are read.
 const ENOUGH: usize = 1024;
-/// More prompts than any batch of verl has: such a number is a damaged one.
+/// Above any real batch size of verl: a larger number is damaged.
 const MOST_PROMPTS: usize = 1 << 20;
 
-/// What was read.
+/// Kind of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceSource {
     /// Files of rollouts.
     Rollouts,
-    /// Counts of a run or a log.
+    /// Counts from a run or a log.
     Log,
 }
 
-/// Reads what there is at a path: the rollouts of a run or a file, or the counts of a run without any, or of
-/// a log. Of a run the last steps are read that say enough, unless a range is given.
+/// Reads a path: the rollouts of a run or a file, or the counts of a run without rollouts or of a log.
+/// Without a range, only the last steps of a run with enough groups are read.
 ///
-/// # Errors
-/// Nothing there, files that cannot be read, and files that say nothing of groups.
+/// # Errors The path does not exist, a file cannot be read, or the files hold nothing about groups.
 pub fn read(
     path: &Path,
     steps: Option<StepRange>,
@@ -47,10 +46,9 @@ pub fn read(
     read_with_notes(path, steps, metric, plan).map(|(evidence, _)| evidence)
 }
 
-/// As [`read`], with what to know of a run of another trainer.
+/// As [`read`], and returns notes about a run of another trainer.
 ///
-/// # Errors
-/// As [`read`].
+/// # Errors As [`read`].
 pub fn read_with_notes(
     path: &Path,
     steps: Option<StepRange>,
@@ -95,10 +93,9 @@ const OUTCOMES_HINT: &str = "an outcome is read from `acc`, `accuracy`, `success
 const RATES_HINT: &str =
     "`simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)";
 
-/// Reads all groups of a run or of a file of rollouts, for `simulate.pass_rate.path`.
+/// Reads all groups of a run or of a rollout file, for `simulate.pass_rate.path`.
 ///
-/// # Errors
-/// Nothing there, files that cannot be read, and files that say nothing of groups.
+/// # Errors The path does not exist, a file cannot be read, or the files hold nothing about groups.
 pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
         return Err(Fault::nothing_there(path, RATES_HINT));
@@ -117,8 +114,8 @@ pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     rollouts(path, &files, None, usize::MAX, Outcome::Best { hint: OUTCOMES_HINT })
 }
 
-/// The files of a run of another trainer as ours: those of the steps that are asked for, or the last that
-/// have enough groups.
+/// The files of another trainer's run in the form of ours: those of the requested steps, or the last ones
+/// with enough groups.
 fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u64>, PathBuf)>, Fault> {
     let mut files = Vec::new();
     let mut num_rows = 0;
@@ -129,7 +126,7 @@ fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u
             num_rows += Columns::open(&file)?.num_rows();
             files.push((Some(step).filter(|_| !other.is_table()), file));
         }
-        // Groups have two members at least, or teach nothing.
+        // A group has at least two members, or teaches nothing.
         if steps.is_none() && num_rows >= 64 * ENOUGH {
             break;
         }
@@ -138,7 +135,8 @@ fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u
     Ok(files)
 }
 
-/// The rollout files of a run, or the tables of any other folder, by step: the last number in their name.
+/// The rollout files of a run, or the tables of any other folder, by step. The step is the last number in the
+/// name.
 fn tables(path: &Path) -> Result<Vec<(Option<u64>, PathBuf)>, FolderError> {
     let own = step_files(path)?;
     if !own.is_empty() || [METRICS, CONFIG].iter().any(|name| path.join(name).is_file()) {
@@ -163,8 +161,8 @@ fn tables(path: &Path) -> Result<Vec<(Option<u64>, PathBuf)>, FolderError> {
     Ok(files)
 }
 
-/// What the configuration of a run, or of the run that a file is of, says of how groups were sampled,
-/// whatever is planned now.
+/// How the groups were sampled, by the configuration of the run that the path is or belongs to. The plan may
+/// differ.
 fn sampled(path: &Path) -> Sampled {
     let folder = path.parent();
     let run = match path.file_name().and_then(|name| name.to_str()) {
@@ -209,7 +207,7 @@ fn rollouts(
     Ok(groups)
 }
 
-/// Whether a file holds rows: Parquet, or objects of which the first is no row of metrics.
+/// Whether a file holds rollouts: Parquet, or JSON objects of which the first is no row of metrics.
 fn is_rollouts(path: &Path) -> Result<bool, Fault> {
     if FileFormat::of(path)? == FileFormat::Parquet {
         return Ok(true);
@@ -218,7 +216,7 @@ fn is_rollouts(path: &Path) -> Result<bool, Fault> {
     let is_metrics = path.file_name().is_some_and(|name| name == METRICS);
     let is_json = is_named || path.extension().is_some_and(|ending| ending == "json");
     let mut records = match Records::open(path) {
-        // Lines of a log may begin with a bracket.
+        // Lines of a log may start with a bracket.
         Err(RecordError::JsonArray { .. }) if !is_json => return Ok(false),
         opened => opened?,
     };
@@ -226,7 +224,7 @@ fn is_rollouts(path: &Path) -> Result<bool, Fault> {
         None | Some(Err(RecordError::Row { .. })) => Ok(is_named && !is_metrics),
         Some(Ok(row)) => {
             let is_step = ["train/num_gen_batches", "training/global_step", "timing_s/step"];
-            // verl's logger to a file has the figures of a step under `data`.
+            // verl's file logger has the figures of a step under `data`.
             let figures = row.values.get("data").and_then(|data| data.as_object()).unwrap_or(&row.values);
             Ok(!is_step.iter().any(|name| figures.contains_key(*name)) && !is_metrics)
         }
@@ -274,11 +272,11 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
     Ok(Evidence::Counts(counts))
 }
 
-/// Why nothing is known of the keep rate from what verl prints.
+/// Why verl's output does not give the keep rate.
 enum VerlGap {
-    /// None of the steps that are asked for is there; the first and the last that is.
+    /// None of the requested steps is there; the first and the last one that is.
     OtherSteps((u64, u64)),
-    /// What the log lacks, in words.
+    /// Description of what the log lacks.
     Lacking(String),
 }
 
@@ -292,8 +290,8 @@ impl VerlGap {
     }
 }
 
-/// The counts of what verl prints: of each step how many batches it took, and what all but the last one kept.
-/// Of a log the last steps are read that say enough, unless a range is given.
+/// Reads counts from verl's output: for each step the number of batches, and the groups kept in all but the
+/// last one. Without a range, only the last steps with enough groups are read.
 fn count_filled(
     summary: &WatchedRun,
     range: Option<StepRange>,
@@ -311,8 +309,7 @@ fn count_filled(
     let count = |count: Option<u64>| {
         count.and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=MOST_PROMPTS).contains(count))
     };
-    // A step that its first batch filled has no line that says what it wanted: that is what the one before it
-    // did.
+    // If one batch filled a step, no line has the step's target. It is then that of the step before.
     let first = of_range.iter().find_map(|point| count(point.target));
     let mut target = first.ok_or_else(|| {
         if of_range.iter().any(|point| point.batches > 1) {
@@ -355,7 +352,7 @@ fn count_filled(
         judged += step.judged();
         judged >= ENOUGH
     });
-    // Steps that one batch filled bound the rate on one side alone.
+    // Steps that one batch filled bound the rate only from below.
     let refilled = filled.iter().rposition(|step| step.batches > 1);
     let from = if range.is_none() { enough.unwrap_or(0).min(refilled.unwrap_or(0)) } else { 0 };
     let num_before =
@@ -379,8 +376,9 @@ fn count_filled(
     Ok(())
 }
 
-/// The counts of a summary. What a filter keeps that judges otherwise, and a run without one, is no count of
-/// groups whose members differ: that is taken from the share of those whose rewards are alike.
+/// The counts of a summary. If the filter has another rule, or there is none, the number of kept groups is
+/// not the number of groups whose members differ. The latter is then computed from the share of groups with
+/// equal rewards.
 fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> LoggedCounts {
     let mut counts = LoggedCounts {
         dropped_by: summary.dropped_by.clone(),
@@ -396,7 +394,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     let (mut judged, mut rates, mut batches) = (0, Vec::new(), 0);
     let points: Vec<_> = summary.history.iter().rev().filter(|point| range.contains(point.step)).collect();
     let shares: Vec<f64> = points.iter().filter_map(|point| point.alike).collect();
-    // Of a log that tells of dropped groups there was a filter, whatever is planned.
+    // A log with dropped groups had a filter, whatever the plan.
     let drops_none = summary.groups.dropped.unwrap_or(0) == 0;
     let is_of_another_rule = plan.other_filter.is_some() || drops_none && plan.has_filter == Some(false);
     let are_told =
@@ -406,7 +404,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     counts.is_of_another_rule = is_of_another_rule && !are_told;
     for point in points {
         rates.extend(point.pass_rate);
-        // verl's default trainer counts what it kept beside a whole batch.
+        // verl's default trainer logs only what it kept beyond a full batch.
         let beyond = point.kept_beyond_batch.filter(|_| plan.is_batch_known);
         let with_batch = || beyond.map(|groups| groups.saturating_add(plan.train_batch_size as u64));
         if let (Some(kept), Some(dropped)) = (point.kept.or_else(with_batch), point.dropped) {
@@ -432,7 +430,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
     counts.steps.reverse();
     counts.pass_rate = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
     if counts.steps.is_empty() && !shares.is_empty() && summary.formats.contains(&LogFormat::Trl) {
-        // TRL says which share of the groups is alike, and not of how many.
+        // TRL logs the share of alike groups but not their number.
         counts.keep_rate = Some(1.0 - shares.iter().sum::<f64>() / shares.len() as f64);
     } else if counts.steps.is_empty() && is_cut {
         counts.keep_rate = summary
@@ -440,7 +438,7 @@ fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> 
             .average_filter_rate
             .map(|rate| 1.0 - rate)
             .filter(|_| !counts.is_by_rewards);
-        // The first step is not done yet, but the log says what became of its groups so far.
+        // The first step is not finished, but the log has counts of its groups so far.
         if let (Some(generated), Some(dropped)) = (summary.groups.generated, summary.groups.dropped)
             && let Some(kept) = generated.checked_sub(dropped).filter(|_| generated > 0)
         {

@@ -1,4 +1,4 @@
-//! Rows of rollout files that any program wrote, as members of groups.
+//! Reads rows of rollout files of any program as members of groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,17 +16,17 @@ use super::evidence::{Group, Groups, Member, Numbers, Scale};
 use super::gold::shows_gold;
 use super::keep_rate::Counts;
 
-/// Columns beside those below, and beside numbers, that are looked at row by row.
+/// Columns that are read row by row besides those below and besides numbers.
 const OTHERS: [&str; 4] = ["verdict", "metric", "turn_texts", "finish_reason"];
 /// Verdict of a group that ended with its first members.
 const SCREENED: &str = "screened";
-/// Texts that name the prompt, where nothing else names the group.
+/// Texts that identify the prompt if nothing else identifies the group.
 const TEXTS: [&str; 4] = ["prompt", "input", "question", "problem"];
 const COMPLETIONS: [&str; 4] = ["completion", "output", "response", "text"];
 const LISTS_OF_COMPLETIONS: [&str; 3] = ["completions", "outputs", "responses"];
 const TRUTHS: [&str; 6] = ["ground_truth", "gts", "reward_model.ground_truth", "answer", "gold", "solution"];
 const LENGTHS: [&str; 4] = ["num_tokens", "response_length", "completion_length", "length"];
-/// Numbers that are no scores, unless one is named as the outcome.
+/// Numbers that are not scores, unless the user names one as the outcome.
 const NO_SCORES: [&str; 25] = [
     "step",
     "global_step",
@@ -54,20 +54,19 @@ const NO_SCORES: [&str; 25] = [
     "metric_value",
     "timestamp",
 ];
-/// Outcomes, best first; what has one of these names says what is correct.
+/// Names of an outcome, best first. A number with one of these names decides what is correct.
 pub(super) const OUTCOMES: [&str; 6] = ["acc", "accuracy", "success", "score", "metric_value", "reward"];
-/// A size that fewer than one in so many groups have which ended with their first members is that of a group
-/// that lost rows.
+/// If fewer than one in this many screened groups have a size, these groups lost rows.
 const FEW: u64 = 100;
-/// Groups that all differ within from which on it looks as if the others had been left out.
+/// If this many groups or more all differ within, the other groups were probably left out.
 const ALL_MIXED: usize = 20;
-/// Words, and characters of them, by which a prompt is told.
+/// Words of a prompt that are shown, and characters of them.
 const FIRST_WORDS: usize = 8;
 const MOST_CHARACTERS: usize = 60;
 /// Rows of a file whose tokens are counted.
 const COUNTED_ROWS: usize = 4096;
 
-/// Reads files, from the first to the last.
+/// Reads files in order.
 #[derive(Debug, Default)]
 pub(super) struct Reader<'a> {
     wanted: Outcome<'a>,
@@ -75,23 +74,23 @@ pub(super) struct Reader<'a> {
     places: Numbers,
     prompts: Numbers,
     scores: HashMap<String, usize>,
-    /// Groups of the rows of the file that their prompt's text names, in the order of its rows.
+    /// The group of each row that only its prompt's text identifies, in the order of rows.
     by_text: Vec<usize>,
-    /// Groups of prompts that came again in a file.
+    /// Groups cut off from prompts that are repeated in a file.
     cut: Vec<Group>,
     has_verdicts: bool,
     has_dropped: bool,
     named_metric: Option<String>,
-    /// The first row that cannot be read, in words.
+    /// Message of the first row that cannot be read.
     first_fault: Option<String>,
 }
 
-/// The number of a row that says what it came to.
+/// Which number is a row's outcome.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome<'a> {
-    /// The one of this name.
+    /// The one with this name.
     Named(&'a str),
-    /// The best that there is; the hint if there is none.
+    /// The best one available. The hint is for the error if there is none.
     Best { hint: &'static str },
 }
 
@@ -116,12 +115,12 @@ impl<'a> Reader<'a> {
         self.groups.groups.len()
     }
 
-    /// A file of a step that was not asked for is left out.
+    /// Notes a file that was left out because its step was not requested.
     pub(super) fn leave_out(&mut self, step: u64) {
         self.groups.leave_out(step);
     }
 
-    /// Why there is no group.
+    /// The error if no group was read.
     pub(super) fn nothing(self, path: &Path) -> Fault {
         let Groups { num_unread, num_without_step, other_steps, .. } = self.groups;
         match (other_steps, num_without_step, num_unread) {
@@ -142,8 +141,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads one file; rows that do not say their step are of the file's. Where steps are asked for, those of
-    /// none are left out.
+    /// Reads one file. Rows without a step belong to the file's step. If steps are requested, rows of no step
+    /// are left out.
     pub(super) fn read(
         &mut self,
         file: &Path,
@@ -181,10 +180,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Cuts groups of prompts that came more than once in the file, as `tamis filter` does.
+    /// Cuts groups of prompts that are repeated in the file, as `tamis filter` does.
     fn cut_repeated(&mut self) {
         let places = std::mem::take(&mut self.by_text);
-        // Of sizes that differ otherwise other findings tell.
+        // Other differences between sizes are reported by other findings.
         let Repeats::Cut { size, num_prompts } = split_prompts(&mut places.clone()) else { return };
         self.groups.num_repeated += num_prompts;
         for place in places.into_iter().collect::<BTreeSet<_>>() {
@@ -196,7 +195,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a row in; `begins` names its place.
+    /// Reads a row. `begins` returns its place.
     fn take(
         &mut self,
         row: &Map<String, Value>,
@@ -208,10 +207,10 @@ impl<'a> Reader<'a> {
         let verdict = row.get("verdict").and_then(Value::as_str);
         let is_screened = verdict == Some(SCREENED);
         if let Some(verdict) = verdict {
-            // Without a filter nothing was dropped.
+            // A run without a filter drops nothing.
             let metric = row.get("metric").and_then(Value::as_str);
             self.has_verdicts |= metric.is_some_and(|metric| !metric.is_empty());
-            // What was given up says nothing of its prompt.
+            // An aborted or failed group shows nothing about its prompt.
             if ["aborted", "failed"].contains(&verdict) {
                 return;
             }
@@ -238,18 +237,19 @@ impl<'a> Reader<'a> {
             return;
         };
         let in_file = format!("{file}/{}/{id}", step.map_or_else(String::new, |step| step.to_string()));
-        // Another step may number its groups anew: only its own text or number tells a prompt again.
+        // Another step may reuse group numbers, so only the prompt's own id or text identifies it across
+        // steps.
         let prompt = prompt.unwrap_or_else(|| in_file.clone());
-        // Rows of whole groups are groups of their own, whatever they are called.
+        // A row that holds a whole group is a group of its own, whatever its name.
         let key = if is_whole { format!("{in_file}/{}", self.num_groups()) } else { in_file };
         let (place, is_new) = self.places.of(key);
         if is_new {
             let (prompt, _) = self.prompts.of(prompt);
-            // The hash of a text finds nothing.
+            // A hash of the text would not help the reader.
             let id = if is_by_text {
                 begins() + &first_words(row).map_or_else(String::new, |words| format!(" \"{words}\""))
             } else {
-                // Each step numbers its groups anew.
+                // Steps may reuse group numbers.
                 step.map_or_else(String::new, |step| format!("step {step} ")) + &format!("group {id}")
             };
             self.groups.groups.push(Group { id, prompt, ..Group::default() });
@@ -265,7 +265,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The member of a row, or those of a row that holds a whole group.
+    /// The member of a row, or all members if the row holds a whole group.
     fn members(&mut self, row: &Map<String, Value>, tokens: Option<u64>) -> Vec<Member> {
         let mut scores: Vec<(usize, &Value)> = Vec::new();
         let mut num_members = 1;
@@ -327,7 +327,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// What was read, with the outcome that was asked for, or the best that there is.
+    /// The groups, with the requested outcome or the best one available.
     pub(super) fn end(mut self) -> Result<Groups, Fault> {
         self.groups.groups.append(&mut self.cut);
         let has_any = |groups: &Groups, place: usize| {
@@ -340,7 +340,7 @@ impl<'a> Reader<'a> {
         };
         let named = self.named_metric.clone();
         let outcome = match self.wanted {
-            // The number that the run's filter looked at has no column of its own.
+            // The metric that the run's filter used has no column of its own.
             Outcome::Named(name) => place_of(name)
                 .or_else(|| place_of("metric_value").filter(|_| named.as_deref() == Some(name)))
                 .ok_or_else(|| {
@@ -356,7 +356,7 @@ impl<'a> Reader<'a> {
         self.groups.first_members = first_members(&self.groups.groups);
         let differs = |counts: &Counts| counts.by_value.len() > 1;
         let counts = self.groups.counts(outcome, None);
-        // Where nothing was filtered, some of so many groups would be alike: those of two values, that is.
+        // Without a filter, some of this many groups with two values would be alike.
         let has_two_values = matches!(self.groups.scale(outcome), Scale::Binary { .. });
         self.groups.has_kept_alone = !self.has_dropped
             && (self.has_verdicts || has_two_values && counts.len() >= ALL_MIXED)
@@ -365,7 +365,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// None of the steps that were asked for is there.
+/// The error if none of the requested steps is in the files.
 pub(super) fn not_of_steps(path: &Path, (first, last): (u64, u64)) -> Fault {
     let path = path.display();
     let message = format!("{path}: no group is in it, of the steps that --steps asks for");
@@ -384,7 +384,7 @@ fn named_scores(there: &[String]) -> String {
     format!("; there are {}", names.join(", "))
 }
 
-/// Whether a column says something here; token ids, say, take long to decode.
+/// Whether a column is needed. Columns such as token ids take long to decode.
 fn is_wanted(column: Column<'_>) -> bool {
     let is_list = |outcomes: &[&str]| {
         outcomes.contains(&column.name)
@@ -400,8 +400,7 @@ fn is_wanted(column: Column<'_>) -> bool {
         || truths.chain(["prompt_id"]).any(|name| name == column.name)
 }
 
-/// Members with which groups were begun, of groups of which some ended with these: the smallest size that
-/// they have, where the run changed it.
+/// The number of first members of screened groups. If the run changed it, the smallest one.
 fn first_members(groups: &[Group]) -> Option<usize> {
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.is_screened) {
@@ -425,7 +424,7 @@ fn key_of(row: &Map<String, Value>, columns: &[&str]) -> Option<String> {
     })
 }
 
-/// A name for the text of the prompt, or for its messages.
+/// Identifies a prompt by its text or messages.
 fn text_key(row: &Map<String, Value>) -> Option<String> {
     TEXTS.iter().find_map(|column| match row.get(*column)? {
         Value::String(text) if !text.is_empty() => Some(format!("{:016x}", hash(text))),
@@ -436,8 +435,8 @@ fn text_key(row: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// The first words of what the user asks: of the last message of messages, or of a text, which may be
-/// rendered from such (verl's dumps have the names of their roles on lines of their own).
+/// The first words of the user's question: of the last message, or of a text. The text may be rendered from
+/// messages (verl's dumps have the roles' names on lines of their own).
 fn first_words(row: &Map<String, Value>) -> Option<String> {
     let text = TEXTS.iter().find_map(|column| match row.get(*column)? {
         Value::String(text) if !text.is_empty() => Some(text.as_str()),
@@ -461,7 +460,7 @@ fn truth_of(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a list holds the outcomes of the members of a group.
+/// Whether a list holds the outcomes of a group's members.
 fn is_outcome_list(name: &str, list: &[Value]) -> bool {
     let name = name.strip_suffix('s').unwrap_or(name);
     OUTCOMES.contains(&name)
@@ -482,7 +481,7 @@ fn number_of(value: &Value, member: usize) -> f64 {
     }
 }
 
-/// Completion tokens by row, of rows spread evenly over a Parquet file that holds their ids; empty of other
+/// Completion tokens by row, for rows spread evenly over a Parquet file that holds token ids. Empty for other
 /// files.
 fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, Fault> {
     if FileFormat::of(file)? != FileFormat::Parquet {

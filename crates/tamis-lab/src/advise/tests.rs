@@ -1,4 +1,4 @@
-//! Whole advice: degenerate evidence, lines that are accepted, costs that a simulation has.
+//! Whole advice: degenerate evidence, valid lines, and costs that agree with a simulation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn advice(groups: &Groups, plan: &Plan) -> Advice {
     advise("x.jsonl", &Evidence::Groups(groups.clone()), plan)
 }
 
-/// 400 prompts, groups of 8, every ninth as often as another.
+/// 400 prompts with groups of 8. Each of the nine counts of correct members is equally frequent.
 fn spread_out() -> Groups {
     Groups::of_counts(&(0..400).map(|prompt| (prompt % 9, 8)).collect::<Vec<_>>())
 }
@@ -34,8 +34,8 @@ fn what_is_said_of_plain_groups() {
     assert_eq!(advice.start_lines().len(), 1);
 }
 
-/// The lines of tamis are read as a configuration, those of the others by the importer, and both say the
-/// same.
+/// The lines for tamis are read as a configuration and those for the others by the importer. Both give the
+/// same settings.
 #[test]
 fn lines_are_accepted_by_the_systems_they_are_for() {
     let plain = Plan { train_batch_size: 96, gen_batch_size: 96, is_batch_known: true, ..Plan::default() };
@@ -67,7 +67,7 @@ fn lines_are_accepted_by_the_systems_they_are_for() {
             let has = |line: &str| imported.yaml.contains(line);
             assert!(has("n: 8"), "{system}\n{}", imported.yaml);
             assert!(has("train_batch_size: 96"), "{system}\n{}", imported.yaml);
-            // What TRL drops no key of it says.
+            // TRL has no key for the limit.
             let says_limit = filters && system != "trl";
             assert_eq!(has("max_num_gen_batches"), says_limit, "{system}\n{}", imported.yaml);
         }
@@ -133,11 +133,11 @@ fn when_not_to_filter_and_when_groups_are_too_small() {
     let critic = Plan { has_critic: true, ..Plan::default() };
     let found = advice(&spread_out(), &critic);
     assert_eq!(found.filter.filter, Some(false));
-    // What was measured here says both.
+    // Both reasons come from measurements.
     let [tokens, steps, ..] = found.filter.reasons.as_slice() else { panic!("{:?}", found.filter) };
     assert!(tokens.starts_with("where generated tokens are the limit: there is a critic"), "{tokens}");
     assert!(steps.starts_with("yes where steps are the limit") && steps.contains("43.9 to 54.9"), "{steps}");
-    // One in twenty prompts is solved now and then.
+    // One prompt in twenty is solved now and then.
     let hard =
         Groups::of_counts(&(0..2000).map(|prompt| (usize::from(prompt % 10 == 0), 4)).collect::<Vec<_>>());
     let found = advice(&hard, &Plan::default());
@@ -159,7 +159,7 @@ fn a_log_says_less_and_says_so() {
     let plan = Plan { n: 8, ..Plan::default() };
     let found = advise("run.log", &Evidence::Counts(counts.clone()), &plan);
     let keep = found.keep_rate.unwrap();
-    // Every step alike: at least the interval of 1280 groups.
+    // All steps are alike: at least the interval of 1280 groups.
     assert!((keep.value - 0.5).abs() < 1e-12 && keep.low < Some(0.48) && keep.high > Some(0.52), "{keep:?}");
     assert_eq!((found.plan.train_batch_size, found.plan.gen_batch_size), (32, 64));
     let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
@@ -170,7 +170,7 @@ fn a_log_says_less_and_says_so() {
     assert!(without.to_string().contains("does not say how large groups are"), "{without}");
 }
 
-/// What is predicted from groups is what the scheduling machine comes to in a world with those pass rates.
+/// The forecast from groups agrees with the scheduler in a simulation with the same pass rates.
 #[test]
 fn costs_are_those_of_the_simulation() {
     let (train, n) = (64, 8);
@@ -184,7 +184,7 @@ fn costs_are_those_of_the_simulation() {
     let policies = [SimulatedPolicy::Verl, SimulatedPolicy::StreamingCarry, SimulatedPolicy::Deficit];
     let simulated = simulate_in(&world, &config, &policies).unwrap();
 
-    // Groups that are sampled from the same pass rates.
+    // Groups sampled with the same pass rates.
     let key = tamis_core::random::Key::new(9, tamis_core::random::Purpose::Task);
     let groups: Vec<(usize, usize)> = world
         .population
@@ -208,7 +208,7 @@ fn costs_are_those_of_the_simulation() {
     }
 }
 
-/// Writes files into a folder, and reads it, or the file of that name.
+/// Writes files into a folder, and reads the folder or the file `name`.
 fn read_of(files: &[(&str, String)], name: &str, plan: &Plan) -> Advice {
     let folder = tempfile::tempdir().unwrap();
     for (file, content) in files {
@@ -217,7 +217,7 @@ fn read_of(files: &[(&str, String)], name: &str, plan: &Plan) -> Advice {
     advise(name, &read(&folder.path().join(name), None, None, plan).unwrap(), plan)
 }
 
-/// A run without rollouts was counted at its own n, whatever n is planned.
+/// The counts of a run without rollouts are those at its own n, whatever n is planned.
 #[test]
 fn counts_stay_those_of_the_n_that_was_sampled() {
     let counts = LoggedCounts {
@@ -237,7 +237,7 @@ fn counts_stay_those_of_the_n_that_was_sampled() {
     assert!(keep.value > 0.55 && keep.low < Some(keep.value) && keep.high > Some(keep.value), "{keep:?}");
     assert_eq!(Some(keep), at(&planned, 16).map(|rate| rate.rate));
     assert!((of(&counts, 0).keep_rate.unwrap().value - 0.5).abs() < 1e-12);
-    // Without a pass rate larger groups are kept as often at least, and of smaller ones nothing is known.
+    // Without a pass rate larger groups are kept at least as often, and nothing is known of smaller ones.
     let without = LoggedCounts { pass_rate: None, ..counts };
     assert_eq!(at(&of(&without, 16), 16).unwrap().source, KeepRateSource::AtLeast);
     assert_eq!(of(&without, 2).keep_rate, None);
@@ -259,7 +259,7 @@ fn logs_that_begin_with_a_bracket() {
             (rate.value - keep).abs() < 1e-12 && rate.low < Some(keep) && rate.high > Some(keep),
             "{rate:?}"
         );
-        // How large groups are is not said.
+        // The group size is unknown.
         assert!(found.costs.as_ref().unwrap().modes.iter().all(|mode| mode.trajectories.is_none()));
         assert!(!found.to_string().contains("groups of 0"), "{found}");
     }
@@ -270,7 +270,7 @@ fn logs_that_begin_with_a_bracket() {
     assert!(refused.contains("holds one JSON array"), "{refused}");
 }
 
-/// Rows of groups of two, as verl dumps them: so many right of each.
+/// Rows of groups of two as verl dumps them. `groups` has the number of correct members of each.
 fn dump(groups: &[usize]) -> String {
     let rows = groups.iter().enumerate().flat_map(|(group, right)| {
         (0..2).map(move |member| {
@@ -288,7 +288,7 @@ fn folders_of_tables_that_other_programs_wrote() {
         let found = read_of(&files, "", &plan);
         assert_eq!((found.sample.groups, found.sample.steps), (14, Some((9, 10))), "{found}");
         assert_eq!(found.filter.filter, Some(true), "{found}");
-        // verl's name of that sum, which the recipe that has the filter knows.
+        // verl's name for that sum, which the recipe with the filter knows.
         assert!(
             lines(&found, "verl").contains(&"algorithm.filter_groups.metric=seq_reward".to_owned()),
             "{found}"
@@ -296,7 +296,7 @@ fn folders_of_tables_that_other_programs_wrote() {
         assert!(lines(&found, "easyr1").contains(&"algorithm.filter_key=overall".to_owned()), "{found}");
         assert!(found.to_string().contains("main_dapo"));
     }
-    // What the recipe dumps is what its filter kept.
+    // The recipe dumps only groups that its filter kept.
     let kept = read_of(&[("1.jsonl", dump(&[1; 15])), ("2.jsonl", dump(&[1; 15]))], "", &plan);
     assert_eq!((kept.filter.filter, kept.keep_rate, kept.lines.len()), (None, None, 0), "{kept}");
     assert!(kept.to_string().contains("may hold kept groups alone"), "{kept}");
@@ -305,7 +305,7 @@ fn folders_of_tables_that_other_programs_wrote() {
     assert!((all.keep_rate.unwrap().value - 1.0).abs() < 1e-12);
 }
 
-/// Steps that number their groups anew say nothing of the same prompt.
+/// Equal group numbers in different steps do not mean the same prompt.
 #[test]
 fn numbers_that_repeat_name_no_prompt() {
     let row =
@@ -369,7 +369,7 @@ fn lines_say_only_what_is_known() {
         found.to_string().contains(r"'algorithm.filter_groups.metric='\''it\'\''s right?: yes, no'\'''"),
         "{found}"
     );
-    // A filter that is off is a key that verl's own trainer refuses.
+    // verl's own trainer refuses the key of a disabled filter.
     let solved = Groups::of_counts(&(0..400).map(|prompt| (8 - prompt % 3, 8)).collect::<Vec<_>>());
     assert!(
         lines(&advice(&solved, &Plan::default()), "verl").iter().all(|line| !line.contains("filter_groups"))
@@ -378,25 +378,25 @@ fn lines_say_only_what_is_known() {
 
 #[test]
 fn groups_that_are_not_worth_it() {
-    // One completion a prompt is enough for a baseline over the batch.
+    // A baseline over the batch needs only one completion per prompt.
     let batch = advice(&spread_out(), &Plan { n: 1, baseline: Some("the whole batch"), ..Plan::default() });
     assert_eq!(batch.filter.filter, Some(false));
     assert!(batch.filter.reasons[0].contains("compare with the whole batch"), "{:?}", batch.filter.reasons);
     let single = advice(&spread_out(), &Plan { n: 1, ..Plan::default() });
     assert!(single.filter.reasons[0].contains("never differs") && single.filter.filter == Some(false));
-    // Where filtering is advised against, no size of group is advised for its sake.
+    // If filtering is not advised, no other group size is advised either.
     let solved =
         Groups::of_counts(&(0..1000).map(|prompt| (4 - usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
     let found = advice(&solved, &Plan::default());
     assert_eq!((found.filter.filter, found.group_size.clone()), (Some(false), None), "{found}");
-    // A few prompts of one half each: larger groups keep hardly more, and each costs twice as much.
+    // A few prompts with pass rate 1/2: larger groups keep hardly more, and each costs twice as much.
     let split =
         Groups::of_counts(&(0..1000).map(|prompt| (2 * usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
     assert_eq!(advice(&split, &Plan::default()).group_size, None);
 }
 
-/// Groups of 8 of 4000 prompts whose pass rates are spread out, most of them hard; and the same as a run has
-/// them that begins with `first` members and ends groups in which these are alike.
+/// Groups of 8 of 4000 prompts with spread out pass rates, most of them hard. The second value has the same
+/// groups from a run that ends groups with alike `first` members.
 fn ended_early(first: usize) -> (Groups, Groups) {
     let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Task);
     let of = |prompt: u64| {
@@ -421,8 +421,7 @@ fn ended_early(first: usize) -> (Groups, Groups) {
     (whole, screened)
 }
 
-/// The same prompts are told alike, whether their groups were ended early or not; only what goes beyond the
-/// first members is by the fit.
+/// Both kinds of groups give the same figures. Only those beyond the first members come from the fit.
 #[test]
 fn groups_that_ended_early_bias_nothing() {
     let (whole, screened) = ended_early(3);
@@ -479,7 +478,7 @@ fn log_of(lines: &str, plan: &Plan) -> Advice {
     read_of(&[("run.log", lines.to_owned())], "run.log", plan)
 }
 
-/// Batches of 17 groups of which two are kept, of 8 members, and the others end with 3; and without that.
+/// Batches of 17 groups. Two of them are kept, with 8 members, and the others end with 3.
 #[test]
 fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     let batch = |number: u64, groups: u64, trajectories: u64| {
@@ -496,8 +495,8 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     assert_eq!(told, [(3, KeepRateSource::Counted), (8, KeepRateSource::AtLeast)], "{found}");
     assert_eq!((found.pass_rate, found.spread.clone()), (None, None));
     assert!((found.keep_rates[0].rate.value - 4.0 / 37.0).abs() < 1e-12);
-    // Of whole groups it is a bound, by which nothing is counted: what ends early is all that has a cost,
-    // (5 + 3 / k) / 8.
+    // For whole groups there is only a bound, which gives no costs. Only screened groups have a cost, (5 + 3
+    // / k) / 8.
     assert_eq!((found.keep_rate, found.filter.filter), (None, None));
     let costs = found.costs.as_ref().unwrap();
     assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
@@ -510,7 +509,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
         "{:?}",
         found.start_lines()
     );
-    // Metrics have the reasons, but not the size.
+    // Metrics have the reasons but not the size.
     let row = "{\"step\": 1, \"train/num_gen_batches\": 1, \"train/num_dropped/screened\": 15, \"groups/dropped\": 15, \"train/num_kept_prompts\": 2, \"all/pass_rate\": 0.05}\n";
     let plan = Plan { n: 8, ..Plan::default() };
     let found = read_of(&[("metrics.jsonl", row.to_owned())], "metrics.jsonl", &plan);
@@ -520,7 +519,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
         [(8, KeepRateSource::AtLeast)]
     );
     assert!(found.to_string().contains("that of whole groups is at least as high"), "{found}");
-    // Where all groups have as many members the log says how many, whatever is planned.
+    // If all groups have the same number of members, the log shows it, whatever the plan.
     let lines = batch(1, 17, 17 * 4) + &batch(2, 20, 20 * 4) + "step:1 - all/pass_rate:0.05\n";
     let found = log_of(&lines, &Plan { n: 16, ..Plan::default() });
     assert_eq!(found.sample.screened, None);
@@ -544,7 +543,7 @@ fn steps_of_rows_that_have_none() {
             && refused.to_string().ends_with("no row says of which step it is"),
         "{refused}"
     );
-    // Of those that say it, the others are left out.
+    // Rows without a step are left out.
     let evidence = of(&(row("") + &row(", \"step\": 12"))).unwrap();
     let found = advise("x", &evidence, &Plan::default());
     assert_eq!((found.sample.groups, found.sample.steps), (1, Some((12, 12))));
@@ -560,13 +559,13 @@ fn what_is_said_of_limits_and_of_other_sizes() {
         text.contains("the run's own, of 1 round of 64 is never met") && !text.contains("met never"),
         "{text}"
     );
-    // What is counted is of the groups that were sampled, whatever size is planned.
+    // Counts are those of the sampled groups, whatever size is planned.
     let text = advice(&spread_out(), &Plan { n: 4096, ..Plan::default() }).to_string();
     assert!(text.contains("filter on `acc`, which keeps 77.8% of groups of 8"), "{text}");
 }
 
-/// The condition is how unlike prompts are, not how many groups are kept: where all are alike whole groups
-/// cost less.
+/// Screening pays by how different prompts are, not by how many groups are kept. If all prompts are alike,
+/// whole groups cost less.
 #[test]
 fn first_members_are_advised_where_they_pay() {
     let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
@@ -577,7 +576,7 @@ fn first_members_are_advised_where_they_pay() {
         };
         Groups::of_counts(&(0..2000).map(of).collect::<Vec<_>>())
     };
-    // A third of the groups is kept of either.
+    // Both keep a third of their groups.
     let (alike, unlike) = (sampled(&|_| 0.05), sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 }));
     let found = advice(&alike, &Plan::default());
     assert!((found.keep_rate.unwrap().value - 0.34).abs() < 0.05 && found.screening.is_none(), "{found}");
@@ -590,18 +589,18 @@ fn first_members_are_advised_where_they_pay() {
         text.contains(&format!("first ones  `schedule.screen_first: {}` generates ", best.first)),
         "{text}"
     );
-    // Planned where it does not pay.
+    // Planned although it does not pay.
     let found = advice(&alike, &Plan { screen_first: Some(2), ..Plan::default() });
     let planned = found.screening.unwrap().planned.unwrap();
     assert!(planned.cost > planned.whole && found.to_string().contains(": leave it out\n"), "{found}");
-    // No keep rate of fewer members than the filter compares is known without a pass rate.
+    // Without a pass rate the keep rate is unknown for fewer members than the filter compares.
     let counts = LoggedCounts { steps: vec![(100, 30)], ..LoggedCounts::default() };
     let of_log = advise("x", &Evidence::Counts(counts), &Plan { n: 8, ..Plan::default() });
     assert_eq!(of_log.screening, None);
 }
 
-/// A run that drops nothing, or by another rule, tells of differing rewards by their share alone; keep rates
-/// rise with the size.
+/// A run that drops nothing, or by another rule, shows only the share of groups with equal rewards. Keep
+/// rates rise with the size.
 #[test]
 fn what_another_filter_keeps_is_no_keep_rate() {
     let rows = |dropped: u64, alike: &str| {
@@ -636,11 +635,11 @@ fn what_another_filter_keeps_is_no_keep_rate() {
             "{text}"
         );
     }
-    // What a filter by differing rewards keeps is counted as it says.
+    // For a filter by differing rewards, the counts of kept groups are used.
     let own = read_of(&[("metrics.jsonl", rows(120, alike))], "metrics.jsonl", &bare);
     assert!((own.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{own}");
-    // Of a run whose rewards differ in all groups nothing else is said, and of a log that tells of dropped
-    // groups its counts are taken, whatever is planned.
+    // If rewards differ in all groups, there is nothing else to report. If the log has dropped groups, its
+    // counts are used, whatever the plan.
     let plan = Plan { has_filter: Some(false), ..bare };
     let differing = rows(0, ",\"all/frac_reward_zero_std\":0.0");
     let found = read_of(&[("metrics.jsonl", differing)], "metrics.jsonl", &plan);
@@ -675,7 +674,7 @@ fn a_window_holds_for_any_two_values() {
     }
 }
 
-/// verl's dumps have the text of the prompt and no id of the group.
+/// verl's dumps have the prompt's text and no group id.
 #[test]
 fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
     let folder = tempfile::tempdir().unwrap();
@@ -692,7 +691,7 @@ fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
     assert!(text.contains("1 prompt came more than once in a file"), "{text}");
 }
 
-/// A list with more members than a row may have costs nothing in a column that says nothing here.
+/// A list longer than a row may be costs nothing in a column that is not needed.
 #[test]
 fn of_parquet_the_columns_that_are_needed_are_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/long_list.parquet");

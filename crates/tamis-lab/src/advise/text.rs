@@ -1,4 +1,4 @@
-//! Advice as a terminal shows it.
+//! Formats advice for a terminal.
 
 use std::fmt::{self, Write as _};
 
@@ -14,12 +14,12 @@ use super::read::EvidenceSource;
 use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
 use crate::chart::number::in_thousands;
 
-/// Columns of a bar.
+/// Columns of a full bar.
 const BAR: f64 = 30.0;
-/// Columns of the names at the left.
+/// Columns of the names on the left.
 const WIDTH: usize = 12;
 
-/// How often a limit on rounds is met, and how often at half of the keep rate.
+/// How often steps reach a limit on rounds, now and at half the keep rate.
 fn limit_text(limit: LimitAdvice) -> String {
     let rounds = count(usize::try_from(limit.max_num_gen_batches).unwrap_or(usize::MAX), "round");
     let at_half = format!("{} at half the keep rate", chance(limit.exceeded_at_half));
@@ -33,10 +33,10 @@ fn limit_text(limit: LimitAdvice) -> String {
     format!("of {rounds} of {} {met}", limit.gen_batch_size)
 }
 
-/// A probability of next to nothing, in words.
+/// Text for a probability close to 0.
 const NEVER: &str = "never";
 
-/// A probability that may be next to nothing.
+/// A probability, possibly close to 0.
 fn chance(share: f64) -> String {
     match share {
         none if none < 1e-9 => NEVER.to_owned(),
@@ -60,8 +60,8 @@ fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
     writeln!(f, "{name:<WIDTH$}{text}")
 }
 
-/// A line that begins so and goes on with what a batch costs in the plan's mode, and one more where its limit
-/// on rounds will be too low.
+/// A line that starts with `head` and gives the cost of a batch in the plan's mode. A second line follows if
+/// the planned limit on rounds is too low.
 pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Vec<String> {
     let mut line = head;
     let mode = plan.mode.unwrap_or("rounds");
@@ -88,8 +88,7 @@ pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Ve
 }
 
 impl Advice {
-    /// The one or two lines that a run says at its start: what was kept and what it costs, and what weighs
-    /// most.
+    /// The one or two lines that a run prints at its start: keep rate, cost, and the most important finding.
     pub fn start_lines(&self) -> Vec<String> {
         let steps = match self.sample.steps {
             Some((first, last)) if first == last => format!(" of step {last}"),
@@ -148,7 +147,7 @@ impl Advice {
         writeln!(f, "{text}\n")
     }
 
-    /// That groups ended with their first members, and what that does to the figures.
+    /// Prints that groups ended with their first members, and the effect on the figures.
     fn screened(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(Screened { first, groups }) = self.sample.screened else { return Ok(()) };
         let ended = match groups {
@@ -239,7 +238,7 @@ impl Advice {
         Ok(())
     }
 
-    /// Whether groups should begin with some of their members, where they should or do.
+    /// Prints whether to screen groups, if they should be screened or are.
     fn screening(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(advice) = self.screening else { return Ok(()) };
         let ScreeningAdvice { planned, best } = advice;
@@ -323,10 +322,10 @@ impl Advice {
     fn metrics(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let others: Vec<_> = self.metrics.iter().filter(|metric| !metric.is_outcome).collect();
         let outcome = self.metrics.iter().find(|metric| metric.is_outcome);
-        // Groups of one have nothing that a filter could compare.
+        // In a group of one a filter has nothing to compare.
         let can_compare = self.keep_rate.is_some() || self.sample.screened.is_some();
         let Some(outcome) = outcome.filter(|_| can_compare) else { return Ok(()) };
-        // Those that were sampled, which are not always of the size that is planned.
+        // The sampled sizes, which may differ from the planned one.
         let sizes = &self.sample.sizes;
         let of = match self.sample.screened.and_then(|screened| screened.first) {
             Some(first) => format!("of groups of {first}"),
@@ -406,7 +405,7 @@ impl fmt::Display for Advice {
         for lines in &self.lines {
             writeln!(f, "\n{}:", lines.title)?;
             for line in &lines.lines {
-                // The others are given in a shell; tamis gets a file.
+                // tamis reads its lines from a file; the others are typed in a shell.
                 let line = if lines.system == "tamis" { line.clone() } else { shell_word(line) };
                 writeln!(f, "  {line}")?;
             }

@@ -1,4 +1,4 @@
-//! Advice on what verl prints.
+//! Advice from verl's output.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const CONFIG: &str = "\
 (TaskRunner pid=71)           'train_batch_size': 64}}
 ";
 
-/// Steps of 64 groups from batches of 96 prompts of which a given share is kept, as verl prints them.
+/// Steps of 64 groups from batches of 96 prompts with a given keep rate, as verl prints them.
 fn printed(keep: f64) -> String {
     printed_of(keep, 64, 1..=80)
 }
@@ -57,7 +57,7 @@ fn the_keep_rate_is_the_likeliest_one() {
     assert_eq!((found.plan.train_batch_size, found.plan.gen_batch_size), (64, 96));
     assert_eq!(found.sample.steps.unwrap().1, 80);
     assert!(found.to_string().contains("verl prints nothing of the batch that fills a step"), "{found}");
-    // The steps that are asked for alone.
+    // Only the requested steps.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
     std::fs::write(&path, text).unwrap();
@@ -102,7 +102,7 @@ fn what_is_missing_is_said() {
     assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
 }
 
-/// A line of which a number is damaged costs its step alone, and that is said.
+/// A line with a damaged number costs only its step, and the advice reports it.
 #[test]
 fn damaged_lines_cost_their_steps() {
     for (of, damaged) in [
@@ -112,7 +112,7 @@ fn damaged_lines_cost_their_steps() {
         ("train/num_gen_batches:", "train/num_gen_batches:99999999999"),
     ] {
         let text = printed(0.42);
-        // Of one of the last steps.
+        // In one of the last steps.
         let at = text.rfind("step:76 ").unwrap();
         let at = if of.starts_with("train") { at } else { text[..at].rfind(of).unwrap() };
         let text = CONFIG.to_owned() + &text[..at] + &text[at..].replacen(of, damaged, 1);
@@ -128,7 +128,7 @@ fn damaged_lines_cost_their_steps() {
     assert!(found.contains("the lines of") && found.contains("are missing"), "{found}");
 }
 
-/// The last steps alone, of their own batch size and batch.
+/// Only the last steps, with their own batch sizes.
 #[test]
 fn a_run_that_changed_is_read_from_its_end() {
     let falls = (0..8).map(|part| printed_of(0.8 - 0.06 * part as f64, 64, part * 10 + 1..=part * 10 + 10));
@@ -136,7 +136,7 @@ fn a_run_that_changed_is_read_from_its_end() {
     let found = read_of(&[("train.log", text)], "train.log", &Plan::default());
     assert!((found.keep_rate.unwrap().value - 0.38).abs() < 0.04, "{found}");
     assert!(found.sample.groups < 1024 + 4 * 96, "{found}");
-    // Resumed with twice the batch, and quoted with another size at the end.
+    // The run resumed with twice the batch, and the end of the log quotes another size.
     let text = CONFIG.to_owned() + &printed_of(0.42, 32, 1..=40) + CONFIG + &printed_of(0.42, 64, 41..=80);
     let found = read_of(&[("train.log", text.clone())], "train.log", &Plan::default());
     assert!(
@@ -147,7 +147,7 @@ fn a_run_that_changed_is_read_from_its_end() {
     assert_eq!(read_of(&[("train.log", quoted)], "train.log", &Plan::default()).keep_rate, found.keep_rate);
 }
 
-/// What a process had gathered for a step that another one generates anew is gone.
+/// If another process generates a step again, what the first process gathered does not count.
 #[test]
 fn attempts_that_died_are_not_counted() {
     let whole = CONFIG.to_owned() + &printed(0.42);
@@ -164,7 +164,7 @@ fn attempts_that_died_are_not_counted() {
     }
 }
 
-/// verl's default trainer prints what its buffer let go, in its log and in rows of a file.
+/// verl's default trainer prints the groups that its buffer dropped, in its log and in rows of a file.
 #[test]
 fn the_counts_of_the_default_trainer_are_read() {
     let config = "(TaskRunner pid=7)  'data': {'gen_batch_size': 1, 'train_batch_size': 64}\n";
@@ -207,7 +207,7 @@ fn the_counts_of_the_default_trainer_are_read() {
     let plan = Plan { n: 8, is_batch_known: true, ..Plan::default() };
     is_found(&read_of(&[("train.log", log.clone())], "train.log", &plan));
     is_found(&read_of(&[("gsm8k.jsonl", rows.clone())], "gsm8k.jsonl", &plan));
-    // Without the configuration the size of a batch has to be said.
+    // Without the configuration the user must give the batch size.
     let hint = refused(&log, &Plan::default());
     assert!(hint.contains("data.train_batch_size=N"), "{hint}");
 }

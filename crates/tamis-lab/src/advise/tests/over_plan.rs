@@ -1,4 +1,4 @@
-//! Advice over what is planned already: lines that a configuration takes, first members, chosen prompts.
+//! Advice for a plan that already has settings: valid lines, first members, chosen prompts.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ fn unlike() -> Groups {
     sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 })
 }
 
-/// What the lines of tamis make of a configuration that they are put over.
+/// The configuration `run` with tamis's lines on top.
 fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
     let run = file("run.yaml", run);
     let own =
@@ -41,13 +41,13 @@ fn lines_go_with_what_is_planned() {
             "data: {{train_batch_size: 64}}\nfilter: {{kind: variance}}\nrollout: {{n: 8}}\nschedule: {{mode: streaming, screen_first: {first}, rounds_in_flight: 4}}\n"
         )
     };
-    // What would be refused.
+    // A plan that the lines' own mode would contradict.
     let rounds = file("rounds.yaml", "schedule: {mode: deficit}\n");
     let errors = load_sources_to_show(&[file("run.yaml", &screened(3)), rounds], &[]).unwrap_err();
     assert!(errors.to_string().contains("begun whole") && errors.to_string().contains("rounds_in_flight"));
 
     for at_servers in [false, true] {
-        // As many as are planned, or as many as cost least, or none.
+        // The planned number of first members, or the cheapest one, or none.
         let config = over(&screened(3), &unlike(), at_servers);
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(3)));
         let best = advice(&unlike(), &Plan::default()).screening.unwrap().best.unwrap();
@@ -55,16 +55,16 @@ fn lines_go_with_what_is_planned() {
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(best.first)));
         let config = over(&screened(2), &sampled(&|_| 0.05), at_servers);
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, None));
-        // Where filtering is advised against.
+        // Filtering is not advised.
         let config = over(&screened(3), &sampled(&|u| 0.8 + 0.2 * u), at_servers);
         assert_eq!((config.filter.is_none(), config.schedule.screen_first), (true, None));
-        // A filter of another kind with keys of its own.
+        // A filter of another kind with its own keys.
         let pool = "filter: {kind: top_p, p: 0.9}\nschedule: {max_num_gen_batches: 3}\n";
         assert_eq!(over(pool, &unlike(), at_servers).filter.unwrap().kind.to_string(), "variance");
     }
 }
 
-/// Round and limit are in prompts, of which as many are kept as have first members that differ.
+/// Round and limit count prompts. The share of prompts that yield a group is that of differing first members.
 #[test]
 fn round_and_limit_of_lines_go_by_first_members() {
     let plan = Plan {
@@ -80,11 +80,11 @@ fn round_and_limit_of_lines_go_by_first_members() {
     let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
     let costs = found.costs.as_ref().unwrap();
     let round = costs.round.unwrap().gen_batch_size as f64;
-    // 64 of them, and one deviation and more beside.
+    // 64 of them plus a margin of at least one standard deviation.
     assert!((1.05..1.4).contains(&(round * at(3) / 64.0)), "{round}");
     assert!(lines(&found, "tamis")[0].contains(&format!("gen_batch_size: {round}")), "{found}");
-    // 320 prompts hold enough groups that differ, not enough whose first three do: what a run says at its
-    // start.
+    // 320 prompts hold enough groups that differ, but not enough whose first three members do. A run prints
+    // this at its start.
     assert!((70.0..110.0).contains(&(320.0 * at(8))) && 320.0 * at(3) < 72.0, "{} {}", at(8), at(3));
     let whole = Plan { screen_first: None, mode: Some("carried"), ..plan };
     let warns = |advice: &Advice| advice.start_lines().iter().any(|line| line.contains("will be too few"));
@@ -102,12 +102,12 @@ fn what_saves_little_is_not_left_out() {
     let with = |first, cost| Screening { first, cost, whole: 1.77 };
     assert!(said(with(4, 1.72), None).contains("1.77: it saves little"), "{}", said(with(4, 1.72), None));
     assert!(said(with(4, 1.78), None).ends_with("1.77: leave it out"));
-    // A twentieth less is worth another number, as it is worth whole groups.
+    // A saving of 5 % is worth another number of first members, or whole groups.
     assert!(said(with(4, 1.60), Some(with(3, 1.55))).ends_with("whole groups 1.77"));
     assert!(said(with(4, 1.60), Some(with(3, 1.50))).contains("with 3 first members it is 1.50"));
 }
 
-/// Scores of many values have no fit: what goes beyond the first members is a bound, and no rate.
+/// Scores with many values have no fit: beyond the first members there is a bound and no rate.
 #[test]
 fn first_members_of_many_values_say_nothing_of_whole_groups() {
     let (_, mut screened) = ended_early(3);
@@ -130,8 +130,8 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     assert!(text.contains("`acc` keeps "), "{text}");
 }
 
-/// Rows of 400 prompts of which every other one is solved half of the time and always taken, and the others
-/// never, and taken one time in four.
+/// Rows of 400 prompts. Half are solved half of the time and always chosen. The others are never solved and
+/// chosen one time in four.
 fn chosen() -> String {
     let mut rows = String::new();
     for prompt in 0..400 {
@@ -151,24 +151,24 @@ fn chosen() -> String {
 fn chosen_prompts_count_for_those_that_were_passed_over() {
     let of = |plan: &Plan| read_of(&[("rows.jsonl", chosen())], "rows.jsonl", plan);
     let found = of(&Plan::default());
-    // Of the data a half is kept, of 250 groups 200 are.
+    // Half of the data is kept, and 200 of 250 groups.
     assert_eq!(found.sample.groups, 250);
     assert!((found.keep_rate.unwrap().value - 0.5).abs() < 1e-12, "{found}");
     assert!((found.pass_rate.unwrap().value - 0.25).abs() < 1e-12, "{found}");
     let bin = |range: &str| found.histogram.iter().find(|bin| bin.range == range).unwrap();
     assert_eq!((bin("none").groups, bin("none").share, bin("up to 1/2").share), (50, 0.5, 0.5));
     assert!((found.metrics[0].keep_rate - 0.5).abs() < 1e-12);
-    // It is no score.
+    // The inclusion probability is no score.
     assert_eq!(found.metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>(), ["acc"]);
     assert!(found.to_string().contains("a group counts 1/q times, so that rates are those of the data\n"));
-    // A run that goes on choosing costs what its choice does.
+    // A run that continues to choose prompts costs what its chosen prompts cost.
     let choosing = of(&Plan { chooses_prompts: true, mode: Some("carried"), ..Plan::default() });
     let four = choosing.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
     assert!((four.rate.value - 0.5).abs() < 1e-12 && (choosing.keep_rate.unwrap().value - 0.8).abs() < 1e-12);
     let cost = choosing.costs.as_ref().unwrap().mode("carried").unwrap().generated_per_kept.value;
     assert!((cost - 1.25).abs() < 1e-12, "{cost}");
     assert!(choosing.to_string().contains("of the chosen ones 80.0% are kept"), "{choosing}");
-    // What is planned already is not advised.
+    // What is already planned is not recommended.
     let dear = |chooses_prompts| {
         let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
         advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
@@ -178,7 +178,7 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 
-/// Groups that only their prompt's text names are told by the place and the words.
+/// Groups that only their prompt's text identifies are named by place and first words.
 #[test]
 fn right_looking_answers_are_told_where_they_are() {
     let row = |question: &str, output: &str, acc: u8| {
@@ -201,7 +201,7 @@ fn right_looking_answers_are_told_where_they_are() {
     );
 }
 
-/// Each step numbers its groups anew.
+/// Steps may reuse group numbers.
 #[test]
 fn groups_are_told_with_their_step() {
     let row = |step: u64, group: u64, output: &str| {
@@ -219,7 +219,7 @@ fn groups_are_told_with_their_step() {
     assert!(text.ends_with("(step 3 group 0, step 3 group 1, step 4 group 1)"), "{text}");
 }
 
-/// What is said of steps that are not there is what is wrong with them.
+/// If requested steps are missing, the error names that.
 #[test]
 fn steps_that_are_not_there() {
     let folder = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn steps_that_are_not_there() {
     assert!(of(&row(""), Some("acc")).to_string().ends_with("no row says of which step it is"));
     assert!(of(torn, None).to_string().ends_with("none of its 1 rows says which group it is of"));
     assert!(of("", Some("acc")).to_string().ends_with("no group is in it"));
-    // Files are of steps, too.
+    // Files belong to steps, too.
     std::fs::write(&path, "").unwrap();
     for step in [3, 4] {
         std::fs::write(folder.path().join(format!("{step}.jsonl")), row("")).unwrap();
@@ -255,7 +255,7 @@ fn steps_that_are_not_there() {
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
 }
 
-/// Only what nobody chose is chosen.
+/// Advice sets only what the user did not choose.
 #[test]
 fn a_planned_schedule_stays() {
     use tamis_config::ScheduleMode::{Deficit, Streaming};
@@ -269,7 +269,7 @@ fn a_planned_schedule_stays() {
         let schedule = over(&streaming, &groups, at_servers).schedule;
         assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(2)));
     }
-    // What is chosen on-policy stays so, and rounds are refilled by what is missing.
+    // An on-policy schedule stays on-policy, and rounds are refilled with what is missing.
     for at_servers in [false, true] {
         for chosen in ["mode: rounds", "mode: deficit", "mode: rounds, refill: false"] {
             let schedule = over(&run(&format!("schedule: {{{chosen}}}\n")), &groups, at_servers).schedule;
