@@ -297,7 +297,7 @@ def main():
             if wrong:
                 kept = pathlib.Path(tempfile.mkdtemp(prefix="tamis-kills-kept-"))
                 shutil.copytree(bench.folder, kept / "runs", dirs_exist_ok=True, symlinks=True)
-                sys.exit(f"{name} (seed {seed}) is not the run that nobody touched; kept in {kept}\n" + "\n".join(wrong))
+                sys.exit(f"{name} (seed {seed}) differs from the undisturbed run; kept in {kept}\n" + "\n".join(wrong))
             total, number = total + len(had), number + 1
             for what, how, _ in had:
                 all_had[f"{what} {how}"] = all_had.get(f"{what} {how}", 0) + 1

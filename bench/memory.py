@@ -89,7 +89,7 @@ CASES = [
 def estimate_of(text):
     found = re.search(r"memory: (?:about |at most )?([0-9.]+) (\w+)", text)
     if found is None:
-        raise SystemExit(f"the run says nothing of its memory:\n{text}")
+        raise SystemExit(f"the run prints nothing about its memory:\n{text}")
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -153,7 +153,7 @@ def main():
         above += [name] if peak > estimate + (0.05 * UNITS["GiB"] if estimate >= UNITS["GiB"] else 0) else []
     print(f"\nfurthest: {worst:.2f}")
     if above:
-        sys.exit(f"took more than was said: {'; '.join(above)}")
+        sys.exit(f"took more than the estimate: {'; '.join(above)}")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def main():
     arguments = parser.parse_intermixed_args()
     seeds, reached, words = TARGETS[arguments.configuration]
     if arguments.configuration == "gsm8k_calculator" and not any(o.startswith("data.train=") for o in arguments.overrides):
-        raise SystemExit("say where the files are: data.train=DIR/train.jsonl data.val=DIR/test.jsonl")
+        raise SystemExit("name the files: data.train=DIR/train.jsonl data.val=DIR/test.jsonl")
     if arguments.seeds:
         seeds = [int(seed) for seed in arguments.seeds.split(",")]
     if not arguments.program.exists():

@@ -251,7 +251,7 @@ class StuckTests(Case):
         # Both threads close; the others wait for them.
         self.worker.ask("reset", episode="e", level=1, luck=LUCK)
         errors, _ = self.worker.end()
-        self.assertIn("closing the environment of the episode a takes more than 10 s: given up", errors)
+        self.assertIn("closing the environment of the episode a takes more than 10 s: abandoned", errors)
 
     def test_a_process_ends_where_too_many_calls_were_given_up(self):
         self.file("stuck.py", STUCK)
@@ -263,7 +263,7 @@ class StuckTests(Case):
             with contextlib.suppress(OSError):
                 self.worker.send("close", episode=f"e{number}")
         self.assertEqual(self.worker.process.wait(PATIENCE), 1)
-        self.assertIn("4 calls were given up and still run: this process ends", self.worker.end()[0])
+        self.assertIn("4 abandoned calls still run: this process ends", self.worker.end()[0])
 
 
 class ToolTests(Case):
@@ -415,7 +415,7 @@ class PythonKindTests(Case):
             "raise": "ValueError: an answer that it does not like (line 26 of ",
             "exit": "SystemExit: 3 (line 28 of ",
             "nan": "the reward is nan, and must be a finite number",
-            "silence": "the environment goes on and shows nothing",
+            "silence": "the episode continues, but the environment returned no observation",
             "system": "the observation has a message of the role system",
         }.items():
             with self.subTest(answer):
@@ -447,7 +447,7 @@ class PythonKindTests(Case):
         self.assertTrue(all(self.worker.wait(number)["success"] for number in steps))
 
     def test_requests_that_break_the_protocol_are_refused_by_name(self):
-        self.assertIn("say `hello` first", self.worker.fails("reset", episode="e", level=1, luck="0")["hint"])
+        self.assertIn("send `hello` first", self.worker.fails("reset", episode="e", level=1, luck="0")["hint"])
         self.assertIn("tamis-environment/2", self.worker.fails("hello", protocol="tamis-environment/2")["message"])
         self.worker.hello(kind="python", path="guess.py:Guess")
         self.assertIn("already", self.worker.refuses(kind="python", path="guess.py:Guess")["message"])

@@ -497,7 +497,7 @@ class Samples(Case):
         refused("`prompt_of` must lie", columns={"prompt_of": torch.tensor([0, 1], dtype=torch.int32)})
         refused("`prompt_offset` must begin", columns={"prompt_offset": torch.tensor([0, 0, 2])})
         refused("holds 12345", groups=[([12345], [0])])
-        refused("stands twice", groups=[([1], [3, 3])])
+        refused("or repeated", groups=[([1], [3, 3])])
         call(learner, "generate", *asked([([1], [3])], seconds=0.0))
         refused("sample 3 is open already", groups=[([1], [3])])
 

@@ -130,7 +130,7 @@ class Parts(Case):
 
         with unittest.mock.patch.object(core_model_loading.MergeModulelist, "convert", on_values_alone):
             loaded = load(self.folder, True)
-        self.assertRegex(loaded.read_whole, "experts.down_proj` cannot be made of its files' tensors alone .no values")
+        self.assertRegex(loaded.read_whole, "experts.down_proj` cannot be made from only its files' tensors .no values")
         self.assertEqual(loaded.sources, {})
         for (name, one), (_, other) in zip(
             loaded.module.named_parameters(), load(self.folder, False).module.named_parameters(), strict=True

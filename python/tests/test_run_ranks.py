@@ -141,7 +141,7 @@ class RankedRuns(Runs):
             run.wait()
             said = self.train("--resume", "runs/killed")
             self.assertIn("the learner has waited for this run, and keeps what it has loaded", said)
-            self.assertIn("a run goes on with what is loaded", gang.log())
+            self.assertIn("a run continues with what is loaded", gang.log())
             self.assertEqual([rank["pid"] for rank in gang.health()["ranks"]], pids)
             self.assertEqual(self.timeless("killed"), self.timeless("whole"))
             self.assertEqual(self.weights("killed", 24), self.weights("whole", 24))

@@ -609,7 +609,7 @@ class Probed(Case):
         for name, divisor in divisors.items():
             with self.subTest(name):
                 fake = self.fake(divisor=divisor)
-                error = self.refused(Refused, "divides derivatives by what is not known", self.probed, fake)
+                error = self.refused(Refused, "divides derivatives by an unknown number", self.probed, fake)
                 self.assertRegex(error.message, r"twice in a call \d")
                 self.assertEqual(fake.models, {}, "the scratch model is unloaded")
 
@@ -930,7 +930,7 @@ class Learning(Opened):
         cases = [
             (Refused, "no critic", "forward", {"network": "critic"}, wave()),
             (Refused, "no critic", "forward_hold", {"network": "critic"}, wave()),
-            (Refused, "temperature 1 alone", "forward", {**policy, "sharpness": 2.0}, wave()),
+            (Refused, "only at temperature 1", "forward", {**policy, "sharpness": 2.0}, wave()),
             (Refused, "images", "forward", {**policy, "images": [["/a.png"], []]}, wave()),
             (StateError, "no reference", "forward", {"network": "reference"}, wave()),
             (RequestError, "holds 18, and the vocabulary has 18", "forward", policy, wave([[1]], [(0, [18])])),
@@ -1109,7 +1109,7 @@ class Learning(Opened):
         self.refused(FilesError, "has no tinker://", self.call, learner, "load", settings)
         self.assertEqual(fake.models, held, "nothing is changed")
         (folder / "elsewhere.json").write_text('{"where": "there"}')
-        self.refused(FilesError, "does not say where weights are", self.call, learner, "load", settings)
+        self.refused(FilesError, "does not name weights", self.call, learner, "load", settings)
         (folder / "elsewhere.json").write_text("{")
         self.refused(FilesError, "cannot be read as JSON", self.call, learner, "load", settings)
         (folder / "elsewhere.json").unlink()
@@ -1216,7 +1216,7 @@ class Learning(Opened):
             RequestError, "sample 1 is open already", self.call, learner, "generate", settings, beginning([(1, 7, 0)])
         )
         self.refused(
-            RequestError, "stands twice", self.call, learner, "generate", settings, beginning([(3, 7, 0), (3, 8, 0)])
+            RequestError, "a sample is repeated", self.call, learner, "generate", settings, beginning([(3, 7, 0), (3, 8, 0)])
         )
         answer, _ = self.generate(learner, [], seconds=0.0, abort=[1, 2, 77])
         self.assertEqual(answer["num_open"], 0)
@@ -1380,7 +1380,7 @@ class Process(Opened):
             (
                 self.start(self.fake(divisor=lambda own, call, step: max(step))),
                 1,
-                "divides derivatives by what is not known",
+                "divides derivatives by an unknown number",
             ),
             (self.start(self.fake(), "--rank", "0"), 2, "--rank must be at least 1"),
             (self.start(self.fake(), "--listen", "nowhere"), 2, "is neither HOST:PORT nor unix:/path"),

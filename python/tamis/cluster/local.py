@@ -194,7 +194,7 @@ class LocalLauncher:
                 beside = f" beside {request.reserve} for others" if request.reserve else ""
                 raise AllTaken(
                     f"{request.name} is to have all GPUs that are free{beside}, and other runs on this machine have {theirs}",
-                    "wait until they end, or say how many GPUs it is to share with them (`learner.gpus_per_node`)",
+                    "wait until they end, or set the number of GPUs to share with them (`learner.gpus_per_node`)",
                 )
             say(f"{request.name} has {wanted} of {len(self._gpus)} GPUs: other runs on this machine have {theirs}")
         if len(free) < wanted:

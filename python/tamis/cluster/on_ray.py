@@ -349,11 +349,11 @@ class RayLauncher:
                 except self._ray.exceptions.RayError as error:
                     raise LaunchError(
                         f"the agent of {request.name} cannot be started: {first_line(error)}",
-                        "Ray's logs say more, in /tmp/ray/session_latest/logs of its node",
+                        "more is in Ray's logs, in /tmp/ray/session_latest/logs of its node",
                     ) from None
         raise LaunchError(
             f"the agent of {request.name} did not come up within {request.startup_timeout:g} s",
-            "Ray's logs say more, in /tmp/ray/session_latest/logs of the head node",
+            "more is in Ray's logs, in /tmp/ray/session_latest/logs of the head node",
         )
 
     def _nodes(self):

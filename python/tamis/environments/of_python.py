@@ -74,7 +74,7 @@ class Kind:
 
     def _level(self, one):
         if not (isinstance(one, dict) and "level" in one and set(one) <= {"level", "prompt", "ground_truth"}):
-            hint = "return dicts with `level`, and `prompt` and `ground_truth` where there are some"
+            hint = "return dicts with `level`, and `prompt` and `ground_truth` if there are any"
             raise Refused(f"`levels` of {self._path} lists {shown(one)}", hint)
         if one.get("prompt") is not None:
             return one

@@ -72,7 +72,7 @@ def schema(function):
         raise Refused(f"the tool {name} is asynchronous or a generator", hint)
     description, told = _read_docstring(function)
     if not description:
-        raise Refused(f"the tool {name} has no docstring", "say in one what it does: the model reads it")
+        raise Refused(f"the tool {name} has no docstring", "write one that describes what it does: the model reads it")
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # names that are not there at run time

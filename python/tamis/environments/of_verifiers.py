@@ -104,7 +104,7 @@ class Kind:
             name, numbers, excluded = "train", range(len(train) - num_held_out, len(train)), set()
         elif train is None:
             hint = "take another environment to train in, or this one for validation only"
-            raise Refused(f"{self._id} has data for evaluation alone", hint)
+            raise Refused(f"{self._id} has only data for evaluation", hint)
         else:
             name, numbers = "train", range(len(train) - num_held_out)
             rest = held_out if held_out is not None else train.select(range(len(numbers), len(train)))
@@ -209,7 +209,7 @@ class Episode(Rollout):
         if not self._answer.done():
             self._answer.set_exception(OverlongPromptError("there is no room for another answer"))
         if await self._events.get() is not None:
-            raise Refused("the environment asks for another answer where there is no room for one")
+            raise Refused("the environment asks for another answer, and there is no room for one")
         return self._outcome(self._rollout.result())
 
     def _outcome(self, state):

@@ -100,7 +100,8 @@ class Outcome:
     def body(self):
         """As the wire has it."""
         if not (self.messages or self.is_last):
-            raise Refused("the environment goes on and shows nothing", "return an observation, or end the episode")
+            message = "the episode continues, but the environment returned no observation"
+            raise Refused(message, "return an observation, or end the episode")
         return {
             "messages": [] if self.is_last else self.messages,
             "reward": None if self.reward is None else as_number(self.reward, "the reward"),
@@ -173,7 +174,7 @@ def load_module(name, key):
     try:
         return importlib.import_module(name)
     except Exception as error:  # a module raises what it likes
-        hint = "it is looked for where `python` (the interpreter) finds packages, and in the working directory"
+        hint = "it is looked for among the packages of `python` (the interpreter), and in the working directory"
         raise Refused(f"`{key}`: failed to import {name}: {told(error)}", hint) from error
 
 

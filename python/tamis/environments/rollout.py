@@ -59,7 +59,7 @@ class Rollout(ABC):
         num_seen = len(self._seen)
         is_continued = messages[:num_seen] == self._seen and len(messages) > num_seen
         if not (is_continued and messages[num_seen]["role"] == "assistant"):
-            hint = "tamis trains on conversations that grow; this environment changes what was said before"
+            hint = "tamis trains on conversations that grow; this environment changes earlier messages"
             raise Refused("the environment rewrites the conversation", hint)
         self._seen, reply = messages, messages[num_seen + 1 :]
         reply = [{"role": message["role"], "content": message["content"]} for message in reply]

@@ -96,7 +96,7 @@ class Server:
             if op is None:
                 raise Refused("the request's `op` must be one of " + ", ".join(self._ops))
             if self._kind is None and op != self._hello:
-                raise Refused("nothing was said of the environment yet", "say `hello` first")
+                raise Refused("the environment has not been described yet", "send `hello` first")
             op(Settings(values, "the request"), pending)
         except BaseException as error:
             pending.fail(error)
@@ -116,7 +116,7 @@ class Server:
 
     def _hello(self, request, pending):
         if self._kind is not None:
-            raise Refused("hello was said already", "start another process for another environment")
+            raise Refused("`hello` was sent already", "start another process for another environment")
         protocol, values = request.text("protocol"), request.object("settings")
         request.finish()
         if protocol != PROTOCOL:
@@ -131,7 +131,7 @@ class Server:
             module = importlib.import_module(name, __package__)
         except ImportError as error:
             missing = error.name or package
-            hint = f"install {missing} where `python` (the interpreter) finds it, as scripts/install-environments does"
+            hint = f"install {missing} for `python` (the interpreter), as scripts/install-environments does"
             raise Refused(f"an environment of {kind} needs `{missing}`: {error}", hint) from None
         handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
         try:
@@ -267,7 +267,7 @@ class Server:
                 traceback.print_exception(error)
 
         def give_late_up():
-            told = f"closing the environment of the episode {episode.name} takes more than {CLOSING:.0f} s: given up"
+            told = f"closing the environment of the episode {episode.name} takes more than {CLOSING:.0f} s: abandoned"
             print(told, file=sys.stderr, flush=True)
             give_up()
 

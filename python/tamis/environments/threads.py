@@ -32,7 +32,7 @@ class Threads:
             self._num -= 1
             self._num_lost += 1
             if self._num_lost >= MOST_LOST * self._most:
-                told = f"{self._num_lost} calls were given up and still run: this process ends, for another to begin"
+                told = f"{self._num_lost} abandoned calls still run: this process ends, and another is started"
                 print(told, file=sys.stderr, flush=True)
                 os._exit(1)
             self._grow()
@@ -65,7 +65,7 @@ class _Call:
         result = error = None
         try:
             if is_given_up:
-                raise Refused("the call was given up before it began")
+                raise Refused("the call was abandoned before it began")
             result = self._function(*self._arguments)
         except BaseException as raised:  # SystemExit too: it ends an episode, not the process
             error = raised

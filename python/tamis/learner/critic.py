@@ -110,7 +110,7 @@ def _read_critic(folder, options):
     source = Source.read(folder)
     name = (source.config.get("architectures") or ["nothing"])[0]
     if is_vision(source.config):
-        raise Refused(f"{folder} holds {name}, and a critic cannot see images yet", "name a model of text alone")
+        raise Refused(f"{folder} holds {name}, but critics do not support images", "name a model without images")
     if name.endswith(LANGUAGE_MODEL):
         policy = load_policy(folder, options)
         critic = _network(policy.decoder, source, options)

@@ -177,5 +177,5 @@ def add_adapter(network, lora):
     unknown = [name for name, one in module.named_parameters() if one.requires_grad and ".lora_" not in name]
     if unknown:
         message = f"the adapter would train `{unknown[0]}`, which is none of its own"
-        raise Refused(message, "name linear layers alone in `learner.lora.targets`")
+        raise Refused(message, "name only linear layers in `learner.lora.targets`")
     return own

@@ -153,7 +153,7 @@ def _strict_object(pairs):
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key `{twice}` stands twice in one object")
+        raise ValueError(f"the key `{twice}` is repeated in one object")
     return values
 
 

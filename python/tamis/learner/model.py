@@ -297,7 +297,7 @@ class Network:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             pass_on(error)
             name = type(self.decoder).__name__
-            message = f"{name} cannot be run over tokens and positions alone: {first_line(error)}"
+            message = f"{name} cannot be run on only tokens and positions: {first_line(error)}"
             raise Refused(message, "name a model that transformers runs so, such as a Llama or a Qwen") from None
         if not self._agreed(self.agrees(truth[0][:half], changed[:half])):
             message = f"{type(self.decoder).__name__} is no decoder: its positions see what comes after them"
@@ -354,7 +354,7 @@ class Network:
             return first_line(error)
         num_windows = sum(window is not None for window in told)
         if name in attention.SHARING and num_windows < attention.windowed_layers(self.config) * len(probes):
-            return "the model tells it of a window by masks alone"
+            return "the model passes its window only by masks"
         hidden, gradient = (torch.cat(parts) for parts in zip(*found, strict=True))
         true_hidden, true_gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
         # Written so that NaN counts as too far.

@@ -207,7 +207,7 @@ class _Conversion:
         try:
             made = converter.convert(self.name, model=self.model, config=self.model.config)
         except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            raise Whole(f"`{self.name}` cannot be made of its files' tensors alone ({error})") from error
+            raise Whole(f"`{self.name}` cannot be made from only its files' tensors ({error})") from error
         return {name: one[0] if isinstance(one, list) else one for name, one in made.items()}
 
 

@@ -86,7 +86,7 @@ class Samples(ABC):
     """
 
     prompt_kind = Prompt
-    hint = "sample at servers, or on the built-in engine where it knows the model"
+    hint = "sample at servers, or on the built-in engine if it supports the model"
 
     def __init__(self, network, max_sequences):
         self.network, self.max_sequences = network, max_sequences
@@ -167,7 +167,7 @@ class Samples(ABC):
             raise RequestError(f"`prompt_token` holds {outside}, and the vocabulary has {vocab_size} tokens")
         taken = [sample for sample in samples if sample in self._open]
         if taken or len(set(samples)) < len(samples):
-            raise RequestError(f"sample {(taken or samples)[0]} is open already, or stands twice")
+            raise RequestError(f"sample {(taken or samples)[0]} is open already, or repeated")
         prompts = [
             self.prompt_kind(tokens[begin:end], drawings[place], self._most(drawings[place], end - begin), deque())
             for begin, end, place in zip(offsets, offsets[1:], drawn_by, strict=False)
@@ -285,7 +285,7 @@ class Samples(ABC):
         """Refuses a network whose tokens one by one, over the cache, differ from those in a whole sequence."""
         network, name = self.network, type(self.network.decoder).__name__
         if not getattr(network.decoder, "_supports_flash_attn", False):
-            raise Refused(f"{name} cannot be sampled from here: its attention is told of windows by masks alone", self.hint)
+            raise Refused(f"{name} cannot be sampled from here: its attention gets windows only by masks", self.hint)
         if rotary.depends_on_length(network.decoder):
             raise Refused(
                 f"{name} cannot be sampled from here: its rotary positions depend on the length of the whole sequence "

@@ -19,7 +19,7 @@ from .session import Session as AnySession
 _LESS_MEMORY = {
     **dict.fromkeys(
         ("/v1/forward", "/v1/forward_hold", "/v1/backward"),
-        "lower `train.micro_batch_tokens` (or `train.micro_batch_size`, where it is set), set `model.recompute_activations: true`, or lower `learner.logprob_chunk`; a "
+        "lower `train.micro_batch_tokens` (or `train.micro_batch_size`, if it is set), set `model.recompute_activations: true`, or lower `learner.logprob_chunk`; a "
         "resumed run may change them",
     ),
     "/v1/generate": "lower `rollout.max_num_seqs`; a resumed run may change it",

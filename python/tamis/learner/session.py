@@ -264,7 +264,7 @@ class Session:
             orphan_timeout = settings.number("orphan_timeout", None, above=0.0)
             adopted = settings.text("adopt", None)
             answer, columns = self.learner.open(settings, columns, adopted is not None and adopted == job.before)
-            for line in ["a run goes on with what is loaded"] if answer["adopted"] else self.learner.describe():
+            for line in ["a run continues with what is loaded"] if answer["adopted"] else self.learner.describe():
                 self.log(line)
             incarnation = secrets.token_hex(8)
             with self._lock:

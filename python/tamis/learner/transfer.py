@@ -494,7 +494,7 @@ def _as_learner_error(error):
     if isinstance(error, LearnerError):
         return error
     if isinstance(error, _GivenUp):
-        return Failed("the communicator was given up")
+        return Failed("the communicator was dropped")
     text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     hint = "lower `train.micro_batch_tokens`, or set `publish.mode: folder`" if is_out_of_memory(error) else None
     return Failed(text, hint)

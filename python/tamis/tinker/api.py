@@ -100,7 +100,7 @@ class Api:
             raise Refused("the address of the server has a name or a password in it", "give the key in TINKER_API_KEY")
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise Refused("TINKER_API_KEY has characters that no key has", "is it the text of the key alone?")
+            raise Refused("TINKER_API_KEY has characters that no key has", "set it to the key, without other text")
         self._headers = {"User-Agent": "tamis", **({"X-API-Key": key} if key else {})}
         # No proxy is used between two processes of one machine.
         handlers = [urllib.request.ProxyHandler({})] if is_own(parts.netloc) else []
@@ -230,7 +230,7 @@ class Api:
             return Gone(message, "the server was started again, or ended the session")
         if status >= 500:
             return Failed(
-                message, "the server's log may say more; docs/learners.md has the servers that are known to work"
+                message, "see the server's log; docs/learners.md has the servers that are known to work"
             )
         hint = None
         if status in (401, 403):
@@ -262,7 +262,7 @@ def _detail(body):
     try:
         detail = json.loads(body)["detail"]
     except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace").strip()[:300] or "nothing is said"
+        return body.decode(errors="replace").strip()[:300] or "no text"
     if isinstance(detail, list):
         parts = [
             f"{'.'.join(map(str, item.get('loc', ())))}: {item.get('msg')}" for item in detail if isinstance(item, dict)

@@ -111,5 +111,5 @@ def read(folder):
         "num_parameters": int,
     }
     if not isinstance(values, dict) or any(not isinstance(values.get(name), kind) for name, kind in kinds.items()):
-        raise FilesError(f"{path} does not say where weights are at a server of Tinker's API", path)
+        raise FilesError(f"{path} does not name weights at a server of Tinker's API", path)
     return Place(**{name: values[name] for name in kinds})

@@ -214,7 +214,7 @@ class Learner:
         if name == "critic":
             raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
         if sharpness != 1.0:
-            raise Refused("passes at the server are at temperature 1 alone", "choose an advantage that needs no other")
+            raise Refused("passes at the server are only at temperature 1", "choose an advantage that needs no other")
         if name == "reference":
             raise StateError("the learner has no reference", "the network `base` is the one that there is")
         if name == "base" and self._base is None:
@@ -428,7 +428,7 @@ class Learner:
         try:
             self._api.call("weights_info", {"tinker_path": place.path})
         except ServerRefused as error:
-            hint = f"weights are kept for as long as the server says; the run was at {place.url}"
+            hint = f"the server decides how long weights are kept; the run was at {place.url}"
             raise FilesError(f"{self._api.url} has no {place.path}: {error.message}", file, hint) from None
         self._take(place.path)
         self._held, self._pending = None, []
@@ -471,7 +471,7 @@ class Learner:
         if len(keys) != len(numbers):
             raise RequestError(f"`key` has {len(keys)} numbers, and there are {len(numbers)} samples")
         if len(set(numbers)) < len(numbers):
-            raise RequestError("a sample stands twice")
+            raise RequestError("a sample is repeated")
         for at, prompt in enumerate(prompts):
             Limits(self._limits.vocab_size, None).check(prompt, f"prompt {at}")
         for number in aborted:

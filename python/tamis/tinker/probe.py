@@ -93,10 +93,10 @@ def _probe(model, base_model):
     ])  # fmt: skip
     names = "twice in a call", "with targets without an advantage", "beside a sequence without any", "in two calls"
     measured = ", ".join(f"{name} {norm / unit:.3f}" for name, norm in zip(names, norms[1:], strict=True))
-    refusal = f"{model.api.url} divides derivatives by what is not known"
+    refusal = f"{model.api.url} divides derivatives by an unknown number"
     if found is None:
         hint = "such a server would train by another gradient than the loss's: docs/learners.md lists known servers"
-        raise Refused(f"{refusal}: a sequence's gradient is, in multiples of one alone, {measured}", hint)
+        raise Refused(f"{refusal}: in multiples of one sequence's gradient it is {measured}", hint)
     # One derivative a token: three times each must give three times the gradient, and two sequences what each gives.
     thrice = measure.norm([[measure.real(_SHORT, 3.0)]]) / unit
     parts = [measure.real(_SHORT, keep=place) for place in range(len(_DERIVATIVES))]
@@ -112,7 +112,7 @@ def _probe(model, base_model):
     if not 1.0 / _MOST_FACTOR < gained < _MOST_FACTOR:
         message = f"{refusal}: it takes {found.name}, and a step changes the loss {gained:.3g} times"
         hint = "does it divide by a constant besides, or clip by a norm of its own?"
-        raise Refused(f"{message} as much as the norm of its gradient says", hint)
+        raise Refused(f"{message} as much as the norm of its gradient predicts", hint)
     return Findings(found, _clips(model), difference)
 
 

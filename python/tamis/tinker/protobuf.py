@@ -119,7 +119,7 @@ def _fields(data):
 
 def _message(value):
     if isinstance(value, int):
-        raise ProtobufError("a number stands where a message should be")
+        raise ProtobufError("a number in place of a message")
     return value
 
 

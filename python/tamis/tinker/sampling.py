@@ -53,7 +53,7 @@ def sample(api, sampler, number, prompt, parameters, vocab_size=None):
     for at, logprob in enumerate(found.logprobs):
         if not math.isfinite(logprob):
             message = f"{api.url} gave {logprob} as the log-probability of token {at + 1} of a sample"
-            raise Failed(message, "its weights may be lost: go on from the last checkpoint (--resume)")
+            raise Failed(message, "its weights may be lost: continue from the last checkpoint (--resume)")
     if stop and found.is_stopped and (not found.tokens or found.tokens[-1] not in stop):
         hint = "a policy learns to end only if its end tokens are among those that it is trained on"
         raise Failed(f"{api.url} ended a sample and left out the token that ended it", hint)

@@ -27,7 +27,7 @@ _TARGET_BYTES = 4 + 8 + 4 + 4
 # lost answer is one.
 _NAMES = 3
 _TRAINED = {"train_mlp": True, "train_attn": True}
-GO_ON = "go on from the last checkpoint (--resume)"
+GO_ON = "continue from the last checkpoint (--resume)"
 
 
 @dataclass(frozen=True)

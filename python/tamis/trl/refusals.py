@@ -34,7 +34,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value == "skip",
         "TRL always trains on a batch: use `retry`, `retry:N` or `error`",
     ),
-    "on_exhausted": (lambda value: value in ("use_partial", "stop"), "TRL says when training ends: use `next_epoch`"),
+    "on_exhausted": (lambda value: value in ("use_partial", "stop"), "TRL decides when training ends: use `next_epoch`"),
     "surplus": (
         lambda value: value == "carry",
         "TRL takes what it is given for sampled by the weights of now, and would train on groups of older ones without "

@@ -318,7 +318,7 @@ class Sieve:
                     error = NothingKept(diagnosis)
                     self._say(str(error))
                     raise error
-        raise RuntimeError("the scheduler neither filled the batch nor said why not")
+        raise RuntimeError("the scheduler neither filled the batch nor gave a reason")
 
     def _forget(self, group: Group, members: dict[tuple[int, int], Member]) -> None:
         """Frees what only training needs; images take much."""

@@ -75,7 +75,7 @@ def read_settings(
     groups = _at(config, "algorithm", "filter_groups")
     of_verl = _at(groups, "max_num_gen_batches")
     if of_verl is not None and type(of_verl) is not int:
-        reasons.append(f"`algorithm.filter_groups.max_num_gen_batches` is {of_verl!r}: a whole number; 0 says no limit")
+        reasons.append(f"`algorithm.filter_groups.max_num_gen_batches` is {of_verl!r}: a whole number; 0 means no limit")
         of_verl = None
     if "max_num_gen_batches" not in asked and (of_verl or 0) > 0:
         given["max_num_gen_batches"] = of_verl
@@ -96,7 +96,7 @@ def read_settings(
     carries = not is_sync if given["surplus"] is None else given["surplus"] == "carry"
     if not is_sync and not carries:
         reasons.append(
-            f"`{KWARGS}.surplus: discard` with `trainer.v1.trainer_mode: {trainer_mode}`: what is in flight goes on "
+            f"`{KWARGS}.surplus: discard` with `trainer.v1.trainer_mode: {trainer_mode}`: what is in flight continues "
             "while verl trains, so it would be thrown away batch after batch: use `carry`, or the mode `sync`"
         )
     if given["max_lag"] is not None:
