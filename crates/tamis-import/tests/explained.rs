@@ -36,7 +36,7 @@ reward[].method (kind gsm8k)
     assert_snapshot!(explain("filter").unwrap(), @"
 filter
 
-  Which groups are trained on, by one number of each trajectory. Null: all of them.
+  Which groups are trained on, judged by one number of each trajectory. Null: all groups.
 
   type       a section with a `kind` or null
   default    null

@@ -4,15 +4,15 @@ use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
 use tamis_core::settings;
 
 settings! {
-    /// Importance weights of the policy's probabilities over the sampler's.
+    /// Importance weights: ratios of the policy's probabilities to the sampler's.
     pub struct CorrectionWeightsConfig {
-        /// Unit that has one importance weight.
+        /// Whether each token or each trajectory has an importance weight.
         level: CorrectionLevel = CorrectionLevel::Token;
         /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
         outside: OutsideBounds = OutsideBounds::Truncate;
-        /// Smallest importance ratio that is taken as the weight. Null: any.
+        /// Smallest importance ratio that is used as a weight. Null: no lower bound.
         min: Option<f64> = None, Positive;
-        /// Largest importance ratio that is taken as the weight.
+        /// Largest importance ratio that is used as a weight.
         max: f64 = 2.0, Positive;
         /// Divide every weight by the mean weight of the optimizer batch.
         batch_normalize: bool = false;
@@ -22,28 +22,27 @@ settings! {
 settings! {
     /// One rejection of tokens or trajectories.
     pub struct RejectionConfig {
-        /// The statistic as verl names it: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...; also
+        /// The statistic, by verl's names: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...; also
         /// `tv` and `binary_kl` of the token's probabilities (`token_tv`, `seq_mean_binary_kl`).
         statistic: String = "seq_mean_k3".to_owned(), NotEmpty;
-        /// The threshold of the statistic, as verl writes it: for k1 a ratio or two (`0.5_2.0`), for all
+        /// The threshold of the statistic, in verl's form: for k1 one or two ratios (`0.5_2.0`), for all
         /// others the largest divergence.
         threshold: String = "0.01".to_owned(), NotEmpty;
     }
 }
 
 settings! {
-    /// Correction for a sampler that is not the policy. The native engine samples from the very policy that
-    /// it trains, so that there is nothing to correct, except in groups that were carried over from an
-    /// earlier step (`schedule.surplus: carry`): streaming, at servers and where PyTorch learns in another
-    /// number format, that is corrected where nothing is set.
+    /// Correction for a sampler whose probabilities differ from the policy's. The native engine samples from
+    /// the policy that it trains, so only groups that were carried over from an earlier step
+    /// (`schedule.surplus: carry`) need it there. `preset` lists when these are corrected by default.
     pub struct CorrectionConfig {
-        /// A correction by name. Null: `disabled`, but `decoupled_token_is` with `schedule.surplus: carry`
-        /// under `schedule.mode: streaming`, at servers, or with `learner.backend: torch` unless
-        /// `learner.dtype` is `f32`.
+        /// A correction by name. Null: `decoupled_token_is` with `schedule.surplus: carry`, if
+        /// `schedule.mode` is `streaming`, servers sample, or `learner.backend` is `torch` with another
+        /// `learner.dtype` than `f32`; otherwise `disabled`.
         preset: Option<CorrectionPreset> = None;
-        /// Importance weights of the policy's probabilities over the sampler's. Null: the preset's.
+        /// Importance weights: ratios of the policy's probabilities to the sampler's. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = None;
-        /// Statistics by which tokens or trajectories are left out of the loss. Empty: the preset's.
+        /// Statistics that leave tokens or trajectories out of the loss. Empty: the preset's.
         rejections: Vec<RejectionConfig> = Vec::new();
     }
 }

@@ -1,4 +1,4 @@
-//! `data`: where prompts come from and how many are drawn.
+//! `data`: source of the prompts, and how many are drawn.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ use crate::hub_name::DataSources;
 use crate::value::FreeMap;
 
 choice! {
-    /// Treatment of a verifier that rejects the gold answer of a row. Every gold answer is scored before
+    /// What happens if a verifier rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
-        /// A warning shows the row.
+        /// A warning names the row.
         Warn = "warn",
-        /// The run stops, naming the row.
+        /// The run stops and names the row.
         Error = "error",
         /// Gold answers are not scored.
         Off = "off",
@@ -27,22 +27,23 @@ choice! {
 }
 
 settings! {
-    /// Names of the data's columns; a dot goes into a nested column (`reward_model.ground_truth`). Null:
-    /// found by the layout of verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`,
-    /// `extra_info`), of TRL (`prompt` and any others), or plain `question` and `answer`.
+    /// Names of the data's columns. A dot separates the levels of a nested column
+    /// (`reward_model.ground_truth`). Null: found by the layout, which is that of verl (`prompt`,
+    /// `data_source`, `ability`, `reward_model.ground_truth`, `extra_info`), that of TRL (`prompt` and any
+    /// others), or plain `question` and `answer`.
     pub struct ColumnsConfig {
         /// Column with the prompt: text, or a list of chat messages.
         prompt: Option<String> = None, NotEmpty;
-        /// Column with the answer that rewards compare with.
+        /// Column with the answer that rewards compare completions with.
         ground_truth: Option<String> = None, NotEmpty;
-        /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
+        /// Column with the name of the row's data set. Validation metrics are grouped by it.
         data_source: Option<String> = None, NotEmpty;
         /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those.
-        /// Rows may be without it. Null: `images` or `image`, where there is one.
+        /// Rows without images are allowed. Null: `images` or `image`, if the data has one of them.
         images: Option<String> = None, NotEmpty;
         /// Column with the class of a row's task, such as `math` (verl's `ability`).
         ability: Option<String> = None, NotEmpty;
-        /// Column with an object of further fields, handed to rewards.
+        /// Column with an object of further fields for rewards.
         extra_info: Option<String> = None, NotEmpty;
     }
 }
@@ -50,38 +51,40 @@ settings! {
 settings! {
     /// A curriculum: the order of the training prompts within an epoch.
     pub struct CurriculumConfig {
-        /// Column of numbers by which prompts are put in order, the smallest first; dots lead into objects.
+        /// Column of numbers by which prompts are sorted, smallest first. Dots separate the levels of a
+        /// nested column.
         column: String, NotEmpty;
-        /// The largest number first.
+        /// Sort the largest number first.
         descending: bool = false;
-        /// Parts of equal size that the order is cut into; within a part prompts come in the order that they
-        /// have without a curriculum. Null: prompts of the same number are a part.
+        /// Number of parts of equal size that the sorted prompts are cut into. Within a part, prompts keep
+        /// the order that they have without a curriculum. Null: prompts with the same number are a part.
         bands: Option<usize> = None, AtLeast(2.0);
-        /// Epochs that follow the curriculum; later ones are as without it. Null: all.
+        /// Number of epochs that follow the curriculum. Later epochs do not use it. Null: all epochs follow
+        /// it.
         epochs: Option<usize> = None, AtLeast(1.0);
     }
 }
 
 settings! {
-    /// Where prompts come from and how many are drawn.
+    /// Source of the prompts, and how many are drawn.
     pub struct DataConfig {
-        /// A built-in task. Null: the prompts of the files alone.
+        /// A built-in task. Null: none; the prompts are those of the files.
         task: Option<TaskKind> = None;
         /// Options of the task `arithmetic`.
         arithmetic: ArithmeticSettings = ArithmeticSettings::default();
         /// Training data: JSONL or Parquet files, or splits of data sets on a hub
-        /// (`openai/gsm8k:main/train`), one or a list. A name on a hub is `owner/name`, then `@REVISION`
-        /// where one is wanted, then `:SPLIT` or `:CONFIGURATION/SPLIT`; without them it is the split `train`
-        /// of the only configuration, or of the default one. A path where something is goes before a name;
-        /// `hf://` before a name makes it one in any case. What is not in the cache of the hub's own library
-        /// is downloaded into it, and the commit is written into the run's `config.yaml`.
+        /// (`openai/gsm8k:main/train`), one or a list. A name on a hub is `owner/name`, then optionally
+        /// `@REVISION`, then optionally `:SPLIT` or `:CONFIGURATION/SPLIT`. Without these it is the split
+        /// `train` of the only configuration, or of the default one. A text that is both an existing path and
+        /// a name is taken as the path; `hf://` in front makes it a name. Missing files are downloaded into
+        /// the cache of the hub's own library, and the commit is written to the run's `config.yaml`.
         train: DataSources = DataSources::default();
-        /// Validation data, as `train`; a name on a hub without a split is its `validation`, or else its
-        /// `test`.
+        /// Validation data, in the same form as `train`. A name on a hub without a split means its split
+        /// `validation`, or `test` if there is no `validation`.
         val: DataSources = DataSources::default(), Any, Free;
-        /// Share of the training prompts that are held out for validation instead of `val`, below 1. Which
-        /// they are follows from their texts: it is the same in every run, for every seed and order of the
-        /// rows, and rows of one text stay together. Null: none.
+        /// Share of the training prompts, below 1, that is held out for validation instead of `val`. The
+        /// texts decide which prompts are held out, so the choice is the same for every seed and order of the
+        /// rows, and rows with the same text stay together. Null: none.
         val_fraction: Option<f64> = None, Probability;
         /// Groups (prompts) that one training step trains on.
         train_batch_size: usize = 64, Between(1.0, 1e6);
@@ -89,32 +92,32 @@ settings! {
         gen_batch_size: Option<usize> = None, Between(1.0, 1e6);
         /// Longest prompt, in tokens.
         max_prompt_length: usize = 512, AtLeast(1.0);
-        /// Treatment of prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
+        /// What happens to prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
         overlong_prompts: OverlongPrompts = OverlongPrompts::Error;
-        /// Treatment of a row that does not parse.
+        /// What happens to a row that cannot be parsed.
         bad_rows: BadRows = BadRows::Error;
-        /// Treatment of Parquet columns of bytes that are not UTF-8 (images, for example). Prompt, ground
-        /// truth and data source must be text.
+        /// What happens to Parquet columns of bytes that are not UTF-8, such as images. Prompt, ground truth
+        /// and data source must be text.
         binary_columns: BinaryColumns = BinaryColumns::Error;
-        /// Shuffle the prompts anew in every epoch, by `run.seed`.
+        /// Shuffle the prompts again in every epoch, by `run.seed`.
         shuffle: bool = true;
-        /// The order of prompts by a column of theirs. Null: none but that of `shuffle`.
+        /// Order of the prompts by a column of the data. Null: only `shuffle` sets the order.
         curriculum: Option<CurriculumConfig> = None;
-        /// Treatment, before training, of a verifier that rejects its own gold answer.
+        /// What happens if a verifier rejects a gold answer. All are scored before training.
         check_gold: GoldCheck = GoldCheck::Warn, Any, Free;
-        /// Images of the data's rows go to the model: to one that sees (Qwen2-VL, Qwen2.5-VL), with a learner
-        /// in PyTorch and vLLM. False: columns of images are columns like any other.
+        /// Pass the images of the data's rows to the model. This needs a vision-language model (Qwen2-VL,
+        /// Qwen2.5-VL), a learner in PyTorch, and vLLM. False: columns of images are ordinary columns.
         images: bool = true;
-        /// Folder that relative paths of images start from. Null: that of the data's file.
+        /// Folder that relative paths of images start from. Null: the folder of the data file.
         image_folder: Option<PathBuf> = None, NotEmpty;
-        /// Names of the data's columns, where they are not those of a known layout.
+        /// Names of the data's columns, if they are not those of a known layout.
         columns: ColumnsConfig = ColumnsConfig::default();
-        /// Which prompts go through the model's chat template. The first prompt is printed at the start of
-        /// every run, as the model gets it.
+        /// Which prompts go through the model's chat template. Every run prints its first prompt at the
+        /// start, as the model gets it.
         prompt_format: PromptFormat = PromptFormat::Auto;
-        /// A system message for every conversation without one. A run whose prompts stay text refuses it.
+        /// System message for every conversation without one. It is refused if prompts stay plain text.
         system_prompt: Option<String> = None, NotEmpty;
-        /// Jinja file that is put around every text prompt, which it names `content` (EasyR1's
+        /// Jinja file that wraps every text prompt. The prompt is its variable `content` (EasyR1's
         /// `data.format_prompt`). It is applied before the chat template, and rewards see its result.
         prompt_template: Option<PathBuf> = None, NotEmpty;
         /// Further variables for the chat template, such as `enable_thinking: false`.

@@ -1,25 +1,25 @@
-//! `run.loggers`: the places that metrics are written to, each by its name or as a section with settings.
+//! `run.loggers`: the loggers that metrics are written to, each by its name or as a section with settings.
 
 use tamis_core::choice;
 use tamis_core::setting::{Program, TimeSpan};
 
 tamis_core::settings! {
-    /// One line a step on the standard error stream.
+    /// One line per step on standard error.
     pub struct ConsoleSettings {}
 }
 
 tamis_core::settings! {
-    /// `metrics.jsonl` in the run folder, one object a step.
+    /// `metrics.jsonl` in the run folder, one object per step.
     pub struct JsonlSettings {}
 }
 
 tamis_core::settings! {
     /// Event files for TensorBoard.
     pub struct TensorboardSettings {
-        /// Histograms of each step beside the numbers: lengths, advantages, rewards and pass rates of groups.
+        /// Write histograms of each step as well: lengths, advantages, rewards and pass rates of groups.
         histograms: bool = true, Any, Free;
-        /// Completions of each step that are written as text, each with its prompt, reward and verdict. 0:
-        /// none.
+        /// Number of completions per step that are written as text, each with its prompt, reward and verdict.
+        /// 0: none.
         num_samples: usize = 4, Between(0.0, 1024.0), Free;
     }
 }
@@ -27,12 +27,12 @@ tamis_core::settings! {
 choice! {
     /// How Weights & Biases is reached.
     pub enum WandbMode {
-        /// As `WANDB_MODE` says; otherwise online where there is a key (`WANDB_API_KEY` or `wandb login`),
-        /// and offline where there is none.
+        /// As set by `WANDB_MODE`; otherwise online if there is a key (`WANDB_API_KEY` or `wandb login`), and
+        /// offline if there is none.
         Auto = "auto",
-        /// Figures go to the server as they come.
+        /// Metrics are sent to the server at once.
         Online = "online",
-        /// Figures go to `wandb/` in the run folder, for `wandb sync` later.
+        /// Metrics are written to `wandb/` in the run folder, for a later `wandb sync`.
         Offline = "offline",
     }
 }
@@ -40,21 +40,21 @@ choice! {
 tamis_core::settings! {
     /// Weights & Biases, through its own package.
     pub struct WandbSettings {
-        /// Project. Null: what `WANDB_PROJECT` says, otherwise `tamis`.
+        /// Project. Null: the value of `WANDB_PROJECT`, otherwise `tamis`.
         project: Option<String> = None, NotEmpty, Free;
-        /// User or team that the project is of. Null: the one that the key belongs to.
+        /// User or team that owns the project. Null: the owner of the key.
         entity: Option<String> = None, NotEmpty, Free;
-        /// Group that runs are shown in together. Null: none.
+        /// Group in which runs are shown together. Null: none.
         group: Option<String> = None, NotEmpty, Free;
-        /// Where figures go.
+        /// Whether metrics are sent at once or written to a folder.
         mode: WandbMode = WandbMode::Auto, Any, Free;
-        /// Histograms of each step beside the numbers.
+        /// Write histograms of each step as well.
         histograms: bool = true, Any, Free;
-        /// Completions of each step that are written as a table. 0: none.
+        /// Number of completions per step that are written as a table. 0: none.
         num_samples: usize = 0, Between(0.0, 1024.0), Free;
         /// Python interpreter with the package `wandb`.
         python: Program = Program("python3".into()), NotEmpty, Free;
-        /// Longest wait at the end of the run for what is not delivered yet.
+        /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
 }
@@ -62,34 +62,34 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// MLflow, through its own package.
     pub struct MlflowSettings {
-        /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: what `MLFLOW_TRACKING_URI` says,
-        /// otherwise MLflow's own default, a database. The package `mlflow-skinny` has no database: it needs
-        /// a server.
+        /// Server or database (`http://HOST:PORT`, `sqlite:///PATH`). Null: the value of
+        /// `MLFLOW_TRACKING_URI`, otherwise MLflow's own default, a database. The package `mlflow-skinny` has
+        /// no database and needs a server.
         tracking_uri: Option<String> = None, NotEmpty, Free;
-        /// Experiment; made where it is not there. Null: what `MLFLOW_EXPERIMENT_NAME` says, otherwise
-        /// `tamis`.
+        /// Experiment. It is created if it does not exist. Null: the value of `MLFLOW_EXPERIMENT_NAME`,
+        /// otherwise `tamis`.
         experiment: Option<String> = None, NotEmpty, Free;
         /// Python interpreter with the package `mlflow` or `mlflow-skinny`.
         python: Program = Program("python3".into()), NotEmpty, Free;
-        /// Longest wait at the end of the run for what is not delivered yet.
+        /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
 }
 
 tamis_core::settings! {
-    /// Trackio, through its own package: figures stay on this machine.
+    /// Trackio, through its own package. Metrics stay on this machine.
     pub struct TrackioSettings {
         /// Project that the run is shown in (`trackio show --project tamis`).
         project: String = "tamis".to_owned(), NotEmpty, Free;
-        /// Group that runs are shown in together. Null: none.
+        /// Group in which runs are shown together. Null: none.
         group: Option<String> = None, NotEmpty, Free;
-        /// Histograms of each step beside the numbers.
+        /// Write histograms of each step as well.
         histograms: bool = true, Any, Free;
-        /// Completions of each step that are written as a table. 0: none.
+        /// Number of completions per step that are written as a table. 0: none.
         num_samples: usize = 0, Between(0.0, 1024.0), Free;
         /// Python interpreter with the package `trackio`.
         python: Program = Program("python3".into()), NotEmpty, Free;
-        /// Longest wait at the end of the run for what is not delivered yet.
+        /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
 }
@@ -97,8 +97,8 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
     pub struct PrometheusSettings {
-        /// Address that it listens at, `HOST:PORT`. Port 0 takes a free one, which is told. Whoever reaches
-        /// the address can read the figures.
+        /// Address that it listens on, `HOST:PORT`. Port 0 takes a free port, which the run prints. Anyone
+        /// who can reach the address can read the metrics.
         address: String = "127.0.0.1:9464".to_owned(), NotEmpty, Free;
     }
 }
@@ -112,11 +112,11 @@ tamis_core::settings! {
 }
 
 tamis_core::tagged! {
-    /// A place that metrics are written to: its name, or a section with `kind` and settings.
+    /// A logger that metrics are written to: its name, or a section with `kind` and settings.
     pub enum LoggerKind, or name {
-        /// One line a step on the standard error stream.
+        /// One line per step on standard error.
         Console(ConsoleSettings) = "console",
-        /// `metrics.jsonl` in the run folder, one object a step.
+        /// `metrics.jsonl` in the run folder, one object per step.
         Jsonl(JsonlSettings) = "jsonl",
         /// Event files for TensorBoard, under `tensorboard/` in the run folder.
         Tensorboard(TensorboardSettings) = "tensorboard",

@@ -66,35 +66,37 @@ use crate::tree::Node;
 settings! {
     /// A whole configuration.
     pub struct Config {
-        /// A named algorithm: it sets objective, filter, schedule and reward shaping. Everything it sets can
-        /// be overridden; what is overridden is printed at the start.
+        /// A named algorithm. It sets objective, filter, schedule and reward shaping. Every key that it sets
+        /// can be overridden; a run prints the overridden keys at the start.
         preset: Option<Preset> = None;
         /// The run itself: its name, folder, seed, threads and loggers.
         run: RunConfig = RunConfig::default();
-        /// The policy that is trained and the reference it is held to.
+        /// The policy that is trained and the reference for its KL divergence.
         model: ModelConfig = ModelConfig::default();
-        /// Where prompts come from and how many are drawn.
+        /// Source of the prompts, and how many are drawn.
         data: DataConfig = DataConfig::default();
-        /// The game of `data.task: environment`, played turn by turn. Null: a completion is one answer.
+        /// The game of `data.task: environment`, which is played turn by turn. Null: a completion is one
+        /// answer.
         environment: Option<EnvironmentConfig> = None;
-        /// Further environments beside `environment`, in the same run, each with levels of its own; one with
-        /// `train_size: 0` is validated in alone.
+        /// More environments in the same run, besides `environment`. Each has its own levels. An environment
+        /// with `train_size: 0` is used only for validation.
         more_environments: Vec<EnvironmentConfig> = Vec::new();
-        /// A supervised phase before reinforcement learning, on gold answers or what a script plays in games.
+        /// A supervised phase before reinforcement learning, on gold answers or on episodes that a script
+        /// plays.
         warm_start: WarmStartConfig = WarmStartConfig::default();
         /// How completions are sampled.
         rollout: RolloutConfig = RolloutConfig::default();
-        /// Where the policy learns.
+        /// The engine or process in which the policy learns.
         learner: LearnerConfig = LearnerConfig::default();
         /// The launcher of the learner and of the servers: the run itself, one on this machine, or Ray.
         cluster: ClusterConfig = ClusterConfig::default(), Any, Free;
-        /// How new weights reach the servers that sample.
+        /// How new weights reach the servers that sample completions.
         publish: PublishConfig = PublishConfig::default();
         /// The functions that score completions. The reward that is trained on is the weighted sum of their
-        /// scores. Where none of them is a verifier, that of `data.task` is added. A reward that the preset
-        /// adds comes last, unless the list has one of its kind.
+        /// scores. If none of them is a verifier, that of `data.task` is added. A reward that the preset adds
+        /// comes last, unless the list already has one of that kind.
         reward: Vec<RewardConfig> = Vec::new();
-        /// Which groups are trained on, by one number of each trajectory. Null: all of them.
+        /// Which groups are trained on, judged by one number of each trajectory. Null: all groups.
         filter: Option<FilterConfig> = None;
         /// When prompts are dispatched and how a training batch is filled.
         schedule: ScheduleConfig = ScheduleConfig::default();
@@ -108,8 +110,8 @@ settings! {
         validate: ValidateConfig = ValidateConfig::default(), Any, Free;
         /// How often checkpoints are saved, and which are kept.
         checkpoint: CheckpointConfig = CheckpointConfig::default(), Any, Free;
-        /// The world in which `tamis simulate` tries schedules out. Null: that of the defaults of its keys. A
-        /// run does not read it.
+        /// The simulated data, servers and learner of `tamis simulate`. Null: the defaults of its keys. A run
+        /// does not read it.
         simulate: Option<SimulateConfig> = None, Any, Free;
     }
 }
@@ -122,9 +124,10 @@ impl Config {
     }
 }
 
-/// Notes for every name where the same text would be as a path, for the message if nothing is found.
+/// Records, for every hub name, the path that the same text would be. The message for a model or data set
+/// that is not found shows it.
 fn note_paths(config: &mut Config, tree: &Node) {
-    // The path that a text is, if it is not marked as a name.
+    // The text as a path, unless it is marked as a name.
     let path_of = |node: &Node| {
         let text = node.as_text()?;
         not_at(text, PathKind::Path.resolve(text, &node.origin))

@@ -1,4 +1,4 @@
-//! `model`: the policy that is trained and the reference it is held to.
+//! `model`: the policy that is trained and the reference for its KL divergence.
 
 use std::path::PathBuf;
 
@@ -15,13 +15,13 @@ settings! {
         architecture: Architecture = Architecture::Qwen3;
         /// Width of the residual stream.
         hidden_size: usize = 128, Between(1.0, 16_777_216.0);
-        /// Width inside the feed-forward part.
+        /// Width of the feed-forward layers.
         intermediate_size: usize = 384, Between(1.0, 16_777_216.0);
         /// Number of transformer blocks.
         num_layers: usize = 4, Between(1.0, 4096.0);
         /// Number of query heads.
         num_heads: usize = 4, Between(1.0, 65_536.0);
-        /// Number of key and value heads, a divisor of `num_heads`. Null: as many as query heads.
+        /// Number of key and value heads, a divisor of `num_heads`. Null: `num_heads`.
         num_kv_heads: Option<usize> = None, Between(1.0, 65_536.0);
         /// Width of a head, even. Null: `hidden_size / num_heads`.
         head_dim: Option<usize> = None, Between(2.0, 65_536.0);
@@ -32,37 +32,38 @@ settings! {
         /// Longest sequence in tokens, prompt and response together.
         max_position_embeddings: usize = 1024, Between(2.0, 16_777_216.0);
         /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of
-        /// the folder that holds it.
+        /// its folder.
         tokenizer: TokenizerSource = TokenizerSource::Character;
     }
 }
 
 settings! {
-    /// The policy that is trained, and the reference it is held to. Exactly one of `path` and `init` is set.
+    /// The policy that is trained, and the reference for its KL divergence. Exactly one of `path` and `init`
+    /// must be set.
     pub struct ModelConfig {
         /// Folder of a checkpoint in the Hugging Face layout (`config.json`, `*.safetensors`, tokenizer), or
-        /// the name of a model on a hub (`Qwen/Qwen2.5-0.5B-Instruct`, `owner/name@REVISION`). A folder that
-        /// is there goes before a name; `hf://` before a name makes it one in any case. What is not in the
-        /// cache of the hub's own library is downloaded into it, and the commit is written into the run's
-        /// `config.yaml`.
+        /// the name of a model on a hub (`Qwen/Qwen2.5-0.5B-Instruct`, `owner/name@REVISION`). A text that is
+        /// both an existing folder and a name is taken as the folder; `hf://` in front makes it a name.
+        /// Missing files are downloaded into the cache of the hub's own library, and the commit is written to
+        /// the run's `config.yaml`.
         path: Option<ModelSource> = None, NotEmpty;
-        /// A model from random weights, in place of `path`.
+        /// A model with random weights, instead of `path`.
         init: Option<InitConfig> = None;
-        /// Checkpoint of the reference policy that the KL terms are measured against, a folder or a name as
-        /// `path`. Null: the initial policy (after the warm start, where there is one). It is loaded only
-        /// where a KL term is on.
+        /// Checkpoint of the reference policy for the KL terms: a folder or a name, as in `path`. Null: the
+        /// initial policy, after the warm start if there is one. It is loaded only if a KL term is used.
         reference: Option<ModelSource> = None, NotEmpty;
-        /// A value head on the policy itself: refused. The critic (`critic`) is a model of its own, made
-        /// where the advantages need one.
+        /// A value head on the policy itself. Not supported: `true` is refused. The critic (`critic`) is a
+        /// separate model, which is created if the advantages need one.
         value_head: bool = false;
         /// Number format of saved weights.
         save_dtype: SaveDtype = SaveDtype::F32, Any, Free;
         /// File with a Jinja chat template that replaces the model's own.
         chat_template: Option<PathBuf> = None, NotEmpty;
-        /// Recompute activations in the backward pass: about a third more computation, much less memory.
+        /// Recompute activations in the backward pass. This costs about a third more computation and saves
+        /// much memory.
         recompute_activations: bool = false, Any, Free;
-        /// Memory that a run whose policy learns in this process may take, in bytes or with a unit (`8GiB`).
-        /// A run that could take more is refused at the start. Null: refuse only a run that cannot fit into
+        /// Most memory of a run whose policy learns in this process, in bytes or with a unit (`8GiB`). A run
+        /// that could need more is refused at the start. Null: a run is refused only if it does not fit into
         /// the free memory even with the shortest completions.
         memory_limit: Option<ByteSize> = None, Any, Free;
     }

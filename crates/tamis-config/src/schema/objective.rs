@@ -1,5 +1,5 @@
-//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core,
-//! the [correction](super::correction) stands beside.
+//! `objective`: loss, aggregation, KL, entropy and masks. tamis-core describes advantages and losses; the
+//! [correction](super::correction) has its own module.
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
@@ -38,15 +38,16 @@ settings! {
         place("in"): KlPlace = KlPlace::None;
         /// Estimator of the KL divergence, from the sampled tokens.
         estimator: KlKind = KlKind::K3;
-        /// Coefficient of the KL term; with `adaptive` the first one.
+        /// Coefficient of the KL term; with `adaptive`, its initial value.
         coefficient: f64 = 0.001, NonNegative;
-        /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
-        /// (verl's `k1+`, `k3+`).
+        /// Use the value of the estimator with the gradient of `k2`, which is the gradient of the divergence
+        /// itself (verl's `k1+`, `k3+`).
         straight_through: bool = false;
-        /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL
-        /// in the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
+        /// Multiply the estimate by the importance ratio, which is differentiated too. Only with the KL in
+        /// the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
         bias_corrected: bool = false;
-        /// Adaptation of the KL coefficient, with the KL in the reward. Null: it stays as it is.
+        /// Adaptation of the KL coefficient, only with the KL in the reward. Null: the coefficient is
+        /// constant.
         adaptive: Option<AdaptiveKlConfig> = None;
     }
 }
@@ -54,26 +55,27 @@ settings! {
 settings! {
     /// The entropy bonus.
     pub struct EntropyConfig {
-        /// Coefficient of the entropy bonus; with `adaptive` the first one.
+        /// Coefficient of the entropy bonus; with `adaptive`, its initial value.
         coefficient: f64 = 0.0;
-        /// How entropies of tokens become one number. Null: as for the policy loss.
+        /// How the entropies of tokens become one number. Null: as for the policy loss.
         aggregation: Option<Aggregation> = None;
-        /// Adaptation of the coefficient of the entropy bonus. Null: it stays as it is.
+        /// Adaptation of the entropy coefficient. Null: the coefficient is constant.
         adaptive: Option<AdaptiveEntropy> = None;
     }
 }
 
 settings! {
-    /// Tokens left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
+    /// Tokens that are left out of the loss, besides unscored trajectories and tokens that the policy did not
+    /// produce.
     pub struct MasksConfig {
-        /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores
-        /// still count in the advantages of their group.
+        /// Leave trajectories that were truncated at `rollout.max_response_length` out of the loss. Their
+        /// scores still count in the advantages of their group.
         truncated: bool = false;
-        /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss
-        /// (arXiv 2506.01939 has 0.2). Null: all.
+        /// Share of the tokens of an optimizer batch, those with the highest entropy, that have a policy loss
+        /// (0.2 in arXiv 2506.01939). Null: all.
         top_entropy: Option<f64> = None, Probability;
-        /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative
-        /// advantage carries no policy loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
+        /// Divergence from the sampling policy, in nats per token, above which a trajectory with negative
+        /// advantage has no policy loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
         off_policy: Option<f64> = None, NonNegative;
     }
 }
@@ -81,14 +83,14 @@ settings! {
 settings! {
     /// The objective: advantage, loss, aggregation, KL and entropy.
     pub struct ObjectiveConfig {
-        /// How advantages are computed from rewards, with the keys of the `kind`.
+        /// How advantages are computed from rewards. The `kind` has further keys.
         advantage: Advantage = Advantage::default();
-        /// Changes to finished advantages, one after the other: a list of `{kind: ...}`.
+        /// Changes to the computed advantages, in this order: a list of `{kind: ...}`.
         shaping: Vec<Shaping> = Vec::new();
-        /// The policy loss, with the keys of its `kind`.
+        /// The policy loss. The `kind` has further keys.
         loss: PolicyLoss = PolicyLoss::default();
-        /// Level of the importance ratio, token or trajectory, in the losses that leave it open: those of
-        /// which `tamis explain` lists this key.
+        /// Level of the importance ratio, token or trajectory, for losses that allow both: those for which
+        /// `tamis explain` lists this key.
         importance: Importance = Importance::Token;
         /// How the losses of tokens become one number, over an optimizer mini-batch.
         aggregation: Aggregation = Aggregation::TokenMean;
@@ -98,11 +100,12 @@ settings! {
         kl: KlConfig = KlConfig::default();
         /// The entropy bonus.
         entropy: EntropyConfig = EntropyConfig::default();
-        /// Tokens left out of the loss, beyond unscored trajectories and tokens of others than the policy.
+        /// Tokens that are left out of the loss, besides unscored trajectories and tokens that the policy did
+        /// not produce.
         masks: MasksConfig = MasksConfig::default();
-        /// Correction for a sampler that is not the policy.
+        /// Correction for a sampler whose probabilities differ from the policy's.
         correction: CorrectionConfig = CorrectionConfig::default();
-        /// Place of groups that the filter dropped in the denominators of the loss.
+        /// Whether groups that the filter dropped count in the denominators of the loss.
         zero_groups: ZeroGroups = ZeroGroups::Drop;
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamis_core::setting::{Described, KeySpec, Keys, Settings as _, Shape, keys_of};
 use tamis_env::reward::RewardKind;
 
-/// The raw outcome of a verifier: right (1) or wrong (0), whatever its score and its name.
+/// Name of a verifier's raw outcome: right (1) or wrong (0), independent of its score and name.
 pub(crate) const RAW_OUTCOME: &str = "acc";
 
 tamis_core::settings! {
@@ -14,7 +14,7 @@ tamis_core::settings! {
     pub struct RewardCommon {
         /// Name of this score; null: the kind. `acc` is reserved for the 0/1 outcome of the first verifier.
         name: Option<String> = None, NotEmpty;
-        /// Weight of this score in the reward. 0: measured, not trained on.
+        /// Weight of this score in the reward. 0: reported, but not trained on.
         weight: f64 = 1.0;
     }
 }
@@ -24,7 +24,7 @@ tamis_core::settings! {
 pub struct RewardConfig {
     /// Name of the score; unique in the list.
     pub name: String,
-    /// Weight of this score in the reward. 0: measured, not trained on.
+    /// Weight of this score in the reward. 0: reported, but not trained on.
     pub weight: f64,
     /// Which reward function, with its parameters.
     pub kind: RewardKind,
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for RewardConfig {
         let mut keys = Keys::deserialize(deserializer)?;
         let RewardCommon { name, weight } = RewardCommon::take_keys(&mut keys).map_err(D::Error::custom)?;
         let kind: RewardKind = serde_json::from_value(keys.into()).map_err(D::Error::custom)?;
-        // A reward called after the raw outcome of all would hide it.
+        // A reward with the name of the raw outcome would hide it.
         let name = name.filter(|name| name != RAW_OUTCOME).unwrap_or_else(|| kind.as_str().to_owned());
         Ok(Self { name, weight, kind })
     }

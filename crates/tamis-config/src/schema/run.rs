@@ -8,7 +8,8 @@ use super::{ConsoleSettings, JsonlSettings, LoggerKind, TensorboardSettings};
 settings! {
     /// The run itself: its name, folder, seed, threads and loggers.
     pub struct RunConfig {
-        /// Name of the run. The run folder is `dir/name`; where it is taken already, a number is appended.
+        /// Name of the run. The run folder is `dir/name`. If that folder exists already, a number is
+        /// appended.
         name: String = "run".to_owned(), NotEmpty;
         /// Folder that run folders are created in.
         dir: PathBuf = PathBuf::from("runs"), NotEmpty;
@@ -17,7 +18,7 @@ settings! {
         seed: u64 = 1;
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = None, Between(1.0, 1024.0), Free;
-        /// Places that metrics are written to, each at most once: a name, or a section with `kind` and
+        /// Loggers that metrics are written to, each at most once: a name, or a section with `kind` and
         /// settings. The default is `[console, jsonl, tensorboard]`.
         loggers: Vec<LoggerKind> = vec![
             LoggerKind::Console(ConsoleSettings {}), LoggerKind::Jsonl(JsonlSettings {}),

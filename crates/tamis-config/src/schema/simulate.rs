@@ -1,4 +1,4 @@
-//! `simulate`: the world in which `tamis simulate` tries schedules out.
+//! `simulate`: the simulated data, servers and learner of `tamis simulate`, which compares schedules.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use tamis_core::{choice, settings, tagged};
 settings! {
     /// Pass rates that follow a Beta distribution.
     pub struct BetaRates {
-        /// Pseudo-count of correct samples; below 1 most prompts are easy or hopeless.
+        /// Pseudo-count of correct samples. Below 1, most prompts are easy or hopeless.
         a: f64 = 0.3, Between(0.01, 1e4), Free;
         /// Pseudo-count of wrong samples.
         b: f64 = 0.3, Between(0.01, 1e4), Free;
@@ -18,11 +18,11 @@ settings! {
 }
 
 settings! {
-    /// Pass rates that were counted.
+    /// Pass rates as a histogram.
     pub struct HistogramRates {
         /// Pass rates, from 0 to 1.
         rates: Vec<f64>, Between(0.0, 1.0), Free;
-        /// Number of prompts (or any weight in proportion) at each of them.
+        /// Number of prompts at each of them, or any weights in proportion.
         counts: Vec<f64>, NonNegative, Free;
         /// Number of prompts in the data.
         prompts: usize = 6000, Between(1.0, 1e8), Free;
@@ -30,69 +30,69 @@ settings! {
 }
 
 settings! {
-    /// Pass rates of the prompts of rollouts.
+    /// Pass rates of prompts in rollouts.
     pub struct RolloutRates {
-        /// A run directory, or a file of rollouts (Parquet or JSONL) of any program; groups and what is right
-        /// are read as `tamis advise` does it.
+        /// A run directory, or a file of rollouts (Parquet or JSONL) of any program. Groups and outcomes are
+        /// read as by `tamis advise`.
         path: PathBuf, NotEmpty, Free;
-        /// Number of prompts in the data: as many rates are drawn, for each prompt of the rollouts about as
-        /// often. Null: the prompts of the rollouts are all that there are.
+        /// Number of prompts in the data. This many rates are drawn, about equally many for each prompt of
+        /// the rollouts. Null: the data are exactly the prompts of the rollouts.
         prompts: Option<usize> = None, Between(1.0, 1e8), Free;
     }
 }
 
 tagged! {
-    /// Distribution of pass rates over the prompts.
+    /// Distribution of the prompts' pass rates.
     pub enum PassRates, default Beta {
         /// A Beta distribution.
         Beta(BetaRates) = "beta",
         /// Rates with the number of prompts at each.
         Histogram(HistogramRates) = "histogram",
-        /// What the prompts of a run or of a file of rollouts came to. A prompt has the rate that is drawn
-        /// from its posterior under a Beta distribution fitted to all of them: c of n right is not a rate of
-        /// c/n.
+        /// Results of the prompts of a run or of a file of rollouts. The rate of a prompt is drawn from its
+        /// posterior under a Beta distribution fitted to all prompts, because c of n right does not mean a
+        /// rate of c/n.
         Rollouts(RolloutRates) = "rollouts",
     }
 }
 
 choice! {
-    /// A policy of scheduling that is simulated.
+    /// A scheduling policy that is simulated.
     pub enum SimulatedPolicy {
         /// The run's own `schedule`.
         Configured = "configured",
-        /// verl's DAPO recipe: rounds of `data.gen_batch_size` until the batch is full, surplus thrown away.
+        /// verl's DAPO recipe: rounds of `data.gen_batch_size` until the batch is full; surplus is discarded.
         Verl = "verl",
-        /// verl's default trainer (0.9.1) with `filter_groups`: two prompts for each dropped group, what has
-        /// ended is looked at every 2 s, surplus thrown away.
+        /// verl's default trainer (0.9.1) with `filter_groups`: two new prompts for each dropped group,
+        /// finished groups are polled every 2 s, surplus is discarded.
         VerlV1 = "verl_v1",
-        /// The same in its asynchronous modes: one prompt for each dropped group, surplus kept, up to 7 steps
-        /// stale.
+        /// The same in its asynchronous modes: one new prompt for each dropped group; surplus is kept, up to
+        /// 7 steps stale.
         VerlV1Async = "verl_v1_async",
-        /// EasyR1's fork with `use_dynamic_sample`: rounds of the batch, at most 3; what was kept is trained
-        /// on at the limit or the end of the data.
+        /// EasyR1's fork with `use_dynamic_sample`: at most 3 rounds of the batch size. At the limit or the
+        /// end of the data it trains on the kept groups.
         Easyr1 = "easyr1",
-        /// NeMo-RL: rounds of the batch (`batch_multiplier: 1`), cut to the batch.
+        /// NeMo-RL: rounds of the batch size (`batch_multiplier: 1`), cut to the batch.
         NemoRl = "nemo_rl",
-        /// SkyRL's `dynamic_sampling: filter`: rounds of the batch, cut to the batch.
+        /// SkyRL's `dynamic_sampling: filter`: rounds of the batch size, cut to the batch.
         Skyrl = "skyrl",
-        /// SkyRL's `dynamic_sampling: replace`: one round of the batch, whose dropped groups are replaced by
+        /// SkyRL's `dynamic_sampling: replace`: one round of the batch size. Dropped groups are replaced by
         /// copies of kept ones.
         SkyrlReplace = "skyrl_replace",
         /// SkyRL's asynchronous trainer with `sample_full_batch`: up to 4 steps stale, in order of
         /// completion.
         SkyrlAsync = "skyrl_async",
-        /// OpenRLHF: each group that is dropped is replaced by one, and all are waited for.
+        /// OpenRLHF: each dropped group is replaced by one new group, and the step waits for all.
         Openrlhf = "openrlhf",
-        /// slime: another batch of prompts whenever fewer are left than the batch, the first kept groups make
-        /// it, the rest is aborted.
+        /// slime: another batch of prompts whenever fewer groups are left than the batch needs. The first
+        /// kept groups form the batch; the rest is aborted.
         Slime = "slime",
-        /// slime with `check_reward_nonzero_std_with_fallback`: one round, and dropped groups stay in the
-        /// batch where too few are kept.
+        /// slime with `check_reward_nonzero_std_with_fallback`: one round. Dropped groups stay in the batch
+        /// if too few are kept.
         SlimeFallback = "slime_fallback",
-        /// AReaL: each group that is rejected is replaced by one, up to 2 steps stale, the oldest first.
+        /// AReaL: each rejected group is replaced by one new group; up to 2 steps stale, oldest first.
         Areal = "areal",
-        /// prime-rl with its zero-advantage gate: servers always full, batches in order of completion, up to
-        /// 8 steps stale.
+        /// prime-rl with its zero-advantage gate: servers are always full, batches fill in order of
+        /// completion, up to 8 steps stale.
         PrimeRl = "prime_rl",
         /// `schedule.mode: rounds` with `surplus: carry`.
         RoundsCarry = "rounds_carry",
@@ -108,10 +108,10 @@ choice! {
         StreamingCarryCompletion = "streaming_carry_completion",
         /// `streaming_carry` with `schedule.screen_first`: that of the run, or 4.
         Screening = "screening",
-        /// `streaming_carry` with prompts passed over whose groups were uniform before (GRESO).
+        /// `streaming_carry`, passing over prompts whose earlier groups were uniform (GRESO).
         ZeroVarianceSkip = "zero_variance_skip",
-        /// `streaming_carry` with a fifth of the prompts whose latest group was uniform (prime-rl's pools),
-        /// or by the run's own `difficulty_pools`.
+        /// `streaming_carry` with only a fifth of the prompts whose latest group was uniform (prime-rl's
+        /// pools), or with the run's own `difficulty_pools`.
         DifficultyPools = "difficulty_pools",
         /// `streaming_carry` with prompts chosen by the posterior of their pass rate, weighted by 1/q.
         Posterior = "posterior",
@@ -121,18 +121,18 @@ choice! {
 }
 
 settings! {
-    /// Lengths of completions, in tokens: lognormal, cut at `rollout.max_response_length`. A completion that
-    /// is cut is wrong.
+    /// Lengths of completions in tokens: lognormal, truncated at `rollout.max_response_length`. A truncated
+    /// completion is wrong.
     pub struct SimulatedLengthConfig {
         /// Median of the lengths of right completions. Null: a twentieth of `rollout.max_response_length`.
         median: Option<f64> = None, AtLeast(1.0), Free;
-        /// Deviation of the logarithm of a length.
+        /// Standard deviation of the logarithm of a length.
         sigma: f64 = 1.0, Between(0.0, 4.0), Free;
-        /// Share of that variance which the completions of a prompt have in common.
+        /// Share of that variance that is common to the completions of a prompt.
         prompt_share: f64 = 0.0, Between(0.0, 1.0), Free;
-        /// Factor by which wrong completions are longer than right ones, in the median.
+        /// Median length of wrong completions divided by that of right ones.
         wrong_factor: f64 = 1.0, Between(0.01, 100.0), Free;
-        /// Tokens of a prompt, which are computed once for a group and a server.
+        /// Tokens of a prompt. A server computes them once for each group.
         prompt: usize = 0, Between(0.0, 1e7), Free;
     }
 }
@@ -143,29 +143,29 @@ settings! {
     pub struct SimulatedServersConfig {
         /// Number of servers; a group goes to the one with the fewest samples.
         count: usize = 1, Between(1.0, 1e5), Free;
-        /// Samples that a server decodes at once. Null: `rollout.max_num_seqs`.
+        /// Number of samples that a server decodes at once. Null: `rollout.max_num_seqs`.
         slots: Option<usize> = None, Between(1.0, 1e6), Free;
-        /// Seconds of an iteration of an empty server.
+        /// Seconds per iteration of an empty server.
         iteration: f64 = 0.02, Positive, Free;
         /// Share by which an iteration takes longer when all slots are running.
         load: f64 = 0.5, NonNegative, Free;
         /// Share by which an iteration takes longer when the cache is full. Needs `kv_tokens`.
         context: f64 = 0.0, NonNegative, Free;
-        /// Tokens that the key-value cache of a server holds; where they run out, the sample that was started
-        /// last is preempted and computed again later. Null: no limit.
+        /// Tokens that the key-value cache of a server holds. If it is full, the sample that started last is
+        /// preempted and computed again later. Null: no limit.
         kv_tokens: Option<usize> = None, AtLeast(1.0), Free;
-        /// Tokens a second of prompts, and of what was preempted or aborted, that a server computes while
+        /// Tokens per second that a server computes of prompts and of preempted or aborted samples, while
         /// decoding waits. Null: at once.
         prefill_rate: Option<f64> = None, Positive, Free;
     }
 }
 
 settings! {
-    /// Seconds that a learner takes: `step` + `token` x trained tokens.
+    /// Seconds of training per step: `step` + `token` x trained tokens.
     pub struct SimulatedTrainTimeConfig {
-        /// Seconds of a step, whatever is in it.
+        /// Seconds per step, independent of its tokens.
         step: f64 = 0.0, NonNegative, Free;
-        /// Seconds of a trained token.
+        /// Seconds per trained token.
         token: f64 = 0.0, NonNegative, Free;
     }
 }
@@ -173,41 +173,41 @@ settings! {
 settings! {
     /// New weights at the servers.
     pub struct SimulatedPublicationConfig {
-        /// Seconds in which servers take new weights in and decode nothing.
+        /// Seconds in which servers load new weights and do not decode.
         time: f64 = 0.0, NonNegative, Free;
-        /// Treatment of samples in flight meanwhile. Null: that of `publish.pause`, where that is set,
+        /// What happens to samples in flight meanwhile. Null: the value of `publish.pause` if that is set,
         /// otherwise `keep`.
         in_flight: Option<InFlight> = None, Any, Free;
     }
 }
 
 settings! {
-    /// Change of pass rates with training, in the logit.
+    /// Change of pass rates with training, in logits.
     pub struct SimulatedDriftConfig {
-        /// Change of every prompt's logit a step.
+        /// Change of every prompt's logit per step.
         logit: f64 = 0.0, Any, Free;
-        /// Deviation of a prompt's own change a step.
+        /// Standard deviation of each prompt's own change per step.
         noise: f64 = 0.0, NonNegative, Free;
     }
 }
 
 settings! {
-    /// The world in which `tamis simulate` tries schedules out. A run does not read it.
+    /// The simulated data, servers and learner of `tamis simulate`. A run does not read it.
     pub struct SimulateConfig {
-        /// Distribution of pass rates over the prompts.
+        /// Distribution of the prompts' pass rates.
         pass_rate: PassRates = PassRates::default(), Any, Free;
-        /// Kept groups that each policy trains on, rounded up to whole steps; numbers are those of the second
-        /// half. Null: 60 steps.
+        /// Number of kept groups that each policy trains on, rounded up to whole steps. The printed numbers
+        /// are those of the second half. Null: 60 steps.
         groups: Option<usize> = None, Between(1.0, 1e9), Free;
-        /// Policies that are set beside each other, by name. Empty: all.
+        /// Policies that are compared, by name. Empty: all.
         policies: Vec<SimulatedPolicy> = Vec::new(), Any, Free;
         /// Lengths of completions.
         length: SimulatedLengthConfig = SimulatedLengthConfig::default(), Any, Free;
-        /// Servers that sample. Null: groups are counted alone, without a clock.
+        /// Servers that sample. Null: only groups are counted, without a clock.
         servers: Option<SimulatedServersConfig> = Some(SimulatedServersConfig::default()), Any, Free;
-        /// Seconds from the end of a completion to its score.
+        /// Seconds between the end of a completion and its score.
         reward_latency: f64 = 0.0, NonNegative, Free;
-        /// Seconds that a learner takes.
+        /// Seconds of training per step.
         train_time: SimulatedTrainTimeConfig = SimulatedTrainTimeConfig::default(), Any, Free;
         /// New weights at the servers.
         publication: SimulatedPublicationConfig = SimulatedPublicationConfig::default(), Any, Free;

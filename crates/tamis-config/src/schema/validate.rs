@@ -5,11 +5,12 @@ use tamis_core::{choice, settings};
 use crate::value::Frequency;
 
 choice! {
-    /// A figure of validation.
+    /// A validation metric.
     pub enum ValidationMetric {
         /// Mean over the samples of a prompt.
         MeanAtK = "mean@k",
-        /// Probability that k samples hold a right one, estimated without bias (Chen et al., 2107.03374).
+        /// Probability that at least one of k samples is right, by the unbiased estimator (Chen et al.,
+        /// 2107.03374).
         PassAtK = "pass@k",
         /// Best of k samples.
         BestAtK = "best@k",
@@ -21,8 +22,8 @@ choice! {
 settings! {
     /// Measuring the policy on held-out prompts.
     pub struct ValidateConfig {
-        /// Training steps between two validations. A run that validates at all also validates after its last
-        /// step. 0 or negative: none in between.
+        /// Training steps between two validations. If a run validates at all, it also validates after its
+        /// last step. 0 or negative: none in between.
         test_freq: Frequency = Frequency::NEVER, Any, Free;
         /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first
         /// step and after the last.
@@ -31,12 +32,12 @@ settings! {
         n: usize = 1, Between(1.0, 65536.0), Free;
         /// Temperature of the softmax that validation samples from. 0: greedy.
         temperature: f64 = 0.0, ZeroOrBetween(1e-6, 1e6), Free;
-        /// Share of the probability that is sampled from: the smallest set of tokens that reaches it. 1: all
+        /// Sample only from the smallest set of tokens whose probabilities sum to at least this. 1: all
         /// tokens.
         top_p: f64 = 1.0, Probability, Free;
-        /// Number of validation prompts used, from the first. Null: all.
+        /// Use only this many validation prompts, from the first. Null: all.
         max_prompts: Option<usize> = None, AtLeast(1.0), Free;
-        /// Figures of a validation. All but `mean@k` need `n` above 1.
+        /// Metrics of a validation. All except `mean@k` need `n` above 1.
         metrics: Vec<ValidationMetric> = vec![ValidationMetric::MeanAtK], NotEmpty, Free;
         /// Number of validation samples that are printed.
         num_samples_shown: usize = 3, Any, Free;
@@ -47,7 +48,7 @@ settings! {
 }
 
 impl ValidateConfig {
-    /// Whether a run with validation prompts is measured at all.
+    /// Whether a run with validation prompts validates at all.
     pub fn is_made(&self) -> bool {
         self.before_train || self.test_freq != Frequency::NEVER
     }
