@@ -4,7 +4,7 @@ import random
 
 
 class Guess:
-    """A secret number from 1 to 9; every guess is told whether it is too low or too high."""
+    """A secret number from 1 to 9; the reply to a guess is whether it is too low or too high."""
 
     name = "guess"
     system = "Guess a number from 1 to 9. Answer with the number alone."

@@ -140,7 +140,7 @@ def main():
                 dataloader_pin_memory=False,
             ),
         )
-        # The means over the run that TRL keeps in any case: they tell whether the completions were as long as the case says.
+        # The means over the run that TRL keeps in any case: whether completions had the length of the case.
         metrics = trainer._metrics["train"]
         trainer.train()
         lengths = metrics["completions/mean_length"]

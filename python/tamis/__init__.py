@@ -89,7 +89,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as missing:
         if missing.name != "tamis._native":
             raise
-        # The sources alone, as `tamis train` hands them to the learner in PyTorch.
+        # Only the sources, as `tamis train` hands them to the learner in PyTorch.
         raise ImportError(
             f"tamis.{name} needs the native module, which is not in {__file__.rpartition('/')[0]}: "
             "install the package (`pip install tamis`, or `pip install .` in the repository)"

@@ -1,5 +1,5 @@
 """Exceptions of the package. `RunError` is about a run that failed. The others are `ValueError`s: a value that was
-passed is wrong, and the message says which."""
+passed is wrong, and the message names it."""
 
 from __future__ import annotations
 

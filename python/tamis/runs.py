@@ -63,7 +63,7 @@ def _problems(text: str) -> list[tuple[str, str | None]]:
 
 
 def _failed(code: int, text: str) -> Exception:
-    """The error that stands for an exit code, with what the program printed about it."""
+    """The error for an exit code, with what the program printed about it."""
     problems = _problems(text)
     if code == 2 and problems:
         return ConfigError(problems)
@@ -73,7 +73,7 @@ def _failed(code: int, text: str) -> Exception:
 
 
 def _ask(*arguments: str) -> str:
-    """What a command that only prints has to say."""
+    """The output of a command that only prints."""
     done = subprocess.run([_program(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise _failed(done.returncode, done.stderr)
@@ -131,7 +131,7 @@ def train(
 
     What the program prints goes to `sys.stderr` line by line, so that a notebook shows it; with `quiet` only warnings
     and the result do. `run.log` has everything. A keyboard interrupt ends the run as Ctrl-C does: it saves the last
-    finished step, and then `KeyboardInterrupt` goes on.
+    finished step, and then `KeyboardInterrupt` is raised again.
 
     Raises `ConfigError` with the program's messages and hints for a configuration that it refuses, and `RunError`
     with its text and exit code for a run that fails.
@@ -188,7 +188,7 @@ def train(
 class Run:
     """A run directory: metrics, rollouts and checkpoints as tables.
 
-    Works on a run that is still going on, which has the steps that were finished.
+    Works on a run that is still running, with the steps that it has finished.
     """
 
     path: pathlib.Path

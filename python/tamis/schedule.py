@@ -1,7 +1,7 @@
 """The scheduling machine as an object: what happened goes in as an event, what to do comes out as commands.
 
 The machine does no work itself, waits for nothing and looks at no clock: equal events give equal commands. Its whole
-state is a text (`Scheduler.snapshot`), so that a run that was killed goes on as if it never had been.
+state is a text (`Scheduler.snapshot`), so a killed run continues as if it had not been killed.
 
     scheduler = Scheduler(train_batch_size=2, n=4, filter=Filter("variance"))
     for command in scheduler.handle(BeginStep()):
@@ -79,7 +79,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Screened:
-    """The first members of a group were scored, with which alone it was begun (`screen_first`): answered by `Continue`,
+    """The first members of a group were scored (`screen_first` starts only these): answered by `Continue`,
     or by `Judged`, which ends the group."""
 
     group: int
@@ -88,11 +88,11 @@ class Screened:
     num_tokens: int = 0
     """Completion tokens of these members."""
     num_lost_tokens: int = 0
-    """Completion tokens of attempts at members that were given up and made again."""
+    """Completion tokens of abandoned attempts at members that were made again."""
     num_turns: int = 0
     """Turns of the policy in these members."""
     num_lost_turns: int = 0
-    """Turns of attempts that were given up and made again."""
+    """Turns of abandoned attempts that were made again."""
     is_identical_in_text: bool = False
     """Whether the texts of these members are the same."""
 
@@ -107,11 +107,11 @@ class Scored:
     num_tokens: int = 0
     """Completion tokens of all members."""
     num_lost_tokens: int = 0
-    """Completion tokens of attempts at members that were given up and made again."""
+    """Completion tokens of abandoned attempts at members that were made again."""
     num_turns: int = 0
     """Turns of the policy in all members."""
     num_lost_turns: int = 0
-    """Turns of attempts that were given up and made again."""
+    """Turns of abandoned attempts that were made again."""
     is_identical_in_text: bool = False
     """Whether all members' texts are the same."""
 
@@ -127,7 +127,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Aborted:
-    """A group that was to be given up has stopped."""
+    """A group that was to be aborted has stopped."""
 
     group: int
     num_tokens: int = 0
@@ -176,7 +176,7 @@ class StepClose:
     carried: list[int]
     """Kept groups to hold for the next step."""
     aborted: list[int]
-    """Groups that were given up."""
+    """Groups that were aborted."""
     returned: list[int]
     """Groups whose prompts go back to the source, to be drawn first."""
     report: dict[str, Any] = field(repr=False)
@@ -242,14 +242,14 @@ class Train:
 
 @dataclass(frozen=True)
 class Abort:
-    """Stop generating these groups; each is answered by `Aborted`, or by what it had come to."""
+    """Stop generating these groups; each is answered by `Aborted`, or by its outcome if it had ended."""
 
     groups: list[int]
 
 
 @dataclass(frozen=True)
 class StepClosed:
-    """The step is complete and all of it was handed out; `Trained` says that it was trained."""
+    """The step is complete and all of it was handed out; answer with `Trained` once it is trained."""
 
     close: StepClose
 
@@ -275,7 +275,7 @@ class Stop:
     """The run ends for want of signal."""
 
     diagnosis: dict[str, Any]
-    """Observations and the changes to make; `text` says it in words."""
+    """Observations and the changes to make; `text` is their text."""
     close: StepClose
 
 
@@ -439,12 +439,12 @@ class Scheduler:
         return self._machine.held()
 
     def set_length(self, total_steps: int | None = None, total_epochs: int | None = None) -> None:
-        """Changes how long the run goes on; None: no limit of that kind."""
+        """Changes the length of the run; None: no limit of that kind."""
         self._machine.set_length(total_steps, total_epochs)
 
     def set_num_prompts(self, num_prompts: int) -> None:
-        """Says how many prompts the data have, those that the driver passes over too: epochs that keep nothing end the
-        run once as many groups were judged in them. Not told, one such epoch does, however few prompts it had."""
+        """Sets how many prompts the data have, skipped ones included: epochs that keep nothing end the run once as many
+        groups were judged in them. Without it one such epoch ends the run, however few prompts it had."""
         self._machine.set_num_prompts(num_prompts)
 
     def __getstate__(self) -> str:

@@ -116,7 +116,7 @@ def policy_loss(
     draws keyed by `seed`; of a micro-batch pass the `selection` of the whole.
 
     NaN and log-probabilities above 0 raise `ColumnError` with token and trajectory of the first, unless `mask` leaves
-    them out. Above 0 by up to 0.001 they are rounding. NaN in `behaviour` says that the sampler gave none.
+    them out. Above 0 by up to 0.001 they are rounding. NaN in `behaviour` means that the sampler gave none.
     """
     columns: dict[str, Any] = {
         "offsets": _column(offsets),

@@ -23,7 +23,7 @@ class Needs:
 
     # Names of shared libraries.
     libraries: list[str]
-    # N of the newest `GLIBC_2.N` that a symbol asks for; 0 where none does.
+    # N of the newest `GLIBC_2.N` that a symbol asks for; 0 if none does.
     glibc_minor: int
 
     @property

@@ -67,7 +67,7 @@ def answers(url, path):
 
 def begin_guard(folders):
     """Starts a guard, a process that cleans up after an agent that is killed: it ends process groups, as the agent
-    names them, and removes folders. It is nobody's child, because Ray kills the children of a worker one by one.
+    names them, and removes folders. It has no parent, because Ray kills the children of a worker one by one.
     Returns the pipe for the names.
     """
     reading, writing = os.pipe()

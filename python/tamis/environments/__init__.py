@@ -20,18 +20,19 @@ from standard input and writes an answer a line to standard output, in any order
 an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step`, `/close` (and `/cut`), where `id` and `op` are left out.
 A program's standard error is free. A program ends when its standard input does.
 
-`hello` comes first: of a program once, of a server once for each run that plays at it, and again for its levels. `settings` are the environment's own; null stands for no value throughout:
+`hello` comes first: once to a program; to a server once for each run, and again for its levels. `settings` are the
+environment's own; null means no value throughout:
 
     {"id": 1, "op": "hello", "protocol": "tamis-environment/1", "settings": {"kind": "gymnasium", "id": "Taxi-v4"}}
     {"id": 1, "protocol": "tamis-environment/1", "name": "Taxi-v4", "max_turns": 200, "tools": [],
      "system": "You act ...", "is_deterministic": true}
 
-`name` stands in metrics. `max_turns` is the environment's own limit of answers, null for none. `tools` are JSON schemas
-`{"type": "function", "function": {"name", "description", "parameters"}}` for the chat template. `system` is the system
-message of every prompt that is a text or has none of its own. `is_deterministic` says that the same level, luck and
-answers always give the same episode; `"scores_cut": true`, that `cut` is understood.
+`name` is that of the metrics. `max_turns` is the environment's own limit of answers, null for none. `tools` are JSON
+schemas `{"type": "function", "function": {"name", "description", "parameters"}}` for the chat template. `system` is the system
+message of every prompt that is a text or has none of its own. `is_deterministic` means that the same level, luck and
+answers always give the same episode; `"scores_cut": true`, that `cut` is supported.
 
-`levels` lists the first `count` of a split, fewer where there are no more; no level of one split is in the other:
+`levels` lists the first `count` of a split, fewer if there are no more; no level of one split is in the other:
 
     {"id": 2, "op": "levels", "split": "train" | "held_out", "count": 1000, "seed": 7}
     {"id": 2, "levels": [{"level": {"seed": 81}, "prompt": "..." | [{"role", "content"}, ..],
@@ -40,7 +41,7 @@ answers always give the same episode; `"scores_cut": true`, that `cut` is unders
 A `level` is any JSON, handed back to `reset`; `prompt` is what the policy sees first, a text being a user's message.
 
 `reset` begins an episode under a name that is not in use. Members of a group reset the same level and see the same
-start; `luck`, a decimal u64 in text, seeds what is drawn for one of them alone:
+start; `luck`, a decimal u64 in text, seeds what is drawn for one member only:
 
     {"id": 3, "op": "reset", "episode": "e1", "level": {"seed": 81}, "luck": "9007199254740993"}
     {"id": 3, "messages": null | [{"role", "content"}, ..]}
@@ -55,16 +56,16 @@ none is the system's, the system message of the prompt comes first.
      "truncated": false, "success": null, "info": {"action_is_valid": 1.0}}
 
 `messages` follow the answer before the policy's next one; there are none after the last. `reward` is the answer's own.
-It is null where the answer is not judged, as by an environment that pays at its end alone. `success` says whether the
-task is solved as things stand, and is null where nobody can say. `info` has finite numbers by name.
+It is null if the answer is not judged, as in an environment that gives its reward only at the end. `success` is
+whether the task is solved by now, and null if that is unknown. `info` has finite numbers by name.
 
-`cut` is asked instead of the next step where there is no room for another answer, of environments alone that said
-`"scores_cut": true` in hello: the episode ends as it stands, and is answered like a step with what it is worth.
+`cut` replaces the next step if there is no room for another answer and `hello` returned `"scores_cut": true`. The
+episode ends as it is. The answer is that of a step, with the reward of the episode so far.
 
     {"id": 5, "op": "cut", "episode": "e1"}
 
-`close` gives an episode up or away; one that is not there is closed already. A call of it that is still at work is
-answered with an error, and no longer waited for. So whoever has waited long enough for a `step` closes:
+`close` ends an episode, finished or not; an unknown one counts as closed. A call of it that still runs is answered with
+an error. So a caller that has waited long enough for a `step` closes:
 
     {"id": 5, "op": "close", "episode": "e1"}
     {"id": 5}
@@ -77,7 +78,7 @@ process lives on:
 Settings of `python -m tamis.environments`
 ==========================================
 
-`kind` is `gymnasium`, `verifiers`, `python` or `tools`; `num_threads` (32) is how many calls are at work at once. Where
-four times as many were given up and still run, the process ends. The other keys are those of the kind: see its
+`kind` is `gymnasium`, `verifiers`, `python` or `tools`; `num_threads` (32) is how many calls run at once. If
+four times as many abandoned calls still run, the process ends. The other keys are those of the kind: see its
 module. Nothing of a kind is imported before it is needed.
 """

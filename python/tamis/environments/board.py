@@ -1,4 +1,4 @@
-"""Boards drawn for a terminal as plain text: what their colours say is kept."""
+"""Boards drawn for a terminal as plain text: the meaning of their colours is kept."""
 
 import re
 

@@ -12,7 +12,7 @@
     max_turns         most answers of an episode; null: as many as the environment takes (its TimeLimit)
     invalid_penalty   reward of an answer that names no action, which leaves the state as it is: -0.1
 
-A level is a seed for `reset(seed=..)`: levels differ by it alone, and where an environment always opens alike, all of
+A level is a seed for `reset(seed=..)`: levels differ only by it, and where an environment always opens alike, all of
 them do. After the reset the environment's `np_random` is seeded anew from level and luck, and with it what the world
 draws from then on (slippery ice, the next cards): members of a group have one start, and each its own luck. What an
 environment draws elsewhere is not reached.
@@ -140,7 +140,7 @@ class Kind:
         return levels
 
     def start(self, level, luck):
-        """An episode on a level, and no messages: its prompt says all."""
+        """An episode on a level, and no messages: its prompt has everything."""
         settings = Settings(level, "the level")
         seed = settings.count("seed", least=0)
         settings.finish()

@@ -14,13 +14,13 @@ configuration does not: `agent.harness` is a chat with the task's tools on the e
     iteration of the taskset   tasks are levels, in their order: `prompt` and `system_prompt`, and `answer`, where the data
                                has a text of that name, the ground truth. Every tenth task, from the first on, is held out;
                                where the taskset has an end, training tasks whose prompt is among those are left out
-    tools of the first call    the tools of hello: the first task is begun once, and given up at its first call
+    tools of the first call    the tools of hello: the first task is begun once, and ended at its first call
     trace.reward               the reward, that of the last answer; rewards by name and metrics are its `info`
     trace.is_truncated,        whether an episode was cut short
     trace.is_timeout
-    agent.max_turns            as hello says it, where one agent plays
+    agent.max_turns            as in hello, if one agent plays
 
-An episode that the package calls failed is given up. Refused are tools that differ from task to task, images, streamed
+An episode that the package calls failed is dropped. Refused are tools that differ from task to task, images, streamed
 answers, and environments that rewrite the conversation, ask for two answers at once, or have the policy play two agents of
 one episode. A reward from 0.5 on is a success. `luck` is not used: verifiers has no seed.
 """
@@ -256,7 +256,7 @@ def _configuration(ident, args):
 
 
 def _opening(task):
-    """What a task says at its beginning; its name where a simulated user speaks first."""
+    """The first message of a task; its name if a simulated user speaks first."""
     data = task.data
     messages = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
     prompt = conversation(data.prompt) if data.prompt else []

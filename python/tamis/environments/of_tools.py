@@ -51,7 +51,7 @@ def _schema_of(annotation, what):
 
 
 def _read_docstring(function):
-    """What it says of the function, and of each argument."""
+    """The description of the function, and of each argument."""
     text = inspect.getdoc(function) or ""
     head, _, rest = text.partition("\nArgs:")
     section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]

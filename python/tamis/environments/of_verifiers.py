@@ -19,14 +19,14 @@ environments) is carried out as in verifiers itself. What is used of it:
     is_truncated,            whether an episode was cut short: by its limit of turns (of more than one), by time,
     stop_condition           by length
     pass_threshold           the reward from which on an episode is a success: 0.5
-    max_turns                as hello says it
+    max_turns                as in hello
     requires_group_rollouts  refused
 
 A judge works where the environment brings a client for it (`JudgeRubric(judge_client=..)`, or a key in its variables).
 Refused are rubrics that score whole groups, tools that differ from row to row, images, and environments that rewrite
 the conversation or ask for two responses at once: tamis trains on what follows what was sampled. `luck` is not used:
 verifiers has no seed. All episodes are on one event loop, as in verifiers: a function that does not wait with `await`
-holds up the others of its process. A reward function that raises scores 0, as there, and says so on standard error.
+holds up the others of its process. A reward function that raises scores 0, as there, with a message on standard error.
 """
 
 import json
@@ -205,7 +205,7 @@ class Episode(Rollout):
         return state
 
     async def cut(self):
-        """Ends the rollout where it waits for an answer, as one whose prompt is too long: what it is worth as it stands."""
+        """Ends the rollout while it waits for an answer, as if its prompt were too long: its score so far."""
         if not self._answer.done():
             self._answer.set_exception(OverlongPromptError("there is no room for another answer"))
         if await self._events.get() is not None:

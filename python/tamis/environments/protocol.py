@@ -1,4 +1,4 @@
-"""Settings, messages and outcomes as the wire has them, and errors that say what to do."""
+"""Settings, messages and outcomes as the wire has them, and errors with a hint."""
 
 import difflib
 import hashlib
@@ -18,7 +18,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 class Refused(Exception):
-    """What cannot be done: `message` names the place, `hint` says what to do."""
+    """What cannot be done: `message` names the place, `hint` the fix."""
 
     def __init__(self, message, hint=None):
         super().__init__(message)
@@ -35,7 +35,7 @@ class Settings:
         self._values, self._what, self._known = dict(values), what, []
 
     def take(self, name, kinds, expected, default=...):
-        """A value of one of these types. Without a default it must be there; null stands for the default."""
+        """A value of one of these types. Without a default it must be there; null is the default."""
         self._known.append(name)
         value = self._values.pop(name, None)
         if value is None:

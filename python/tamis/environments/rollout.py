@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 from .protocol import Outcome, Refused, as_messages, as_reply
 
-# How long a rollout that is given up may take to put away what it holds.
+# How long an abandoned rollout may take to free what it holds.
 PATIENCE = 30.0
 
 

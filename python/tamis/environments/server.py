@@ -2,7 +2,7 @@
 
 The main thread reads requests. `hello` is carried out there (packages set signal handlers, which only the main thread
 may do), everything else by a thread of a bounded pool, or on an event loop in a thread of its own where a kind is
-asynchronous: a slow or hanging call holds up its own episode alone. A call that is given up (`close`) keeps its thread
+asynchronous: a slow or hanging call holds up only its own episode. An abandoned call (`close`) keeps its thread
 until it returns, if ever; the pool gets another in its place.
 """
 
@@ -257,7 +257,7 @@ class Server:
         episode.give_up()
 
     def _put_away(self, episode):
-        """Lets an episode's environment go; nobody waits for that, and its thread not for ever."""
+        """Frees an episode's environment, without waiting; its thread does not wait for ever."""
         played, episode.played = episode.played, None
         if played is None:
             return
@@ -322,7 +322,7 @@ class Server:
 
         loop = self._event_loop
         asyncio.run_coroutine_threadsafe(run(), loop)
-        # One round later than it begins: a task that is cancelled before that would never come to its end.
+        # One round later than it begins: a task that is cancelled before that would never end.
         return lambda: loop.call_soon_threadsafe(loop.call_soon, lambda: tasks[0].cancel())
 
 

@@ -1,6 +1,6 @@
 """Gymnasium's spaces as text: actions that an answer names, observations that it shows.
 
-An answer's action is what stands in its last `<answer>..</answer>`, or else its last line that is not empty.
+An answer's action is the text of its last `<answer>..</answer>`, or else its last line that is not empty.
 
     Discrete        a name or the number of an action, whatever its case; or the only name that occurs there as a word
     MultiDiscrete,
@@ -58,7 +58,7 @@ class Actions:
 
     @property
     def example(self):
-        """An answer, for the instruction; None where it would say nothing."""
+        """An answer, for the instruction; None if it would be empty."""
         return f"<answer>{self.names[0]}</answer>" if self.names else None
 
     def read(self, text):
@@ -92,7 +92,7 @@ class Actions:
 
 
 def check_observation(space, whole=None):
-    """Refuses a space whose observations say nothing as text."""
+    """Refuses a space whose observations mean nothing as text."""
     whole = space if whole is None else whole
     if isinstance(space, spaces.Dict):
         parts = space.spaces.values()

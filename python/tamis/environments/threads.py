@@ -1,4 +1,4 @@
-"""A bounded pool of threads whose calls can be given up."""
+"""A bounded pool of threads whose calls can be abandoned."""
 
 import os
 import queue
@@ -7,7 +7,7 @@ import threading
 
 from .protocol import Refused
 
-# Calls that were given up and still run, for each thread of the pool, above which the process ends.
+# Abandoned calls that still run, for each thread of the pool, above which the process ends.
 MOST_LOST = 4
 
 
@@ -38,7 +38,7 @@ class Threads:
             self._grow()
 
     def count_back(self):
-        """A call that was given up has come back after all."""
+        """An abandoned call has returned."""
         with self._lock:
             self._num_lost -= 1
 

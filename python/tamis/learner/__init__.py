@@ -27,7 +27,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     lora        adapters
     checkpoint  folders in Hugging Face layout with the optimizer's state
     transfer    weights to servers over NCCL, from this process's memory
-    samples     open samples: begun, drawn, reported, given up
+    samples     open samples: begun, drawn, reported, aborted
     generate    samples as rows of a cache (`row_cache`)
     continuous  samples by transformers' continuous batching
     drawing     a token from logits, at a keyed number (`random_keys`)

@@ -392,7 +392,7 @@ class _Pace:
         self._slowest = {}
 
     def limit(self, work):
-        """Seconds after which a call is given up; `None` if no similar call is known."""
+        """Seconds after which a call is abandoned; `None` if no similar call is known."""
         if work is None or work.kind not in self._slowest:
             return None
         rate, longest = self._slowest[work.kind]
@@ -484,7 +484,7 @@ class Watch:
             self._tell(f"{peer} {ended}")
 
     def begin(self, number, path, limit=None):
-        """Rank 0 begins a call, which is given up after `limit` seconds."""
+        """Rank 0 begins a call, which is abandoned after `limit` seconds."""
         self._peers[0].note(number, False, None)
         self._running = (number, path, time.monotonic(), limit)
 

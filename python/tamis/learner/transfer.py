@@ -148,7 +148,7 @@ class Nccl:
 
     NCCL is called directly: PyTorch's `ProcessGroupNCCL` has its unique id only in a private place, and its watchdog
     ends the whole process if a peer is lost or late, which here must cost only one communicator. Nothing blocks
-    (`blocking=0`), so every wait can be given up.
+    (`blocking=0`), so every wait can be ended.
     """
 
     _UINT8, _FLOAT32, _SUM, _IN_PROGRESS = 1, 7, 0, 7

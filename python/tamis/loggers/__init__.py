@@ -64,7 +64,7 @@ def note(given, kind, noted):
 
 
 def numbers(metrics):
-    """Metrics as floats: texts stand for infinities, null for no value, which is left out."""
+    """Metrics as floats: texts are infinities, null is no value and left out."""
     named = {name: float(value) for name, value in metrics.items() if value is not None}
     return {name: value for name, value in named.items() if not math.isnan(value)}
 

@@ -20,7 +20,7 @@ class Voice:
         self.out = out
 
     def say(self, **line):
-        """Writes a line; a run that is gone hears nothing."""
+        """Writes a line, unless the run is gone."""
         try:
             self.out.write(json.dumps(line) + "\n")
             self.out.flush()
@@ -87,7 +87,7 @@ def main():
         run = importlib.import_module(f".to_{kind}", __package__).open_run(given, voice.say)
     except Exception as error:
         voice.say(failed=describe(error))
-        # What is sent is taken: a pipe that breaks would be told in place of the reason.
+        # What is sent is taken: a pipe that breaks would be reported in place of the reason.
         for _ in sys.stdin:
             pass
         sys.exit(0 if isinstance(error, Unusable) else 1)

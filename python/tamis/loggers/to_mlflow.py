@@ -13,7 +13,7 @@ STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 def open_run(given, say):
-    """Begins the run there, or goes on in the one that an earlier session of this run began."""
+    """Begins the run there, or continues the one that an earlier session of this run began."""
     # MLflow itself asks a server that is away for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")

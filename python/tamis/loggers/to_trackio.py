@@ -16,7 +16,7 @@ ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
 def open_run(given, say):
-    """Begins the run there, or goes on in the one that an earlier session of this run began."""
+    """Begins the run there, or continues the one that an earlier session of this run began."""
     ignored = [name for name in ELSEWHERE if os.environ.pop(name, None)]
     # If there is a token, the package asks the Hub for its user.
     os.environ["HF_HUB_OFFLINE"] = "1"

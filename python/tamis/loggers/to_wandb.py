@@ -10,7 +10,7 @@ STEP = "training/global_step"
 
 
 def open_run(given, say):
-    """Begins the run there, or goes on in the one that an earlier session of this run began."""
+    """Begins the run there, or continues the one that an earlier session of this run began."""
     wandb = find_package("wandb", "wandb")
     settings = given["settings"]
     noted = recall(given, "wandb")

@@ -15,13 +15,13 @@ The settings are a JSON object:
     label               number of the logit that counts: 0
     activation          none, sigmoid, softmax
     max_length          longest text in tokens; null: as long as the model reads
-    overlong            what becomes of a longer text: unscored, left (its first tokens are cut), right
+    overlong            how a longer text is treated: unscored, left (its first tokens are cut), right
     add_special_tokens  whether a text without a chat template gets the tokenizer's special tokens: false
     batch_size          most texts that pass through the model together: 16
     chat                whether conversations will come, for which the tokenizer needs a chat template: false
     threads             of the CPU; null: as PyTorch finds them
 
 `POST /v1/score` takes `{"texts": [..]}`, each a text or `{"messages": [{"role", "content"}, ..]}`, and answers
-`{"scores": [..]}`, each `{"score", "truncated"}` or `{"error"}`. `GET /v1/info` says what is held. There is no
+`{"scores": [..]}`, each `{"score", "truncated"}` or `{"error"}`. `GET /v1/info` describes the model. There is no
 state between requests. Nothing here is imported before it is needed.
 """

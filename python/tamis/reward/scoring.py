@@ -21,7 +21,7 @@ from ..learner.weights import first_not_finite
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 OVERLONG = ("unscored", "left", "right")
 ACTIVATIONS = ("none", "sigmoid", "softmax")
-# Beyond it, a tokenizer's limit says that it has none.
+# A tokenizer's limit above this means that it has none.
 _NO_LIMIT = 1 << 30
 
 

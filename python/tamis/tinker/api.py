@@ -198,7 +198,7 @@ class Api:
                     raise self._error(what, status, detail) from None
                 reason, is_lost = f"status {status}: {detail}", status in _UNCLEAR
             except OSError as error:
-                # An error while a connection is made is wrapped: nobody has answered then.
+                # An error while a connection is made is wrapped: there was no answer.
                 if is_poll and isinstance(error, TimeoutError):
                     return None
                 reason = first_line(getattr(error, "reason", error))

@@ -89,7 +89,7 @@ class Learner:
             log(line)
 
     def _forget(self):
-        # `_copy`: the policy's weights in a model whose moments nobody uses.
+        # `_copy`: the policy's weights in a model whose moments are not used.
         self._policy = self._base = self._copy = None
         self._held = self._limits = self._sampler = self._samples = None
         self._pending = []

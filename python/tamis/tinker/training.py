@@ -19,7 +19,7 @@ from .protobuf import Datum
 # Most sequences and bytes of one pass: what the SDK sends at once.
 MAX_SEQUENCES = 1024
 MAX_BYTES = 5_000_000
-# Seconds for which a server is asked to free a model that nobody needs any more.
+# Seconds for which a server is asked to free a model that is not needed any more.
 LAST_SECONDS = 5.0
 # Bytes of a target: token, target, log-probability, advantage.
 _TARGET_BYTES = 4 + 8 + 4 + 4

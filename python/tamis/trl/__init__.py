@@ -55,17 +55,17 @@ def attach(
     from the training data in TRL's order and continue where the last batch ended, also after
     `resume_from_checkpoint`. Like TRL, a pass over the data leaves out the rows at its end that are fewer
     than a batch. Evaluation is untouched. With a filter that keeps everything, losses are those of the
-    trainer alone, to the bit.
+    trainer without a sieve, to the bit.
 
     An `AsyncGRPOTrainer` has no batches to fill: its rollout loop leaves out the groups that the filter drops.
-    It takes filters that judge each group alone, and of `schedule` the limit (`max_num_gen_batches` times
+    It takes filters that judge each group by itself, and of `schedule` the limit (`max_num_gen_batches` times
     `gen_batch_size` groups judged since the last kept one).
 
     Arguments:
         trainer: changed in place and returned. `trainer.sieve` has `totals`, `report` and `settings`
             afterwards.
         filter: a `tamis.Filter`, the name of a kind, or the keys of `filter` in a configuration. None keeps
-            every group: for a `record` of what the trainer does alone.
+            every group: for a `record` of what the trainer does without a filter.
         metric: what the filter looks at: the name of a reward function, `length` (the policy's tokens), or
             None: the sum that TRL makes with `reward_weights`; with
             `multi_objective_aggregation="normalize_then_sum"` and the `variance` filter the sum of the
@@ -92,7 +92,7 @@ def attach(
     given = {"filter": filter, "metric": metric, "schedule": schedule, "record": record, "seed": seed}
     if is_asynchronous:
         try:
-            # It imports what TRL has for that trainer alone.
+            # It imports what TRL has only for that trainer.
             from .asynchronous import attach_to_loop
         except ImportError as moved:
             raise AttachError(

@@ -2,7 +2,7 @@
 
 There is no batch to fill. The loop asks `SievedLoop` for the rows of each group and gets none for a group that
 the filter drops. What the filter looked at goes through TRL's own queue, ahead of the group's rows, to
-`AsyncSieve` in the trainer's process. That counts, ends training if nothing is kept, and tells TRL's checkpoint
+`AsyncSieve` in the trainer's process. That counts, ends training if nothing is kept, and gives TRL's checkpoint
 which groups are over.
 """
 
@@ -155,7 +155,7 @@ class AsyncSieve:
             raise NothingKept(self._diagnosis(dropped))
 
     def _diagnosis(self, dropped: list[Seen]) -> dict[str, Any]:
-        """What the scheduler says of these groups: of a step that has them in one round."""
+        """The scheduler's report on these groups, as a step that has them in one round."""
         limit = {name: self.settings[name] for name in ("max_num_gen_batches", "gen_batch_size")}
         size = {"train_batch_size": 1, "gen_batch_size": len(dropped), "n": self.settings["num_generations"]}
         judge = self.settings["filter"] | {"metric": self.settings["metric"]}

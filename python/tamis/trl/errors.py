@@ -27,7 +27,7 @@ _NAMES = {
     "-> use_partial": "-> keep_dropped",
     " (the gold answers themselves were scored at the start)": "",
 }
-"""What the scheduler says of a configuration of tamis, and what a trainer of TRL has in its place."""
+"""The scheduler's words about a configuration of tamis, and those for a trainer of TRL."""
 
 
 class NothingKept(RuntimeError):

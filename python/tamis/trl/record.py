@@ -29,7 +29,7 @@ class Record:
         return self.folder / "metrics.jsonl"
 
     def begin(self, run: str, steps: int, pending: Mapping[str, Any] | None = None) -> str | None:
-        """Makes the folder, or says why not. Steps that a run resumed after `steps` will write again are
+        """Makes the folder, or raises with the reason. Steps that a run resumed after `steps` will write again are
         taken out."""
         try:
             return self._begin(run, steps, pending)

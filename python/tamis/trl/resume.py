@@ -29,7 +29,7 @@ def refuse(reasons: list[str]) -> None:
 
 
 def restored(restore: Callable[[], None]) -> list[str]:
-    """Restores a state, or says why it cannot."""
+    """Restores a state, or raises with the reason."""
     try:
         restore()
     except AttachError as error:
@@ -51,7 +51,7 @@ def saved_in(state: Any) -> dict[str, Any]:
 
 
 def have_saved(callback: Any, state: Any) -> None:
-    """Callbacks whose state a checkpoint lacks are not saved by later ones, unless they are told here."""
+    """Callbacks whose state a checkpoint lacks are not saved by later ones, unless they are registered here."""
     state.stateful_callbacks = (state.stateful_callbacks or {}) | {"TamisSieve": callback.state()}
 
 
@@ -76,7 +76,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
         }
 
     def restore(saved: Mapping[str, Any], folder: Path) -> list[str]:
-        """Continues from a checkpoint, or says why it cannot."""
+        """Continues from a checkpoint, or raises with the reason."""
         then: dict[str, int] = {}
 
         def place() -> None:

@@ -186,7 +186,7 @@ class Sieve:
         self._is_rolling = False
         self._batch: tuple[list[Member], torch.Tensor, int] | None = None
         self.report: dict[str, Any] | None = None
-        """Numbers of the last generation batch; `text` says them in words, `metrics` has them by name."""
+        """Numbers of the last generation batch; `text` has them as text, `metrics` by name."""
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
@@ -230,7 +230,7 @@ class Sieve:
             raise Generated(prompts, generate(prompts))
         assert self._batch is not None
         members, _, num_tokens = self._batch
-        # TRL's own list: environments may have told other prompts than the answers belong to.
+        # TRL's own list: environments may have been given other prompts than those of the answers.
         prompts[:] = [member.prompt for member in members]
         return join_rows([member.parts for member in members], num_tokens, self._trainer.accelerator.device)
 
@@ -282,7 +282,7 @@ class Sieve:
                 case Draw(round=round, num_prompts=num):
                     chunk = self.settings["train_batch_size"]
                     if self.settings["size"] != "fixed":
-                        # A deficit round of several chunks would go on after the batch is full.
+                        # A deficit round of several chunks would continue after the batch is full.
                         num = min(num, chunk)
                     drawn = [
                         Group(self._next_group + i, row, self._prompts.epoch, round - 1)

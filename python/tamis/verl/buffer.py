@@ -25,9 +25,9 @@ _log.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 _TRAIN = "train"
 _STATUSES = {"pending", "running", "finished", "failure"}
 _MOST_STEPS_IN_FLIGHT = 10
-"""Steps whose groups are in flight at once, at most, if no limit says less."""
+"""Steps whose groups are in flight at once, at most, if no limit is lower."""
 _MOST_BATCHES_DROPPED, _LEAST_GROUPS_IN_A_BATCH = 10, 32
-"""If no limit is said: how many batches of groups in a row may come back of which none is kept, and how many groups
+"""Without a limit: how many batches of groups in a row may come back of which none is kept, and how many groups
 such a batch has at least."""
 _SECONDS_BETWEEN_LINES = 60
 _MEMORY = 64
@@ -51,22 +51,22 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
     """A replay buffer for `trainer.v1.sampler.custom_sampler` of verl 0.9.1, in each of its three modes.
 
     `sampler_kwargs` may have:
-        filter: the name of a kind (`variance` unless said), its keys, or null: every group that did not fail.
+        filter: the name of a kind (default `variance`), its keys, or null: every group that did not fail.
         metric: what the filter looks at: `reward` (the sum of `rm_scores`) or a name that the reward function
-            returns. Unless said it is `algorithm.filter_groups.metric`.
-        max_num_gen_batches: how many times `data.train_batch_size` groups a batch may take. Unless said it is
+            returns. Default: `algorithm.filter_groups.metric`.
+        max_num_gen_batches: how many times `data.train_batch_size` groups a batch may take. Default:
             `algorithm.filter_groups.max_num_gen_batches` if that is above 0. Otherwise it is 10 if `on_limit` is
-            not `error`, and if it is, only a run ends that keeps none of 10 batches of groups in a row, each of
-            which counts as 32 groups at least. Null: no limit at all.
+            not `error`. With `error` there is then no limit, but a run ends that keeps none of 10 batches of
+            groups in a row, each of which counts as 32 groups at least. Null: no limit at all.
         on_limit: what happens then. `error` raises `NothingKept`, `use_partial` returns what was kept,
             `keep_dropped` fills up with groups that the filter dropped. If nothing was kept, all three raise.
         refill: `expected` draws as many prompts as the batch lacks by the keep rate so far; `exact` draws one for
             each group that is lost.
-        surplus: what becomes of kept groups beyond a batch, `discard` or `carry`. Unless said it is `discard` in
+        surplus: `discard` or `carry` kept groups beyond a batch. Default: `discard` in
             the mode `sync` and `carry` in the others.
-        max_lag: how many policy versions later a group may be trained on. Unless said it is one less than
+        max_lag: how many policy versions later a group may be trained on. Default: one less than
             `trainer.v1.sampler.max_off_policy_threshold`, which counts the versions that a group spans.
-        poll_interval: seconds between two looks at the queue, 2 unless said.
+        poll_interval: seconds between two looks at the queue (default 2).
 
     Raises `SamplerError` with every reason for which the settings cannot be.
     """

@@ -20,7 +20,7 @@ _NAMES = {
     "train.optimizer.learning_rate": "actor_rollout_ref.actor.optim.lr",
     " (the gold answers themselves were scored at the start)": "",
 }
-"""What the scheduler says of a configuration of tamis, and what one of verl has in its place."""
+"""The scheduler's words about a configuration of tamis, and those for one of verl."""
 
 
 class SamplerError(ValueError):

@@ -29,7 +29,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 _BATCHES = 10
-"""The limit, if none is said and a batch needs one."""
+"""The limit, if none is set and a batch needs one."""
 
 _CHOICES = {
     "on_limit": ("error", "use_partial", "keep_dropped"),
@@ -44,7 +44,7 @@ class Settings:
     metric: str
     max_num_gen_batches: int | None
     ends_if_dead: bool
-    """Whether a run ends that keeps nothing for long, though no limit was said."""
+    """Whether a run that keeps nothing for long ends, though no limit was set."""
     on_limit: str
     refill: str
     carries: bool
