@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What `tamis advise` says of a run's first steps, beside what the next steps of the same run then do.
+"""What `tamis advise` predicts from a run's first steps, beside the next steps of the same run.
 
     cargo build --release
     python3 bench/advise.py                     the quickstart, seed 1: advice after 10 steps, and the 5 steps after them
     python3 bench/advise.py --seeds 1,2,3 --first 20 --then 10
 
-Every run trains as configs/quickstart.yaml says for the first steps with its rollouts saved and without a limit on rounds, is asked for advice
-(`tamis advise RUN --json`), and goes on. Printed are keep rate, rounds of a step and groups generated for each that is trained on: the advice with its
+Every run trains as in configs/quickstart.yaml for the first steps with its rollouts saved and without a limit on rounds, is asked for advice
+(`tamis advise RUN --json`), and continues. Printed are keep rate, rounds of a step and groups generated for each that is trained on: the advice with its
 interval of 90 %, what was seen, and their ratio. The policy learns meanwhile, so that a ratio is that of the step's prompts and of what was learnt; `same
-steps` is the advice of the very steps that are predicted, which leaves the first out. Needs python3's standard library alone.
+steps` is the advice of the very steps that are predicted, which leaves the first out. Needs only Python's standard library.
 """
 
 import argparse

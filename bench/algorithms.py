@@ -8,7 +8,7 @@
 
 Reward is the mean over all generated trajectories (`all/critic/score/mean`), dropped ones included; with a critic, a second
 line has the share of the variance of the returns that its values explain. With --check the program ends
-with 1 if an algorithm's last quarter is not above its first, or a loss is not finite. Needs python3's standard library alone.
+with 1 if an algorithm's last quarter is not above its first, or a loss is not finite. Needs only Python's standard library.
 """
 
 import argparse

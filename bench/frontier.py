@@ -4,7 +4,7 @@
     cargo build --release
     python3 bench/frontier.py studies/simulate-frontier.svg
 
-Prints the numbers as a table and writes the chart. Takes about a minute. Needs python3's standard library alone.
+Prints the numbers as a table and writes the chart. Takes about a minute. Needs only Python's standard library.
 """
 
 import argparse

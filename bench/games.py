@@ -8,7 +8,7 @@
     python3 bench/games.py chart runs/games/frozen_lake games_frozen_lake docs/frozen_lake.svg --over steps
 
 Both take what the comparison at a sweep's end has written (the results and the name of the sweep's file): a table with the success at validations, what was generated and how many groups were
-kept; a chart with the names of its lines. Needs python3's standard library alone.
+kept; a chart with the names of its lines. Needs only Python's standard library.
 """
 
 import argparse

@@ -250,7 +250,7 @@ ARMS = {
 
 
 def conditions(given):
-    """What two lines must have in common to stand in one table."""
+    """What two lines must have in common to be in one table."""
     return {
         "target": given.target,
         "every": given.every,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills and stops the processes of a run at random instants, and checks that it is the run that nobody touched.
+"""Kills and stops the processes of a run at random instants, and compares it with an undisturbed run.
 
     python3 bench/kills.py                      50 kills, some to a run, with a PyTorch learner and two servers
     python3 bench/kills.py --launcher local --ranks 2
@@ -7,8 +7,8 @@
 
 A victim is the learner (or one of its ranks, or rank 0), a server, the controller (`tamis train`, which is then
 resumed) or the launcher (`python -m tamis.cluster`); it is killed (SIGKILL) or, if that also loses it, stopped
-(SIGSTOP). At the end of every run its metrics, its accounting and its last weights must be those of the run
-that nobody touched: the same batches, each trained on once. It prints what every loss cost.
+(SIGSTOP). At the end of every run its metrics, its accounting and its last weights must be those of the undisturbed
+run: the same batches, each trained on once. It prints what every loss cost.
 
 It needs the program (`cargo build --release -p tamis-cli`) and the learner's environment (`scripts/install-torch`).
 """
@@ -199,7 +199,7 @@ class Bench:
                 sys.exit(log.read()[-4000:])
 
     def prepare(self):
-        """A policy to begin with, and the run that nobody touches; its rows, weights and seconds."""
+        """A policy to begin with, and the undisturbed run; its rows, weights and seconds."""
         (self.folder / "policy.yaml").write_text(CONFIG.replace("model: {path: policy}", POLICY.strip()))
         self.train("policy.yaml", "run.name=policy", "train.total_steps=1")
         shutil.copytree(self.folder / "runs/policy/checkpoints/step_1", self.folder / "policy")

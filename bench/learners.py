@@ -12,7 +12,7 @@ alike and part when rounding decides a draw. Below each case are the difference 
 of the seeds of one learner: the first is noise unless it is above the second.
 
 The case `resumed` is killed (SIGKILL) at half its steps and resumed. With --check the program ends with 1 if a curve does
-not rise, or if the learners' means differ by more than 8 points. Needs python3's standard library alone.
+not rise, or if the learners' means differ by more than 8 points. Needs only Python's standard library.
 """
 
 import argparse

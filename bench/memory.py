@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compares the memory that a run says it will take with the most that it took.
+"""Compares the memory that a run estimates with the most that it took.
 
     cargo build --release -p tamis-cli
     python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only NAME]... [--threads 2] [KEY=VALUE...]
 
 Each case runs a few steps of `tamis train`, and its checkpoint after the last, in a folder of its own that is removed again.
 The estimate is the first figure of the line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what
-/usr/bin/time -v calls maximum resident set size). A run that took more than it said is named, and the exit status is 1.
+/usr/bin/time -v calls maximum resident set size). A run that took more than its estimate is named, and the exit status is 1.
 
 FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do),
-and a test.jsonl lies beside it; cases that need one that is not given are left out, which is said. `--only quickstart
+and a test.jsonl lies beside it; cases that need one that is not given are left out, with a line. `--only quickstart
 --only "mid, critic"` takes the cases whose names begin so. Further arguments go to `tamis train`.
 """
 import argparse
@@ -149,7 +149,7 @@ def main():
         if arguments.verbose:
             print(f"  {line.strip()}", file=sys.stderr)
         worst = max(worst, estimate / peak)
-        # A run says GiB with one decimal.
+        # A run prints GiB with one decimal.
         above += [name] if peak > estimate + (0.05 * UNITS["GiB"] if estimate >= UNITS["GiB"] else 0) else []
     print(f"\nfurthest: {worst:.2f}")
     if above:

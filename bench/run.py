@@ -30,7 +30,7 @@ tamis's side, all built with `cargo --release`:
 | advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 | smollm2 | bench/smollm2.py on 1 thread, if `scripts/smollm2` has run; a round takes about a quarter of an hour, so it is measured only if it is named | |
 
-Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
+Both sides must do the same work. The engine's lines may report their work, and PyTorch is then given the same: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
 `kv_heads`, `intermediate`, `vocab`. What they leave out is as in `peers/torch_engine.py`. If the `parameters` or the `tokens` of the two sides
 differ, the run prints a message. A part whose program or configuration is not there is skipped with a message.
@@ -92,7 +92,7 @@ GENERATE = {"prompts": "prompts", "samples": "samples", "prompt_length": "prompt
 
 
 class Unavailable(Exception):
-    """A program cannot be run here; the text says which and what to do."""
+    """A program cannot be run here; the text names it and the fix."""
 
 
 def say(text):
@@ -156,7 +156,7 @@ def speed(line):
 
 
 def workload(lines):
-    """What our lines say they did, as peers/torch_engine.py takes it."""
+    """The work that our lines report, as peers/torch_engine.py takes it."""
 
     def renamed(line, names):
         return {to: line[name] for name, to in names.items() if name in line}
@@ -468,7 +468,7 @@ def measure(part, rounds, users):
     for number in range(1, rounds + 1):
         ours = run("ours", part.ours, f"round {number} of {rounds}")
         if number == 1:
-            # Here, since our lines say what work the peer is given.
+            # Here, since our lines report the work that the peer is given.
             known = run("theirs", lambda: part.theirs(None), "first pass over all forms")
             forms = quickest_forms(known)
             for case, form in (as_users_run_it(known) if users else {}).items():

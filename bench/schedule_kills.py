@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Kills and stops runs of every schedule at random instants: each has to be the run that nobody touched.
+"""Kills and stops runs of every schedule at random instants: each has to equal the undisturbed run.
 
     python3 bench/schedule_kills.py                          10 runs of each schedule in each world
     python3 bench/schedule_kills.py --runs 60 --only native screen_first
     python3 bench/schedule_kills.py --seed 7                 the same instants and signals again
 
 A run is ended a few times by SIGKILL, by SIGTERM (after which it saves what it has) or by a second SIGTERM
-250 ms later, and resumed. Its world is the native engine with answers (`native`) or games (`games`), and the run
-that nobody touched has to have the same metrics and last weights; or two `tamis serve` (`servers`), of which one
+250 ms later, and resumed. Its world is the native engine with answers (`native`) or games (`games`), and the
+undisturbed run has to have the same metrics and last weights; or two `tamis serve` (`servers`), of which one
 is killed and started again now and then. Nobody gets the answers of servers twice, so such a run is done once
 more from its own journal and order: it has to ask for nothing, and to end the same.
 
@@ -85,7 +85,7 @@ WAYS = ("SIGKILL", "SIGTERM", "SIGTERM twice")
 
 
 def end(process, way):
-    """Ends it so; what it had come to."""
+    """Ends it so; its state then."""
     process.send_signal(signal.SIGKILL if way == "SIGKILL" else signal.SIGTERM)
     if way == "SIGTERM twice":
         try:

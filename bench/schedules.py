@@ -5,10 +5,10 @@
     python3 bench/schedules.py                                   every schedule, seeds 1 to 3
     python3 bench/schedules.py --only rounds,deficit --seeds 1   some of it
 
-Every run begins from the same warm start of its seed (whose time does not count), trains as configs/quickstart.yaml says and measures 512 held-out sums
+Every run begins from the same warm start of its seed (whose time does not count), trains as in configs/quickstart.yaml and measures 512 held-out sums
 after every third step. A figure is that of the first measurement at or above the target: trajectories generated up to there, tokens of them, seconds of
 the steps without their validation. `a kept group` is groups generated over groups kept up to there, `1/k` what a schedule that throws nothing
-away would pay at the keep rate of the same groups. Needs python3's standard library alone.
+away would pay at the keep rate of the same groups. Needs only Python's standard library.
 """
 
 import argparse

@@ -8,7 +8,7 @@
 
 Further arguments go to `tamis train`. Accuracy is the validation's in metrics.jsonl (`val-core/*/acc/mean@1`, greedy): the first
 line that has it is from after the warm start, the last from after RL. Ends with 1 if a seed misses the target below.
-Needs python3's standard library alone.
+Needs only Python's standard library.
 """
 
 import argparse

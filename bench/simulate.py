@@ -6,7 +6,7 @@
     python3 bench/simulate.py --groups 100000 --policies verl,slime simulate.servers.count=8
 
 The world is examples/simulate.yaml, with `KEY=VALUE` on top; without a clock it has no servers. Time is the processor's, of the whole program. Beside it
-stands what it took for each completion that was generated. Needs python3's standard library alone.
+stands what it took for each completion that was generated. Needs only Python's standard library.
 """
 
 import argparse

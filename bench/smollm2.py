@@ -4,7 +4,7 @@
     scripts/smollm2; bench/install_peers.sh; cargo build --release      once
     python3 bench/smollm2.py [--threads 1] [--steps 4]
     python3 bench/smollm2.py --dapo                                     DAPO's bounds, 16 groups of 8 completions of 16 tokens
-    python3 bench/smollm2.py --differ                                   a reward by the text alone: groups seldom score alike
+    python3 bench/smollm2.py --differ                                   a reward by only the text: groups seldom score alike
     python3 bench/smollm2.py --evaluate                                 greedy answers to the 100 held-out prompts
     scripts/install-torch                                               once, for the next
     python3 bench/smollm2.py --learner torch [--sampler learner] [--device cuda] [--model FOLDER]
@@ -23,7 +23,7 @@ printed.
 `--learner torch` has PyTorch learn for tamis too; completions come from the native engine, or with `--sampler
 learner` from PyTorch as well. `--device cuda` puts both learners on the GPU, in bf16 with 32-bit weights (TRL: 32-bit
 weights under autocast), and asks for `--sampler learner`. `--model` is another chat model in Hugging
-Face layout; `--shape 0.5b` makes one of that shape with random weights and SmolLM2's tokenizer, for seconds alone.
+Face layout; `--shape 0.5b` makes one of that shape with random weights and SmolLM2's tokenizer, to measure only seconds.
 
 `--evaluate` runs `tamis eval`, and transformers' `generate` over all prompts at once, padded on the left: seconds and memory of the
 whole process, loading included, and for transformers those of its answers alone, too.
@@ -69,14 +69,14 @@ def run(command, env=None):
 
 
 def shape_settings(given):
-    """What tamis is told of the groups of a step."""
+    """Settings of tamis for the groups of a step."""
     settings = [f"data.train_batch_size={given.prompts}", f"rollout.max_response_length={given.tokens}"]
     spread = f"reward=[{{kind: python, name: spread, path: '{ROOT}/bench/peers/spread_reward.py', style: verl}}]"
     return settings + ["objective.loss.clip_high=0.28"] * given.dapo + [spread] * given.differ
 
 
 def learner_settings(given):
-    """What tamis is told of its learner and its sampler."""
+    """Settings of tamis for its learner and its sampler."""
     if given.learner == "native":
         return []
     settings = ["learner.backend=torch", f"learner.python={given.python}", f"learner.device={given.device}"]
@@ -98,7 +98,7 @@ def train(given, steps, settings):
 
 
 def ours(given):
-    """Processor seconds: what a run of all steps takes beyond a run of the first alone."""
+    """Processor seconds: what a run of all steps takes beyond a run of only the first."""
     steps = given.steps
     settings = ["validate.before_train=false", "validate.test_freq=0", "~data.val"]
     (first, _, _), (every, memory, lines) = (train(given, total, settings) for total in (1, steps))
@@ -136,7 +136,7 @@ def evaluate(given, folder):
 
 
 def evaluate_with_transformers(given, folder):
-    """As `evaluate`, and the seconds of the answers alone."""
+    """As `evaluate`, and the seconds of only the answers."""
     command = [given.peer_python, ROOT / "bench/peers/transformers_eval.py", folder, FOLDER / "test.jsonl"]
     printed, processor, memory = run([*command, "--threads", str(given.threads)], environment(given.threads))
     answers = json.loads(printed.splitlines()[-1])

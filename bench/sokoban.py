@@ -101,7 +101,7 @@ def play(options):
 
 
 def lines(command):
-    """What a program says on JSON lines."""
+    """What a program prints as JSON lines."""
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 

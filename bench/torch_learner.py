@@ -72,7 +72,7 @@ PEAKS = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 22
 
 
 def make_model(shape, folder, vocabulary=None):
-    """A model of a shape with random weights; with as many tokens as the shape says, or as are named."""
+    """A model of a shape with random weights; with the number of tokens of the shape, or the given one."""
     hidden, layers, heads, kv_heads, inner, known, tied = SHAPES[shape]
     vocabulary = vocabulary or known
     config = transformers.Qwen3Config(
@@ -144,7 +144,7 @@ def peak_of(arguments):
 
 
 class Wire:
-    """Calls to a learner in another process, and how long it says that it computed."""
+    """Calls to a learner in another process, and the seconds of computation that it reports."""
 
     def __init__(self, folder, threads):
         self.path = f"{folder}/socket"
@@ -233,7 +233,7 @@ def padded_form(folder, prompts, sequences, arguments):
     mask = mask[:, 1:].to(device)
 
     def run():
-        # Padding stands on the right: a causal model's real tokens never see it.
+        # Padding is on the right: a causal model's real tokens never see it.
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
         log_p = logits.log_softmax(-1)
         logprob = log_p.gather(-1, tokens[:, 1:, None])[..., 0]

@@ -1,7 +1,7 @@
 """GRPO in TRL with the sieve, small enough for a laptop: a model of 21,536 random weights learns to copy two digits.
 
     python examples/sieve_in_trl.py             # half a minute on one core; needs trl and tamis
-    python examples/sieve_in_trl.py --plain     # 60 steps of TRL alone, with its completions in runs/copying-trl
+    python examples/sieve_in_trl.py --plain     # 60 steps without the sieve, with TRL's completions in runs/copying-trl
 
 At first nearly every group is uniform: all its members are wrong. docs/trl.md shows what tamis prints of both
 runs.

@@ -2,7 +2,7 @@
 
 OpenMP's threads meet at barriers, so PyTorch on 2 threads can take ten times as long when something else runs on one of 2 cores.
 A repetition during which other processes took more than `OTHERS` of the machine's CPU time is therefore measured again, up to a limit of
-time. What remains noisy is counted in the output, so a figure that was taken on a busy machine says so.
+time. What remains noisy is counted in the output, so a figure that was taken on a busy machine can be recognised.
 """
 
 import os

@@ -4,5 +4,5 @@ import zlib
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    """A number from 0 up to 1 by the text alone."""
+    """A number from 0 up to 1 by only the text."""
     return zlib.crc32(solution_str.encode()) / 2**32
