@@ -1,4 +1,4 @@
-//! The least that a policy can do with which every prompt is as likely as any other.
+//! A lower bound on the cost of policies that draw all prompts equally often.
 
 use std::fmt;
 
@@ -10,49 +10,49 @@ use crate::cost::kept::KeptGroups;
 use crate::simulate::pass_rates::rate_of;
 use crate::simulate::world::World;
 
-/// Terms that are summed in all, about.
+/// Approximate number of terms that are summed in all.
 const BUDGET: usize = 20_000_000;
-/// Terms whose time the lengths of a prompt take.
+/// Cost of a prompt's length distribution, in terms.
 const LENGTHS: usize = 40;
-/// Prompts that are looked at, where there are so many, whatever it takes.
+/// Prompts that are evaluated at least, if there are so many.
 const FEWEST: usize = 1000;
-/// Steps at which pass rates that move are looked at.
+/// Steps at which drifting pass rates are evaluated.
 const MOMENTS: u64 = 16;
-/// Deviations up to which the prompts' own ways are looked at, on both sides.
+/// Range of prompts' own random walks that is evaluated, in standard deviations on both sides.
 const FARTHEST: f64 = 7.0;
-/// How far apart they are in the logit, at most, where that takes so many of them: what is kept changes over
-/// some logits, so that sums of so fine steps are as exact as the integral.
+/// Greatest distance between two points in the logit, within the limits on their number. The keep rate
+/// changes over several logits, so a sum with this spacing is as exact as the integral.
 const APART: f64 = 0.5;
 const FEWEST_WAYS: usize = 32;
 const MOST_WAYS: usize = 128;
-/// Standard errors that chance is said to be.
+/// Standard errors that `chance` covers.
 const DEVIATIONS: f64 = 3.0;
 
-/// A bound from below, on average over runs, for every policy that neither chooses prompts nor ends groups
-/// early; of its time also for none that gives groups up while they generate. Over the steps that are
-/// measured.
+/// A lower bound over the measured steps, on average over runs. It holds for every policy that neither
+/// chooses prompts nor ends groups early. The bound on time also needs a policy that does not abort groups
+/// while they generate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LowerBound {
-    /// 1 / k, with the mean probability k that a group is kept: as the run's filter judges it, and where what
-    /// is cut is wrong.
+    /// 1 / k. k is the mean probability that the run's filter keeps a group, with truncated completions
+    /// counted as wrong.
     pub generated_per_kept: f64,
-    /// The same by the pass rates alone, as if nothing were cut. Infinite if the filter then keeps no group.
+    /// The same without truncation. Infinite if the filter then keeps no group.
     pub before_cuts: f64,
-    /// Seconds of a step whose batch is full of kept groups: its tokens, 1 / k times those of its groups, are
-    /// decoded with every slot full; or of training those that are kept, whichever is longer. Of a step with
-    /// fewer kept groups the same share
-    /// ([`PolicyResult::kept_share`](crate::simulate::PolicyResult::kept_share)). None without servers.
+    /// Seconds of a step whose batch is full of kept groups; `None` without servers. This is the longer of
+    /// two times: that of decoding 1 / k times the tokens of a batch with every slot full, and that of
+    /// training the kept groups. A step with fewer kept groups
+    /// ([`PolicyResult::kept_share`](crate::simulate::PolicyResult::kept_share)) needs the same share of it.
     pub step_time: Option<f64>,
-    /// Share by which one run of so few groups may lie below it by chance, in three standard errors.
+    /// Relative amount by which a single run may lie below the bound by chance, at three standard errors.
     pub chance: f64,
 }
 
 /// Why there is no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoBound {
-    /// Whether a group is kept depends on the others of its round.
+    /// The filter compares the groups of a round.
     Pool,
-    /// No group can be kept.
+    /// The filter can keep no group.
     NothingKept,
 }
 
@@ -69,12 +69,12 @@ impl fmt::Display for NoBound {
 #[derive(Debug, Clone, Copy, Default)]
 struct Means {
     keep: f64,
-    /// By the pass rates alone, as if nothing were cut.
+    /// Without truncation.
     keep_before_cuts: f64,
-    /// Tokens of a group, of any and of a kept one.
+    /// Tokens of a group and of a kept group.
     tokens: f64,
     kept_tokens: f64,
-    /// Variance of a group's tokens over the square of their mean.
+    /// Variance of a group's tokens divided by their squared mean.
     spread: f64,
 }
 
@@ -114,9 +114,9 @@ impl Means {
     }
 }
 
-/// Points of a normal number of this deviation, evenly apart, with the shares that they stand for: the
-/// trapezoidal rule, which is exact but for the tails for what is smooth. Quantiles would leave out the
-/// tails, in which all is that is kept of prompts that are nearly always solved.
+/// Equally spaced points of a normal distribution, with their weights: the trapezoidal rule. For smooth
+/// functions it is exact except for the tails. Quantiles would omit the tails, which hold all kept groups of
+/// prompts that are nearly always solved.
 fn normal_points(deviation: f64) -> Vec<(f64, f64)> {
     if deviation <= 0.0 {
         return vec![(0.0, 1.0)];
@@ -129,10 +129,9 @@ fn normal_points(deviation: f64) -> Vec<(f64, f64)> {
 }
 
 impl LowerBound {
-    /// Of a world, for groups that are at most so many versions old.
+    /// The bound in a world, for groups of lag `max_lag` or less.
     ///
-    /// # Errors
-    /// Where there is none.
+    /// # Errors There is no bound.
     pub(crate) fn new(world: &World, filter: GroupFilter, max_lag: u64) -> Result<Self, NoBound> {
         if filter.scope() == Scope::Pool {
             return Err(NoBound::Pool);
@@ -154,20 +153,20 @@ impl LowerBound {
             let step = world.warm_up + (2 * moment + 1) * measured / (2 * moments);
             let mut means = Means::at(world, &kept, step, budget);
             if moves && max_lag > 0 {
-                // What is trained on may be older, and better.
+                // Trained groups may be older, and from a time with a better keep rate.
                 let before = Means::at(world, &kept, step.saturating_sub(max_lag), budget);
                 means.keep = means.keep.max(before.keep);
                 means.keep_before_cuts = means.keep_before_cuts.max(before.keep_before_cuts);
                 means.tokens = means.tokens.min(before.tokens);
                 means.kept_tokens = means.kept_tokens.min(before.kept_tokens);
             }
-            // Rounding of what can never be kept.
+            // A rounding error instead of 0.
             if means.keep < 1e-12 {
                 return Err(NoBound::NothingKept);
             }
             let share = 1.0 / moments as f64;
             bound.generated_per_kept += share / means.keep;
-            // As above: such groups are kept only because some members are cut.
+            // A rounding error, too: such groups are kept only because some members are truncated.
             let before_cuts = means.keep_before_cuts;
             bound.before_cuts += if before_cuts < 1e-12 { f64::INFINITY } else { share / before_cuts };
             if let (Some(time), Some(fleet)) = (&mut bound.step_time, world.servers) {
@@ -180,14 +179,14 @@ impl LowerBound {
             spread += share * means.spread;
         }
         let trained = (measured * world.train_batch_size as u64) as f64;
-        // Of the groups that are generated for those that are trained on; and of the batch that is carried
-        // in, or out, as full as may be.
+        // Variance from the number of generated groups per trained group, and from the batch that is carried
+        // in or out, which may be full or empty.
         let mut variance = (1.0 - keep) / trained + 1.0 / (6.0 * (measured * measured) as f64);
         if bound.step_time.is_some() {
             variance += spread * keep / trained;
         }
         if drift.noise > 0.0 {
-            // So many prompts went their own ways.
+            // Variance from the prompts' own random walks.
             variance += (1.0 - keep) / keep / world.population.len() as f64;
         }
         bound.chance = (DEVIATIONS * variance.sqrt()).min(1.0);
@@ -196,8 +195,7 @@ impl LowerBound {
 }
 
 impl LowerBound {
-    /// What the bound would be if no completion were cut; `None` if that differs by less than one in a
-    /// thousand.
+    /// The bound without truncation, as text; `None` if it differs by less than 0.1 %.
     pub(crate) fn of_cuts(&self) -> Option<String> {
         let share = self.generated_per_kept / self.before_cuts - 1.0;
         (share.abs() >= 1e-3).then(|| {
@@ -215,7 +213,7 @@ impl LowerBound {
 mod tests {
     use super::*;
 
-    /// The mean of a function of a normal number that only the tail makes: E[e^{sz}] = e^{s²/2}.
+    /// A mean that only the tail makes: E[e^{sz}] = e^{s²/2} for a normal z.
     #[test]
     fn points_of_a_normal_number_reach_into_its_tails() {
         for deviation in [0.1, 1.0, 3.0, 4.0] {
@@ -226,7 +224,7 @@ mod tests {
             assert!((mean(&|x| x * x) / (deviation * deviation) - 1.0).abs() < 1e-9);
         }
         assert_eq!(normal_points(0.0), [(0.0, 1.0)]);
-        // The mean of a rate far below: as 4096 quantiles have it.
+        // The mean of very low rates agrees with that over a fine grid.
         let rate =
             |points: &[(f64, f64)]| points.iter().map(|(x, share)| share * rate_of(-8.0 + x)).sum::<f64>();
         let many = normal_points(2.0);

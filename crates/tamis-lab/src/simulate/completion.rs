@@ -1,24 +1,24 @@
-//! Completions of a prompt: how long they are, and whether they are right.
+//! Completions of a prompt: their lengths, and whether they are correct.
 
 use tamis_config::{Config, SimulatedLengthConfig};
 use tamis_core::random::{Key, Purpose};
 
 use crate::simulate::lognormal::Lognormal;
 
-/// Where nobody says it, the longest completion is so many times the median.
+/// Ratio of the longest completion to the median if the user gives no median.
 const LONGEST: f64 = 20.0;
 
 /// A completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// Tokens.
+    /// Length in tokens.
     pub length: u32,
     /// Whether it is right.
     pub is_correct: bool,
 }
 
-/// The law that completions follow: ln L = μ + σ (√ρ z + √(1 - ρ) ε), with z of the prompt and ε of the
-/// completion, and longer by a factor where it is wrong.
+/// The distribution of completions: ln L = μ + σ (√ρ z + √(1 - ρ) ε), with z per prompt and ε per completion.
+/// Wrong completions are longer by a factor.
 #[derive(Debug, Clone)]
 pub struct Completions {
     key: Key,
@@ -27,26 +27,26 @@ pub struct Completions {
     wrong_median: f64,
     common: f64,
     own: f64,
-    /// Tokens after which a completion is cut.
+    /// Tokens after which a completion is truncated.
     pub(crate) longest: u32,
     pub(crate) prompt: f64,
 }
 
-/// What a member of a prompt's group is on average, where its pass rate is that.
+/// Means over the members of a prompt's group at a pass rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MeanMember {
-    /// Probability that it is scored as right: right, and not cut.
+    /// Probability that it scores as correct: correct and not truncated.
     pub(crate) rate: f64,
-    /// Tokens, where it is scored as right and where not.
+    /// Mean tokens of members that score as correct (`right`) and of the others (`wrong`).
     pub(crate) right: f64,
     pub(crate) wrong: f64,
-    /// Mean and mean square of the tokens of any.
+    /// Mean and mean square of the tokens of all members.
     pub(crate) tokens: f64,
     pub(crate) square: f64,
 }
 
 impl Completions {
-    /// Of a configuration.
+    /// Reads the distribution from a configuration.
     pub fn new(config: &Config, length: &SimulatedLengthConfig) -> Self {
         let longest = config.rollout.max_response_length as f64;
         let median = length.median.unwrap_or((longest / LONGEST).max(1.0));
@@ -62,7 +62,7 @@ impl Completions {
         }
     }
 
-    /// n.
+    /// Members of a group.
     pub fn group_size(&self) -> usize {
         self.group_size
     }
@@ -71,24 +71,24 @@ impl Completions {
         if self.common > 0.0 { (self.common * prompt.normal(0)).exp() } else { 1.0 }
     }
 
-    /// The law of a prompt's lengths around a median.
+    /// The distribution of a prompt's lengths, given the median over prompts.
     fn law(&self, prompt: usize, median: f64) -> Lognormal {
         let common = self.common_factor(self.key.with(prompt as u64));
         Lognormal { median: median * common, sigma: self.own }
     }
 
-    /// From so many tokens on, before they are rounded, a completion is cut.
+    /// Length before rounding from which a completion is truncated.
     fn cut_from(&self) -> f64 {
         f64::from(self.longest) + 0.5
     }
 
-    /// The pass rate that a prompt's groups show where its completions would be right at that rate: what is
-    /// cut is wrong.
+    /// The pass rate that a prompt's groups show if its completions are correct at `rate` and truncated ones
+    /// count as wrong.
     pub fn rate_with_cuts(&self, prompt: usize, rate: f64) -> f64 {
         rate * self.law(prompt, self.median).below(self.cut_from())
     }
 
-    /// The mean of what [`Self::group`] gives, lengths not rounded.
+    /// Means over what [`Self::group`] returns, without the rounding of lengths.
     pub(crate) fn mean_member(&self, prompt: usize, rate: f64) -> MeanMember {
         let (cut, longest) = (self.cut_from(), f64::from(self.longest));
         let [right, wrong] = [self.median, self.wrong_median].map(|median| {
@@ -108,7 +108,7 @@ impl Completions {
         }
     }
 
-    /// The group of a prompt at a visit, where its pass rate is that.
+    /// The group of a prompt at its visit number `visit`, at pass rate `rate`.
     pub fn group(&self, prompt: usize, visit: u32, rate: f64) -> Vec<Completion> {
         let prompt = self.key.with(prompt as u64);
         let common = self.common_factor(prompt);
@@ -119,7 +119,7 @@ impl Completions {
             let own = if self.own > 0.0 { (self.own * key.normal(2 * member + 1)).exp() } else { 1.0 };
             let length = (median * common * own).round().max(1.0);
             let is_cut = length > f64::from(self.longest);
-            // Saturates where it is beyond all bounds.
+            // The cast saturates for enormous lengths.
             Completion { length: (length as u32).min(self.longest), is_correct: is_correct && !is_cut }
         };
         (0..self.group_size as u64).map(of).collect()
@@ -143,7 +143,7 @@ mod tests {
         Completions::new(&config, &length)
     }
 
-    /// Mean and deviation of ln L, and the correlation of two members of a group.
+    /// Mean and standard deviation of ln L, and the correlation between two members of a group.
     fn moments(of: &Completions) -> (f64, f64, f64) {
         let pairs: Vec<(f64, f64)> = (0..20_000)
             .map(|prompt| {
@@ -162,7 +162,7 @@ mod tests {
     fn lengths_have_the_moments_that_were_asked_for() {
         let (mean, deviation, correlation) = moments(&completions(|_| {}));
         assert!((mean - 200.0_f64.ln()).abs() < 0.03, "{mean}");
-        // A little less than 1 and a half: the longest are cut.
+        // Slightly less than 1.5, because the longest completions are truncated.
         assert!(
             (deviation - 1.0).abs() < 0.03 && (correlation - 0.5).abs() < 0.03,
             "{deviation} {correlation}"
@@ -176,7 +176,7 @@ mod tests {
         let of = completions(|length| (length.sigma, length.wrong_factor) = (0.0, 3.0));
         let lengths: Vec<u32> = [1.0, 0.0].map(|rate| of.group(0, 0, rate)[0].length).to_vec();
         assert_eq!(lengths, [200, 600]);
-        // The same visit is the same group, another one is another.
+        // The same visit gives the same group, and another visit another group.
         let of = completions(|_| {});
         assert_eq!(of.group(5, 1, 0.5), of.group(5, 1, 0.5));
         assert_ne!(of.group(5, 1, 0.5), of.group(5, 2, 0.5));
@@ -210,7 +210,7 @@ mod tests {
                 }
             }
             for (found, expected) in found.iter().zip(&expected) {
-                // Rounding tells at two tokens.
+                // At two tokens rounding matters.
                 let tolerance = if median > 10.0 { 0.04 } else { 0.06 };
                 assert!((found / expected - 1.0).abs() < tolerance, "{median}: {found} and {expected}");
             }

@@ -1,4 +1,4 @@
-//! One policy's run: the scheduling machine, event by event, between made-up servers and a made-up learner.
+//! One policy's run: the scheduler, event by event, between simulated servers and a simulated learner.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -19,12 +19,12 @@ use crate::simulate::replay_buffer::POLL;
 use crate::simulate::window::Window;
 use crate::simulate::world::World;
 
-/// A group between its dispatch and its end.
+/// A group from its dispatch to its end.
 struct Group {
     rate: f64,
     version: u64,
     members: Vec<Completion>,
-    /// Members that are begun: the first ones.
+    /// Members that have started: the first ones, or all.
     num_begun: usize,
     num_scored: usize,
     tokens_done: u64,
@@ -32,7 +32,7 @@ struct Group {
 }
 
 impl Group {
-    /// What it came to, as selection sees it, where every group is begun with so many members.
+    /// Its result as a selector sees it, if every group starts with `num_first` members.
     fn judged(&self, drawn: &Drawn, num_first: usize) -> JudgedGroup {
         let count = |members: &[Completion]| {
             let right = members.iter().filter(|member| member.is_correct).count();
@@ -52,7 +52,7 @@ impl Group {
     }
 }
 
-/// What happens at a time.
+/// Kind of a scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Scored(u64, usize),
@@ -61,17 +61,17 @@ enum Due {
     Polled,
 }
 
-/// The steps of a run: how many, and how many of them before the first that is measured.
+/// Length of a run in steps, and steps before the first measured one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) steps: u64,
     pub(crate) warm_up: u64,
 }
 
-/// What a run came to.
+/// Result of a run.
 pub(crate) struct Played {
     pub(crate) result: PolicyResult,
-    /// Why it ended before its last step, where it did.
+    /// Why it ended before its last step, if it did.
     pub(crate) ended: Option<String>,
 }
 
@@ -87,23 +87,23 @@ struct Driver<'world> {
     /// The prompt of every group so far.
     drawn: Vec<Drawn>,
     groups: Window<Group>,
-    /// Of groups that were judged since a step was last closed, where a selector learns of them.
+    /// Groups judged since the last step was closed, if a selector learns from them.
     judged: Vec<(GroupId, JudgedGroup)>,
-    /// Groups that the filter dropped in the step and that its batch may still take.
+    /// Groups that the filter dropped in this step and that its batch may still use.
     dropped: Vec<GroupId>,
-    /// Copies of groups of the batch that is given to the learner.
+    /// Copies of groups in the batch for the learner.
     copies: HashMap<u64, u32>,
     events: VecDeque<Event>,
     fleet: Option<Fleet>,
-    /// Without servers: groups in the order in which they are done.
+    /// Groups in the order in which they end. Only without servers.
     done: VecDeque<u64>,
     due: BinaryHeap<Reverse<(Ordered, u64, Due)>>,
     num_due: u64,
     now: f64,
-    /// When the learner is done with what it was given.
+    /// Time at which the learner has finished its work so far.
     learner_free: f64,
     is_draining: bool,
-    /// Whether a look at what has ended is planned.
+    /// Whether the next poll is scheduled.
     is_polling: bool,
     version: u64,
     steps: u64,
@@ -112,8 +112,7 @@ struct Driver<'world> {
     began: (f64, f64),
 }
 
-/// Plays a policy; `watch` is told, at every turn, how many steps are trained and how many groups were
-/// started.
+/// Runs a policy. At every turn `watch` gets the number of trained steps and of started groups.
 pub(crate) fn run(
     name: SimulatedPolicy,
     policy: Policy,
@@ -144,7 +143,7 @@ impl<'world> Driver<'world> {
         machine.set_num_prompts(num_prompts);
         let num_first = machine.settings().num_first_members();
         let screened_share = num_first as f64 / world.completions.group_size() as f64;
-        // By so many members a group is kept.
+        // The number of members by which a group is judged.
         let selector = PromptSelector::new(selector, world.seed, num_first, None);
         Self {
             world,
@@ -186,7 +185,7 @@ impl<'world> Driver<'world> {
         self.num_due += 1;
     }
 
-    /// Goes on to what happens next; false where nothing does.
+    /// Processes the next event. Returns false if there is none.
     fn go_on(&mut self) -> Result<bool, ScheduleError> {
         if self.is_draining && self.fleet.as_ref().is_none_or(Fleet::is_idle) {
             self.is_draining = false;
@@ -238,7 +237,7 @@ impl<'world> Driver<'world> {
         }
     }
 
-    /// A member was scored; the last one completes its group.
+    /// A member was scored. The last one completes its group.
     fn score(&mut self, id: u64, member: usize) {
         let Some(group) = self.groups.get_mut(id) else { return };
         let value = |member: &Completion| f64::from(u8::from(member.is_correct));
@@ -274,7 +273,7 @@ impl<'world> Driver<'world> {
                 self.obey(command);
             }
         }
-        // Without a clock all that was started has ended when it looks.
+        // Without a clock, every started group has ended before the poll.
         if self.machine.is_waiting() && !self.is_polling && (self.fleet.is_some() || self.done.is_empty()) {
             self.is_polling = true;
             self.plan(self.now + POLL, Due::Polled);
@@ -282,7 +281,7 @@ impl<'world> Driver<'world> {
         Ok(())
     }
 
-    /// The machine looks at what has ended.
+    /// The machine polls for ended groups.
     fn poll(&mut self) {
         self.is_polling = false;
         for command in self.machine.poll() {
@@ -331,7 +330,7 @@ impl<'world> Driver<'world> {
         if is_kept {
             return;
         }
-        // A step that lacks groups may still take it.
+        // A step that lacks groups may still use it.
         if self.machine.settings().on_limit == OnLimit::KeepDropped {
             self.dropped.push(id);
         } else {
@@ -376,13 +375,13 @@ impl<'world> Driver<'world> {
         self.groups.insert(id, group);
     }
 
-    /// Begins the other members of a group that was begun with its first ones.
+    /// Starts the other members of a group whose first members have been judged.
     fn begin_rest(&mut self, id: u64) {
         let Some(group) = self.groups.get_mut(id) else { return };
         let first = std::mem::replace(&mut group.num_begun, group.members.len());
         match &mut self.fleet {
             Some(fleet) => fleet.submit(self.now, id, first, &group.members[first..]),
-            // The older ones end first.
+            // Older groups end first.
             None => self.done.push_front(id),
         }
     }
@@ -397,8 +396,8 @@ impl<'world> Driver<'world> {
         }
     }
 
-    /// The learner is given what fills the batch beside kept groups. It takes time; copies weigh with what
-    /// they are copies of, and what the filter dropped is not measured.
+    /// Gives the learner the groups that fill the batch besides kept ones. This takes time. A copy adds to
+    /// the weight of its original, and dropped groups are not measured.
     fn fill(&mut self, close: &StepClose) {
         let tokens_of = |group: &Group| group.tokens_done;
         let mut tokens = 0;
@@ -450,20 +449,20 @@ impl<'world> Driver<'world> {
         self.learn(&close.returned);
     }
 
-    /// The selector learns what the groups came to whose prompts stay drawn, in the order of their dispatch.
+    /// Passes judged groups to the selector in order of dispatch, except those whose prompts are returned.
     fn learn(&mut self, returned: &[GroupId]) {
         if !self.prompts.learns() {
             return;
         }
         let mut judged = std::mem::take(&mut self.judged);
-        // Those that go back are sorted.
+        // `returned` is sorted.
         judged.retain(|(id, _)| returned.binary_search(id).is_err());
         judged.sort_unstable_by_key(|(id, _)| *id);
         let judged: Vec<JudgedGroup> = judged.into_iter().map(|(_, judged)| judged).collect();
         self.prompts.learn(&judged);
     }
 
-    /// The step is trained: its weights go to the servers.
+    /// A step is trained, and its weights go to the servers.
     fn trained(&mut self) {
         self.steps += 1;
         self.events.push_back(Event::Trained { left_out: 0, tokens: 0, turns: 0 });
@@ -502,7 +501,7 @@ impl<'world> Driver<'world> {
         }
         let version = PolicyVersion(self.version);
         self.events.push_back(Event::Published { version });
-        // A step after the last would be closed at once where its groups are there, and be counted without
+        // A step after the last one would be closed at once if its groups are there, and would count without
         // its time.
         if self.version < self.span.steps {
             self.events.push_back(Event::BeginStep);

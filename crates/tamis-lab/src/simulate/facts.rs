@@ -1,4 +1,4 @@
-//! The world of a simulation in words, for a page.
+//! Describes the world of a simulation on a page.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::simulate::world::World;
 /// A setting and its value.
 pub type Fact = (&'static str, String);
 
-/// Keys of the world by section, but for pass rates.
+/// Keys of the world by section, without pass rates.
 const SECTIONS: [(&str, &[&str]); 6] = [
     ("length", &["median", "sigma", "prompt_share", "wrong_factor", "prompt"]),
     ("servers", &["count", "slots", "iteration", "load", "context", "kv_tokens", "prefill_rate"]),
@@ -24,7 +24,7 @@ const SECTIONS: [(&str, &[&str]); 6] = [
 ];
 const OF_SERVERS: [&str; 4] = ["servers", "reward_latency", "train_time", "publication"];
 
-/// Keys of the world that nobody set: a section's name where nobody set any of it.
+/// Keys of the world that the user did not set. A section's name stands for all of its keys.
 pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) -> Vec<String> {
     let keys = keys_of(config);
     let of_pass_rates: &[&str] = match &keys.pass_rate {
@@ -37,7 +37,7 @@ pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) 
     let mut left = Vec::new();
     for (section, names) in std::iter::once(("pass_rate", of_pass_rates)).chain(sections) {
         let path = format!("simulate.{section}");
-        // As many slots as the run's own servers have are nobody's invention.
+        // The run's own number of slots is not an assumption of the simulation.
         let is_set = |name: &&str| {
             is_given(&format!("{path}.{name}")) || *name == "slots" && is_given("rollout.max_num_seqs")
         };
@@ -52,7 +52,7 @@ pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) 
     left
 }
 
-/// What every policy meets.
+/// Settings of the world and their values.
 pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
     let keys = keys_of(config);
     let num_prompts = world.population.len();
@@ -179,7 +179,7 @@ mod tests {
              simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate} simulate.train_time \
              simulate.publication"
         );
-        // Without a clock nothing that takes time is a part of the world.
+        // Without a clock, the world has nothing that takes time.
         config.simulate = Some(tamis_config::SimulateConfig { servers: None, ..Default::default() });
         assert_eq!(left(&config, &["simulate.servers"]), "simulate.pass_rate simulate.length simulate.drift");
     }

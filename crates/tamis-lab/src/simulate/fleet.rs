@@ -1,7 +1,8 @@
 //! Servers with continuous batching on a virtual clock.
-//! An iteration gives each of b running samples a token and takes t₀ (1 + load b / slots + context C /
-//! capacity), C being the tokens in the cache. Between two events b does not change and C grows by b an
-//! iteration, so that time is a quadratic function of iterations and no iteration is stepped through.
+//!
+//! An iteration gives each of b running samples one token and takes t₀ (1 + load b / slots + context C /
+//! capacity). C is the number of tokens in the cache. Between two events b is constant and C grows by b per
+//! iteration. Time is therefore a quadratic function of iterations, and no iteration is simulated by itself.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -9,10 +10,10 @@ use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use crate::simulate::completion::Completion;
 use crate::simulate::window::Window;
 
-/// Iterations by which two sums of theirs may differ.
+/// Rounding tolerance between two sums of iterations.
 const HAIR: f64 = 1e-6;
 
-/// Servers, all alike.
+/// Settings of the servers, which are all alike.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FleetSettings {
     pub(crate) count: usize,
@@ -30,19 +31,19 @@ impl FleetSettings {
         self.slots.saturating_mul(self.count)
     }
 
-    /// Seconds of an iteration with so many samples and cached tokens.
+    /// Seconds of an iteration with `running` samples and `cached` tokens.
     pub(crate) fn iteration_time(&self, running: usize, cached: f64) -> f64 {
         let context = self.kv_tokens.map_or(0.0, |capacity| self.context * cached / capacity);
         self.iteration * (1.0 + self.load * running as f64 / self.slots as f64 + context)
     }
 
-    /// Seconds by which an iteration takes longer for each cached token.
+    /// Seconds that each cached token adds to an iteration.
     fn per_token(&self) -> f64 {
         self.kv_tokens.map_or(0.0, |capacity| self.iteration * self.context / capacity)
     }
 }
 
-/// A number by its total order.
+/// A number with a total order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ordered(pub(crate) f64);
 
@@ -60,7 +61,7 @@ impl Ord for Ordered {
     }
 }
 
-/// A sample that waits for a slot, with the tokens that it has already.
+/// A sample that waits for a slot, and the tokens that it already has.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     group: u64,
@@ -69,7 +70,7 @@ struct Waiting {
     generated: f64,
 }
 
-/// A sample that decodes: it had no token at iteration `start`, and has its last at `end`.
+/// A sample that decodes. It had no token at iteration `start` and has its last one at `end`.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     group: u64,
@@ -78,11 +79,11 @@ struct Running {
     end: f64,
 }
 
-/// Where a group is.
+/// The server of a group.
 #[derive(Debug, Clone, Copy)]
 struct Home {
     server: usize,
-    /// Members that decode: with the first of them its prompt is in the cache.
+    /// Members that decode. The prompt is in the cache from the first of them.
     running: usize,
 }
 
@@ -91,7 +92,7 @@ struct Server {
     clock: f64,
     stall: f64,
     iterations: f64,
-    /// By the order in which they were started.
+    /// In order of their start.
     running: Window<Running>,
     ends: BinaryHeap<Reverse<(Ordered, u64)>>,
     waiting: VecDeque<Waiting>,
@@ -99,7 +100,7 @@ struct Server {
     /// Σ start over running samples.
     starts: f64,
     prompts: usize,
-    /// Seconds of decoding, times samples.
+    /// Seconds of decoding, summed over samples.
     busy: f64,
     preempted: u64,
 }
@@ -109,7 +110,7 @@ impl Server {
         self.running.len() as f64 * self.iterations - self.starts + self.prompts as f64 * settings.prompt
     }
 
-    /// Starts what waits, where there is room.
+    /// Starts waiting samples while there is room.
     fn fill(&mut self, settings: &FleetSettings, homes: &mut Window<Home>) {
         while self.running.len() < settings.slots
             && let Some(&Waiting { group, member, length, generated }) = self.waiting.front()
@@ -139,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Takes a running sample out.
+    /// Removes a running sample.
     fn remove(&mut self, order: u64, homes: &mut Window<Home>) -> Option<Running> {
         let running = self.running.remove(order)?;
         self.starts -= running.start;
@@ -148,13 +149,13 @@ impl Server {
             self.prompts -= usize::from(home.running == 0);
         }
         if self.running.is_empty() {
-            // What rounding has left.
+            // Clears rounding errors.
             self.starts = 0.0;
         }
         Some(running)
     }
 
-    /// Forgets the ends of samples that were taken out.
+    /// Removes the ends of samples that are gone.
     fn drop_gone(&mut self) {
         while let Some(Reverse((_, order))) = self.ends.peek()
             && self.running.get(*order).is_none()
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    /// The time of the next completion or preemption.
+    /// Time of the next completion or preemption.
     fn next_time(&mut self, settings: &FleetSettings) -> Option<f64> {
         self.drop_gone();
         let Reverse((end, _)) = self.ends.peek()?;
@@ -182,7 +183,7 @@ impl Server {
         self.ends.peek().is_some_and(|Reverse((end, _))| end.0 <= self.iterations + HAIR)
     }
 
-    /// Goes on to a time before which nothing happens.
+    /// Advances the clock to a time before which nothing happens.
     fn pass(&mut self, until: f64, settings: &FleetSettings) {
         let seconds = until - self.clock;
         let stalled = self.stall.min(seconds);
@@ -195,12 +196,11 @@ impl Server {
         self.busy += seconds * running as f64;
         let base = settings.iteration_time(running, self.cached(settings));
         let grows = settings.per_token() * running as f64;
-        // The root of grows / 2 x² + base x = seconds, in the form that does not cancel.
+        // The root of grows / 2 x² + base x = seconds, in the form without cancellation.
         self.iterations += 2.0 * seconds / (base + (base * base + 2.0 * grows * seconds).sqrt());
     }
 
-    /// What happens at the present time: a sample that has ended, where one has. A sample is preempted where
-    /// the cache is full.
+    /// Processes the present time: returns a sample that has ended, or preempts one if the cache is full.
     fn settle(&mut self, settings: &FleetSettings, homes: &mut Window<Home>) -> Option<(u64, usize)> {
         let &Reverse((end, order)) = self.ends.peek()?;
         if end.0 <= self.iterations + HAIR {
@@ -227,7 +227,7 @@ impl Server {
 pub(crate) struct Fleet {
     settings: FleetSettings,
     servers: Vec<Server>,
-    /// When something happens next at each server: infinite where nothing does.
+    /// Time of the next event at each server; infinite if there is none.
     next: Vec<f64>,
     homes: Window<Home>,
     is_open: bool,
@@ -240,12 +240,12 @@ impl Fleet {
         Self { settings, servers, next, homes: Window::default(), is_open: true }
     }
 
-    /// Whatever changes a server ends with this.
+    /// Updates the time of a server's next event. Every change of a server ends with this.
     fn foresee(&mut self, place: usize) {
         self.next[place] = self.servers[place].next_time(&self.settings).unwrap_or(f64::INFINITY);
     }
 
-    /// Starts what waits at a server, where anything may start.
+    /// Starts waiting samples at a server, unless starting is suspended.
     fn fill(&mut self, place: usize) {
         if self.is_open {
             self.servers[place].fill(&self.settings, &mut self.homes);
@@ -253,8 +253,8 @@ impl Fleet {
         self.foresee(place);
     }
 
-    /// Gives members of a group, from the one at `first` on, to the server that has others of it, or to the
-    /// one with the fewest samples.
+    /// Submits members of a group, from `first` on. They go to the server of the group's other members, or to
+    /// the one with the fewest samples.
     pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[Completion]) {
         let load = |server: &Server| server.running.len() + server.waiting.len();
         let home = self.homes.get(group).map(|home| home.server);
@@ -274,7 +274,7 @@ impl Fleet {
         self.fill(place);
     }
 
-    /// The server at which something happens next, and when: of several the first.
+    /// The server with the next event, and its time. The first one of several.
     fn earliest(&self) -> Option<(usize, f64)> {
         let mut earliest = (0, f64::INFINITY);
         for (place, &next) in self.next.iter().enumerate() {
@@ -285,25 +285,25 @@ impl Fleet {
         earliest.1.is_finite().then_some(earliest)
     }
 
-    /// The time at which something happens next.
+    /// The time of the next event.
     pub(crate) fn next_time(&self) -> Option<f64> {
         self.earliest().map(|(_, next)| next)
     }
 
-    /// Goes on to the time at which something happens next; a sample that ends then.
+    /// Advances to the next event, and returns a sample that ends then.
     pub(crate) fn advance(&mut self) -> Option<(u64, usize)> {
         let settings = self.settings;
         let (place, until) = self.earliest()?;
         let due = &mut self.servers[place];
         due.pass(until.max(due.clock), &settings);
-        // Rounding may leave a sample a hair short of its end.
+        // Rounding may leave a sample slightly short of its end.
         if let Some(Reverse((end, _))) = due.ends.peek()
             && (end.0 - due.iterations).abs() < HAIR * (1.0 + end.0.abs())
         {
             due.iterations = due.iterations.max(end.0);
         }
         let ended = due.settle(&settings, &mut self.homes);
-        // Others that end in the same iteration end before a prompt is computed.
+        // Other samples that end in the same iteration end before a prompt is computed.
         if due.has_ended() {
             self.foresee(place);
         } else {
@@ -312,7 +312,7 @@ impl Fleet {
         ended
     }
 
-    /// Gives groups up: the tokens of each that were generated by members that have not ended.
+    /// Aborts groups. Returns, by group, the tokens of members that had not ended.
     pub(crate) fn abort(&mut self, now: f64, groups: &[u64]) -> HashMap<u64, f64> {
         let gone: HashSet<u64> = groups.iter().copied().collect();
         let homes = groups.iter().filter_map(|group| self.homes.get(*group));
@@ -348,7 +348,7 @@ impl Fleet {
         self.servers.iter().all(|server| server.running.is_empty())
     }
 
-    /// Starts nothing more, or goes on starting.
+    /// Suspends or resumes the start of waiting samples.
     pub(crate) fn set_open(&mut self, now: f64, is_open: bool) {
         self.is_open = is_open;
         if is_open {
@@ -359,7 +359,7 @@ impl Fleet {
         }
     }
 
-    /// Decodes nothing for a while.
+    /// Pauses decoding for some seconds.
     pub(crate) fn stall(&mut self, now: f64, seconds: f64) {
         for place in 0..self.servers.len() {
             let server = &mut self.servers[place];
@@ -369,8 +369,8 @@ impl Fleet {
         }
     }
 
-    /// Starts everything that decodes anew, in its order and before what waits: the tokens that each group
-    /// loses.
+    /// Restarts all running samples from their first token, in their order and before waiting ones. Returns
+    /// the tokens that each group loses.
     pub(crate) fn restart(&mut self, now: f64) -> HashMap<u64, f64> {
         let mut lost = HashMap::new();
         for place in 0..self.servers.len() {
@@ -392,7 +392,7 @@ impl Fleet {
         self.homes.remove(group);
     }
 
-    /// Seconds that slots decoded, up to a time.
+    /// Seconds that slots decoded until a time.
     pub(crate) fn busy(&mut self, now: f64) -> f64 {
         for place in 0..self.servers.len() {
             self.servers[place].pass(now, &self.settings);
@@ -427,7 +427,7 @@ mod tests {
         lengths.iter().map(|&length| Completion { length, is_correct: true }).collect()
     }
 
-    /// Every completion with its time.
+    /// All completions with their times.
     fn play(fleet: &mut Fleet) -> Vec<(f64, u64, usize)> {
         let mut ended = Vec::new();
         while let Some(next) = fleet.next_time() {
@@ -438,17 +438,19 @@ mod tests {
         ended
     }
 
-    /// Two slots: an iteration of one takes 1.5 s, of two 2 s.
+    /// Two slots. An iteration takes 1.5 s with one sample and 2 s with two.
     #[test]
     fn by_hand() {
         let mut fleet = Fleet::new(settings());
         fleet.submit(0.0, 7, 0, &group(&[2, 4, 3]));
-        // 2 iterations of two; the third starts; 2 more end the second; one of one is left.
+        // 2 iterations of two samples; the third starts; 2 more end the second; the last one needs one more
+        // alone.
         assert_eq!(play(&mut fleet), [(4.0, 7, 0), (8.0, 7, 1), (9.5, 7, 2)]);
         assert!((fleet.busy(9.5) - (2.0 * 8.0 + 1.5)).abs() < 1e-9);
     }
 
-    /// The formula of the makespan: t₀ L over the longest slot, and load t₀ / slots for every token.
+    /// The closed form of the makespan: t₀ L for the slot with the most tokens, plus t₀ load / slots per
+    /// token.
     #[test]
     fn the_makespan_of_full_slots_is_its_closed_form() {
         let settings = FleetSettings { slots: 4, load: 0.5, ..settings() };
@@ -456,8 +458,8 @@ mod tests {
         let lengths = [50, 40, 60, 70, 20, 30, 10, 5];
         fleet.submit(0.0, 0, 0, &group(&lengths));
         let end = play(&mut fleet).last().unwrap().0;
-        // Each as soon as a slot is free: 50 + 30, 40 + 20, 60 + 10 and 70, then 5 where 40 + 20 = 60 ends
-        // first.
+        // Each sample starts as soon as a slot is free: 50 + 30, 40 + 20, 60 + 10 and 70; then 5 after 40 +
+        // 20 = 60, which ends first.
         let longest = 80.0;
         let tokens: u32 = lengths.iter().sum();
         assert!((end - (longest + 0.5 / 4.0 * f64::from(tokens))).abs() < 1e-6, "{end}");
@@ -469,7 +471,7 @@ mod tests {
             Fleet::new(FleetSettings { prompt: 10.0, prefill_rate: Some(5.0), load: 0.0, ..settings() });
         fleet.submit(0.0, 0, 0, &group(&[3, 3]));
         fleet.submit(0.0, 1, 0, &group(&[1]));
-        // 2 s for the first prompt, 3 iterations; 2 s for the second.
+        // 2 s for the first prompt and 3 iterations, then 2 s for the second prompt and 1 iteration.
         assert_eq!(play(&mut fleet), [(5.0, 0, 0), (5.0, 0, 1), (8.0, 1, 0)]);
     }
 
@@ -478,11 +480,11 @@ mod tests {
         let settings = FleetSettings { load: 0.0, context: 1.0, kv_tokens: Some(100.0), ..settings() };
         let mut fleet = Fleet::new(settings);
         fleet.submit(0.0, 0, 0, &group(&[10]));
-        // Σ (1 + i / 100) over a growing cache, in the continuous limit 10 + 10² / 200.
+        // Σ (1 + i / 100) over a growing cache; in the continuous limit 10 + 10² / 200.
         assert_eq!(play(&mut fleet), [(10.5, 0, 0)]);
     }
 
-    /// Six tokens of cache for two samples of four: the younger gives way, and is computed again.
+    /// A cache of six tokens for two samples of four: the younger one is preempted and computed again.
     #[test]
     fn a_full_cache_preempts_the_youngest() {
         let settings =
@@ -490,8 +492,8 @@ mod tests {
         let mut fleet = Fleet::new(settings);
         fleet.submit(0.0, 0, 0, &group(&[4, 4]));
         let ended = play(&mut fleet);
-        // 3 iterations of both, the fourth of the first; then 3 s to compute the second's tokens, and its
-        // fourth.
+        // 3 iterations of both and the fourth of the first; then 3 s to recompute the second's tokens, and
+        // its fourth.
         assert_eq!(ended, [(4.0, 0, 0), (8.0, 0, 1)]);
         assert_eq!(fleet.servers[0].preempted, 1);
     }

@@ -1,4 +1,4 @@
-//! Moments of lengths that are lognormal and cut.
+//! Moments of truncated lognormal lengths.
 
 /// Φ(x): the probability that a standard normal number is below x, to about 1e-15.
 ///
@@ -11,7 +11,7 @@ pub(crate) fn normal_below(x: f64) -> f64 {
         return if x > 0.0 { 1.0 } else { 0.0 };
     }
     let (mut term, mut sum, mut odd) = (x, x, 1.0);
-    // Terms rise up to the x²/2-th, and fall fast behind it.
+    // Terms rise up to index x²/2 and fall fast after it.
     while term.abs() > 1e-17 * sum.abs() {
         odd += 2.0;
         term *= x * x / odd;

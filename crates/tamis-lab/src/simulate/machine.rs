@@ -1,15 +1,15 @@
-//! What decides in a simulated run: the scheduling machine that runs have, or the buffer of another system.
+//! What schedules a simulated run: the scheduler of real runs, or the buffer of another system.
 
 use tamis_core::schedule::{Command, Event, ScheduleError, ScheduleSettings, Scheduler};
 
 use crate::simulate::replay_buffer::ReplayBuffer;
 
-/// What decides.
+/// A scheduler or a buffer.
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
 pub(crate) enum Machine {
-    /// The machine of tamis-core.
+    /// The scheduler of tamis-core.
     Scheduler(Scheduler),
-    /// verl's buffer, which looks at what has ended again and again.
+    /// verl's buffer, which polls for ended groups.
     Polled(ReplayBuffer),
 }
 
@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// Whether it wants to know of each member of a group.
+    /// Whether it needs an event for each member of a group.
     pub(crate) fn sees_members(&self) -> bool {
         matches!(self, Self::Scheduler(machine) if !machine.goes_by_rounds())
     }
@@ -40,12 +40,12 @@ impl Machine {
         }
     }
 
-    /// Whether it has to look again at what has ended.
+    /// Whether it waits for a poll.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Self::Polled(buffer) if buffer.is_waiting())
     }
 
-    /// Looks at what has ended.
+    /// Polls for ended groups.
     pub(crate) fn poll(&mut self) -> Vec<Command> {
         match self {
             Self::Scheduler(_) => Vec::new(),
@@ -53,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// Why it would never come to an end, where that is so.
+    /// Why the run would never end, if that is so.
     pub(crate) fn is_endless(&self) -> Option<String> {
         let Self::Polled(buffer) = self else { return None };
         let in_vain = buffer.in_vain()?;

@@ -1,4 +1,4 @@
-//! What is measured of a policy.
+//! Measures a policy over the steps of a simulated run.
 
 use std::collections::BTreeMap;
 
@@ -15,46 +15,47 @@ const EASY: f64 = 0.9;
 /// Cells of a histogram of lengths for each factor of e.
 const CELLS: f64 = 64.0;
 
-/// What a policy came to, over the second half of its steps.
+/// Results of a policy over the second half of its steps.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyResult {
     /// Its name.
     pub name: SimulatedPolicy,
-    /// Steps that it trained; the numbers are of the second half of these.
+    /// Trained steps. The numbers cover the second half of these.
     pub steps: u64,
-    /// Why it ended before its last step, where it did.
+    /// Why it ended before its last step, if it did.
     pub ended: Option<String>,
-    /// Groups of a batch that the filter kept, each counted once, as a share of the batch: below 1 where
-    /// copies or dropped groups fill it, or where it may be smaller.
+    /// Groups of a batch that the filter kept, each counted once, as a share of the batch size. Below 1 if
+    /// copies or dropped groups fill the batch, or if it may be smaller.
     pub kept_share: Option<f64>,
-    /// Passes over the data in all steps, prompts that were passed over included.
+    /// Passes over the data in all steps, including skipped prompts.
     pub passes: f64,
-    /// Trajectories generated for each that was trained on.
+    /// Generated trajectories per trained trajectory.
     pub generated_per_kept: Option<f64>,
-    /// Completion tokens generated for each that was trained on.
+    /// Generated completion tokens per trained completion token.
     pub tokens_per_kept: Option<f64>,
-    /// Trajectories, in groups, that were generated for nothing for each group that was trained on, by cause.
+    /// Trajectories generated in vain by cause, in groups per trained group.
     pub wasted: BTreeMap<&'static str, f64>,
-    /// Seconds of a step; none without servers.
+    /// Seconds per step; `None` without servers.
     pub step_time: Option<f64>,
     /// Share of the servers' slots that decoded.
     pub utilisation: Option<f64>,
     /// Mean lag of trained groups, in policy versions.
     pub lag_mean: Option<f64>,
-    /// The greatest.
+    /// Greatest lag of a trained group, in policy versions.
     pub lag_max: u64,
-    /// Effective share of the weights of trained groups: 1 where all weigh the same.
+    /// Effective sample size of the weights of trained groups, as a share: 1 if all weights are equal.
     pub weight_ess: Option<f64>,
-    /// Weighted share of trained groups of prompts with a pass rate below 0.1, what is cut being wrong.
+    /// Weighted share of trained groups whose prompt's pass rate is below 0.1. Truncated completions are
+    /// wrong.
     pub hard_share: Option<f64>,
-    /// And above 0.9.
+    /// The same share for pass rates above 0.9.
     pub easy_share: Option<f64>,
-    /// Kolmogorov-Smirnov distance of the trained completions' lengths from those of all mixed groups that
-    /// were started: 0 where none is preferred for its length.
+    /// Kolmogorov-Smirnov distance between the lengths of trained completions and those of all mixed groups
+    /// that were started. 0 if selection does not depend on length.
     pub length_ks: Option<f64>,
 }
 
-/// Weights by length, in cells of the logarithm.
+/// Weights by length, in logarithmic cells.
 #[derive(Debug, Default, Clone)]
 struct Lengths(Vec<f64>);
 
@@ -69,7 +70,7 @@ impl Lengths {
         }
     }
 
-    /// The largest difference of two distribution functions.
+    /// Largest difference between the two distribution functions.
     fn distance(&self, other: &Self) -> Option<f64> {
         let totals: [f64; 2] = [self.0.iter().sum(), other.0.iter().sum()];
         if totals.iter().any(|total| *total <= 0.0) {
@@ -86,15 +87,15 @@ impl Lengths {
     }
 }
 
-/// Counts of the steps that are measured.
+/// Counts over the measured steps.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
-    /// Share of a group that is generated where it ends with its first members.
+    /// Share of a group that is generated if it ends with its first members.
     screened_share: f64,
     train_batch_size: usize,
     accounting: Accounting,
     tally: Tally,
-    /// Steps that were trained: attempts that were given up are a part of the next.
+    /// Trained steps. A discarded attempt counts toward the next step.
     steps: u64,
     lag_max: u64,
     lags: f64,
@@ -108,13 +109,13 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    /// Of batches of so many groups, of which this share is generated where they end with their first
-    /// members.
+    /// `screened_share` is the share of a group that is generated if it ends with its first members.
     pub(crate) fn new(train_batch_size: usize, screened_share: f64) -> Self {
         Self { screened_share, train_batch_size, ..Self::default() }
     }
 
-    /// A group was started whose members score differently, and was taken with that probability.
+    /// Counts a started group whose members score differently. `inclusion` is the probability with which its
+    /// prompt was chosen.
     pub(crate) fn start(&mut self, members: &[Completion], inclusion: f64) {
         self.started.add(members, 1.0 / inclusion);
     }
@@ -129,7 +130,7 @@ impl Measure {
         self.easy += if rate > EASY { weight } else { 0.0 };
     }
 
-    /// A step was closed, or an attempt at it given up.
+    /// Counts a closed step or a discarded attempt.
     pub(crate) fn close(&mut self, report: &StepReport, is_trained: bool) {
         self.accounting.append(&report.accounting);
         self.tally.append(&report.all);
@@ -137,8 +138,8 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result, after so many passes over the data: over so many seconds, of which the slots decoded so
-    /// many, of so many.
+    /// The result. `passes` is the number of passes over the data, and `time` is (seconds, seconds that slots
+    /// decoded, number of slots).
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,
@@ -153,7 +154,7 @@ impl Measure {
             let share = if reason == DropReason::Screened { self.screened_share } else { 1.0 };
             (reason.name(), share * groups as f64 / trained.groups as f64)
         });
-        // A group that was given up may have been begun with a part of its members.
+        // A discarded group may have only some of its members.
         let places = [("surplus", surplus), ("stale", stale), ("failed", failed), ("aborted", aborted)]
             .map(|(cause, count)| (cause, count.trajectories as f64 / trained.trajectories as f64));
         for (cause, share) in dropped.into_iter().chain(places) {
@@ -201,7 +202,7 @@ mod tests {
             all
         };
         assert_eq!(of(&[1, 10, 100, 1000]).distance(&of(&[1, 10, 100, 1000])), Some(0.0));
-        // Half of the one is above all of the other.
+        // Half of one distribution lies above all of the other.
         assert_eq!(of(&[1, 10, 100, 1000]).distance(&of(&[1, 10])), Some(0.5));
         assert_eq!(of(&[]).distance(&of(&[1])), None);
     }

@@ -1,15 +1,14 @@
-//! Schedules of rollout groups on a virtual clock: what each costs, how long it takes and what it trains on,
-//! before a GPU is rented.
+//! Simulates schedules of rollout groups on a virtual clock: the cost of each one, its time, and what it
+//! trains on, before anybody rents a GPU.
 //!
 //! ```text
 //! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)
-//! policies   -> a scheduling machine and a selector of tamis-core each (policy.rs, prompt_order.rs); verl's default
+//! policies   -> a scheduler and a selector of tamis-core each (policy.rs, prompt_order.rs); verl's default
 //!               trainer has a buffer of its own (machine.rs, replay_buffer.rs)
-//! both       -> a run (driver.rs), event by event, of which is measured (measure.rs) what a table and a page show
+//! both       -> a run (driver.rs), event by event, measured (measure.rs) for a table and a page
 //! ```
-//! The scheduling machine and the selector are those of a real run; only their surroundings are made up.
-//! Every random number is keyed by prompt and visit, so all policies get the same prompts and the same
-//! completions.
+//! The scheduler and the selector are those of a real run; only their surroundings are simulated. Every
+//! random number is keyed by prompt and visit, so all policies get the same prompts and the same completions.
 
 mod bound;
 mod completion;

@@ -1,4 +1,4 @@
-//! Pass rates of prompts, and how they move.
+//! Pass rates of prompts, and their drift.
 
 use std::cell::RefCell;
 
@@ -8,9 +8,9 @@ use tamis_core::random::{Key, Purpose};
 use crate::Fault;
 use crate::simulate::rollout_rates;
 
-/// Points on which a distribution is integrated.
+/// Points for the integral of a distribution.
 const GRID: usize = 1 << 14;
-/// Orders of magnitude (of e) below its largest value that a density is cut at.
+/// A density is cut off below e to the power of minus this times its largest value.
 const CUT: f64 = 36.0;
 
 /// Pass rates of all prompts, as logits.
@@ -30,10 +30,9 @@ pub(crate) fn rate_of(logit: f64) -> f64 {
 }
 
 impl Population {
-    /// The prompts of a distribution.
+    /// Draws the prompts of a distribution.
     ///
-    /// # Errors
-    /// A histogram whose lists do not belong together, rollouts that cannot be read.
+    /// # Errors The lists of a histogram have different lengths, or rollouts cannot be read.
     pub fn new(rates: &PassRates, seed: u64) -> Result<Self, Fault> {
         let (mut warnings, mut lengths) = (Vec::new(), None);
         let logits = match rates {
@@ -49,12 +48,12 @@ impl Population {
         Ok(Self { logits, warnings, lengths })
     }
 
-    /// Settings that have the lengths of the rollouts that the rates are of.
+    /// Settings that match the lengths in the rollouts that the rates come from.
     pub(crate) fn lengths(&self) -> Option<&str> {
         self.lengths.as_deref()
     }
 
-    /// What a person should know of the rollouts that the rates are of.
+    /// Warnings about the rollouts that the rates come from.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -80,8 +79,9 @@ impl Population {
 }
 
 /// Logits of Beta(a, b) at (i + 1/2) / `count`.
-/// The density of the logit x is σ(x)^a σ(-x)^b over a constant: smooth, and exponentially small on both
-/// sides, so that the trapezoidal rule converges fast and no function of the Beta distribution is needed.
+///
+/// The density of the logit x is proportional to σ(x)^a σ(-x)^b. It is smooth and exponentially small on both
+/// sides. So the trapezoidal rule converges fast, and no function of the Beta distribution is needed.
 fn beta_quantiles(a: f64, b: f64, count: usize) -> Vec<f64> {
     let softplus = |x: f64| if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() };
     let density = |x: f64| -a * softplus(-x) - b * softplus(x);
@@ -120,7 +120,7 @@ fn beta_quantiles(a: f64, b: f64, count: usize) -> Vec<f64> {
 
 fn histogram_quantiles(histogram: &HistogramRates) -> Result<Vec<f64>, Fault> {
     let HistogramRates { rates, counts, prompts } = histogram;
-    // The sum of nothing would be -0.
+    // An empty sum would be -0.
     let total = counts.iter().fold(0.0, |sum, count| sum + count);
     let fits = rates.len() == counts.len() && total > 0.0 && total.is_finite();
     if !fits {
@@ -146,13 +146,13 @@ fn histogram_quantiles(histogram: &HistogramRates) -> Result<Vec<f64>, Fault> {
         .collect())
 }
 
-/// Pass rates as they move with the steps of one run.
+/// Pass rates that drift over the steps of a run.
 #[derive(Debug)]
 pub(crate) struct Moving<'world> {
     population: &'world Population,
     drift: &'world SimulatedDriftConfig,
     key: Key,
-    /// The way that each prompt's logit went by itself, and the step up to which it is known.
+    /// Offset of each prompt's logit from its own random walk, and the step up to which it is known.
     own: RefCell<Vec<(f64, u64)>>,
 }
 
@@ -166,7 +166,7 @@ impl<'world> Moving<'world> {
         Self { population, drift, key: Key::new(seed, Purpose::Task), own: RefCell::new(own) }
     }
 
-    /// Pass rate of a prompt at a step. Steps never go back.
+    /// Pass rate of a prompt at a step. Steps must not decrease.
     pub(crate) fn rate(&self, prompt: usize, step: u64) -> f64 {
         let mut logit = self.population.logits[prompt] + self.drift.logit * step as f64;
         if self.drift.noise > 0.0 {
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// The keep rates of table A, which are those of the closed form.
+    /// The keep rates of table A, from the closed form.
     #[test]
     fn quantiles_have_the_keep_rate_of_their_distribution() {
         for (a, b, n) in
@@ -220,7 +220,7 @@ mod tests {
         let population = Population { logits: vec![0.0; 4000], warnings: Vec::new(), lengths: None };
         let drift = SimulatedDriftConfig { logit: 0.01, noise: 0.1 };
         let moving = Moving::new(&population, &drift, 1);
-        // Asked for at different steps, the deviation is that of the whole way.
+        // The standard deviation is that of the whole walk, even if it is read at several steps.
         let logits: Vec<f64> = (0..4000)
             .map(|prompt| {
                 moving.rate(prompt, prompt as u64 % 50);

@@ -1,6 +1,7 @@
-//! The policies that are set beside each other, by the names of the systems that do it. Each is the
-//! scheduling machine of tamis-core under the settings that make it do what that system does, but verl's
-//! default trainer, whose replay buffer no settings make.
+//! The policies that a simulation compares, named after the systems that use them.
+//!
+//! Each one is the scheduler of tamis-core with settings that make it behave like that system. Only verl's
+//! default trainer needs code of its own: no settings reproduce its replay buffer.
 
 use tamis_config::{Config, ScheduleMode, SimulatedPolicy};
 use tamis_core::filter::{GroupFilter, Metric};
@@ -19,34 +20,34 @@ use crate::simulate::world::World;
 
 /// EasyR1's limit on rounds.
 const EASYR1_LIMIT: i64 = 3;
-/// Groups in flight, in batches, where a system has no bound of its own.
+/// Groups in flight, in batches, if a system has no limit of its own.
 const MOST_BATCHES: usize = 8;
 /// SkyRL's `max_staleness_steps` and `num_parallel_generation_workers`.
 const SKYRL_STALENESS: u64 = 4;
 const SKYRL_WORKERS: usize = 768;
 /// AReaL's `max_head_offpolicyness` in its examples.
 const AREAL_STALENESS: u64 = 2;
-/// Members with which a group is begun where the first ones decide and the run does not say how many.
+/// Number of first members for `screening` if the run gives none.
 const FIRST_MEMBERS: usize = 4;
-/// verl's `max_off_policy_threshold` of 8 versions, that of the sample included, in steps.
+/// verl's `max_off_policy_threshold` of 8 versions in steps. The threshold includes the sampling version.
 const VERL_STALENESS: u64 = 7;
 /// prime-rl's `max_off_policy_steps`.
 const PRIME_RL_STALENESS: u64 = 8;
-/// prime-rl counts samples in flight, and keeps the slots full while the last members of groups end; in
-/// groups that is about so many times what the slots hold.
+/// prime-rl counts samples in flight and keeps the slots full while the last members of groups end. In
+/// groups, that is about this many times what the slots hold.
 const PRIME_RL_WAVES: usize = 4;
 
 /// A policy at the start of a run.
 pub(crate) struct Policy {
     pub(crate) machine: Machine,
     pub(crate) selector: Selector,
-    /// Whether a chosen group is weighted by one over its probability.
+    /// Whether a chosen group is weighted by 1 / (its probability of being chosen).
     pub(crate) is_weighted: bool,
-    /// Whether prompts of groups that came to nothing are drawn again.
+    /// Whether prompts of unused groups are drawn again.
     pub(crate) takes_back: bool,
 }
 
-/// The filter that every policy judges by: the configuration's, or variance where it has none.
+/// The filter of every policy: the configuration's, or `variance` if it has none.
 pub(crate) fn filter_of(config: &Config) -> GroupFilter {
     config.filter.as_ref().map(|filter| filter.kind).unwrap_or_default()
 }
@@ -115,7 +116,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::Easyr1 => {
             let run = ScheduleSettings::easyr1(batch, n, EASYR1_LIMIT);
-            // Outcomes are told apart from other numbers by their metric.
+            // The metric tells outcomes from other numbers.
             of_others(rounds(ScheduleSettings { filter: base.filter, metric: base.metric.clone(), ..run })?)
         }
         SimulatedPolicy::NemoRl | SimulatedPolicy::Skyrl => {
@@ -169,7 +170,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         | SimulatedPolicy::PosteriorBiased => {
             let blind = plain(own_stream(carry(1), FillOrder::Dispatch)?);
             let policy = choosing(blind, selector_of(name, config));
-            // Weighted or not by name.
+            // The name decides whether groups are weighted.
             let is_weighted = name == SimulatedPolicy::Posterior
                 || name != SimulatedPolicy::PosteriorBiased && policy.is_weighted;
             Policy { is_weighted, ..policy }
@@ -177,13 +178,13 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
     })
 }
 
-/// The same, with chosen prompts.
+/// The same policy with a selector.
 fn choosing(policy: Policy, selector: Selector) -> Policy {
     let is_weighted = selector.correction() == InclusionWeights::Corrected;
     Policy { selector, is_weighted, ..policy }
 }
 
-/// The selector of a policy: with the run's settings, where the run has the same.
+/// The selector of a policy, with the run's settings if the run uses the same kind.
 fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
     let selector = match name {
         SimulatedPolicy::ZeroVarianceSkip => Selector::ZeroVarianceSkip(ZeroVarianceSkip::default()),
@@ -194,17 +195,16 @@ fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
         _ => Selector::default(),
     };
     let own = config.schedule.selector;
-    // The same kind of selector.
     if own.to_string() == selector.to_string() { own } else { selector }
 }
 
-/// Groups that a policy has in flight, at most.
+/// Upper limit on a policy's groups in flight.
 pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &World) -> usize {
     let batch = config.data.train_batch_size;
     match (name, config.schedule.rounds_in_flight) {
         (SimulatedPolicy::SkyrlAsync, _) => SKYRL_WORKERS,
         (SimulatedPolicy::PrimeRl, _) => {
-            // Without servers as many as a batch takes.
+            // Without servers, as many as a batch needs.
             let slots = world.servers.map_or(batch, |fleet| fleet.num_slots().div_ceil(config.rollout.n));
             slots.saturating_mul(PRIME_RL_WAVES).max(1)
         }
@@ -215,13 +215,13 @@ pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &Worl
             rounds.saturating_mul(config.data.gen_batch_size.unwrap_or(batch))
         }
         _ if world.servers.is_some() => MOST_BATCHES * batch,
-        // Groups end in the order in which they were started, and all that are in flight would only be older.
+        // Groups end in the order of their start, so more groups in flight would only be older.
         _ => batch,
     }
 }
 
-/// Members with which a group is begun: as many as the run says, or [`FIRST_MEMBERS`], and one less than all
-/// of a small group. None where the first members cannot tell what the filter says of all.
+/// Number of first members: the run's, or [`FIRST_MEMBERS`] but less than n. `None` if first members do not
+/// decide the filter's verdict on the whole group.
 fn first_members(config: &Config) -> Option<usize> {
     let n = config.rollout.n;
     let first = config.schedule.screen_first.unwrap_or(FIRST_MEMBERS.min(n.saturating_sub(1)));
@@ -229,7 +229,7 @@ fn first_members(config: &Config) -> Option<usize> {
     (tells && first > 1 && first < n).then_some(first)
 }
 
-/// The machine of the run's own schedule, which goes on for as long as the simulation does.
+/// The scheduler of the run's own schedule, without an end of its own.
 fn configured(config: &Config, in_flight: usize) -> Result<Scheduler, ScheduleError> {
     let run = ScheduleSettings {
         total_steps: None,

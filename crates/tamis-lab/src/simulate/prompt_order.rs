@@ -1,5 +1,5 @@
-//! Where the prompts of a simulated run are drawn from: shuffled epoch by epoch, those in front that went
-//! back, and the selector of a run, which passes over some.
+//! Order of the prompts in a simulated run: shuffled epochs, with returned prompts first. A selector may skip
+//! prompts.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector};
 pub(crate) struct Drawn {
     pub(crate) prompt: u32,
     epoch: u32,
-    /// Probability with which it was taken.
+    /// Probability with which the prompt was chosen.
     pub(crate) inclusion: f64,
 }
 
-/// Where the prompts of a run are drawn from.
+/// The source of a run's prompts.
 #[derive(Debug)]
 pub(crate) struct PromptOrder {
     key: Key,
@@ -40,7 +40,7 @@ impl PromptOrder {
         self.at = 0;
     }
 
-    /// Draws so many prompts, or all that are left of the epoch; whether none is left.
+    /// Draws `num_prompts` prompts, or all that are left in the epoch. The flag is true if none is left.
     pub(crate) fn draw(&mut self, num_prompts: usize, version: PolicyVersion) -> (Vec<Drawn>, bool) {
         if self.given_back.is_empty() && self.at >= self.order.len() {
             self.begin_again();
@@ -68,15 +68,15 @@ impl PromptOrder {
         (drawn, is_over)
     }
 
-    /// Goes through the data once more in an epoch that was to go on: prompts that the machine thinks are
-    /// back were lost.
+    /// Starts another pass over the data within an epoch that should not have ended: prompts that the
+    /// scheduler counts as returned were lost.
     fn begin_again(&mut self) {
         self.laps += 1;
         self.order = self.key.with(self.epoch).with(self.laps).permutation(self.order.len());
         self.at = 0;
     }
 
-    /// Prompts that were drawn and not used go back: they come before any other.
+    /// Returns drawn but unused prompts. They are drawn before any other.
     pub(crate) fn give_back(&mut self, returned: impl Iterator<Item = Drawn>) {
         let is_selected = self.selector.is_some();
         let returned: Vec<Candidate> = returned
@@ -94,17 +94,17 @@ impl PromptOrder {
         }
     }
 
-    /// Passes over the data so far, prompts that were passed over included.
+    /// Passes over the data so far, including skipped prompts.
     pub(crate) fn passes(&self) -> f64 {
         (self.epoch + self.laps) as f64 + self.at as f64 / self.order.len().max(1) as f64
     }
 
-    /// Whether there is a selector, which has to learn.
+    /// Whether there is a selector that learns.
     pub(crate) fn learns(&self) -> bool {
         self.selector.is_some()
     }
 
-    /// A step was closed: what its groups came to, in the order of their dispatch.
+    /// Passes the groups of a closed step to the selector, in order of dispatch.
     pub(crate) fn learn(&mut self, groups: &[JudgedGroup]) {
         if let Some(selector) = &mut self.selector {
             selector.learn(groups);
@@ -124,7 +124,7 @@ mod tests {
         PromptOrder::new(num_prompts, 3, PromptSelector::new(selector, 3, 8, None))
     }
 
-    /// The group of a prompt, all of whose members are right.
+    /// The group of a prompt, with all members correct.
     fn solved(drawn: &Drawn) -> JudgedGroup {
         JudgedGroup {
             prompt: PromptId(u64::from(drawn.prompt)),
@@ -150,7 +150,7 @@ mod tests {
         let (drawn, _) = order.draw(2, PolicyVersion(0));
         assert!(drawn[0].inclusion < 1.0, "{drawn:?}");
         order.give_back(drawn[..1].iter().copied());
-        // The selector has learnt since, and would pass over it.
+        // The selector has learned since, and would skip it.
         order.learn(&vec![solved(&drawn[0]); 50]);
         let (again, _) = order.draw(1, PolicyVersion(0));
         assert_eq!((again[0].prompt, again[0].inclusion), (drawn[0].prompt, drawn[0].inclusion));

@@ -1,15 +1,16 @@
-//! The replay buffer of verl's default trainer (verl 0.9.1, `trainer/ppo/v1/replay_buffer.py`), which no
-//! schedule of tamis resembles: it looks at what has ended every two seconds only, and decides on all of it
-//! at once.
+//! The replay buffer of verl's default trainer (verl 0.9.1, `trainer/ppo/v1/replay_buffer.py`).
+//!
+//! No schedule of tamis resembles it. The buffer polls for ended groups every two seconds, and decides on all
+//! of them at once.
 //!
 //! | | synchronous | asynchronous |
 //! |---|---|---|
-//! | at the start of a step | a batch of prompts | the same, and one batch more before the first step |
-//! | for each dropped group | two prompts, as far as there is room for them | one prompt |
-//! | a batch is full | what is in flight is waited for, and what the batch does not need is thrown away | it is trained on at once, and the rest stays |
-//! | a group that is too old | there is none | dropped and replaced |
+//! | at the start of a step | a batch of prompts | the same; before the first step, one more batch |
+//! | for each dropped group | two prompts, if there is room for them | one prompt |
+//! | a batch is full | it awaits groups in flight and drops the surplus | it is trained at once; the rest stays |
+//! | a group that is too old | does not occur | dropped and replaced |
 //!
-//! It takes the events of the scheduling machine and answers with its commands.
+//! It takes the events of the scheduler and answers with its commands.
 
 use std::collections::BTreeMap;
 
@@ -20,20 +21,20 @@ use tamis_core::schedule::{
     StepReport, Tally,
 };
 
-/// Seconds between two looks at what has ended.
+/// Seconds between two polls.
 pub(crate) const POLL: f64 = 2.0;
-/// Prompts that are started for each dropped group of the synchronous trainer.
+/// Prompts that the synchronous trainer starts for each dropped group.
 const CREDIT: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VerlTrainer {
-    /// `sync`, with so many prompts in flight at most.
+    /// `sync`, with at most `max_in_flight` prompts in flight.
     Synchronous { max_in_flight: usize },
-    /// `colocate_async` and `separate_async`: a group may be so many steps old.
+    /// `colocate_async` and `separate_async`: a group may be up to `max_lag` steps old.
     Asynchronous { max_lag: u64 },
 }
 
-/// A group that is in flight, or that has ended and is not trained on.
+/// A group in flight, or one that has ended and is not trained yet.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     step: u64,
@@ -41,19 +42,19 @@ struct Held {
     spent: Spent,
 }
 
-/// The buffer at some instant of a run.
+/// State of the buffer during a run.
 #[derive(Debug)]
 pub(crate) struct ReplayBuffer {
     settings: ScheduleSettings,
     filter: GroupFilter,
     trainer: VerlTrainer,
     in_flight: BTreeMap<GroupId, Held>,
-    /// Ended since the last look.
+    /// Groups that ended since the last poll.
     ended: BTreeMap<GroupId, (Held, GroupStatistics, GroupSummary)>,
-    /// Kept, in the order of dispatch.
+    /// Kept groups in order of dispatch.
     kept: BTreeMap<GroupId, Held>,
     stale: Vec<GroupId>,
-    /// Prompts that may be started as soon as there is room.
+    /// Prompts to start as soon as there is room.
     credit: usize,
     is_draining: bool,
     is_open: bool,
@@ -62,17 +63,16 @@ pub(crate) struct ReplayBuffer {
     epoch: u64,
     is_epoch_over: bool,
     asked: usize,
-    /// Groups judged since one was last kept.
+    /// Groups judged since the last kept one.
     in_vain: u64,
     tally: Tally,
     accounting: Accounting,
 }
 
 impl ReplayBuffer {
-    /// At the start of a run.
+    /// The buffer at the start of a run.
     ///
-    /// # Errors
-    /// A filter that compares the groups of a round.
+    /// # Errors The filter compares the groups of a round.
     pub(crate) fn new(settings: ScheduleSettings, trainer: VerlTrainer) -> Result<Self, SettingsError> {
         let filter = settings.filter.unwrap_or_default();
         if filter.scope() == Scope::Pool {
@@ -108,13 +108,12 @@ impl ReplayBuffer {
         self.settings.num_prompts = Some(num_prompts as u64);
     }
 
-    /// Whether it looks again after [`POLL`] seconds.
+    /// Whether it polls again after [`POLL`] seconds.
     pub(crate) fn is_waiting(&self) -> bool {
         self.is_open && self.asked == 0
     }
 
-    /// Groups that were judged since one was last kept, where these are all of the data: verl would go on for
-    /// ever.
+    /// Number of groups judged since the last kept one, if they cover the whole data: verl would run forever.
     pub(crate) fn in_vain(&self) -> Option<u64> {
         let all = self.settings.num_prompts.unwrap_or(u64::MAX).max(self.settings.train_batch_size as u64);
         Some(self.in_vain).filter(|in_vain| *in_vain >= all)
@@ -150,13 +149,12 @@ impl ReplayBuffer {
                 self.version = version;
                 Vec::new()
             }
-            // Groups are neither screened, aborted nor lost here, and a step is closed as soon as it is
-            // ready.
+            // Groups are never screened, aborted or lost here, and a step is closed as soon as it is ready.
             _ => Vec::new(),
         }
     }
 
-    /// Looks at what has ended: drops, replaces, and closes the step when its batch is full.
+    /// Processes ended groups: drops and replaces them, and closes the step if its batch is full.
     pub(crate) fn poll(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
         let num_dropped = self.judge(&mut commands) + self.evict_stale();
@@ -172,7 +170,7 @@ impl ReplayBuffer {
             }
             VerlTrainer::Asynchronous { .. } => (num_dropped, is_full),
         };
-        // It looks again as soon as these are started.
+        // It polls again as soon as these have started.
         if refill > 0 {
             commands.extend(self.draw(refill));
         } else if is_ready {
@@ -196,7 +194,7 @@ impl ReplayBuffer {
         Count::of(groups, self.settings.group_size, spent)
     }
 
-    /// Judges what has ended; the number of dropped groups.
+    /// Judges ended groups, and returns the number of dropped ones.
     fn judge(&mut self, commands: &mut Vec<Command>) -> usize {
         let ended = std::mem::take(&mut self.ended);
         let statistics: Vec<GroupStatistics> = ended.values().map(|(_, statistics, _)| *statistics).collect();
@@ -217,7 +215,7 @@ impl ReplayBuffer {
         num_dropped
     }
 
-    /// Drops groups that were started too many steps ago; their number.
+    /// Drops groups that started too many steps ago, and returns their number.
     fn evict_stale(&mut self) -> usize {
         let VerlTrainer::Asynchronous { max_lag } = self.trainer else { return 0 };
         let is_stale = |held: &Held| self.step - held.step > max_lag;
@@ -231,7 +229,7 @@ impl ReplayBuffer {
         stale.len()
     }
 
-    /// Closes the step: the batch is made of the oldest groups.
+    /// Closes the step with a batch of the oldest groups.
     fn close(&mut self) -> StepClose {
         self.is_open = false;
         let mut left = std::mem::take(&mut self.kept).into_iter();
@@ -285,7 +283,7 @@ mod tests {
         ReplayBuffer::new(ScheduleSettings::new(batch, 2), trainer).unwrap()
     }
 
-    /// Starts groups; what the buffer says to it.
+    /// Starts groups, and returns the buffer's commands.
     fn dispatch(buffer: &mut ReplayBuffer, ids: std::ops::Range<u64>) -> Vec<Command> {
         let groups = ids.map(GroupId).collect();
         buffer.handle(Event::Dispatched { groups, version: buffer.version, exhausted: false })
@@ -316,21 +314,22 @@ mod tests {
         groups.iter().map(|group| group.0).collect()
     }
 
-    /// Four wanted, four in flight at most: two prompts for each dropped one as far as there is room, the
-    /// credit stays, and a full batch waits for what is in flight, which is then thrown away.
+    /// Batches of four, with at most four groups in flight. Each dropped group gives two prompts as soon as
+    /// there is room, and unused credit stays. A full batch waits for groups in flight, which are then
+    /// dropped.
     #[test]
     fn the_synchronous_trainer_starts_two_and_throws_the_rest_away() {
         let mut buffer = buffer(4, VerlTrainer::Synchronous { max_in_flight: 4 });
         assert_eq!(drawn(&buffer.handle(Event::BeginStep)), Some(4));
         assert_eq!(dispatch(&mut buffer, 0..4), []);
         (0..3).for_each(|id| score(&mut buffer, id, id == 0));
-        // Two of three are dropped, which is worth four; one is in flight.
+        // Two of three are dropped, which gives credit for four; one is in flight.
         assert_eq!(drawn(&buffer.poll()), Some(3));
         assert_eq!(dispatch(&mut buffer, 4..7), []);
         assert_eq!(buffer.credit, 1);
         (3..6).for_each(|id| score(&mut buffer, id, true));
         let commands = buffer.poll();
-        // The batch is full: no more is started, and the last one is waited for.
+        // The batch is full: nothing more starts, and the last group is awaited.
         assert_eq!((drawn(&commands), closed(&commands)), (None, None));
         assert!(buffer.is_waiting());
         score(&mut buffer, 6, true);
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(accounting.check(), Ok(()));
         assert_eq!((accounting.generated.groups, accounting.dropped.groups), (7, 2));
         assert!(!buffer.is_waiting());
-        // The next step begins with a batch of its own, and nothing of this one.
+        // The next step starts with its own batch and no group of this one.
         assert_eq!(drawn(&buffer.handle(Event::BeginStep)), Some(4));
         assert!(buffer.kept.is_empty() && buffer.credit == 0);
     }
@@ -349,7 +348,7 @@ mod tests {
     #[test]
     fn the_asynchronous_trainer_starts_one_and_keeps_the_rest_until_it_is_too_old() {
         let mut buffer = buffer(2, VerlTrainer::Asynchronous { max_lag: 1 });
-        // A batch to warm up, and that of the step.
+        // A warm-up batch and the step's own batch.
         assert_eq!(drawn(&buffer.handle(Event::BeginStep)), Some(4));
         dispatch(&mut buffer, 0..4);
         (0..3).for_each(|id| score(&mut buffer, id, id > 0));
@@ -367,7 +366,7 @@ mod tests {
                 assert_eq!((ids(&close.trained), close.report.max_lag), (vec![3, 4], 1));
             }
         }
-        // The two of the second step end in the fourth, and are replaced.
+        // The two groups from the second step end in the fourth, and are replaced.
         dispatch(&mut buffer, 7..9);
         buffer.step += 1;
         (5..9).for_each(|id| score(&mut buffer, id, true));

@@ -1,4 +1,4 @@
-//! Pass rates of the prompts of rollouts.
+//! Pass rates of the prompts in rollouts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,22 +11,23 @@ use tamis_core::schedule::yields::PassRateSpread;
 use crate::Fault;
 use crate::advise::{Groups, of_pass_rates, read_groups};
 
-/// Completions of which a median says something.
+/// Completions that are needed for a median.
 const FEWEST_LENGTHS: usize = 20;
 
 #[derive(Debug)]
 pub(crate) struct OfRollouts {
     pub(crate) rates: Vec<f64>,
-    /// What a person should know of them.
+    /// Warnings about the rollouts.
     pub(crate) warnings: Vec<String>,
-    /// Settings that have the lengths of their completions, where these are there.
+    /// Settings that match the completions' lengths, if the rollouts have these.
     pub(crate) lengths: Option<String>,
 }
 
-/// A pass rate for each prompt of a run or of a file: drawn from its posterior under the Beta distribution
-/// that is fitted to all of them, so that new groups are kept as often as these were. Where the data have
-/// another number of prompts, as many are drawn, each from the posterior of one that was read. They are read,
-/// and judged right or wrong, as `tamis advise` does it.
+/// Reads a run or a file, and draws a pass rate for each prompt.
+///
+/// The rate comes from the prompt's posterior under the Beta distribution fitted to all prompts, so new
+/// groups are kept as often as the old ones. If the data have another number of prompts, that number is
+/// drawn, each from the posterior of a prompt that was read. Reading and judging works as in `tamis advise`.
 pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<OfRollouts, Fault> {
     let groups = read_groups(path)?;
     let Some(top) = groups.top() else {
@@ -63,9 +64,9 @@ pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<
     Ok(OfRollouts { rates: draw_rates(&counts, num_prompts.unwrap_or(counts.len()), key), warnings, lengths })
 }
 
-/// Settings with the median of right completions' lengths, the deviation of their logarithm by its quartiles,
-/// which what is cut does not change, and the factor of wrong ones. `None` where fewer than
-/// [`FEWEST_LENGTHS`] right ones say how long they are.
+/// Settings for lengths: the median of correct completions, the standard deviation of the logarithm from its
+/// quartiles, which truncation does not change, and the factor of wrong completions. `None` if fewer than
+/// [`FEWEST_LENGTHS`] correct completions have a length.
 fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
     let (mut right, mut wrong) = (Vec::new(), Vec::new());
     let unbiased = groups.unbiased();
@@ -85,7 +86,7 @@ fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
         sorted.get((share * sorted.len().saturating_sub(1) as f64).round() as usize).copied()
     };
     let median = at(&right, 0.5)?;
-    // 1.349 deviations lie between the quartiles of a normal number.
+    // The quartiles of a normal distribution are 1.349 standard deviations apart.
     let sigma = ((at(&right, 0.75)? / at(&right, 0.25)?).ln() / 1.349).min(4.0);
     let factor = at(&wrong, 0.5).filter(|_| wrong.len() >= FEWEST_LENGTHS).map_or(1.0, |of| of / median);
     Some(format!(
@@ -96,7 +97,7 @@ fn lengths_of(groups: &Groups, top: f64) -> Option<String> {
     ))
 }
 
-/// So many rates, of each prompt about as many as of any other.
+/// Draws `num_prompts` rates, about equally many for each prompt.
 fn draw_rates(counts: &[(usize, usize)], num_prompts: usize, key: Key) -> Vec<f64> {
     let mut tally = Tally::default();
     for &(correct, scored) in counts.iter().filter(|(_, scored)| *scored > 1) {
@@ -119,13 +120,13 @@ fn draw_rates(counts: &[(usize, usize)], num_prompts: usize, key: Key) -> Vec<f6
     (0..num_prompts).map(of).collect()
 }
 
-/// A number of Beta(a, b), as a ratio of two of Gamma.
+/// A draw from Beta(a, b), as a ratio of two Gamma draws.
 fn beta(key: Key, a: f64, b: f64) -> f64 {
     let (x, y) = (gamma(key.with(0), a), gamma(key.with(1), b));
     if x + y > 0.0 { x / (x + y) } else { 0.5 }
 }
 
-/// A number of Gamma(shape, 1): Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
+/// A draw from Gamma(shape, 1): Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
 fn gamma(key: Key, shape: f64) -> f64 {
     if shape < 1.0 {
         return gamma(key.with(1), shape + 1.0) * (1.0 - key.uniform(0)).powf(1.0 / shape);
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// A key, groups of 8 of so many prompts of Beta(1/2, 1/2), and the share of them that is kept.
+    /// A key, `number` groups of 8 with pass rates from Beta(1/2, 1/2), and the share of them that is kept.
     fn sampled(number: u64) -> (Key, Vec<(usize, usize)>, f64) {
         let key = Key::new(3, Purpose::Bootstrap);
         let of = |prompt| {
@@ -162,7 +163,7 @@ mod tests {
         (key, counts, kept as f64 / number as f64)
     }
 
-    /// Groups of 8 whose c/8 alone would keep too few of the next ones.
+    /// With c/8 of a group of 8 as the pass rate, too few new groups would be kept.
     #[test]
     fn new_groups_are_kept_as_often_as_those_that_were_read() {
         let (key, counts, kept) = sampled(6000);
@@ -173,7 +174,7 @@ mod tests {
         assert!(plain < kept - 0.03, "{plain}");
     }
 
-    /// Few prompts that were sampled say what the rates of many are.
+    /// The rates of many prompts from a sample of a few.
     #[test]
     fn rates_of_as_many_prompts_as_the_data_have() {
         let (key, counts, kept) = sampled(300);
@@ -203,7 +204,7 @@ mod tests {
         Ok((found.rates, found.warnings))
     }
 
-    /// 60 right completions of 80, 100 or 120 tokens, and 60 wrong ones that are twice as long.
+    /// 60 correct completions of 80, 100 or 120 tokens, and 60 wrong ones twice as long.
     #[test]
     fn lengths_of_rollouts_are_told_as_settings() {
         let row = |group: usize, is_right: bool| {
@@ -222,19 +223,19 @@ mod tests {
         assert_eq!(of(10), None);
     }
 
-    /// Rows of so many groups of two, one right and one wrong.
+    /// Rows of 30 groups of two members. A group is all correct, all wrong or mixed.
     fn rows(row: impl Fn(usize, bool) -> String) -> String {
         (0..30).flat_map(|group| [row(group, group % 3 == 0), row(group, group % 2 == 0)]).collect()
     }
 
-    /// What `tamis advise` reads is read here.
+    /// Every format that `tamis advise` reads works here.
     #[test]
     fn rollouts_of_any_program_are_read() {
         let number = |is_right: bool| u8::from(is_right);
         for rows in [
             rows(|group, is| format!("{{\"uid\": \"{group}\", \"score\": {}}}\n", number(is))),
             rows(|group, is| format!("{{\"prompt\": \"q{group}\", \"success\": {is}}}\n")),
-            // verl's dumps, with its verifier's -1 for what is wrong.
+            // verl's dumps, with its verifier's -1 for a wrong answer.
             rows(|group, is| {
                 format!("{{\"input\": \"q{group}\", \"score\": {}.0}}\n", if is { "1" } else { "-1" })
             }),
@@ -245,15 +246,15 @@ mod tests {
             assert_eq!((rates.len(), warnings), (30, Vec::new()), "{rows}");
             assert!(rates.iter().any(|rate| *rate > 0.1), "{rates:?}");
         }
-        // A last line that is torn costs a row, and that is said.
+        // A torn last line costs a row and a warning.
         let whole = rows(|group, is| format!("{{\"uid\": {group}, \"acc\": {}}}\n", number(is)));
         let (rates, warnings) = read_of(&format!("{whole}{{\"uid\": 7, \"ac")).unwrap();
         assert_eq!(rates.len(), 30);
         assert!(warnings[0].contains("sample: 1 row left out"), "{warnings:?}");
-        // Prompts that a selector chose are not those of the data.
+        // Prompts that a selector chose are not a sample of the data.
         let (_, warnings) = read_of(&whole.replace("\"acc\"", "\"inclusion\": 0.5, \"acc\"")).unwrap();
         assert!(warnings[0].contains("sample: a selector chose the prompts"), "{warnings:?}");
-        // What `tamis advise` warns of is said here.
+        // The warnings of `tamis advise` appear here.
         let (_, warnings) = read_of(&whole.replace("\"acc\": 1", "\"acc\": 0")).unwrap();
         assert!(warnings[0].contains("every one of 60 trajectories has `acc` 0"), "{warnings:?}");
     }
@@ -282,7 +283,8 @@ mod tests {
         );
     }
 
-    /// Four members of a prompt that is always right follow on two, and those of others do not.
+    /// For a quarter of the prompts, all members but the first are correct. Their groups continue after two
+    /// members; those of the others do not.
     #[test]
     fn of_groups_that_ended_early_the_first_members_count() {
         let row = |prompt: usize, place: usize, acc: u8, verdict: &str| {
@@ -301,7 +303,7 @@ mod tests {
         }
         let (rates, _) = read_of(&text).unwrap();
         let mean = rates.iter().sum::<f64>() / 40.0;
-        // One of eight first members is right; of all that were sampled it is 70 of 140.
+        // One of eight first members is correct. Of all sampled members it would be 70 of 140.
         assert!((0.04..0.25).contains(&mean), "{mean}");
     }
 }

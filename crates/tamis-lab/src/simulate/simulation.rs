@@ -1,4 +1,4 @@
-//! All policies in one world.
+//! Simulates all policies in one world, and collects their results and warnings.
 
 use serde::{Serialize, Serializer};
 use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
@@ -14,45 +14,45 @@ use crate::simulate::measure::PolicyResult;
 use crate::simulate::policy::{Policy, filter_of, max_in_flight, policy};
 use crate::simulate::world::{MOST_IN_FLIGHT, World};
 
-/// Steps below which numbers say little.
+/// With fewer steps, numbers have little meaning.
 const FEW_STEPS: u64 = 10;
-/// Passes over the data below which what choosing prompts spares hardly shows.
+/// With fewer passes over the data, choosing prompts saves almost nothing.
 const FEW_PASSES: f64 = 2.0;
 
-/// What the policies came to. As JSON it is `{"policies": [...], "seed", "groups", "bound"}`.
+/// Results of all policies. The JSON form is `{"policies": [...], "seed", "groups", "bound"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Simulation {
-    /// The policies, in the order that was asked for.
+    /// Results in the requested order.
     pub policies: Vec<PolicyResult>,
-    /// Seed of whatever was random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Groups that each policy was to train on, those before the first that is measured included.
+    /// Groups that each policy was to train on, including those before the first measured step.
     pub groups: u64,
-    /// Steps in which it was to.
+    /// Steps that each policy was to train.
     #[serde(skip)]
     pub steps: u64,
-    /// The least that is possible without choosing prompts; as JSON `null` if there is no bound.
+    /// Lower bound for policies that do not choose prompts; `null` in JSON if there is none.
     #[serde(serialize_with = "bound_or_null")]
     pub bound: Result<LowerBound, NoBound>,
-    /// Policies that this world cannot have, with the reason.
+    /// Policies that this world cannot run, with the reason.
     #[serde(skip)]
     pub left_out: Vec<(SimulatedPolicy, String)>,
-    /// Policies that choose prompts by what these came to before.
+    /// Policies that choose prompts by their earlier results.
     #[serde(skip)]
     pub choosing: Vec<SimulatedPolicy>,
-    /// Prompts of the rollouts that pass rates are of, where these stand for the whole data.
+    /// Number of prompts in the rollouts that pass rates come from, if these represent the whole data.
     #[serde(skip)]
     pub sampled_prompts: Option<usize>,
-    /// What a person should know of the world and of policies in it, whatever these come to.
+    /// Notes about the world and the policies in it.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// The world, in words.
+    /// Description of the world.
     #[serde(skip)]
     pub world: Vec<Fact>,
-    /// The first step that is measured of a policy that comes to its last.
+    /// First measured step of a policy that reaches its last step.
     #[serde(skip)]
     pub first_measured: u64,
-    /// Keys of the world that nobody set, or sections of them.
+    /// Keys or sections of the world that the user did not set.
     #[serde(skip)]
     pub defaults: Vec<String>,
 }
@@ -64,14 +64,14 @@ fn bound_or_null<S: Serializer>(
     bound.ok().serialize(serializer)
 }
 
-/// How far a simulation is.
+/// Progress of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulationProgress {
-    /// The policy that is played.
+    /// The current policy.
     pub policy: SimulatedPolicy,
     /// Steps that it has trained.
     pub steps: u64,
-    /// Of so many.
+    /// Steps that it will train.
     pub of: u64,
     /// Groups that it has started.
     pub groups: u64,
@@ -79,16 +79,14 @@ pub struct SimulationProgress {
 
 /// Simulates the policies of a configuration.
 ///
-/// # Errors
-/// Pass rates that cannot be read, settings of a policy that contradict themselves.
+/// # Errors Pass rates cannot be read, or a policy's settings contradict each other.
 pub fn simulate(config: &Config) -> Result<Simulation, Fault> {
     simulate_watched(config, &mut |_| {})
 }
 
-/// As [`simulate`]; `watch` is told again and again how far it is.
+/// As [`simulate`], and reports progress to `watch`.
 ///
-/// # Errors
-/// As there.
+/// # Errors As [`simulate`].
 pub fn simulate_watched(
     config: &Config,
     watch: &mut dyn FnMut(SimulationProgress),
@@ -104,13 +102,12 @@ pub fn simulate_watched(
 
 /// Simulates policies in a world.
 ///
-/// # Errors
-/// Settings of a policy that contradict themselves.
+/// # Errors A policy's settings contradict each other.
 pub fn simulate_in(world: &World, config: &Config, names: &[SimulatedPolicy]) -> Result<Simulation, Fault> {
     play_all(world, config, names, false, &mut |_| {})
 }
 
-/// Plays policies; those that this world cannot have may be left out.
+/// Runs policies. Those that this world cannot run may be left out.
 fn play_all(
     world: &World,
     config: &Config,
@@ -168,7 +165,7 @@ fn play_all(
     })
 }
 
-/// Why `screening` begins its groups whole.
+/// Why `screening` starts whole groups.
 fn whole_groups(config: &Config) -> String {
     let filter = filter_of(config);
     let why = if filter.is_certain(0.0, f64::MAX) {
@@ -179,14 +176,14 @@ fn whole_groups(config: &Config) -> String {
     format!("the policy `screening` is `streaming_carry` here: {why}")
 }
 
-/// A policy that cannot be played.
+/// A policy that cannot run.
 struct Refused {
     fault: Fault,
-    /// Why it is left out, if others can be played.
+    /// Why it is left out, if other policies can run.
     reason: Option<String>,
 }
 
-/// The settings of a policy contradict themselves.
+/// The error for a policy whose settings contradict each other.
 fn contradiction(name: SimulatedPolicy, source: ScheduleError) -> Fault {
     let hint = if is_pool(&source) {
         "name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and \
@@ -202,7 +199,7 @@ fn is_pool(error: &ScheduleError) -> bool {
     matches!(error, ScheduleError::Settings(SettingsError::PoolFilter { .. }))
 }
 
-/// The policy of a name, if the world can have it.
+/// The policy with a name, if the world can run it.
 fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, Refused> {
     let members = world.completions.group_size();
     let groups = max_in_flight(name, config, world);
@@ -225,8 +222,8 @@ fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Poli
     })
 }
 
-/// Plays a policy to its end. Where that comes early, the numbers are those of the steps that there are: it
-/// is played again, up to the last of them.
+/// Runs a policy. If it ends early, it is run again up to its last step, so that the second half of its steps
+/// is measured.
 fn play(
     name: SimulatedPolicy,
     policy: Policy,
@@ -248,7 +245,7 @@ fn play(
 }
 
 impl Simulation {
-    /// What whoever reads the numbers must know, in whole sentences.
+    /// Warnings for the reader of the numbers, in whole sentences.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.notes.clone();
         if self.steps < FEW_STEPS {
@@ -288,20 +285,20 @@ impl Simulation {
         warnings
     }
 
-    /// The same, knowing which keys somebody set: those of the world that nobody did are named.
+    /// The same simulation, which then names the keys of the world that the user did not set.
     #[must_use]
     pub fn with_defaults(self, config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
         Self { defaults: left_at_default(config, is_given), ..self }
     }
 
-    /// What is to know of what nobody set, where there is any.
+    /// A note about keys that the user did not set, if there are any.
     pub(crate) fn of_defaults(&self) -> Option<String> {
         let names: Vec<String> = self.defaults.iter().map(|name| format!("`{name}`")).collect();
         (!names.is_empty())
             .then(|| format!("Left at their defaults, which measure nothing of yours: {}.", names.join(", ")))
     }
 
-    /// The steps that the lower bound is of, where those of a policy that ended early are others.
+    /// The steps that the lower bound covers, if a policy that ended early covers others.
     pub(crate) fn steps_of_bound(&self) -> String {
         if self.policies.iter().all(|policy| policy.ended.is_none()) {
             return String::new();
@@ -312,7 +309,7 @@ impl Simulation {
         )
     }
 
-    /// What makes the numbers of policies that choose prompts those of another size of the data.
+    /// Warnings about numbers that depend on the amount of data, for policies that choose prompts.
     fn warn_of_passes(&self) -> Vec<String> {
         let choosing = || self.policies.iter().filter(|policy| self.choosing.contains(&policy.name));
         let list = |policies: Vec<&PolicyResult>| {
@@ -344,7 +341,7 @@ impl Simulation {
         warnings
     }
 
-    /// Whether no policy came to its last step.
+    /// Whether no policy reached its last step.
     pub fn all_ended(&self) -> bool {
         self.policies.iter().all(|policy| policy.ended.is_some())
     }

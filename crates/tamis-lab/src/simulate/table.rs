@@ -10,11 +10,11 @@ use crate::simulate::simulation::Simulation;
 /// Columns: heading, digits, value.
 pub(crate) type Column = (&'static str, usize, fn(&PolicyResult) -> Option<f64>);
 
-/// Those that decide between policies: what a kept group costs, how long a step takes, how well servers are
-/// used, how old what is trained on is.
+/// The columns that decide between policies: cost of a kept group, time of a step, use of the servers, age of
+/// the training data.
 const DECISIVE: [&str; 4] = ["generated", "step s", "slots %", "lag"];
 
-/// The numbers of a policy, in the order in which they are shown.
+/// The numbers of a policy, in display order.
 pub(crate) const COLUMNS: [Column; 13] = [
     ("generated", 2, |policy| policy.generated_per_kept),
     ("tokens", 2, |policy| policy.tokens_per_kept),
@@ -27,7 +27,7 @@ pub(crate) const COLUMNS: [Column; 13] = [
     ("easy", 3, |policy| policy.easy_share),
     ("length KS", 3, |policy| policy.length_ks),
     ("passes", 1, |policy| Some(policy.passes)),
-    // The sum of nothing would be -0.
+    // An empty sum would be -0.
     ("wasted", 2, |policy| {
         policy.generated_per_kept.map(|_| policy.wasted.values().fold(0.0, |sum, part| sum + part))
     }),
@@ -38,14 +38,14 @@ pub(crate) fn shown(policy: &PolicyResult, &(_, digits, value): &Column) -> Stri
     value(policy).map_or_else(|| "-".to_owned(), |value| fixed(value, digits).clone())
 }
 
-/// What was wasted, the most first.
+/// Causes of waste, the largest first.
 pub(crate) fn causes(policy: &PolicyResult) -> Vec<(&'static str, f64)> {
     let mut causes: Vec<(&str, f64)> = policy.wasted.iter().map(|(cause, share)| (*cause, *share)).collect();
     causes.sort_by(|one, other| other.1.total_cmp(&one.1));
     causes
 }
 
-/// The decisive columns; in the alternate form all, with what was wasted by cause.
+/// Prints the decisive columns. The alternate form prints all columns, and waste by cause.
 impl fmt::Display for Simulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shows_all = f.alternate();
@@ -95,7 +95,7 @@ impl fmt::Display for Simulation {
 }
 
 impl Simulation {
-    /// The world that the numbers are of, and what of it nobody said.
+    /// Prints the world, and which of its settings are defaults.
     fn world_lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nThe world of these numbers:")?;
         let width = self.world.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);

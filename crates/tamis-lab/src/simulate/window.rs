@@ -1,12 +1,12 @@
-//! Values under numbers that are given out in rising order and given back in about the same.
+//! Stores values under numbers that are issued in ascending order and removed in about the same order.
 
 use std::collections::VecDeque;
 
-/// Values by number. They lie side by side from the oldest that is there, so that one is found by a
-/// subtraction; those that are gone take a place until all older ones are gone too.
+/// Values by number, in one deque from the oldest number. A lookup is a subtraction. A removed value keeps
+/// its place until all older ones are removed.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
-    /// The number of the first place, which is taken.
+    /// The number of the first place, which holds a value.
     first: u64,
     places: VecDeque<Option<T>>,
     len: usize,
@@ -23,7 +23,7 @@ impl<T> Window<T> {
         number.checked_sub(self.first).and_then(|place| usize::try_from(place).ok())
     }
 
-    /// Puts a value under a number; what was there is gone.
+    /// Stores a value under a number and replaces any earlier one.
     pub(crate) fn insert(&mut self, number: u64, value: T) {
         if self.places.is_empty() {
             self.first = number;
@@ -67,12 +67,12 @@ impl<T> Window<T> {
         self.len == 0
     }
 
-    /// The last number that has a value.
+    /// The last number with a value.
     pub(crate) fn last(&self) -> Option<u64> {
         self.iter().next_back().map(|(number, _)| number)
     }
 
-    /// All values with their numbers, which rise.
+    /// All values with their numbers, in ascending order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &T)> {
         let numbered = self.places.iter().enumerate();
         numbered.filter_map(|(place, value)| Some((self.first + place as u64, value.as_ref()?)))
@@ -95,7 +95,7 @@ mod tests {
         }
         assert_eq!(all(&window), [(5, 'z'), (7, 'a'), (8, 'b'), (9, 'c')]);
         assert_eq!((window.get(6), window.get(4), window.get(10), window.len()), (None, None, None, 4));
-        // One in the middle leaves the others where they are.
+        // Removing one in the middle does not move the others.
         assert_eq!((window.remove(8), window.remove(8), window.remove(4)), (Some('b'), None, None));
         assert_eq!((window.get(9), window.last(), window.len()), (Some(&'c'), Some(9), 3));
         window.remove(9);
@@ -110,7 +110,7 @@ mod tests {
         let mut window = Window::default();
         for number in 0..1000 {
             window.insert(number, ());
-            // Each lives as long as ten others.
+            // Each value lives as long as ten others.
             if number >= 10 {
                 window.remove(number - 10);
             }

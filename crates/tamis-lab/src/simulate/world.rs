@@ -1,4 +1,4 @@
-//! What every policy of a simulation meets.
+//! The world of a simulation, which is the same for every policy.
 
 use tamis_config::{
     Config, SimulateConfig, SimulatedDriftConfig, SimulatedPublicationConfig, SimulatedServersConfig,
@@ -11,23 +11,23 @@ use crate::simulate::completion::Completions;
 use crate::simulate::fleet::FleetSettings;
 use crate::simulate::pass_rates::Population;
 
-/// Steps of a policy where nobody says how many groups.
+/// Steps of a policy if the user gives no number of groups.
 const STEPS: usize = 60;
-/// Completions of a batch, at most: policies have up to eight batches in flight.
+/// Upper limit on completions of a batch: policies have up to eight batches in flight.
 const MOST_COMPLETIONS: usize = 1 << 22;
-/// Completions in flight, at most.
+/// Upper limit on completions in flight.
 pub(crate) const MOST_IN_FLIGHT: usize = 8 * MOST_COMPLETIONS;
 
-/// What every policy of a simulation meets: prompts, completions, servers, a learner.
+/// Prompts, completions, servers and a learner. All policies of a simulation share them.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Seed of whatever is random.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Groups of a step.
     pub train_batch_size: usize,
     /// Steps of each policy.
     pub steps: u64,
-    /// Steps before the first that is measured.
+    /// Steps before the first measured one.
     pub warm_up: u64,
     /// Prompts.
     pub population: Population,
@@ -43,10 +43,9 @@ pub struct World {
 }
 
 impl World {
-    /// Of a configuration.
+    /// Builds the world of a configuration.
     ///
-    /// # Errors
-    /// Pass rates that cannot be read, sizes that cannot be simulated.
+    /// # Errors Pass rates cannot be read, or sizes are too large to simulate.
     pub fn new(config: &Config, keys: &SimulateConfig) -> Result<Self, Fault> {
         let train_batch_size = config.data.train_batch_size;
         let (groups, members) = (config.gen_batch_size().max(train_batch_size), config.rollout.n);

@@ -1,12 +1,12 @@
-//! The clock against closed forms: completions of one length, a batch that fills the slots once, every group
-//! kept. The slots decode a batch in D seconds, its rewards take R more, the learner T and the publication of
-//! weights P.
+//! The clock against closed forms. Completions have one length, a batch fills the slots once, and every group
+//! is kept. The slots decode a batch in D seconds, its rewards take R more, the learner T and the publication
+//! of weights P.
 //!
 //! | | seconds of a step |
 //! |---|---|
-//! | the batch is waited for, trained and published | D + R + T + P |
-//! | the servers go on while the learner works, samples in flight kept or finished first | D + P |
-//! | the same, samples in flight aborted: what they had is lost, T of it | D + T + P |
+//! | the servers wait until the batch is trained and published | D + R + T + P |
+//! | the servers continue during training; samples in flight are kept or finished first | D + P |
+//! | the same; samples in flight are aborted, which loses T of their work | D + T + P |
 //! | the same, and the learner is slower than the servers | T + P |
 
 use tamis_config::{
@@ -20,12 +20,12 @@ use tamis_lab::simulate::{PolicyResult, simulate};
 const BATCH: usize = 8;
 const MEMBERS: usize = 8;
 const TOKENS: usize = 100;
-/// Of an iteration, with all slots running.
+/// Seconds of an iteration with all slots running.
 const ITERATION: f64 = 0.03;
 const DECODING: f64 = TOKENS as f64 * ITERATION;
 const IN_FLIGHT: [InFlight; 3] = [InFlight::Keep, InFlight::Abort, InFlight::Wait];
 
-/// Seconds beside the servers' own.
+/// Seconds in addition to the servers' own.
 #[derive(Debug, Clone, Copy)]
 struct Seconds {
     rewards: f64,
@@ -42,7 +42,7 @@ fn config(seconds: Seconds, in_flight: InFlight) -> Config {
     config.rollout.n = MEMBERS;
     config.rollout.max_response_length = 20 * TOKENS;
     config.run.seed = 4;
-    // Of any mean.
+    // Accepts every mean.
     let all = MeanRange { bounds: Bounds::Closed, ..MeanRange::default() };
     config.filter = Some(FilterConfig { kind: GroupFilter::MeanRange(all), metric: None });
     config.simulate = Some(SimulateConfig {
@@ -94,7 +94,7 @@ fn a_step_is_its_decoding_its_rewards_its_training_and_its_publication() {
             let what = format!("{seconds:?}, {in_flight:?}");
             let found = run(config(seconds, in_flight), SimulatedPolicy::Verl);
             assert_equal(found.step_time, DECODING + beside, &what);
-            // Slots decode, and wait for the rest.
+            // Slots decode, and wait the rest of the time.
             assert_equal(found.utilisation, DECODING / (DECODING + beside), &what);
             // Nothing is in flight that could be lost.
             assert_eq!((found.tokens_per_kept, found.lag_max), (Some(1.0), 0), "{what}");
@@ -102,11 +102,11 @@ fn a_step_is_its_decoding_its_rewards_its_training_and_its_publication() {
     }
 }
 
-/// More is in flight than the slots hold, so that they are always full.
+/// More groups are in flight than the slots hold, so the slots are always full.
 #[test]
 fn servers_go_on_while_the_learner_works() {
     let stream = |seconds, in_flight| run(config(seconds, in_flight), SimulatedPolicy::PrimeRl);
-    // Rewards come and a step is trained while the next batch decodes.
+    // Rewards arrive and a step is trained while the next batch decodes.
     let seconds = Seconds { rewards: 0.5, step: 1.0, token: 0.0, publication: 0.75 };
     for in_flight in [InFlight::Keep, InFlight::Wait] {
         let found = stream(seconds, in_flight);
@@ -114,21 +114,21 @@ fn servers_go_on_while_the_learner_works() {
         assert_equal(found.utilisation, DECODING / (DECODING + 0.75), in_flight.as_str());
         assert_equal(found.tokens_per_kept, 1.0, in_flight.as_str());
     }
-    // What was decoded while rewards came and the step trained is lost: whole iterations of every sample.
+    // Tokens decoded while rewards arrive and the step is trained are lost: whole iterations of every sample.
     let found = stream(seconds, InFlight::Abort);
     let lost: f64 = 0.5 + 1.0;
     assert_equal(found.step_time, DECODING + lost + 0.75, "abort");
     assert_equal(found.utilisation, (DECODING + lost) / (DECODING + lost + 0.75), "abort");
     assert_equal(found.tokens_per_kept, 1.0 + (lost / ITERATION).floor() / TOKENS as f64, "abort");
-    // Servers wait for a learner that is slower than they are.
+    // The servers wait for a learner that is slower than they are.
     let slow = Seconds { rewards: 0.5, step: 5.0, token: 1e-4, publication: 0.75 };
     let found = run(config(slow, InFlight::Keep), SimulatedPolicy::Areal);
     assert_equal(found.step_time, 5.0 + 0.64 + 0.75, "slow learner");
     assert_equal(found.utilisation, DECODING / (5.0 + 0.64 + 0.75), "slow learner");
 }
 
-/// Where lengths differ slots stand empty while the longest is waited for, which costs more than what an
-/// abort loses; what is kept costs nothing.
+/// If lengths differ, waiting for the longest leaves slots empty. That costs more than an abort. Keeping
+/// samples costs nothing.
 #[test]
 fn samples_in_flight_are_best_kept_and_worst_waited_for() {
     let seconds = Seconds { rewards: 0.2, step: 1.0, token: 0.0, publication: 0.3 };

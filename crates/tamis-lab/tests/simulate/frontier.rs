@@ -1,20 +1,20 @@
-//! The simulation against closed forms: a binary reward with pass rates of Beta(a, b), n members a group, T
-//! groups a step, G prompts a round, keep rate k.
+//! The simulation against closed forms: a binary reward with pass rates from Beta(a, b), n members per group,
+//! T groups per step, G prompts per round, keep rate k.
 //!
 //! | law | closed form |
 //! |---|---|
 //! | keep rate | k = 1 - Π (a + j)/(a + b + j) - Π (b + j)/(a + b + j), j < n |
 //! | refill group by group, or rounds that carry their surplus | 1 / k generated for each kept |
-//! | rounds whose surplus is thrown away | (G / T) Σ_m P(Bin(m G, k) < T) |
-//! | n0 first, and the rest where these differ | ((n - n0) + n0 / k(n0)) / n |
-//! | the best rule that gives groups up early | λ / n, where V(0) = 0 (Dinkelbach) |
+//! | rounds that drop their surplus | (G / T) Σ_m P(Bin(m G, k) < T) |
+//! | n0 first members, and the rest if these differ | ((n - n0) + n0 / k(n0)) / n |
+//! | the best rule that ends groups early | λ / n, with V(0) = 0 (Dinkelbach) |
 //! | every prompt at the pass rate that is kept most often | 1 / (1 - 2^(1 - n)) |
-//! | all of n are alike, where the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
-//! | members until the first that differs, where one does | Σ j P(J = j) / k |
+//! | all n members are alike, given that the first j are | B(a + n, b) / B(a + j, b), for a symmetric law |
+//! | members until the first that differs, given that one does | Σ j P(J = j) / k |
 //! | mean lag of W groups in flight | k W / T (Little's law) |
-//! All within 1 %, shares of hard and easy prompts within 3 %; table E is another simulation's.
-//! `cargo test -p tamis-lab --test simulate frontier -- --nocapture --include-ignored` prints each number
-//! beside the one it is compared with.
+//! All agree within 1 %, and shares of hard and easy prompts within 3 %. Table E comes from another
+//! simulation. `cargo test -p tamis-lab --test simulate frontier -- --nocapture --include-ignored` prints
+//! each number beside the one it is compared with.
 
 use tamis_config::{
     BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
@@ -26,7 +26,7 @@ use tamis_lab::simulate::{Completions, PolicyResult, Population, World, simulate
 
 const BATCH: usize = 128;
 
-/// Groups are counted alone, without lengths.
+/// Counts only groups, without lengths.
 fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
     let mut config = Config::default();
     config.data.train_batch_size = BATCH;
@@ -41,7 +41,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
     config
 }
 
-/// One policy over so many steps, all of them measured.
+/// One policy over `steps` steps, all of them measured.
 fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> PolicyResult {
     let keys = config.simulate.clone().unwrap();
     let mut world = World::new(config, &keys).unwrap();
@@ -52,7 +52,7 @@ fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> Po
     result
 }
 
-/// (G / T) E[M], and the share of it that one step differs by.
+/// (G / T) E[M], and its relative standard deviation for one step.
 fn rounds_cost(round: usize, keep: f64) -> (f64, f64) {
     let rounds = Rounds { train: BATCH, generated: round, keep };
     let (mean, cost) = rounds.mean().zip(rounds.cost()).unwrap();
@@ -67,8 +67,8 @@ fn close(found: f64, expected: f64, share: f64, what: &str) {
     assert!((found / expected - 1.0).abs() < share, "{what}: {found} instead of {expected}");
 }
 
-/// Table A, T = 128: a, b, n, k; then generated for each kept with streaming, rounds of T, of 1.5 T and of 3
-/// T, and with the best screen and its n0.
+/// Table A, T = 128: a, b, n, k. Then groups generated for each kept one with streaming, with rounds of T, of
+/// 1.5 T and of 3 T, and with the best screen and its n0.
 type RowA = ((f64, f64, usize, f64), [f64; 4], (f64, usize));
 
 const TABLE_A: [RowA; 9] = [
@@ -83,7 +83,7 @@ const TABLE_A: [RowA; 9] = [
     ((0.1, 0.1, 16, 0.267), [3.75, 4.18, 4.51, 5.99], (2.31, 3)),
 ];
 
-/// Rows of table A in the ordinary run: of a high, a middle and a low keep rate.
+/// Rows of table A in the ordinary run: a high, a middle and a low keep rate.
 const SOME: [RowA; 3] = [TABLE_A[1], TABLE_A[3], TABLE_A[7]];
 
 #[test]
@@ -107,7 +107,7 @@ fn assert_costs_of_refilling(rows: &[RowA]) {
         assert!((keep - k).abs() < 6e-4, "Beta({a}, {b}), n {n}: k is {keep}");
         assert!((1.0 / keep - stream).abs() < 0.012, "Beta({a}, {b}), n {n}: {}", 1.0 / keep);
         let config = config(a, b, n, 60_000);
-        // What rounds carry costs what a stream costs.
+        // Rounds that carry their surplus cost the same as a stream.
         for policy in [SimulatedPolicy::StreamingCarry, SimulatedPolicy::RoundsCarry] {
             let found = run(&config, policy, 600, 100).generated_per_kept.unwrap();
             close(found, 1.0 / keep, 0.01, &format!("Beta({a}, {b}), n {n}, {policy}"));
@@ -123,7 +123,7 @@ fn assert_costs_of_rounds(rows: &[RowA]) {
             let what = format!("Beta({a}, {b}), n {n}, rounds of {round}");
             let (expected, of_a_step) = rounds_cost(round, keep);
             assert!((expected - listed).abs() < 0.012, "{what}: {expected} and {listed}");
-            // As many steps as make 1 % of two and a half standard errors.
+            // Enough steps to make 1 % two and a half standard errors.
             let steps = (2.5 * of_a_step / 0.01).powi(2).max(100.0) as u64;
             config.data.gen_batch_size = Some(round);
             let found = run(&config, SimulatedPolicy::Verl, steps, 0).generated_per_kept.unwrap();
@@ -132,7 +132,7 @@ fn assert_costs_of_rounds(rows: &[RowA]) {
     }
 }
 
-/// Groups of a Beta distribution.
+/// Groups with pass rates from a Beta distribution.
 fn groups(a: f64, b: f64, n: usize, count: usize) -> Vec<Vec<bool>> {
     let config = config(a, b, n, count);
     let keys = config.simulate.clone().unwrap();
@@ -147,16 +147,16 @@ fn groups(a: f64, b: f64, n: usize, count: usize) -> Vec<Vec<bool>> {
         .collect()
 }
 
-/// The first member that differs from the one before it, from 1; none where all are alike.
+/// Number (from 1) of the first member that differs from the one before it; `None` if all are alike.
 fn first_difference(group: &[bool]) -> Option<usize> {
     group.windows(2).position(|pair| pair[0] != pair[1]).map(|place| place + 2)
 }
 
-/// The best rule that gives a group up by its members so far: what it costs, and after how many members that
-/// are all right, or all wrong, it does. A kept group is worth λ members, and λ is such that what is begun is
-/// worth nothing.
+/// The best rule that ends a group by its members so far: its cost, and after how many members that are all
+/// correct, or all wrong, it ends the group. A kept group is worth λ members, and λ makes a new group worth
+/// 0.
 fn best_rule(a: f64, b: f64, n: usize) -> (f64, [usize; 2]) {
-    // What a group whose first member is of one kind is worth, and where it is given up.
+    // Value of a group whose first member is of one kind, and the index at which it ends.
     let worth = |same: f64, other: f64, lambda: f64| {
         let (mut value, mut end) = (0.0_f64, n);
         for j in (1..n).rev() {
@@ -180,7 +180,7 @@ fn best_rule(a: f64, b: f64, n: usize) -> (f64, [usize; 2]) {
     (high / n as f64, begun(high).1)
 }
 
-/// The rule, where solved and unsolved prompts are not alike, gives hard prompts up after fewer members.
+/// For an asymmetric law, the rule ends hard prompts after fewer members.
 #[test]
 fn the_best_rule_costs_what_its_equation_says() {
     for ((a, b, n, _), ..) in TABLE_A {
@@ -199,7 +199,7 @@ fn the_best_rule_costs_what_its_equation_says() {
     }
 }
 
-/// Of all pass rates a half is kept most often: who knew them all would pay so much and no less.
+/// Of all pass rates 1/2 is kept most often. With known pass rates the cost would be exactly this.
 #[test]
 fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
     for n in [2, 4, 8] {
@@ -224,8 +224,7 @@ fn assert_costs_of_screening(rows: &[RowA]) {
         let generated = first as f64 * groups.len() as f64 + (n - first) as f64 * kept;
         let screen = PassRateSpread::Beta { a, b }.keep_probability(first);
         let expected = ((n - first) as f64 + first as f64 / screen) / n as f64;
-        // Where solved and unsolved prompts are alike no rule is better than the best number of first
-        // members.
+        // For a symmetric law, no rule beats the best number of first members.
         let (least, _) = best_rule(a, b, n);
         let is_symmetric = (a - b).abs() < 1e-9;
         println!("Beta({a}, {b}), n {n}: the best rule costs {least:.3}");
@@ -235,7 +234,7 @@ fn assert_costs_of_screening(rows: &[RowA]) {
         );
         close(generated / (n as f64 * kept), expected, 0.01, &format!("Beta({a}, {b}), n {n}, n0 {first}"));
         assert!((expected - listed).abs() < 0.012, "Beta({a}, {b}), n {n}: {expected} and {listed}");
-        // The scheduling machine does that; all members of a group are no screen.
+        // The scheduler uses that number. All members of a group would be no screen.
         let mut config = config(a, b, n, 60_000);
         config.schedule.screen_first = Some(first);
         let found = run(&config, SimulatedPolicy::Screening, 600, 100);
@@ -244,7 +243,7 @@ fn assert_costs_of_screening(rows: &[RowA]) {
     }
 }
 
-/// With n0 first members a prompt is trained on in proportion to the probability that these differ, and not
+/// With n0 first members, a prompt is trained on in proportion to the probability that these n0 differ, not
 /// all n.
 #[test]
 fn screening_trains_on_prompts_of_which_the_first_members_differ() {
@@ -318,7 +317,7 @@ fn table_c_members_until_a_group_is_certain() {
     }
 }
 
-/// Table E: a policy; cost, cost of the second half, hard and easy share where they are listed, and effective
+/// Table E: a policy; its cost, its cost in the second half, hard and easy share if listed, and effective
 /// share of the weights.
 type RowE = (SimulatedPolicy, f64, Option<f64>, f64, Option<f64>, f64);
 
@@ -354,8 +353,8 @@ const TABLE_E: [(f64, f64, &[RowE]); 3] = [
     ),
 ];
 
-/// What a policy came to, as means of three seeds, in the world of table E: 6000 prompts, T = 128, n = 8, 120
-/// steps, logits drifting by 0.006 a step with a noise of 0.03.
+/// Results of a policy in the world of table E, as means over three seeds: 6000 prompts, T = 128, n = 8, 120
+/// steps, logits that drift by 0.006 per step with a noise of 0.03.
 struct Choice {
     cost: f64,
     late: f64,
@@ -404,8 +403,7 @@ fn assert_choices(table: &[(f64, f64, &[RowE])]) {
         for &(policy, cost, late, hard, easy, share) in rows {
             let of = |number| format!("Beta({a}, {b}), {policy}, {number}");
             let found = choose(a, b, policy);
-            // The table is of one seed, an order of prompts and, for the posterior, a prior that are not
-            // these.
+            // The table has one seed, another order of prompts and, for the posterior, another prior.
             let (of_cost, of_shares) =
                 if policy == SimulatedPolicy::Posterior { (0.06, 0.12) } else { (0.015, 0.06) };
             close(found.cost, cost, of_cost, &of("cost"));
@@ -417,9 +415,9 @@ fn assert_choices(table: &[(f64, f64, &[RowE])]) {
                 close(found.easy, easy, of_shares, &of("easy prompts"));
             }
             close(found.share, share, of_shares, &of("effective share"));
-            // Not below that of known pass rates.
+            // Not below the cost with known pass rates.
             assert!(found.late > 1.0 / (1.0 - 0.5_f64.powi(7)), "{policy}");
-            // Weighted prompts are as hard as those that are not chosen.
+            // Weighted prompts are as hard as prompts that are not chosen.
             if policy == SimulatedPolicy::Posterior {
                 close(found.hard, blind.hard, 0.05, &of("hard prompts, against none chosen"));
                 close(found.easy, blind.easy, 0.05, &of("easy prompts, against none chosen"));
@@ -430,7 +428,7 @@ fn assert_choices(table: &[(f64, f64, &[RowE])]) {
     }
 }
 
-/// With W groups in flight and T trained a step, a group is k W / T steps in flight.
+/// With W groups in flight and T trained per step, a group is k W / T steps in flight.
 #[test]
 fn littles_law() {
     let mut config = config(1.0, 1.0, 8, 60_000);
@@ -443,7 +441,7 @@ fn littles_law() {
             .map(|servers| SimulatedServersConfig { slots: Some(256), ..servers });
     }
     let found = run(&config, SimulatedPolicy::PrimeRl, 1000, 100);
-    // None grows too old, which would leave the longest out.
+    // No group grows too old: that would leave the longest out.
     assert!(!["stale", "aborted"].iter().any(|cause| found.wasted.contains_key(cause)), "{found:?}");
     // Four times as many groups as the slots hold.
     let in_flight = 4.0 * 256.0 / 8.0;
@@ -451,7 +449,8 @@ fn littles_law() {
     close(found.lag_mean.unwrap(), expected, 0.01, "mean lag");
 }
 
-/// Two thirds of what a batch needs while others wait for the longest: the order of the systems.
+/// The systems in the order of their step times: streams are fastest, and rounds that wait for the longest
+/// completion are slowest.
 #[test]
 fn step_times_are_in_the_order_of_the_systems() {
     let mut config = config(0.3, 0.3, 8, 6000);
@@ -466,7 +465,7 @@ fn step_times_are_in_the_order_of_the_systems() {
     let of = |name| simulation.policies.iter().find(|policy| policy.name == name).unwrap();
     let seconds = |name| of(name).step_time.unwrap();
     let verl = seconds(SimulatedPolicy::Verl);
-    // Four waves a slot, an iteration half longer where all run.
+    // Four waves per slot; an iteration takes half longer if all slots run.
     assert!(seconds(SimulatedPolicy::StreamingCarry) < 0.45 * verl, "{simulation}");
     assert!(seconds(SimulatedPolicy::DeficitCarry) < 0.7 * verl, "{simulation}");
     assert!(seconds(SimulatedPolicy::Openrlhf) < verl, "{simulation}");
@@ -480,7 +479,7 @@ fn step_times_are_in_the_order_of_the_systems() {
                 | SimulatedPolicy::Posterior
                 | SimulatedPolicy::PosteriorBiased
         );
-        // For the groups of a batch that are kept: copies and dropped ones take no time of their own.
+        // Only for the kept groups of a batch: copies and dropped groups need no extra time.
         let least = policy.kept_share.unwrap() * bound.step_time.unwrap() * (1.0 - bound.chance);
         assert!(chooses || policy.step_time.unwrap() > least, "{simulation}");
         assert!(policy.utilisation.unwrap() <= 1.0 + 1e-9);
@@ -492,8 +491,8 @@ fn step_times_are_in_the_order_of_the_systems() {
     );
 }
 
-/// One round a step, whatever it keeps: 1 / k generated for each kept group, and copies that are spread as
-/// evenly as they can be: a group weighs 1 / k rounded down, and some of them one more.
+/// One round per step, whatever it keeps: 1 / k generated for each kept group, and copies spread as evenly as
+/// possible. A group weighs 1 / k rounded down, or one more.
 #[test]
 fn one_round_filled_with_copies_or_with_dropped_groups() {
     for ((a, b, n, _), ..) in SOME {
@@ -506,10 +505,10 @@ fn one_round_filled_with_copies_or_with_dropped_groups() {
             close(found.generated_per_kept.unwrap(), 1.0 / keep, 0.01, &what);
             assert!(!found.wasted.contains_key("surplus"), "{found:?}");
         }
-        // Both saw the same rounds.
+        // Both had the same rounds.
         assert_eq!(copies.generated_per_kept, dropped.generated_per_kept);
         assert_eq!(dropped.weight_ess, Some(1.0));
-        // Of m kept groups some stand for T / m rounded down, the others for one more.
+        // Each of m kept groups counts T / m times, rounded down or up.
         let mut at_most = 0.0;
         let (mut groups, mut squares) = (0.0, 0.0);
         for m in 1..=BATCH {
@@ -524,8 +523,8 @@ fn one_round_filled_with_copies_or_with_dropped_groups() {
     }
 }
 
-/// Where the completions of a prompt have half of the variance of their lengths in common, whole groups are
-/// short, and those are the first to end. In the order of dispatch none is preferred.
+/// If half of the variance of lengths is common to a prompt's completions, whole groups are short, and those
+/// end first. In order of dispatch no length is preferred.
 #[test]
 fn the_first_groups_to_end_are_short() {
     let mut config = config(0.3, 0.3, 8, 6000);

@@ -1,6 +1,6 @@
 //! The policies `verl_v1` and `verl_v1_async` beside verl's own replay buffer.
 //!
-//! What verl's buffer came to was measured with verl 0.9.1 (4,000 steps of 16 groups of 8 at seed 1):
+//! The numbers of verl's buffer were measured with verl 0.9.1 (4,000 steps of 16 groups of 8 at seed 1):
 //!
 //! ```text
 //! pip download verl==0.9.1 --no-deps -d /tmp/verl
@@ -15,15 +15,15 @@ use tamis_lab::simulate::{PolicyResult, simulate};
 
 const BATCH: usize = 16;
 
-/// What verl's buffer came to.
+/// Measured results of verl's buffer.
 struct Measured {
     policy: SimulatedPolicy,
     pass_rate: f64,
-    /// Groups for each trained one.
+    /// Generated groups per trained group.
     generated: f64,
-    /// Looks at the queue in a step, two seconds apart.
+    /// Polls per step, two seconds apart.
     polls: f64,
-    /// Groups thrown away for each trained one.
+    /// Surplus groups per trained group.
     surplus: f64,
 }
 
@@ -81,8 +81,8 @@ fn the_buffer_generates_what_verl_s_own_does() {
     }
 }
 
-/// Two batches in flight waste more (3.86 to 3.88 groups for a trained one where one batch costs 3.36), and
-/// without servers a look comes when all that was started has ended.
+/// Two batches in flight waste more: 3.86 to 3.88 groups per trained group, compared to 3.36 with one batch.
+/// Without servers, a poll comes when every started group has ended.
 #[test]
 fn more_in_flight_costs_more_and_no_clock_is_needed() {
     let mut config = world(SimulatedPolicy::VerlV1, 0.058);
@@ -101,7 +101,7 @@ fn more_in_flight_costs_more_and_no_clock_is_needed() {
     }
 }
 
-/// verl has no limit: where nothing is kept it goes on for ever, and here that ends the policy with a reason.
+/// verl has no limit and runs forever if no group is kept. Here that ends the policy with a reason.
 #[test]
 fn data_that_teach_nothing_end_the_policy() {
     for policy in [SimulatedPolicy::VerlV1, SimulatedPolicy::VerlV1Async] {

@@ -1,5 +1,4 @@
-//! Worlds at the edge: what is cut, filters of all kinds, policies that end early, sizes that cannot be
-//! simulated.
+//! Extreme worlds: truncation, filters of all kinds, policies that end early, sizes that cannot be simulated.
 
 use tamis_config::{
     BetaRates, Config, FilterConfig, HistogramRates, PassRates, RolloutRates, ScheduleMode, SimulateConfig,
@@ -33,7 +32,7 @@ fn keys(config: &mut Config) -> &mut SimulateConfig {
     config.simulate.as_mut().unwrap()
 }
 
-/// Servers with so many slots.
+/// Gives the configuration servers with `slots` slots.
 fn with_slots(config: &mut Config, slots: usize) {
     let servers = SimulateConfig::default().servers.unwrap();
     keys(config).servers = Some(SimulatedServersConfig { slots: Some(slots), ..servers });
@@ -63,19 +62,19 @@ fn assert_bounded(simulation: &Simulation, what: &str) {
         let (generated, name) = (policy.generated_per_kept.unwrap(), policy.name);
         assert!(generated > least, "{what}: {name} generates {generated}, {bound:?}");
         if let (Some(time), Some(least)) = (policy.step_time, bound.step_time) {
-            // Of the kept groups that its batch has.
+            // For the kept groups of its batch.
             let least = least * policy.kept_share.unwrap() * (1.0 - bound.chance);
             assert!(time > least, "{what}: {name} takes {time}, {bound:?}");
         }
     }
-    // And some policy comes near it.
+    // And some policy comes close to it.
     let stream =
         simulation.policies.iter().find(|policy| policy.name == SimulatedPolicy::StreamingCarry).unwrap();
     let near = stream.generated_per_kept.unwrap() / bound.generated_per_kept - 1.0;
     assert!(near.abs() < bound.chance, "{what}: {near}, {bound:?}");
 }
 
-/// Where answers are cut right ones are lost: easy prompts become mixed ones.
+/// Truncation makes correct answers wrong, so easy prompts have mixed groups.
 #[test]
 fn the_bound_goes_by_what_is_cut() {
     for (rate, limit) in [(None, 4000), (None, 300), (Some(0.99), 4000), (Some(0.995), 4000)] {
@@ -86,19 +85,19 @@ fn the_bound_goes_by_what_is_cut() {
         }
         assert_bounded(&simulate(&config).unwrap(), &format!("{rate:?} cut at {limit}"));
     }
-    // By the lengths of each prompt, where these differ.
+    // The prompts' own lengths decide, if these differ.
     let mut config = config(&BLIND);
     config.rollout.max_response_length = 300;
     keys(&mut config).length.prompt_share = 0.8;
     assert_bounded(&simulate(&config).unwrap(), "lengths of prompts");
-    // One in two million is that short.
+    // One completion in two million is that short.
     config.rollout.max_response_length = 1;
     let simulation = simulate(&config).unwrap();
     assert!(simulation.bound.unwrap().generated_per_kept > 1e6 && simulation.all_ended(), "{simulation}");
 }
 
-/// At a pass rate of 0.9 a group of 8 is mixed with probability 1 - 0.9^8 - 0.1^8 = 0.5695: 1 / k is 1.756.
-/// Cuts at 300 tokens, which 34 % of the completions exceed, make nearly all groups mixed.
+/// At a pass rate of 0.9, a group of 8 is mixed with probability 1 - 0.9^8 - 0.1^8 = 0.5695, and 1 / k is
+/// 1.756. Truncation at 300 tokens, which 34 % of completions exceed, makes nearly all groups mixed.
 #[test]
 fn the_bound_without_cuts_is_shown_beside_that_with_them() {
     let mut config = config(&[SimulatedPolicy::StreamingCarry]);
@@ -121,14 +120,14 @@ fn the_bound_without_cuts_is_shown_beside_that_with_them() {
     assert!(cut.to_string().contains(shown), "{cut}");
     assert!(cut.html("").unwrap().contains(shown));
 
-    // A completion of more than 1,000,000 tokens has a probability below 1e-16: nothing is added.
+    // More than 1,000,000 tokens have a probability below 1e-16, so nothing changes.
     config.rollout.max_response_length = 1_000_000;
     let uncut = simulate(&config).unwrap();
     let bound = uncut.bound.unwrap();
     assert!((bound.generated_per_kept / before_cuts - 1.0).abs() < 1e-6, "{bound:?}");
     assert!(!uncut.to_string().contains("if nothing were cut"), "{uncut}");
 
-    // Prompts that are always solved have mixed groups only because of cuts.
+    // Prompts that are always solved have mixed groups only because of truncation.
     config.rollout.max_response_length = 300;
     keys(&mut config).pass_rate = one_rate(1.0);
     let solved = simulate(&config).unwrap();
@@ -158,7 +157,7 @@ fn the_bound_goes_by_the_filter_the_drift_and_the_clock() {
     keys(&mut config).train_time.token = 1e-4;
     assert_bounded(&simulate(&config).unwrap(), "training");
 
-    // One member differs from none, and is kept by default.
+    // A single member differs from none, and is kept by default.
     let mut config = config_of_one();
     let bound = simulate(&config).unwrap().bound.unwrap();
     assert!((bound.generated_per_kept - 1.0).abs() < 1e-12, "{bound:?}");
@@ -175,8 +174,7 @@ fn config_of_one() -> Config {
     config
 }
 
-/// Nearly all prompts are solved, and the few that are not are those that went far: all that is kept is in
-/// the tail.
+/// Nearly all prompts are solved. The few others drifted far, so all kept groups are in the tail.
 #[test]
 fn the_bound_goes_by_the_tails_of_pass_rates_that_go_their_own_ways() {
     let mut config = config(&BLIND);
@@ -187,7 +185,7 @@ fn the_bound_goes_by_the_tails_of_pass_rates_that_go_their_own_ways() {
     assert_bounded(&simulate(&config).unwrap(), "tails");
 }
 
-/// Policies whose batch is copies or dropped groups in part need the time of the groups that they keep alone.
+/// If copies or dropped groups fill part of a batch, only its kept groups need time.
 #[test]
 fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
     let filled = [
@@ -200,7 +198,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
         let mut config = config(&filled);
         config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(1));
         config.schedule.on_limit = on_limit;
-        // Hardly any group is kept, and the batch fills the servers many times over.
+        // Hardly any group is kept, and a batch fills the servers many times over.
         keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
         keys(&mut config).groups = Some(40 * BATCH);
         keys(&mut config).length.sigma = 0.3;
@@ -210,7 +208,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
         let [replace, fallback, own, stream] = &simulation.policies[..] else { unreachable!() };
         assert!((stream.kept_share.unwrap() - 1.0).abs() < 1e-12, "{stream:?}");
         for policy in [replace, fallback, own] {
-            // One round, of which 1 / k is kept, against as many rounds as it takes.
+            // One round, of which a share k is kept, against as many rounds as a batch needs.
             let share = policy.kept_share.unwrap();
             assert!((share * stream.generated_per_kept.unwrap() - 1.0).abs() < 0.1, "{policy:?}");
             assert!(policy.step_time.unwrap() < 0.5 * stream.step_time.unwrap(), "{policy:?}");
@@ -219,7 +217,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
     }
 }
 
-/// An attempt that is given up is a part of the step that comes of it.
+/// A discarded attempt counts toward the next trained step.
 #[test]
 fn attempts_that_are_given_up_are_no_steps() {
     let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::Verl]);
@@ -233,12 +231,12 @@ fn attempts_that_are_given_up_are_no_steps() {
     let [skips_cost, whole_cost] = [skips, whole].map(|policy| policy.generated_per_kept.unwrap());
     assert!(skips.ended.is_none() && skips_cost > 1.3 * whole_cost, "{simulation}");
     assert!((skips.kept_share.unwrap() - 1.0).abs() < 1e-12, "{skips:?}");
-    // What is generated in vain takes time.
+    // Generating in vain takes time.
     let [skips_time, whole_time] = [skips, whole].map(|policy| policy.step_time.unwrap());
     assert!(skips_time > 1.2 * whole_time, "{simulation}");
 }
 
-/// What is cut is wrong: the rate by which a prompt is called easy is the one that its groups show.
+/// Truncated completions are wrong: a prompt counts as easy by the rate that its groups show.
 #[test]
 fn prompts_are_easy_by_what_their_groups_show() {
     let mut config = config(&[SimulatedPolicy::StreamingCarry]);
@@ -249,7 +247,7 @@ fn prompts_are_easy_by_what_their_groups_show() {
     assert!(share(&config) < 1e-12);
 }
 
-/// Generated for nothing, in groups: with what was trained on that is all that was generated.
+/// Waste in groups, plus trained groups, is everything that was generated.
 #[test]
 fn what_is_wasted_and_what_is_trained_on_is_all() {
     let mut config =
@@ -263,7 +261,7 @@ fn what_is_wasted_and_what_is_trained_on_is_all() {
     }
 }
 
-/// Rounds of 20 for a batch of 16, of which one in nine is too poor.
+/// Rounds of 20 for a batch of 16. One round in nine keeps too few groups.
 #[test]
 fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     let mut config = config(&[SimulatedPolicy::Configured, SimulatedPolicy::StreamingCarry]);
@@ -287,7 +285,7 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     assert!(simulation.to_string().contains(&said), "{simulation}");
     assert!(simulation.warnings()[0].contains(&said), "{:?}", simulation.warnings());
     assert!(simulation.html("t").unwrap().contains("ended after"));
-    // The bound is of the steps that the others have.
+    // The bound covers the steps of the other policies.
     let steps = "average over steps 26 to 50, which are not those of a policy that ended early";
     assert!(
         simulation.to_string().contains(steps) && simulation.html("t").unwrap().contains(steps),
@@ -340,7 +338,7 @@ fn few_steps_are_warned_of() {
     assert!(warnings.len() == 1 && warnings[0].starts_with("one step of 64 groups"), "{warnings:?}");
 }
 
-/// Filters that compare the groups of a round want policies that have rounds.
+/// Filters that compare the groups of a round need policies with rounds.
 #[test]
 fn filters_of_rounds_are_simulated_where_there_are_rounds() {
     let rounds = [
@@ -361,7 +359,7 @@ fn filters_of_rounds_are_simulated_where_there_are_rounds() {
     keys(&mut config).policies = vec![SimulatedPolicy::Verl, SimulatedPolicy::Streaming];
     let refused = simulate(&config).unwrap_err();
     assert!(refused.to_string().contains("`streaming`") && refused.kind() == FaultKind::Usage, "{refused}");
-    // All that can be.
+    // All policies that can run.
     keys(&mut config).policies = Vec::new();
     let simulation = simulate(&config).unwrap();
     let names: Vec<SimulatedPolicy> = simulation.policies.iter().map(|policy| policy.name).collect();
@@ -398,7 +396,7 @@ fn sizes_that_cannot_be_simulated() {
     let refused = simulate(&many).unwrap_err();
     assert!(refused.to_string().contains("`prime_rl` has 500000000 groups of 8 in flight"), "{refused}");
     assert!(refused.hint().unwrap().contains("simulate.servers.slots"));
-    // Whoever has them in flight.
+    // Any policy with that many in flight.
     let mut wide = config(&[SimulatedPolicy::SkyrlAsync]);
     (wide.data.train_batch_size, wide.rollout.n) = (8, 50_000);
     let refused = simulate(&wide).unwrap_err();
@@ -413,7 +411,7 @@ fn sizes_that_cannot_be_simulated() {
     assert!(refused.hint().unwrap().contains("schedule.rounds_in_flight"));
 }
 
-/// Prompts that were uniform are drawn a fifth as often, and what they are of is trained on less.
+/// Prompts whose groups were uniform are drawn a fifth as often, and are trained on less.
 #[test]
 fn pools_are_cheaper_and_biased() {
     let mut config = config(&[SimulatedPolicy::StreamingCarry, SimulatedPolicy::DifficultyPools]);
@@ -424,7 +422,7 @@ fn pools_are_cheaper_and_biased() {
     assert!(pools.hard_share.unwrap() < 0.95 * blind.hard_share.unwrap(), "{simulation}");
 }
 
-/// A pass over the data in which every prompt would be passed over takes the likeliest one, as in a run.
+/// If a pass over the data would skip every prompt, it takes the most promising one, as in a run.
 #[test]
 fn a_selector_leaves_no_epoch_empty() {
     let selectors = [SimulatedPolicy::ZeroVarianceSkip, SimulatedPolicy::DifficultyPools];
@@ -439,8 +437,8 @@ fn a_selector_leaves_no_epoch_empty() {
     }
 }
 
-/// In a run whose groups begin with two members prompts are chosen by the probability that these differ: at
-/// that of eight, prompts that are nearly always solved would be taken as often as others.
+/// If groups start with two members, prompts are chosen by the probability that these two differ. By that of
+/// eight members, prompts that are nearly always solved would be chosen as often as others.
 #[test]
 fn a_screened_run_chooses_by_its_first_members() {
     let mut config = config(&[SimulatedPolicy::Configured]);
@@ -450,16 +448,16 @@ fn a_screened_run_chooses_by_its_first_members() {
     keys(&mut config).pass_rate =
         PassRates::Histogram(HistogramRates { rates: vec![0.5, 0.85], counts: vec![1.0, 1.0], prompts: 600 });
     let ess = |config: &Config| simulate(config).unwrap().policies[0].weight_ess.unwrap();
-    // Of eight both kinds differ nearly always: 0.99 and 0.73 of the groups, and all are taken.
+    // With eight members both kinds nearly always differ: 0.99 and 0.73 of groups, and all are chosen.
     let whole = ess(&config);
     assert!(whole > 0.99, "{whole}");
-    // Of two 0.5 and 0.25.
+    // With two members 0.5 and 0.25.
     config.schedule.screen_first = Some(2);
     let screened = ess(&config);
     assert!(screened < 0.97, "{screened}");
 }
 
-/// What choosing prompts spares depends on the number of passes over the data, which is said.
+/// Savings from choosing prompts depend on the number of passes over the data, and a warning reports it.
 #[test]
 fn few_passes_over_the_data_are_warned_of() {
     let policies = [SimulatedPolicy::StreamingCarry, SimulatedPolicy::Posterior];
@@ -468,23 +466,23 @@ fn few_passes_over_the_data_are_warned_of() {
         let simulation = simulate(config).unwrap();
         (simulation.policies[1].passes, simulation.warnings())
     };
-    // 120 steps of 64 groups, of which a half is kept.
+    // 120 steps of 64 groups, half of which are kept.
     let (passes, warnings) = found(&config);
     assert!((2.0..5.0).contains(&passes) && warnings.is_empty(), "{passes}: {warnings:?}");
     let blind = simulate(&config).unwrap().policies[0].passes;
-    // A pass of 6000 prompts keeps 0.466 of them.
+    // A pass over 6000 prompts keeps 0.466 of them.
     assert!((blind - 7680.0 / 0.466 / 6000.0).abs() < 0.1, "{blind}");
     keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.3, b: 0.3, prompts: 60_000 });
     let (passes, warnings) = found(&config);
     assert!(passes < 1.0, "{passes}");
     let few = format!("fewer than 2 passes over the data: `posterior` ({passes:.1}); ");
     assert!(warnings.len() == 1 && warnings[0].starts_with(&few), "{warnings:?}");
-    // Without a choice of prompts their number says nothing.
+    // If prompts are not chosen, their number does not matter.
     keys(&mut config).policies = vec![SimulatedPolicy::StreamingCarry];
     assert_eq!(simulate(&config).unwrap().warnings(), Vec::<String>::new());
 }
 
-/// Prompts of rollouts are a sample of the data, and count as all of them where nobody says otherwise.
+/// Prompts of rollouts are a sample of the data. By default they count as all of it.
 #[test]
 fn rollouts_say_how_many_prompts_there_are_or_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
