@@ -1,14 +1,15 @@
-"""The scheduling machine as an object: what happened goes in as an event, what to do comes out as commands.
+"""The scheduling machine of a run: it decides what is generated next and what is trained on.
 
-The machine does no work itself, waits for nothing and looks at no clock: equal events give equal commands. Its whole
-state is a text (`Scheduler.snapshot`), so a killed run continues as if it had not been killed.
+It takes events (prompts dispatched, a group scored, a step trained, weights published) and answers with commands (draw
+prompts, train on these groups, stop). It does no I/O and reads no clock: the same events give the same commands. Its
+whole state is a text (`Scheduler.snapshot`), so a resumed run continues as if it had not been interrupted.
 
     scheduler = Scheduler(train_batch_size=2, n=4, filter=Filter("variance"))
     for command in scheduler.handle(BeginStep()):
         match command:
-            case Draw(num_prompts=num): ...      # start so many groups, then handle(Dispatched(...))
+            case Draw(num_prompts=num): ...      # start this many groups, then handle(Dispatched(...))
             case Judged(group=id, kept=kept): ...
-            case StepReady(close=close): ...     # train on close.trained, then handle(Trained()), handle(Published(...))
+            case StepReady(close=close): ...     # train on close.trained; handle(Trained()), handle(Published(...))
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Dispatched:
     """Answer to `Draw`: the groups started, in dispatch order."""
 
     groups: Sequence[int]
-    """As many as asked for, or fewer if the epoch ended; numbers greater than any before. With `mode="deficit"` a driver
-    that generates in chunks may start fewer, at least one: they are the round then."""
+    """As many as requested, or fewer if the epoch ended; ids are greater than all earlier ones. With `mode="deficit"`
+    and one round in flight a driver may begin fewer, at least one: these are then the whole round."""
     version: int = 0
     """The policy version that samples them."""
     exhausted: bool = False
@@ -70,7 +71,7 @@ class Dispatched:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A member of a group was scored, others are still to come; only a streaming schedule wants to know."""
+    """A member of a group was scored and others are still to come. Only a streaming schedule uses this."""
 
     group: int
     value: float | None = None
@@ -79,8 +80,8 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Screened:
-    """The first members of a group were scored (`screen_first` starts only these): answered by `Continue`,
-    or by `Judged`, which ends the group."""
+    """The first members of a group were scored, and the group was begun with only these (`screen_first`). The answer is
+    `Continue`, or `Judged`, which ends the group."""
 
     group: int
     values: Sequence[float | None]
@@ -88,13 +89,13 @@ class Screened:
     num_tokens: int = 0
     """Completion tokens of these members."""
     num_lost_tokens: int = 0
-    """Completion tokens of abandoned attempts at members that were made again."""
+    """Completion tokens of aborted and retried attempts at members."""
     num_turns: int = 0
     """Turns of the policy in these members."""
     num_lost_turns: int = 0
-    """Turns of abandoned attempts that were made again."""
+    """Turns of such attempts."""
     is_identical_in_text: bool = False
-    """Whether the texts of these members are the same."""
+    """Whether these members have the same text."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,18 @@ class Scored:
     num_tokens: int = 0
     """Completion tokens of all members."""
     num_lost_tokens: int = 0
-    """Completion tokens of abandoned attempts at members that were made again."""
+    """Completion tokens of aborted and retried attempts at members."""
     num_turns: int = 0
     """Turns of the policy in all members."""
     num_lost_turns: int = 0
-    """Turns of abandoned attempts that were made again."""
+    """Turns of such attempts."""
     is_identical_in_text: bool = False
-    """Whether all members' texts are the same."""
+    """Whether all members have the same text."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A member's generation failed for good, and with it its group."""
+    """A member's generation failed for good; its group fails with it."""
 
     group: int
     num_tokens: int = 0
@@ -139,7 +140,7 @@ class Trained:
     """The step was trained."""
 
     left_out: int = 0
-    """Members of the step's groups that bore no loss."""
+    """Members of the step's groups that had no loss; they count as left out instead of trained."""
     tokens: int = 0
     """Their completion tokens."""
     turns: int = 0
@@ -148,39 +149,40 @@ class Trained:
 
 @dataclass(frozen=True)
 class Published:
-    """Weights were published: groups that are dispatched from now on are sampled by them."""
+    """Weights were published: they sample the groups that are dispatched from now on."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The run is to end now, between steps or in the middle of generation."""
+    """The run is to end now, between steps or during generation."""
 
 
 @dataclass(frozen=True)
 class StepClose:
-    """Where the groups of a step go. Dropped groups were named by `Judged`, failed ones by the driver."""
+    """A step has ended: the places of its groups. `Judged` has named dropped groups, and the driver failed ones."""
 
     trained: list[int]
     """Groups to train on, in batch order; empty unless the step is ready."""
     kept_when_insufficient: list[int]
-    """Those of them that the filter dropped: with `on_limit="keep_dropped"` they fill a batch."""
+    """Those of them that the filter dropped and that fill the batch because too few were kept
+    (`on_limit="keep_dropped"`)."""
     duplicated: list[int]
-    """Those of them that are trained on once more, one entry for each copy: with `on_limit="duplicate"` the batch is
-    `trained` and then these."""
+    """Those of them that are trained on again, one entry for each copy: the batch is `trained` followed by these
+    (`on_limit="duplicate"`)."""
     surplus: list[int]
-    """Kept groups to throw away."""
+    """Kept groups to discard."""
     stale: list[int]
-    """Carried groups to throw away because they are too old."""
+    """Carried groups to discard because they are too old."""
     carried: list[int]
     """Kept groups to hold for the next step."""
     aborted: list[int]
     """Groups that were aborted."""
     returned: list[int]
-    """Groups whose prompts go back to the source, to be drawn first."""
+    """Groups whose prompts go back to the source and are drawn first if the run continues."""
     report: dict[str, Any] = field(repr=False)
-    """Numbers of the step; `text` is its line in the log, `metrics` what a run writes to `metrics.jsonl`."""
+    """Numbers of the step. `text` is its line in the log; `metrics` are those that a run writes to `metrics.jsonl`."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class Continue:
 
 @dataclass(frozen=True)
 class Judged:
-    """The filter judged a group, or it ended with its first members."""
+    """The filter judged a group, or the group ended with its first members."""
 
     group: int
     kept: bool
@@ -264,7 +266,7 @@ class SkipStep:
 
 @dataclass(frozen=True)
 class Finish:
-    """The run ends well."""
+    """The run is finished: validate, save, report."""
 
     why: str
     close: StepClose
@@ -272,10 +274,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class Stop:
-    """The run ends for want of signal."""
+    """The run ends for lack of signal."""
 
     diagnosis: dict[str, Any]
-    """Observations and the changes to make; `text` is their text."""
+    """Observations and the changes to make; `text` is the same as prose."""
     close: StepClose
 
 
@@ -352,7 +354,7 @@ class Scheduler:
 
     `train_batch_size` groups of `n` members make a step; `filter` judges them (None: every group is trained on). The
     other arguments are keys of a configuration: `gen_batch_size` of `data`, `total_steps`, `total_epochs` and
-    `ppo_mini_batch_size` of `train`, all the rest of `schedule` (`mode`, `refill`, `max_num_gen_batches`, `on_limit`,
+    `ppo_mini_batch_size` of `train`, and all keys of `schedule` (`mode`, `refill`, `max_num_gen_batches`, `on_limit`,
     `surplus`, ...).
     """
 
@@ -383,12 +385,12 @@ class Scheduler:
 
     @classmethod
     def of_config(cls, config: Config) -> Scheduler:
-        """The machine of a configuration."""
+        """Makes the machine of a configuration."""
         return cls._of(Machine.of_config(config))
 
     @classmethod
     def restore(cls, snapshot: str) -> Scheduler:
-        """The machine as it was when that snapshot was taken."""
+        """Restores the machine from a snapshot."""
         return cls._of(Machine.restore(snapshot))
 
     @classmethod
@@ -398,7 +400,10 @@ class Scheduler:
         return scheduler
 
     def handle(self, event: Event) -> list[Command]:
-        """Takes an event and returns commands. An event that does not fit raises `EventError` and changes nothing."""
+        """Processes an event and returns the commands that follow from it.
+
+        Raises `EventError` if the event does not fit the present state; the machine is then unchanged.
+        """
         return [_to_command(told) for told in self._machine.handle(_to_mapping(event))]
 
     def snapshot(self) -> str:
@@ -412,7 +417,7 @@ class Scheduler:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Where every group of the closed steps went: each place with its groups, trajectories, turns and tokens."""
+        """Accounting of the groups of all closed steps: groups, trajectories, turns and tokens of each place."""
         return self._machine.totals()
 
     @property
@@ -427,15 +432,15 @@ class Scheduler:
 
     @property
     def depends_on_timing(self) -> bool:
-        """Whether training, or the reports about it, depend on the order in which groups finish."""
+        """Whether the trained groups or their metrics depend on the order in which groups finish."""
         return self._machine.depends_on_timing
 
     def awaits(self, group: int) -> bool:
-        """Whether it waits for the outcome of a group."""
+        """Whether it still waits for the result of a group."""
         return self._machine.awaits(group)
 
     def held(self) -> list[int]:
-        """Groups whose trajectories the driver must keep: not yet settled, or kept and not yet trained."""
+        """Groups whose trajectories the driver must still hold: kept and not yet trained, or not yet settled."""
         return self._machine.held()
 
     def set_length(self, total_steps: int | None = None, total_epochs: int | None = None) -> None:
@@ -443,8 +448,11 @@ class Scheduler:
         self._machine.set_length(total_steps, total_epochs)
 
     def set_num_prompts(self, num_prompts: int) -> None:
-        """Sets how many prompts the data have, skipped ones included: epochs that keep nothing end the run once as many
-        groups were judged in them. Without it one such epoch ends the run, however few prompts it had."""
+        """Sets the number of prompts in the data, including those that the driver passes over.
+
+        Epochs that keep nothing end the run once this many groups were judged in them. If the number is not set, one
+        such epoch ends the run, however few prompts it had.
+        """
         self._machine.set_num_prompts(num_prompts)
 
     def __getstate__(self) -> str:

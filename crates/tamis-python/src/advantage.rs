@@ -35,7 +35,7 @@ pub(crate) struct Estimate {
 type NamedRewards = Vec<(String, f64, Ragged<f64>)>;
 
 impl Advantage {
-    /// From an estimator that was read from a configuration.
+    /// Makes it from an estimator of a configuration.
     pub(crate) fn of(py: Python<'_>, estimator: Estimator) -> PyResult<Self> {
         estimator.check().map_err(|error| refused(py, &error, None))?;
         Ok(Self { estimator })
@@ -50,7 +50,7 @@ pub(crate) struct Cutter<'py> {
 }
 
 impl<'py> Cutter<'py> {
-    /// From the offsets of groups and of trajectories, if they were passed.
+    /// Makes it from the offsets of groups and of trajectories; `None`: rows show the cuts.
     pub(crate) fn of(
         py: Python<'py>,
         offsets: Option<&Bound<'_, PyAny>>,
@@ -135,7 +135,7 @@ impl Advantage {
         self.estimator.needs().iter().map(|column| column.name()).collect()
     }
 
-    /// Columns that are used if they are given.
+    /// Columns that `estimate` uses if they are passed.
     #[getter]
     fn uses(&self) -> Vec<&'static str> {
         self.estimator.uses().iter().map(|column| column.name()).collect()

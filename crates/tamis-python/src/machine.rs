@@ -79,13 +79,13 @@ fn with_text(command: &Command) -> Value {
 
 #[pymethods]
 impl Machine {
-    /// From sections of a configuration.
+    /// Makes the machine from sections of a configuration.
     #[new]
     fn new(py: Python<'_>, sections: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::of(py, &Config::of_sections(py, &to_json(sections)?)?.config)
     }
 
-    /// From a configuration.
+    /// Makes the machine of a configuration.
     #[staticmethod]
     fn of_config(py: Python<'_>, config: &Config) -> PyResult<Self> {
         Self::of(py, &config.config)
@@ -100,12 +100,13 @@ impl Machine {
         Ok(Self { scheduler })
     }
 
-    /// The whole state as text.
+    /// The whole state as a text, for `restore`.
     fn snapshot(&self) -> String {
         serde_json::to_string(&self.scheduler).unwrap_or_default()
     }
 
-    /// Takes an event and returns a list of commands.
+    /// Processes an event and returns the commands that follow from it. An event that does not fit raises
+    /// `EventError` and changes nothing.
     fn handle<'py>(&mut self, py: Python<'py>, event: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let event: Event = serde_json::from_value(to_json(event)?)
             .map_err(|error| event_error(py, &format!("no event of a scheduler: {error}")))?;
@@ -123,12 +124,12 @@ impl Machine {
         to_python(py, &json!(self.scheduler.totals()))
     }
 
-    /// Whether it waits for the outcome of a group.
+    /// Whether it still waits for the result of a group.
     fn awaits(&self, group: u64) -> bool {
         self.scheduler.awaits(GroupId(group))
     }
 
-    /// Groups whose trajectories the driver must keep.
+    /// Groups whose trajectories the driver must still hold: kept and not yet trained, or not yet settled.
     fn held(&self) -> Vec<u64> {
         self.scheduler.held().map(|group| group.0).collect()
     }
@@ -139,7 +140,7 @@ impl Machine {
         self.scheduler.is_ended()
     }
 
-    /// Whether training, or the reports about it, depend on the order in which groups finish.
+    /// Whether the trained groups or their metrics depend on the order in which groups finish.
     #[getter]
     fn depends_on_timing(&self) -> bool {
         self.scheduler.depends_on_timing()
@@ -152,13 +153,13 @@ impl Machine {
         to_python(py, &settings)
     }
 
-    /// Changes the length of the run.
+    /// Changes the length of the run; `None`: no limit of that kind.
     #[pyo3(signature = (total_steps=None, total_epochs=None))]
     fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
         self.scheduler.set_length(total_steps, total_epochs);
     }
 
-    /// Sets the number of prompts in the data.
+    /// Sets the number of prompts in the data, including those that are passed over.
     fn set_num_prompts(&mut self, num_prompts: usize) {
         self.scheduler.set_num_prompts(num_prompts);
     }
