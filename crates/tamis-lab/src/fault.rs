@@ -1,4 +1,4 @@
-//! Why a command of this crate failed.
+//! Errors of this crate's commands.
 
 use std::error::Error;
 use std::fmt;
@@ -9,18 +9,18 @@ use tamis_data::records::RecordError;
 use tamis_run::directory::FolderError;
 use tamis_run::durable::DiskError;
 
-/// Whose mistake a fault is; the command line has an exit code for each.
+/// Who caused a fault. The command line has an exit code for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// What was asked for is wrong.
+    /// The request is wrong.
     Usage,
-    /// Runs of another configuration are in the way.
+    /// Runs with another configuration are in the way.
     Mismatch,
-    /// A file or the machine is to blame.
+    /// A file or the machine is the cause.
     Failed,
 }
 
-/// Why a command failed: the whole message, the fix if one is known, and the cause.
+/// An error of a command: the whole message, the fix if one is known, and the cause.
 #[derive(Debug)]
 pub struct Fault {
     kind: FaultKind,
@@ -65,7 +65,7 @@ impl Fault {
         Self::new(kind, error.to_string()).with_source(error)
     }
 
-    /// Whose mistake it is.
+    /// Who caused it.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }

@@ -1,19 +1,20 @@
 //! A satellite, the laboratory: everything that reads run folders and rollout files, and everything that
 //! plans runs before they start. It uses what the kernel publishes (configuration, run folder, rollout files,
-//! the scheduling machine) and starts `tamis train` as a process; it never looks inside the trainer.
+//! the scheduler) and starts `tamis train` as a process. It never looks inside the trainer.
 //!
 //! | command | module | what it does |
 //! |---|---|---|
 //! | `tamis filter` | [`filter`] | judges the groups of rollout files, from any program, with the filters of a run |
 //! | `tamis rollouts` | [`rollouts`] | prints what is in a rollout file |
 //! | `tamis advise` | [`advise`] | recommends settings from rollouts, a run or a log, with their cost |
-//! | `tamis simulate` | [`simulate`] | runs schedules on a virtual clock, before a GPU is rented |
+//! | `tamis simulate` | [`simulate`] | runs schedules on a virtual clock, before anybody rents a GPU |
 //! | `tamis monitor` | [`monitor`] | follows a run or a log while it grows, in a terminal or as text |
-//! | `tamis report` | [`report`] | writes one HTML page about one run or several |
-//! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as a process of its own |
+//! | `tamis report` | [`report`] | writes one HTML page about one or more runs |
+//! | `tamis sweep` | [`sweep`] | runs a grid of configurations, each as its own process |
 //! | `tamis sweep --compare` | [`compare`] | compares runs by their `metrics.jsonl` |
-//! Runs of TRL, verl, verifiers and prime-rl are read too: `other_runs` makes run folders of them.
-//! [`cost`] is the model of cost of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
+//!
+//! It also reads runs of TRL, verl, verifiers and prime-rl: `other_runs` converts them to run folders.
+//! [`cost`] is the cost model of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
 //! [`compare`] and [`simulate`], and [`html`] frames them.
 
 pub mod advise;

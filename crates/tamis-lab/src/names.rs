@@ -1,9 +1,9 @@
-//! Runs by name: names that tell them apart, and the run that a folder around it stands for.
+//! Names of runs: unique short names, and the run inside a folder.
 
 use std::path::{Path, PathBuf};
 
-/// For each place the name of its last part; where several have the same, with the folder around it in front,
-/// and where that does not tell them apart either, with a number.
+/// The last part of each path, as a name. Equal names get the name of their folder in front. If they are
+/// still equal, they get a number.
 pub(crate) fn apart(paths: &[PathBuf]) -> Vec<String> {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let last = |path: &Path| {
@@ -29,7 +29,7 @@ pub(crate) fn run_inside(folder: &Path, is_run: impl Fn(&Path) -> bool) -> Optio
     entries.map(|entry| entry.path()).filter(|path| is_run(path)).min()
 }
 
-/// Places of the names that stand there more than once.
+/// Indices of names that occur more than once.
 fn repeated(names: &[String]) -> Vec<usize> {
     let is_repeated = |place: &usize| names.iter().filter(|name| **name == names[*place]).count() > 1;
     (0..names.len()).filter(is_repeated).collect()

@@ -1,4 +1,4 @@
-//! Runs of other trainers: a folder that TRL, verl, prime-rl or verifiers wrote, as a run folder of ours.
+//! Runs of other trainers: turns a folder of TRL, verl, prime-rl or verifiers into a run folder of ours.
 //!
 //! ```text
 //! OUT/completions/*.parquet, trainer_state.json (trl.rs) ─┐
@@ -6,9 +6,9 @@
 //! traces.jsonl, results.jsonl (verifiers.rs) ─────────────┘
 //! ```
 //!
-//! What is made lies in a folder for temporary files until the [`OtherRun`] is dropped, so that every command
-//! reads one kind of run folder. A file is made when it is asked for. docs/other-trainers.md says what is
-//! known of each system, and what is not.
+//! The files are in a temporary folder until the [`OtherRun`] is dropped, so every command reads one kind of
+//! run folder. Each file is created on demand. docs/other-trainers.md lists what is known of each system, and
+//! what is not.
 
 mod trl;
 mod verifiers;
@@ -33,21 +33,21 @@ use crate::repeats::{Repeats, split_prompts};
 
 pub(crate) use trl::add_our_names;
 
-/// A file with its size and time.
+/// A file with its size and modification time.
 type Stamp = (PathBuf, u64, Option<SystemTime>);
 
-/// A file of rows, and the step that they were trained in.
+/// A file of rows, and the step in which they were trained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SourceFile {
     step: u64,
     path: PathBuf,
 }
 
-/// What was found in a folder, before any row is made.
+/// Contents of a folder, before any row is converted.
 #[derive(Debug, Default)]
 struct Found {
     system: &'static str,
-    /// Files of trajectories that were trained on, each trajectory in one of them, by step.
+    /// Files of trained trajectories by step. Each trajectory is in one of them.
     files: Vec<SourceFile>,
     /// Figures by step, under our names.
     figures: BTreeMap<u64, Map<String, Value>>,
@@ -55,12 +55,12 @@ struct Found {
     rewards: Option<Vec<String>>,
     /// Whether the total reward is the plain sum of the scores.
     is_plain_sum: bool,
-    /// Whether a sieve dropped groups before they were trained on: files have the others alone.
+    /// Whether a sieve dropped groups before training, so that files only have the others.
     is_sieved: bool,
     /// Number of steps that the run will have.
     total_steps: Option<u64>,
     notes: Vec<String>,
-    /// Everything that was looked at: if it differs, there is something new.
+    /// All files that were looked at. If one has changed, there is something new.
     seen: Vec<Stamp>,
 }
 
@@ -68,10 +68,10 @@ struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Trajectories {
     pub(crate) rows: Vec<DumpedRow>,
-    /// The rows of the trainer's files that each was read from: the file's place in [`OtherRun::sources`],
-    /// and the row's in the file, blank lines not counted.
+    /// The source rows of each trajectory: index of the file in [`OtherRun::sources`], and index of the row
+    /// in the file, not counting blank lines.
     pub(crate) places: Vec<Vec<(usize, u64)>>,
-    /// How rows of one prompt became groups, if nothing else names these.
+    /// How the rows of one prompt were cut into groups, if nothing else names groups.
     repeats: Repeats,
 }
 
@@ -80,26 +80,26 @@ pub(crate) struct Trajectories {
 pub(crate) struct OtherRun {
     path: PathBuf,
     found: Found,
-    /// The fewest and the most rows of a prompt, of steps whose groups nothing tells apart; once they are
-    /// read.
+    /// The fewest and the most rows of a prompt, for steps whose groups cannot be told apart; filled as steps
+    /// are read.
     uneven: RefCell<BTreeMap<u64, (usize, usize)>>,
     group_ids: verifiers::GroupIds,
-    /// The figures that rows of files told: a run that goes on adds files, and the others stay as they are.
+    /// Cached figures from rows of files. A growing run adds files, and the others stay the same.
     told: HashMap<Stamp, Map<String, Value>>,
     scratch: GuardedFolder,
 }
 
 impl OtherRun {
-    /// The run of another trainer at a path: a folder that one wrote, TRL's `trainer_state.json`, or
-    /// verifiers' file. `None` for a run of ours, a single file of rows, a log, and everything else.
+    /// Finds another trainer's run at a path: its folder, TRL's `trainer_state.json`, or verifiers' file.
+    /// `None` for a run of ours, a single file of rows, a log, and everything else.
     ///
     /// # Errors
-    /// A folder that is one, and cannot be read.
+    /// Such a folder cannot be read.
     pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
         look(path)?.map(|found| Self::new(path, found)).transpose()
     }
 
-    /// As [`Self::find`], and of a single file of rows that TRL or verl wrote.
+    /// As [`Self::find`], and also accepts a single file of rows of TRL or verl.
     ///
     /// # Errors
     /// As [`Self::find`].
@@ -128,22 +128,22 @@ impl OtherRun {
         self.found.system
     }
 
-    /// Where it was found.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder with what was made so far.
+    /// The folder with the files created so far.
     pub(crate) fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Number of steps that the run will have, if it is said.
+    /// Number of steps that the run will have, if known.
     pub(crate) fn total_steps(&self) -> Option<u64> {
         self.found.total_steps
     }
 
-    /// What a reader should know, of the rows too that were read so far.
+    /// Notes for the reader, including those about rows read so far.
     pub(crate) fn notes(&self) -> Vec<String> {
         let uneven = self.uneven.borrow();
         let sizes = uneven.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
@@ -157,12 +157,12 @@ impl OtherRun {
         self.found.notes.iter().cloned().chain(merged).collect()
     }
 
-    /// Steps that have a file of their own.
+    /// Steps with a file of their own.
     pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.found.files.iter().map(|file| file.step)
     }
 
-    /// Whether a sieve dropped groups before they were trained on: files have the others alone.
+    /// Whether a sieve dropped groups before training, so that files only have the others.
     pub(crate) fn is_sieved(&self) -> bool {
         self.found.is_sieved
     }
@@ -172,12 +172,12 @@ impl OtherRun {
         self.found.files.iter().find(|file| file.step == step).map(|file| file.path.as_path())
     }
 
-    /// The trainer's own files of training.
+    /// The trainer's own training files.
     pub(crate) fn sources(&self) -> Vec<PathBuf> {
         self.found.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// The error of a run without any.
+    /// The error for a run without rollouts.
     pub(crate) fn no_rollouts(&self) -> Fault {
         let fault = Fault::usage(format!("no rollouts are in {}", self.path.display()));
         match self.notes().pop() {
@@ -186,7 +186,7 @@ impl OtherRun {
         }
     }
 
-    /// Whether it is a single file of rows, which say their steps.
+    /// Whether it is a single file of rows with their own steps.
     pub(crate) fn is_table(&self) -> bool {
         self.sources() == [self.path.clone()]
     }
@@ -195,10 +195,10 @@ impl OtherRun {
         Fault::failed(format!("failed to write to {}", self.folder().display())).with_source(cause)
     }
 
-    /// The rollout file of a step, made when it is first asked for.
+    /// The rollout file of a step. It is created on the first request.
     ///
     /// # Errors
-    /// Rows that cannot be read, and a disk that is full.
+    /// Rows cannot be read, or the disk is full.
     pub(crate) fn rollouts(&self, step: u64) -> Result<Option<PathBuf>, Fault> {
         if self.source(step).is_none() {
             return Ok(None);
@@ -215,7 +215,7 @@ impl OtherRun {
     /// The trajectories of a step, as every command reads them.
     ///
     /// # Errors
-    /// Rows that cannot be read.
+    /// Rows cannot be read.
     pub(crate) fn trajectories(&self, step: u64) -> Result<Trajectories, Fault> {
         let Found { system, files, rewards, is_plain_sum, .. } = &self.found;
         let Some(place) = files.iter().position(|file| file.step == step) else {
@@ -234,7 +234,7 @@ impl OtherRun {
         Ok(read)
     }
 
-    /// Makes the rollout files of steps.
+    /// Creates the rollout files of steps.
     ///
     /// # Errors
     /// As [`Self::rollouts`].
@@ -242,8 +242,8 @@ impl OtherRun {
         self.steps().filter(|step| is_wanted(*step)).try_for_each(|step| self.rollouts(step).map(drop))
     }
 
-    /// Writes `metrics.jsonl`: the figures that the trainer logged, and of steps without any those that their
-    /// rows tell.
+    /// Writes `metrics.jsonl`: the figures that the trainer logged. Steps without any get figures from their
+    /// rows.
     ///
     /// # Errors
     /// As [`Self::rollouts`].
@@ -269,7 +269,7 @@ impl OtherRun {
         }
         let made = self.folder().join(METRICS);
         std::fs::write(&made, text).map_err(|cause| self.unwritten(cause))?;
-        // As old as the newest thing that it was made of.
+        // As old as the newest source.
         if let Some(time) = self.found.seen.iter().filter_map(|(_, _, time)| *time).max() {
             let file = File::options().write(true).open(&made);
             file.and_then(|file| file.set_modified(time)).map_err(|cause| self.unwritten(cause))?;
@@ -277,7 +277,8 @@ impl OtherRun {
         Ok(made)
     }
 
-    /// Looks again, and writes `metrics.jsonl` anew if there is something new. What is gone stays as it was.
+    /// Looks for changes, and rewrites `metrics.jsonl` if there are any. Files that are gone keep their last
+    /// state.
     ///
     /// # Errors
     /// As [`Self::rollouts`].
@@ -298,7 +299,7 @@ impl OtherRun {
     }
 }
 
-/// What is at a path, unless it is a run of ours.
+/// Finds another trainer's run at a path, unless it is a run of ours.
 fn look(path: &Path) -> Result<Option<Found>, Fault> {
     let is_ours = || {
         [METRICS, RUN_LOG].iter().any(|name| path.join(name).exists())
@@ -317,7 +318,7 @@ fn look(path: &Path) -> Result<Option<Found>, Fault> {
     }
 }
 
-/// What is in a folder, in order; nothing if it cannot be listed.
+/// Entries of a folder in order; empty if it cannot be listed.
 fn entries(path: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
     let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -334,7 +335,7 @@ fn stamp(path: &Path) -> Stamp {
     )
 }
 
-/// The figures of a step that its rows tell, as TRL would call them; of verl under its names.
+/// Figures of a step from its rows, under TRL's names, or verl's for verl.
 fn figures_of(rows: &[DumpedRow], system: &str) -> Map<String, Value> {
     let mut figures = Map::new();
     let rewards: Vec<f64> = rows.iter().map(|row| row.reward).filter(|reward| reward.is_finite()).collect();
@@ -354,20 +355,20 @@ fn figures_of(rows: &[DumpedRow], system: &str) -> Map<String, Value> {
         figures.insert("frac_reward_zero_std".to_owned(), (alike as f64 / scored.len() as f64).into());
     }
     if system == verl::NAME {
-        // What verl's filter dropped is not in them.
+        // They lack what verl's filter dropped.
         figures.extend(figures.get("reward").cloned().map(|mean| ("critic/score/mean".to_owned(), mean)));
         figures.insert("groups/trained".to_owned(), groups.len().into());
     } else {
         add_our_names(&mut figures);
         if system == verifiers::PRIME_RL {
-            // Which of them were trained on is not known.
+            // It is unknown which of them were trained.
             figures.retain(|name, _| !name.starts_with("critic/"));
         }
     }
     figures
 }
 
-/// A number of a trajectory by its name: a score's, or the total reward. `None` if it has none of that name.
+/// A trajectory's number by name: a score or the total reward. `None` if it has none with that name.
 pub(crate) fn number(row: &DumpedRow, name: &str) -> Option<f64> {
     let score = row.scores.get(name.strip_prefix("scores.").unwrap_or(name)).copied();
     score.or_else(|| Some(row.reward).filter(|reward| is_total(name) && !reward.is_nan()))
@@ -386,20 +387,20 @@ fn names_group(row: &Map<String, Value>) -> bool {
         .any(|column| row.contains_key(*column))
 }
 
-/// The step that a row is of: its own, or that of its file.
+/// The step of a row: its own, or that of its file.
 fn step_of_row(row: &Map<String, Value>, of_file: u64) -> u64 {
     row.get("step").and_then(Value::as_u64).unwrap_or(of_file)
 }
 
-/// A prompt's number: the same wherever its text comes again.
+/// A prompt's number, which is the same wherever its text occurs.
 fn prompt_number(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    // Doubles hold it exactly.
+    // Small enough to be exact as a double.
     hasher.finish() >> 16
 }
 
-/// Numbers groups by the names of their rows, in the order in which they come.
+/// Numbers groups by the names of their rows, in order of appearance.
 fn numbered(names: impl Iterator<Item = String>) -> Vec<usize> {
     let mut places = HashMap::new();
     names
@@ -410,7 +411,7 @@ fn numbered(names: impl Iterator<Item = String>) -> Vec<usize> {
         .collect()
 }
 
-/// Gives each row its group by the names, and its place in it. Names of prompts are cut into groups.
+/// Assigns each row its group and its index there, by the names. Groups named by prompts are cut.
 fn put_into_groups(rows: &mut [DumpedRow], names: Vec<String>, are_prompts: bool) -> Repeats {
     let names = rows.iter().zip(names).map(|(row, name)| format!("{}/{name}", row.step));
     let mut groups = numbered(names);
@@ -427,8 +428,8 @@ fn put_into_groups(rows: &mut [DumpedRow], names: Vec<String>, are_prompts: bool
     repeats
 }
 
-/// The text of a cell: itself, or that of messages, with the roles in front unless it is one message of the
-/// assistant. `None` if it is neither.
+/// The text of a cell: itself, or that of messages. Messages get their roles in front, except for a single
+/// message of the assistant. `None` if it is neither.
 pub(crate) fn text_of(cell: &Value) -> Option<String> {
     if let Value::String(text) = cell {
         return Some(text.clone());

@@ -1,14 +1,14 @@
-//! Groups by their prompt: one that comes more than once in a file begins a group each time.
+//! Groups named by their prompt: a prompt that is repeated in a file starts a new group each time.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Columns that hold a prompt, or name one: every group of it has the same value there.
+/// Columns that hold or name a prompt. They have the same value in every group of it.
 const PROMPTS: [&str; 7] = ["prompt", "input", "question", "problem", "messages", "prompt_id", "index"];
 
-/// Columns that tell parts of a file apart, and no groups of one prompt.
+/// Columns that distinguish parts of a file, not groups of one prompt.
 const PARTS: [&str; 4] = ["step", "global_step", "epoch", "data_source"];
 
-/// Whether columns name the prompts of groups, and not the groups.
+/// Whether columns name the prompts of groups, and not the groups themselves.
 pub(crate) fn name_prompts(columns: &[String]) -> bool {
     let is_among =
         |names: &[&str], column: &str| names.contains(&column.rsplit('.').next().unwrap_or(column));
@@ -19,30 +19,30 @@ pub(crate) fn name_prompts(columns: &[String]) -> bool {
 /// How rows of the same prompt were cut into groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repeats {
-    /// Every prompt has equally many rows, which stand in one run each or apart.
+    /// Every prompt has the same number of rows. They are one run of rows, or spread.
     #[default]
     None,
-    /// Each run of so many rows is a group.
+    /// Each run of `size` rows is a group.
     Cut {
         /// Rows of a group.
         size: usize,
-        /// Prompts that have several groups.
+        /// Prompts with several groups.
         num_prompts: usize,
     },
-    /// Numbers of rows that are no multiples of one size: nothing is cut.
+    /// The numbers of rows are not multiples of one size, so nothing is cut.
     Uneven {
-        /// The fewest rows of a prompt, and the most.
+        /// The fewest rows of a prompt.
         fewest: usize,
-        /// The most.
+        /// The most rows of a prompt.
         most: usize,
     },
 }
 
-/// Cuts prompts that came more than once into groups. `keys` names the prompt of each row, counted from 0 in
-/// the order in which they first came; here it becomes the group, counted in the same way.
+/// Cuts prompts that occur more than once into groups. On input `keys` names the prompt of each row, counted
+/// from 0 in order of appearance. On return it names the group, counted in the same way.
 ///
-/// The size of a group is the length of all runs of rows of one prompt, or, where runs differ (or each has
-/// one row), the fewest rows of a prompt.
+/// If all runs of rows of one prompt have the same length of 2 or more, that is the size of a group.
+/// Otherwise it is the fewest rows of a prompt.
 ///
 /// ```
 /// use tamis_lab::filter::{Repeats, split_prompts};
@@ -80,7 +80,7 @@ pub fn split_prompts(keys: &mut [usize]) -> Repeats {
 }
 
 impl Repeats {
-    /// What a person should know of groups by a column.
+    /// A warning about groups named by a column.
     pub fn warning(self, column: &str) -> Option<String> {
         match self {
             Self::None => None,

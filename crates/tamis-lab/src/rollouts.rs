@@ -1,6 +1,6 @@
-//! `tamis rollouts`: what a run generated, trajectory by trajectory, out of its rollout files.
+//! `tamis rollouts`: prints what a run generated, trajectory by trajectory, from its rollout files.
 //!
-//! Validation samples and the dumps of verl (`input`, `output`, `gts`) are shown too; what a row lacks is
+//! It also reads validation samples and dumps of verl (`input`, `output`, `gts`). Values that a row lacks are
 //! left out.
 
 use std::collections::BTreeSet;
@@ -23,19 +23,19 @@ use crate::other_runs::{OtherRun, text_of};
 pub struct RolloutQuery {
     /// A run directory, or a file.
     pub source: PathBuf,
-    /// Of a run: the step; `None`: the last one there is.
+    /// The step of a run; `None`: the last one there is.
     pub step: Option<u64>,
-    /// Places in which the trajectories ended; `dropped` stands for everything that the filter dropped.
+    /// Verdict of the trajectories; `dropped` stands for everything that the filter dropped.
     pub verdict: Option<String>,
     /// Their `group_id`.
     pub group: Option<u64>,
     /// Their `prompt_id`.
     pub prompt: Option<u64>,
-    /// The most that are returned.
+    /// Upper limit on the number of returned trajectories.
     pub limit: usize,
 }
 
-/// Verdicts apart from the reasons of the filter, with what they mean.
+/// Verdicts other than the filter's reasons, with their meanings.
 const VERDICTS: [(&str, &str); 11] = [
     ("trained", "it bore the loss of step N"),
     ("kept_when_insufficient", "dropped by the filter, but in the batch because too few groups were kept"),
@@ -50,7 +50,7 @@ const VERDICTS: [(&str, &str); 11] = [
     ("rejected", "`objective.correction` rejected all of its tokens"),
 ];
 
-/// Everything that a query may name as a verdict.
+/// All verdicts that a query may name.
 fn verdicts() -> Vec<&'static str> {
     let mut names: Vec<&str> = VERDICTS.iter().map(|(name, _)| *name).collect();
     names.push("dropped");
@@ -60,7 +60,7 @@ fn verdicts() -> Vec<&'static str> {
     names
 }
 
-/// Steps as a person lists them: `1 to 4, 7`.
+/// Steps as text: `1 to 4, 7`.
 fn ranges(steps: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &step in steps {
@@ -76,22 +76,21 @@ fn ranges(steps: &[u64]) -> String {
     format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, listed.join(", "))
 }
 
-/// The trajectories that were asked for, and how many there are.
+/// The requested trajectories, and their number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutView {
     /// The file.
     pub file: PathBuf,
     /// Trajectories in it.
     pub num_trajectories: u64,
-    /// Number of trajectories by the place in which they ended, the commonest first; empty where the file
-    /// does not say.
+    /// Number of trajectories by verdict, the most common first; empty if the file has no verdicts.
     #[serde(serialize_with = "as_object")]
     pub verdicts: Vec<(String, u64)>,
     /// Trajectories that match.
     pub num_matching: u64,
     /// The first of them, with all their columns.
     pub rows: Vec<Map<String, Value>>,
-    /// What to know of a run of another trainer.
+    /// Notes about a run of another trainer.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -103,10 +102,10 @@ fn as_object<S: serde::Serializer>(verdicts: &[(String, u64)], serializer: S) ->
 /// Columns that a query looks at.
 const QUERIED: [&str; 3] = ["verdict", "group_id", "prompt_id"];
 
-/// Reads the trajectories that a query asks for.
+/// Reads the trajectories of a query.
 ///
 /// # Errors
-/// A query that nothing can match, and files that cannot be read.
+/// Nothing can match the query, or a file cannot be read.
 pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
     let other = OtherRun::find(&query.source)?;
     let (file, shown) = match &other {
@@ -140,7 +139,7 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
             wanted.insert(number);
         }
     }
-    // All columns, of the rows that are shown.
+    // All columns of the rows that are shown.
     if let Some(&last) = wanted.last() {
         for (number, record) in (0..=last).zip(Records::open(&file)?) {
             if wanted.contains(&number) {
@@ -148,7 +147,7 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
             }
         }
     }
-    // A file of another build may have names of its own.
+    // A file of another build may have other names.
     if let Some(wanted) = query.verdict.as_deref()
         && view.num_matching == 0
         && !verdicts().contains(&wanted)
@@ -219,7 +218,7 @@ fn not_of_step(folder: &Path, step: u64, steps: &[u64]) -> Fault {
     Fault::usage(format!("no rollouts of step {step} are saved in {folder}; there are those of {there}"))
 }
 
-/// The file of a run of another trainer as ours, and the trainer's own.
+/// The file of another trainer's run in our form, and the trainer's own file.
 fn file_of_another(other: &OtherRun, query: &RolloutQuery) -> Result<(PathBuf, PathBuf), Fault> {
     let steps: Vec<u64> = other.steps().collect();
     let Some(step) = query.step.or(steps.last().copied()) else { return Err(other.no_rollouts()) };
@@ -253,7 +252,7 @@ impl fmt::Display for RolloutView {
     }
 }
 
-/// One trajectory: who it is and how it ended, its numbers, its texts.
+/// Prints one trajectory: its ids and verdict, its numbers, its texts.
 fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = |names: &[&str]| names.iter().find_map(|name| row.get(*name)?.as_str());
     let mut who = Vec::new();
@@ -290,7 +289,7 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             Some(Value::Number(number)) => {
                 numbers.push(format!("{name} {}", shortest(number.as_f64().unwrap_or(f64::NAN))));
             }
-            // Most trajectories have no advantage; a score that is missing is news.
+            // Most trajectories have no advantage, but a missing score matters.
             Some(Value::Null) if name != "advantage" => numbers.push(format!("{name} none")),
             _ => {}
         }
@@ -326,8 +325,8 @@ fn show_text(title: &str, text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result
     lines.try_for_each(|line| writeln!(f, "  {:<10}  {line}", ""))
 }
 
-/// Shows the turns of a trajectory: each answer, its reward, and what was shown after it. Whether there are
-/// any.
+/// Prints the turns of a trajectory: each answer, its reward, and the text shown after it. Returns whether
+/// there are any.
 fn show_turns(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let list = |name: &str| row.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let text = |name: &str, place: usize| list(name).get(place).and_then(Value::as_str).unwrap_or_default();

@@ -36,7 +36,8 @@ pub enum EvidenceSource {
 /// Reads a path: the rollouts of a run or a file, or the counts of a run without rollouts or of a log.
 /// Without a range, only the last steps of a run with enough groups are read.
 ///
-/// # Errors The path does not exist, a file cannot be read, or the files hold nothing about groups.
+/// # Errors
+/// The path does not exist, a file cannot be read, or the files hold nothing about groups.
 pub fn read(
     path: &Path,
     steps: Option<StepRange>,
@@ -48,7 +49,8 @@ pub fn read(
 
 /// As [`read`], and returns notes about a run of another trainer.
 ///
-/// # Errors As [`read`].
+/// # Errors
+/// As [`read`].
 pub fn read_with_notes(
     path: &Path,
     steps: Option<StepRange>,
@@ -95,7 +97,8 @@ const RATES_HINT: &str =
 
 /// Reads all groups of a run or of a rollout file, for `simulate.pass_rate.path`.
 ///
-/// # Errors The path does not exist, a file cannot be read, or the files hold nothing about groups.
+/// # Errors
+/// The path does not exist, a file cannot be read, or the files hold nothing about groups.
 pub(crate) fn read_groups(path: &Path) -> Result<Groups, Fault> {
     if !path.exists() {
         return Err(Fault::nothing_there(path, RATES_HINT));

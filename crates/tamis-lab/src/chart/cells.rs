@@ -17,8 +17,8 @@ pub struct Cell {
 
 #[derive(Debug, Serialize)]
 struct Drawn {
-    /// A word for each place: the cells of a column from the bottom, `a` for the lowest level and so on. The
-    /// letter after those of the levels is a cell without a value. Hatched cells are capitals.
+    /// A word for each column: its cells from the bottom, `a` for the lowest level and so on. The letter
+    /// after those of the levels is a cell without a value. Hatched cells are capitals.
     values: Vec<Value>,
 }
 
@@ -27,8 +27,8 @@ fn letter(cell: &Cell, range: (f64, f64)) -> char {
     char::from((if cell.is_hatched { b'A' } else { b'a' }) + level as u8)
 }
 
-/// Draws columns at places, the cells of each from the bottom to the top over the whole height. `range` is
-/// that of the colours; `hatched` says what is hatched.
+/// Draws columns whose cells fill the whole height, from the bottom up. `range` is that of the colours;
+/// `hatched` explains the hatching.
 pub fn chart(
     heading: Heading,
     hatched: &str,
@@ -36,7 +36,7 @@ pub fn chart(
     range: (f64, f64),
     table: Table,
 ) -> Figure {
-    // A column reaches half the way to its neighbours; a single one is as wide as a step.
+    // A column reaches half the way to its neighbours. A single one is as wide as a step.
     let half = |pair: Option<&[(f64, Vec<Cell>)]>| pair.map_or(0.5, |pair| (pair[1].0 - pair[0].0) / 2.0);
     let (first, last) = (half(columns.windows(2).next()), half(columns.windows(2).last()));
     let end = |column: Option<&(f64, Vec<Cell>)>| column.map_or(0.0, |(at, _)| *at);

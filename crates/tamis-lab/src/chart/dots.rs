@@ -1,4 +1,4 @@
-//! Named dots: two numbers of each thing.
+//! A chart of named dots, with two numbers each.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use super::number::figure as number;
 use super::{Data, Figure, Heading, Table, datum};
 
-/// A thing with two numbers.
+/// A named pair of numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// Its name, which stands beside it.
+    /// Its name, which is drawn beside it.
     pub name: String,
-    /// To the right.
+    /// Horizontal coordinate.
     pub x: f64,
-    /// Up.
+    /// Vertical coordinate.
     pub y: f64,
 }
 
@@ -22,7 +22,7 @@ struct Drawn {
     values: Vec<Value>,
 }
 
-/// Draws dots with their names beside them; `up` is the unit of their height.
+/// Draws dots with their names. `up` is the unit of the vertical axis.
 pub fn chart(heading: Heading, dots: &[Dot], up: &str) -> Figure {
     let mut dots: Vec<&Dot> = dots.iter().filter(|dot| dot.x.is_finite() && dot.y.is_finite()).collect();
     dots.sort_by(|one, other| one.x.total_cmp(&other.x));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::number::figure as number;
 use super::{Data, Figure, Heading, Key, NUM_COLOURS, Table, datum};
 
-/// A value with the least and the largest of those that it stands for. An infinite one is marked at the edge.
+/// A value, with the least and the largest of the values behind it. An infinite one is marked at the edge.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Place.
@@ -20,15 +20,15 @@ pub struct Point {
 }
 
 impl Point {
-    /// A value that stands for itself.
+    /// A single value.
     pub fn one(at: f64, value: f64) -> Self {
         Self { at, value, least: value, most: value }
     }
 }
 
-/// Number of the colour of text, which a line of [`NUM_COLOURS`] others may have too.
+/// Index of the text's colour, which a line may also have.
 const INK: usize = NUM_COLOURS;
-/// Colours of what others are compared with.
+/// Colours of baselines.
 const BASELINE_COLOURS: [usize; 5] = [INK, 3, 7, 6, 2];
 
 /// Colour and stroke of a line.
@@ -36,13 +36,13 @@ const BASELINE_COLOURS: [usize; 5] = [INK, 3, 7, 6, 2];
 pub struct Look {
     /// Number of its colour.
     pub colour: usize,
-    /// Number of its dashes: 0 drawn through, 1 dashed, 2 dotted, 3 dashed and dotted.
+    /// Number of its dashes: 0 solid, 1 dashed, 2 dotted, 3 dash-dotted.
     pub dash: usize,
 }
 
 impl Look {
-    /// The looks of lines, of each of which it is said whether others are compared with it, and is dashed
-    /// then: no two alike, up to twice as many as there are colours.
+    /// The looks of lines; `true` marks a baseline, which is dashed. All are different for up to twice as
+    /// many lines as there are colours.
     pub fn of(are_baselines: &[bool]) -> Vec<Self> {
         let mut counts = [0, 0];
         let of = |is_baseline: &bool| {
@@ -124,8 +124,8 @@ struct Drawn {
     most: Vec<Value>,
 }
 
-/// Draws lines; `name` gives a place its name. A line breaks where values are missing: where two points are
-/// further apart than twice the usual distance of its points.
+/// Draws lines. `name` formats a place. A line breaks at missing values: between points that are further
+/// apart than twice its usual distance.
 pub fn chart(heading: Heading, lines: &[Line], range: Range, name: &dyn Fn(f64) -> String) -> Figure {
     let mut places: Vec<f64> = lines.iter().flat_map(|line| &line.points).map(|point| point.at).collect();
     places.sort_by(f64::total_cmp);
@@ -184,7 +184,7 @@ fn drawn(line: &Line, places: &[f64]) -> Drawn {
     }
 }
 
-/// A description of lines: for each its first and last value, and the least and the largest.
+/// A description of lines: first and last value of each, and the least and the largest.
 pub fn describe(lines: &[Line], unit: &str) -> String {
     let of = |line: &Line| {
         let (first, last) = (line.points.first()?, line.points.last()?);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_apart() {
-        // Twice the colours of each sort, as they may come in a sweep: a baseline before some others.
+        // Twice the colours of each kind, in an order as in a sweep: a baseline before some others.
         let are_baselines: Vec<bool> = (0..26).map(|place| place % 13 < 5).collect();
         let looks = Look::of(&are_baselines);
         for (place, look) in looks.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! Charts of a page. Each is a figure with its data as JSON, which the script of the page draws, and with the
-//! same numbers as a table, which is there without the script too.
+//! Charts of a page. Each is a figure with its data as JSON, which the script of the page draws, and with a
+//! table of the same numbers, which needs no script.
 //!
 //! ```text
 //! lines  -> lines.rs    layers -> stack.rs    scores of groups -> cells.rs    named dots -> dots.rs
 //!   all of them -> Figure -> html/page.html: `data-chart`, and a table  -> html/charts.js, with the library uPlot
 //! a sparkline of a table -> spark.rs
 //! ```
-//! Colours are classes and variables (`c0` to `c7`, `h0` to `h10`, fills `s0` to `s9`), which the style sheet
-//! gives a value for light and dark screens and for paper. Nothing is told by colour alone: lines have
-//! dashes, layers patterns.
+//! Colours are classes and variables (`c0` to `c7`, `h0` to `h10`, fills `s0` to `s9`). The style sheet
+//! defines them for light and dark screens and for paper. No information is in colour only: lines have
+//! dashes, and layers have patterns.
 
 pub mod cells;
 pub mod dots;
@@ -41,7 +41,7 @@ pub fn shade(value: f64, range: (f64, f64)) -> String {
     if value.is_nan() { "none".to_owned() } else { format!("h{}", level(value, range)) }
 }
 
-/// What a chart is called and measured in.
+/// Title, unit and explanations of a chart.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Heading {
     /// Name of the figure, unique in the page.
@@ -52,17 +52,17 @@ pub struct Heading {
     pub title: String,
     /// What it shows, for readers who cannot see it.
     pub description: String,
-    /// Unit of its places.
+    /// Unit of the horizontal axis.
     pub unit: String,
-    /// What to know when one reads it.
+    /// Hints for reading it.
     pub about: String,
     /// Metrics that it shows.
     pub metrics: Vec<String>,
-    /// What makes its values misleading; empty: nothing.
+    /// Why its values may mislead; empty: no reason.
     pub warning: &'static str,
 }
 
-/// The numbers of a chart: a row for each of its places, in the same order.
+/// The numbers of a chart: one row per place, in the same order.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Table {
     /// Name of the first column.
@@ -86,7 +86,7 @@ pub struct Key {
     pub run: Option<usize>,
 }
 
-/// A chart as the template of a page takes it.
+/// A chart as the template of a page needs it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     heading: Heading,
@@ -98,7 +98,7 @@ pub struct Figure {
     table: Table,
 }
 
-/// The data of a chart as its page holds them.
+/// The data of a chart in its page.
 #[derive(Debug, Serialize)]
 struct Data<'a, T> {
     kind: &'a str,
@@ -114,7 +114,7 @@ struct Data<'a, T> {
 }
 
 impl<T: Serialize> Data<'_, T> {
-    /// As JSON. Numbers and names of colours: nothing in them can fail to be written.
+    /// The data as JSON. Numbers and colour names always serialise.
     fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

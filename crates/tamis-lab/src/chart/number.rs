@@ -1,8 +1,8 @@
-//! How numbers are written in tables and lines of a page.
+//! Formats numbers for tables and charts of a page.
 
 use tamis_core::figure::fixed;
 
-/// A number with four digits that tell something: as tables and lines of a page show it.
+/// Formats a number with four significant digits.
 pub fn figure(value: f64) -> String {
     let size = value.abs();
     if value.is_nan() {
@@ -29,7 +29,7 @@ fn group_digits(number: &str) -> String {
     if number.trim_start_matches('-').len() < 5 { number.to_owned() } else { in_thousands(number) }
 }
 
-/// A whole number in groups of three digits; anything else as it is.
+/// Groups a whole number by three digits; other text is unchanged.
 pub fn in_thousands(number: &str) -> String {
     let digits = number.trim_start_matches('-');
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {

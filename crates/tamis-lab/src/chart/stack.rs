@@ -17,16 +17,16 @@ pub struct Layer {
     pub sizes: Vec<f64>,
 }
 
-/// Columns of layers.
+/// Data of a chart of columns.
 #[derive(Debug, Clone, Copy)]
 pub struct Stack<'a> {
-    /// From the lowest on.
+    /// The layers from the bottom up.
     pub layers: &'a [Layer],
-    /// Where each column stands, and its name.
+    /// Position and name of each column.
     pub places: &'a [(f64, String)],
     /// Width of a column.
     pub width: f64,
-    /// What columns reach at least.
+    /// Least height of the vertical axis.
     pub whole: f64,
     /// Number of the run.
     pub run: usize,
@@ -43,7 +43,7 @@ impl Stack<'_> {
         layer.sizes.get(place).copied().unwrap_or(f64::NAN)
     }
 
-    /// Places at which a layer has a size.
+    /// Indices of the places at which a layer has a size.
     fn known(&self) -> Vec<usize> {
         let has = |place: &usize| self.layers.iter().any(|layer| !Self::size(layer, *place).is_nan());
         (0..self.places.len()).filter(has).collect()

@@ -1,14 +1,13 @@
-//! What runs are compared by: the last value, the best, the level over the steps, and the value at equal
-//! cost.
+//! How runs are compared: last value, best value, mean level over the steps, and the value at equal cost.
 
 use super::series::{Row, Series};
 
-/// A metric that runs are compared by.
+/// The metric to compare by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// Accuracy at validations: the first `val-core/.../mean@n` that a run has, or TRL's `eval_reward`.
+    /// Accuracy at validations: the run's first `val-core/.../mean@n`, or TRL's `eval_reward`.
     Validation,
-    /// Mean reward of everything generated; of the trained batch where a run says nothing else.
+    /// Mean reward of everything that was generated, or of the trained batch if the run has nothing else.
     Reward,
     /// A metric by its name.
     Named(String),
@@ -18,7 +17,7 @@ pub enum Choice {
 const REWARDS: [&str; 4] = ["all/critic/score/mean", "critic/score/mean", "critic/rewards/mean", "reward"];
 
 impl Choice {
-    /// Words for it.
+    /// Title for the reader.
     pub fn title(&self) -> String {
         match self {
             Self::Validation => "validation".to_owned(),
@@ -27,7 +26,7 @@ impl Choice {
         }
     }
 
-    /// The metric that it is in a run.
+    /// Name of the metric in a run.
     pub fn name(&self, series: &Series) -> Option<String> {
         let names = series.names();
         match self {
@@ -42,8 +41,8 @@ impl Choice {
     }
 }
 
-/// Standard error of a value of a validation over its prompts: as the run has logged it, otherwise that of
-/// a share, which is the most it can be.
+/// Standard error of a validation's value over its prompts: the logged one, or that of a share, which is an
+/// upper bound.
 pub(crate) fn standard_error(series: &Series, name: &str, step: u64, value: f64) -> Option<f64> {
     let found = |name: &str| series.rows.iter().find(|row| row.step == step)?.values.get(name).copied();
     let logged = name.strip_prefix("val-core/").map(|rest| format!("val-aux/{rest}/standard_error"));
@@ -51,7 +50,7 @@ pub(crate) fn standard_error(series: &Series, name: &str, step: u64, value: f64)
         return Some(error);
     }
     let prompts = found(&format!("val-aux/{}/num_prompts", source_of(name)?))?;
-    // With a right and a wrong one more (Agresti and Coull): of none right nothing is certain either.
+    // With one more right and one more wrong answer (Agresti and Coull): a share of 0 is not certain either.
     let share = (value * prompts + 1.0) / (prompts + 2.0);
     ((0.0..=1.0).contains(&value) && prompts > 1.0).then(|| (share * (1.0 - share) / prompts).sqrt())
 }
@@ -62,7 +61,7 @@ pub(crate) fn source_of(name: &str) -> Option<&str> {
     rest.rsplit_once('/').map(|(source, _score)| source)
 }
 
-/// What a value is plotted over.
+/// The axis of a plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// Training steps.
@@ -86,7 +85,7 @@ impl Over {
         }
     }
 
-    /// Where a row lies.
+    /// Position of a row on the axis.
     pub fn of(self, row: &Row) -> Option<f64> {
         match self {
             Self::Steps => Some(row.step as f64),
@@ -96,16 +95,16 @@ impl Over {
     }
 }
 
-/// Ways to make one number of a curve.
+/// Ways to reduce a curve to one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The last value.
     Last,
     /// The largest value.
     Best,
-    /// Area under the curve up to the steps that all runs have, divided by its width: the mean level.
+    /// Area under the curve up to the last step that all runs have, divided by its width: the mean level.
     Area,
-    /// The last value up to what all runs have.
+    /// The last value up to the cost that all runs reach.
     At(Over),
 }
 
@@ -133,18 +132,18 @@ impl Measure {
     }
 }
 
-/// The values of a metric over something, in order.
+/// The values of a metric along an axis, in order.
 pub fn curve(series: &Series, name: &str, over: Over) -> Vec<(f64, f64)> {
     series.rows.iter().filter_map(|row| Some((over.of(row)?, *row.values.get(name)?))).collect()
 }
 
-/// The last value up to a place; `None` where there is none yet.
+/// The last value up to a place; `None` if there is none yet.
 pub fn value_at(curve: &[(f64, f64)], place: f64) -> Option<f64> {
     curve.iter().rfind(|(at, _)| *at <= place).map(|(_, value)| *value)
 }
 
-/// Area under a curve up to a place by trapezoids, divided by its width: `sum (x[i+1]-x[i])(y[i]+y[i+1])/2 /
-/// (x[n]-x[0])`. Of a single value that value; `None` of none.
+/// Area under a curve up to a place by trapezoids, divided by its width:
+/// `sum (x[i+1]-x[i])(y[i]+y[i+1])/2 / (x[n]-x[0])`. A single value gives that value, and none `None`.
 ///
 /// ```
 /// use tamis_lab::compare::measure::area;
@@ -167,14 +166,14 @@ pub fn area(curve: &[(f64, f64)], place: f64) -> Option<f64> {
 pub struct Summary {
     /// Mean.
     pub mean: f64,
-    /// Sample standard deviation; `None` of one run.
+    /// Sample standard deviation; `None` for one run.
     pub spread: Option<f64>,
     /// Number of runs.
     pub runs: usize,
 }
 
 impl Summary {
-    /// Of some values; `None` of none.
+    /// Mean and spread of some values; `None` for no value.
     pub fn of(values: &[f64]) -> Option<Self> {
         let runs = values.len();
         if runs == 0 {

@@ -19,30 +19,30 @@ use crate::{Fault, names};
 use measure::{Choice, Measure, Over, Summary, area, curve, standard_error, value_at};
 use series::{Series, metrics_of};
 
-/// Runs that differ in their seeds alone.
+/// Runs that differ only in their seeds.
 #[derive(Debug, Clone)]
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// Name of the variant that it is compared with; its own for a baseline.
+    /// Name of the variant that it is compared with. A baseline names itself.
     pub baseline: String,
     /// Its runs: run directories, or files of metrics.
     pub runs: Vec<PathBuf>,
 }
 
-/// A variant with its runs' metrics.
+/// A variant with the metrics of its runs.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Its name.
     pub name: String,
     /// Name of the variant that it is compared with.
     pub baseline: String,
-    /// The metrics of its runs that have a step.
+    /// The metrics of its runs, without runs that have no step.
     pub series: Vec<Series>,
 }
 
 impl Comparison {
-    /// The metric of the runs whose name is nearest to one that none has, where one is near.
+    /// The metric of the runs with the most similar name, if one is similar.
     pub fn nearest_metric(&self, name: &str) -> Option<&str> {
         let all = self.variants.iter().flat_map(|variant| &variant.series).flat_map(Series::names);
         all.map(|known| (strsim::jaro_winkler(known, name), known))
@@ -53,18 +53,18 @@ impl Comparison {
 }
 
 impl Measured {
-    /// Whether others are compared with it.
+    /// Whether other variants are compared with it.
     pub fn is_baseline(&self) -> bool {
         self.name == self.baseline
     }
 }
 
-/// One number of one variant.
+/// A number of a variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cell {
-    /// Over its runs; `None` where none has it.
+    /// Mean and spread over its runs; `None` if no run has the number.
     pub summary: Option<Summary>,
-    /// Its mean less that of the baseline; `None` for a baseline.
+    /// Difference between its mean and the baseline's; `None` for a baseline.
     pub difference: Option<f64>,
 }
 
@@ -82,20 +82,20 @@ pub struct MetricTable {
 /// A whole comparison.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// The variants that have a run with a step, in order.
+    /// The variants with a run that has a step, in order.
     pub variants: Vec<Measured>,
-    /// A table for each metric that there is.
+    /// A table for each available metric.
     pub tables: Vec<MetricTable>,
-    /// Steps, tokens and seconds that all runs have.
+    /// Steps, tokens and seconds that all runs reach.
     pub limits: [Option<f64>; 3],
-    /// What the reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// Reads the runs and compares them. Runs that are not begun are left out, and that is noted.
+/// Reads the runs and compares them. Runs that have not started are left out, with a note.
 ///
 /// # Errors
-/// A file that is no file of metrics.
+/// A file is not a metrics file.
 pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, Fault> {
     let mut notes = Vec::new();
     let mut measured = Vec::new();
@@ -107,7 +107,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
             let file = metrics_of(run).display().to_string();
             notes.extend(found.as_ref().ok().and_then(|found| found.left_out(&file)));
             match found {
-                // A validation before the first step is none.
+                // A validation before the first step does not count.
                 Ok(found) if found.rows.iter().all(|row| row.step == 0) => {
                     notes.push(format!("{} has no step yet", run.display()));
                 }
@@ -183,7 +183,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
     Ok(Comparison { variants: measured, tables, limits, notes })
 }
 
-/// Says if the scores of runs do not mean the same.
+/// A note if scores do not mean the same in all runs.
 fn note_of_rewards(variants: &[Variant]) -> Option<String> {
     let files = variants.iter().flat_map(|variant| &variant.runs).map(|run| run.join(CONFIG));
     let settings: Vec<Settings> = files.filter_map(|file| Settings::read(&file).ok()).collect();
@@ -194,7 +194,7 @@ fn note_of_rewards(variants: &[Variant]) -> Option<String> {
     })
 }
 
-/// How well the last validation of single runs is known.
+/// A note on the standard error of single runs' last validations.
 fn errors_of_last(variants: &[Measured]) -> Option<String> {
     let of = |variant: &Measured| {
         let [series] = variant.series.as_slice() else { return None };
@@ -214,7 +214,7 @@ fn errors_of_last(variants: &[Measured]) -> Option<String> {
 
 fn cells(variants: &[Measured], choice: &Choice, limits: [Option<f64>; 3]) -> Vec<Vec<Cell>> {
     let summary = |variant: &Measured, measure: Measure| {
-        // A mean of some seeds alone would be another number than that of all.
+        // A mean over only some seeds would not be comparable.
         let of = |series: &Series| Some(number(series, &choice.name(series)?, measure, limits));
         let values: Option<Vec<f64>> = variant.series.iter().filter_map(of).collect();
         Summary::of(&values?)
@@ -245,9 +245,9 @@ fn number(series: &Series, name: &str, measure: Measure, limits: [Option<f64>; 3
     }
 }
 
-/// The variants of some run directories or files of metrics: those of one folder whose names end in `seed1`,
-/// `seed2`, ... are runs of one, and the first is the baseline. Variants of one name get the folder around
-/// them in front.
+/// The variants of run directories or metrics files. Runs in one folder whose names end in `seed1`, `seed2`,
+/// ... are one variant, and the first variant is the baseline. Variants with equal names get their folder's
+/// name in front.
 pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
     let mut found: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for path in paths {
@@ -264,8 +264,8 @@ pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
     names.into_iter().zip(runs).map(of).collect()
 }
 
-/// Where a run is, without the seed in its name: for a file of metrics in a run directory the directory, for
-/// any other the file without its suffix.
+/// The path of a run without the seed in its name. For a metrics file in a run directory this is the
+/// directory, for any other the file without its suffix.
 fn without_seed(path: &Path) -> PathBuf {
     let is_metrics = path.file_name().is_some_and(|name| name == tamis_run::directory::METRICS);
     let named = if is_metrics { path.parent().filter(|parent| parent.file_name().is_some()) } else { None };

@@ -1,5 +1,4 @@
-//! One run's metrics over its steps, read from a `metrics.jsonl`: of tamis, or of anyone who writes verl's
-//! names.
+//! One run's metrics by step, read from a `metrics.jsonl` of tamis or of any program that uses verl's names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,21 +7,21 @@ use serde_json::{Map, Value};
 
 use crate::Fault;
 
-/// Bytes of a `metrics.jsonl`, at most.
+/// Upper limit on the size of a `metrics.jsonl`, in bytes.
 const MOST: u64 = 1 << 30;
 
-/// Where tokens are counted, the first that a file has: the name, and whether it counts from the beginning.
+/// Metrics that count tokens, best first, and whether they are cumulative.
 const TOKENS: [(&str, bool); 3] =
     [("num_tokens", true), ("tokens/generated", false), ("perf/total_num_tokens", false)];
-/// Where the time of a step stands, the first that a file has.
+/// Metrics with the time of a step, best first.
 const SECONDS: [&str; 3] = ["timing_s/step", "perf/time_per_step", "step_time"];
 
-/// A line that is no row of metrics.
+/// A line that is not a row of metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedLine {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error.
     pub fault: String,
 }
 
@@ -46,25 +45,24 @@ pub struct Row {
 pub struct Series {
     /// The steps, in order.
     pub rows: Vec<Row>,
-    /// The metric by which tokens are counted.
+    /// The metric that counts tokens.
     pub tokens_by: Option<&'static str>,
-    /// Whether the last line of the file is not whole, and left out.
+    /// Whether the last line of the file is incomplete and left out.
     pub is_torn: bool,
     /// Other lines that are left out.
     pub damaged: Vec<DamagedLine>,
 }
 
-/// The file of metrics that a path names: itself, or the one in a run directory.
+/// The metrics file of a path: the path itself, or the file in a run directory.
 pub fn metrics_of(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(tamis_run::directory::METRICS) } else { path.to_owned() }
 }
 
 impl Series {
-    /// Reads a file, or the one in a run directory. A last line that is not whole yet, and damaged ones are
-    /// left out.
+    /// Reads a file, or the one in a run directory. An incomplete last line and damaged lines are left out.
     ///
     /// # Errors
-    /// Where it cannot be read, or has lines of which none is a row of metrics.
+    /// The file cannot be read, or has lines and none of them is a row of metrics.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let path = metrics_of(path);
         let bytes = tamis_file::read(&path, MOST)
@@ -81,9 +79,9 @@ impl Series {
         }
     }
 
-    /// Reads the text of a file. Rows are objects with `step` (or `training/global_step`), and the metrics
-    /// beside it or, as verl's file logger writes them, under `data`. A step that comes again replaces what
-    /// came after it the first time: a resumed run. Lines that are no rows are left out, and told.
+    /// Parses the text of a file. A row is an object with `step` (or `training/global_step`). Its metrics are
+    /// beside the step or, from verl's file logger, under `data`. If a step comes again, as in a resumed run,
+    /// it replaces the earlier rows from that step on. Lines that are no rows are left out and listed.
     pub fn parse(text: &str) -> Self {
         let mut rows: Vec<(u64, BTreeMap<String, f64>)> = Vec::new();
         let (mut is_torn, mut damaged) = (false, Vec::new());
@@ -113,7 +111,7 @@ impl Series {
             let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), read_number(value)?)));
             let values: BTreeMap<String, f64> = values.filter(|(name, _)| name != "step").collect();
             if rows.last().is_some_and(|(last, _)| *last == step) {
-                // verl logs the last validation as a row of its own.
+                // verl logs the last validation as a separate row.
                 if let Some((_, last)) = rows.last_mut() {
                     last.extend(values);
                 }
@@ -146,7 +144,7 @@ impl Series {
         Self { rows, tokens_by: tokens.map(|(name, _)| name), is_torn, damaged }
     }
 
-    /// What the reader should know of the lines that were left out; `file` names where they stand.
+    /// A note about the lines that were left out. `file` is the name to print.
     pub fn left_out(&self, file: &str) -> Option<String> {
         let first = self.damaged.first()?;
         Some(match self.damaged.len() {
@@ -160,17 +158,17 @@ impl Series {
         })
     }
 
-    /// Every metric's name.
+    /// Names of all metrics.
     pub fn names(&self) -> std::collections::BTreeSet<&str> {
         self.rows.iter().flat_map(|row| row.values.keys().map(String::as_str)).collect()
     }
 }
 
-/// A row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have: they are
-/// read as the texts that stand for them.
+/// Parses a row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have. They
+/// become strings.
 ///
 /// # Errors
-/// A line that is no object.
+/// The line is not an object.
 pub(crate) fn read_object(line: &str) -> Result<Map<String, Value>, serde_json::Error> {
     serde_json::from_str(line).or_else(|error| {
         let quoted = quote_not_finite(line);
@@ -178,8 +176,8 @@ pub(crate) fn read_object(line: &str) -> Result<Map<String, Value>, serde_json::
     })
 }
 
-/// A line with Python's words for what is not finite in quotes, and such a word in place of a number beyond
-/// all numbers; those within texts aside.
+/// Puts Python's non-finite words in a line into quotes, and replaces numbers beyond the range of a double by
+/// such a word. Text inside strings is unchanged.
 fn quote_not_finite(line: &str) -> String {
     let mut quoted = String::with_capacity(line.len());
     let mut rest = line;
@@ -202,7 +200,7 @@ fn quote_not_finite(line: &str) -> String {
     quoted
 }
 
-/// What a text begins with, if that is no finite number: Python's word for it, and its length.
+/// Python's word for the non-finite number at the start of a text, and its length there.
 fn not_finite(text: &str) -> Option<(&'static str, usize)> {
     let words = ["NaN", "Infinity", "-Infinity"];
     if let Some(word) = words.into_iter().find(|word| text.starts_with(word)) {
@@ -214,7 +212,7 @@ fn not_finite(text: &str) -> Option<(&'static str, usize)> {
     number.is_infinite().then_some((if number > 0.0 { words[1] } else { words[2] }, length))
 }
 
-/// A number of a row: JSON's, or the text that stands for an infinite one. One that is none is left out.
+/// A number of a row: JSON's, or the string of an infinite one. `None` for NaN and other values.
 pub(crate) fn read_number(value: &Value) -> Option<f64> {
     match value {
         Value::String(text) if text == "Infinity" => Some(f64::INFINITY),
@@ -270,7 +268,7 @@ mod tests {
         assert_eq!(row.values.keys().collect::<Vec<_>>(), ["d"]);
         assert!(row.infinite["c"] > 0.0 && row.infinite["b"] < 0.0 && row.infinite.len() == 2);
         assert_eq!(series.damaged, []);
-        // A number beyond all numbers costs no row its others.
+        // A number beyond the range of a double does not cost the row its other numbers.
         let beyond = Series::parse("{\"step\":1,\"a\":1e400,\"b\":-1E+999,\"c\":2e300}\n");
         let row = &beyond.rows[0];
         assert!(row.infinite["a"] > 0.0 && row.infinite["b"] < 0.0 && beyond.damaged.is_empty());

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::measure::{Measure, Over};
 use super::{Cell, Comparison, MetricTable};
 
-/// A number with as many digits as tell something.
+/// Formats a number with its significant digits.
 fn figure(value: f64) -> String {
     if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
@@ -24,7 +24,7 @@ fn shown(cell: &Cell) -> String {
 }
 
 impl Comparison {
-    /// The place up to which a measure looks.
+    /// The place up to which a measure reads a curve.
     fn limit(&self, measure: Measure) -> Option<f64> {
         match measure {
             Measure::Last | Measure::Best => None,
@@ -64,8 +64,8 @@ impl Comparison {
         lines
     }
 
-    /// Tables for a terminal: mean, `±` sample standard deviation over seeds, and in parentheses the
-    /// difference to the baseline.
+    /// Tables for a terminal: mean, `±` sample standard deviation over seeds, and the difference to the
+    /// baseline in parentheses.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for table in &self.tables {
@@ -117,7 +117,7 @@ impl Comparison {
         text
     }
 
-    /// One row for each variant, metric and measure.
+    /// One row per variant, metric and measure.
     pub fn csv(&self) -> String {
         let mut text = "variant,baseline,metric,measure,up_to,runs,mean,spread,difference\n".to_owned();
         let optional = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value}"));

@@ -71,7 +71,7 @@ fn names_of_variants() {
     assert_eq!(name("metrics.jsonl"), "metrics");
 }
 
-/// Only runs of one folder whose names differ in the seed are runs of one variant.
+/// Runs are of one variant only if they are in one folder and their names differ in the seed.
 #[test]
 fn runs_of_one_name_are_not_seeds_of_one() {
     let of = |paths: &[&str]| {
@@ -99,7 +99,7 @@ fn a_metric_that_no_run_has_is_noted() {
     assert_eq!(found.tables.len(), 1);
 }
 
-/// Every algorithm of a sweep has a baseline of its own.
+/// Each algorithm of a sweep has its own baseline.
 #[test]
 fn baselines_are_told_apart_in_the_page() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn baselines_are_told_apart_in_the_page() {
     let all: Vec<String> = variants.iter().map(|variant| look(&variant.name)).collect();
     for (place, look) in all.iter().enumerate() {
         assert!(!all[..place].contains(look), "{all:?}");
-        // In the key, and in that of each of the three charts.
+        // In the legend of the page and in that of each of the three charts.
         assert_eq!(page.matches(&format!("<g class=\"{look}\">")).count(), 4, "{look} in {page}");
     }
     let are_dashed: Vec<bool> = all.iter().map(|look| look.ends_with("d1")).collect();

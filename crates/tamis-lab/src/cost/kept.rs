@@ -1,13 +1,13 @@
-//! How often a filter keeps a group whose members are right with a given probability.
+//! How often a filter keeps a group, given the probability that a member is correct.
 
 use tamis_core::filter::{GroupFilter, GroupStatistics, Metric, Verdict};
 
-/// Numbers c of right members, and whether the filter keeps a group of them.
+/// For each number c of correct members, whether the filter keeps the group.
 pub(crate) struct KeptGroups {
     n: usize,
-    /// ln of n over c.
+    /// ln of the binomial coefficient (n, c).
     choose: Vec<f64>,
-    /// Those that are summed: the kept ones, or the dropped ones if these are fewer.
+    /// Numbers c to sum over: the kept ones, or the dropped ones if these are fewer.
     summed: Vec<usize>,
     sums_kept: bool,
 }
@@ -31,12 +31,12 @@ impl KeptGroups {
         self.n
     }
 
-    /// How far from its mean the number of right ones may lie: the rest is beyond all rounding.
+    /// Distance from the mean beyond which terms are below rounding.
     fn reach(&self, rate: f64) -> f64 {
         30.0 + 9.0 * (self.n as f64 * rate * (1.0 - rate)).sqrt()
     }
 
-    /// Terms of a sum, at most.
+    /// Upper limit on the terms of a sum.
     pub(crate) fn num_terms(&self) -> usize {
         self.summed.len().min(2 * self.reach(0.5) as usize)
     }
@@ -44,7 +44,7 @@ impl KeptGroups {
     /// P(kept), and E\[c; kept\], at a pass rate.
     pub(crate) fn at(&self, rate: f64) -> (f64, f64) {
         let (right, wrong) = (rate.ln(), (1.0 - rate).ln());
-        // 0 of them, whatever the logarithm.
+        // 0 for a count of 0, even if the logarithm is infinite.
         let times = |count: usize, log: f64| if count == 0 { 0.0 } else { count as f64 * log };
         let (mean, reach) = (self.n as f64 * rate, self.reach(rate));
         let first = self.summed.partition_point(|c| (*c as f64) < mean - reach);
@@ -62,7 +62,7 @@ impl KeptGroups {
     }
 }
 
-/// Of a group of n of which c are right.
+/// Statistics of a group of n members with c correct ones.
 fn statistics(c: usize, n: usize) -> GroupStatistics {
     let mean = c as f64 / n as f64;
     GroupStatistics {

@@ -1,17 +1,17 @@
-//! What a batch costs by the way in which it is filled, in closed form.
+//! Cost of a batch in closed form, by the way in which it is filled.
 //!
-//! With T groups wanted, rounds of G prompts and keep rate k, the number of rounds is more than m with
-//! probability P(Bin(mG, k) < T). A stream, and rounds that carry their surplus, pay 1/k generated groups for
-//! each that is trained on; rounds that throw the surplus away pay (G/T) E\[rounds\].
+//! T groups are wanted, a round has G prompts, and the keep rate is k. The number of rounds is more than m
+//! with probability P(Bin(mG, k) < T). A stream, and rounds that carry their surplus, generate 1/k groups for
+//! each trained one. Rounds that drop their surplus generate (G/T) E\[rounds\].
 
 use tamis_core::schedule::yields::prompts_for;
 
-/// Rounds beyond which a mean is that of the law of large numbers.
+/// Above this number of rounds, the mean follows from the law of large numbers.
 const MOST_ROUNDS: f64 = 2000.0;
-/// Deviations at which a distribution is cut.
+/// Standard deviations at which a distribution is cut off.
 const CUT: f64 = 9.0;
 
-/// ln n!, by Stirling's series from 16 on.
+/// ln n!, by Stirling's series from 16.
 fn ln_factorial(n: f64) -> f64 {
     if n < 16.0 {
         return (2..=n as u64).map(|i| (i as f64).ln()).sum();
@@ -34,12 +34,12 @@ fn mass(n: usize, k: f64, i: usize) -> f64 {
     ln_mass(n, k, i).exp()
 }
 
-/// ln P(Bin(n, k) >= t), of however little probability.
+/// ln P(Bin(n, k) >= t), also for probabilities that underflow.
 ///
 /// ```
 /// use tamis_lab::cost::rounds::ln_at_least;
 /// assert!((ln_at_least(2, 0.5, 1) - 0.75_f64.ln()).abs() < 1e-12);
-/// // One term, of less than any number: 0.001 to the power of 400.
+/// // A single term that underflows: 0.001 to the power of 400.
 /// assert!((ln_at_least(400, 0.001, 400) - 400.0 * 0.001_f64.ln()).abs() < 1e-6);
 /// assert_eq!((ln_at_least(3, 0.2, 0), ln_at_least(3, 0.0, 1)), (0.0, f64::NEG_INFINITY));
 /// ```
@@ -53,7 +53,7 @@ pub fn ln_at_least(n: usize, k: f64, t: usize) -> f64 {
     if k >= 1.0 || (t as f64) < n as f64 * k {
         return (-below(n, k, t)).ln_1p();
     }
-    // From the greatest term on, as multiples of it.
+    // Summed from the largest term, as multiples of it.
     let ratio = k / (1.0 - k);
     let (mut sum, mut term) = (0.0, 1.0);
     for i in t..=n {
@@ -83,7 +83,7 @@ pub fn below(n: usize, k: f64, t: usize) -> f64 {
     if k <= 0.0 || k >= 1.0 {
         return f64::from(u8::from(k <= 0.0));
     }
-    // From the border away from the mean, where terms fall.
+    // Summed from the border away from the mean, so terms fall.
     let ratio = k / (1.0 - k);
     let is_lower = (t as f64) < n as f64 * k;
     let mut sum = 0.0;
@@ -110,12 +110,12 @@ pub fn below(n: usize, k: f64, t: usize) -> f64 {
     }
 }
 
-/// The rounds that a batch takes: of so many groups wanted, prompts a round, and keep rate.
+/// The rounds of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounds {
     /// Groups wanted, T.
     pub train: usize,
-    /// Prompts a round, G.
+    /// Prompts per round, G.
     pub generated: usize,
     /// Keep rate, k.
     pub keep: f64,
@@ -128,7 +128,7 @@ impl Rounds {
         below(prompts, self.keep, self.train)
     }
 
-    /// E\[rounds\]; `None` where nothing is kept.
+    /// E\[rounds\]; `None` if nothing is kept.
     pub fn mean(self) -> Option<f64> {
         let about = self.train as f64 / (self.generated.max(1) as f64 * self.keep);
         if !about.is_finite() || self.generated == 0 {
@@ -148,25 +148,25 @@ impl Rounds {
         Some(mean)
     }
 
-    /// The fewest rounds that are exceeded with at most this probability; `None` beyond `most`.
+    /// The smallest number of rounds that is exceeded with at most this probability; `None` above `most`.
     pub fn exceeded_with(self, probability: f64, most: u64) -> Option<u64> {
         (1..=most).find(|m| self.more_than(*m) <= probability)
     }
 
-    /// (G/T) E\[rounds\]: groups generated for each that is trained on where surplus is thrown away.
+    /// (G/T) E\[rounds\]: generated groups per trained one if surplus is dropped.
     pub fn cost(self) -> Option<f64> {
         Some(self.generated as f64 / self.train.max(1) as f64 * self.mean()?)
     }
 }
 
-/// Rounds and groups generated for each that is trained on, with rounds of what the batch lacks, w = (d + z
-/// √(d (1 - k))) / k prompts for d groups up to a multiple of the granularity, surplus thrown away. `None`
-/// where nothing is kept, or next to nothing.
+/// Expected rounds, and generated groups per trained one, if each round requests what the batch lacks: w = (d
+/// + z √(d (1 - k))) / k prompts for d missing groups, rounded up to a multiple of the granularity. Surplus
+/// is dropped. `None` if (almost) nothing is kept.
 pub fn deficit(train: usize, keep: f64, margin: f64, granularity: usize) -> Option<(f64, f64)> {
     if keep <= 0.0 || train == 0 || train as f64 / keep > 1e7 {
         return None;
     }
-    // Probability that a round begins with so many groups lacking, from the most on.
+    // Probability that a round starts with this many groups missing, from the largest number down.
     let mut lacks = vec![0.0; train + 1];
     lacks[train] = 1.0;
     let (mut rounds, mut generated) = (0.0, 0.0);
@@ -177,7 +177,7 @@ pub fn deficit(train: usize, keep: f64, margin: f64, granularity: usize) -> Opti
         }
         let wanted = prompts_for(lack, keep, margin).ceil().max(1.0) as usize;
         let prompts = wanted.next_multiple_of(granularity.max(1));
-        // A round that keeps nothing is drawn again.
+        // A round that keeps nothing is repeated.
         chance /= 1.0 - mass(prompts, keep, 0).min(1.0 - 1e-9);
         rounds += chance;
         generated += chance * prompts as f64;
@@ -190,7 +190,8 @@ pub fn deficit(train: usize, keep: f64, margin: f64, granularity: usize) -> Opti
     Some((rounds, generated / train as f64))
 }
 
-/// The smallest round that fills a batch alone with at least this probability, in multiples of a granularity.
+/// The smallest round that fills a batch by itself with at least this probability, in multiples of a
+/// granularity.
 pub fn filling_round(train: usize, keep: f64, probability: f64, granularity: usize) -> Option<usize> {
     if keep <= 0.0 || train as f64 / keep > 1e7 {
         return None;
@@ -202,7 +203,7 @@ pub fn filling_round(train: usize, keep: f64, probability: f64, granularity: usi
         .find(|prompts| 1.0 - below(*prompts, keep, train) >= probability)
 }
 
-/// A granularity for rounds of a batch: a power of two, about an eighth of it.
+/// The granularity of a batch's rounds: a power of two, about an eighth of the batch.
 pub fn granularity(train: usize) -> usize {
     let eighth = (train / 8).max(1);
     1 << eighth.ilog2()

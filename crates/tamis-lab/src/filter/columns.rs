@@ -17,8 +17,7 @@ use crate::repeats::{name_prompts, split_prompts};
 #[derive(Debug, Default)]
 pub(super) struct RolloutColumns {
     pub(super) metric: String,
-    /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them
-    /// all.
+    /// Group of each row \[file\]\[row\], and the index of its member; `None` if the row holds all members.
     rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
@@ -26,7 +25,7 @@ pub(super) struct RolloutColumns {
 }
 
 impl RolloutColumns {
-    /// All metrics, groups concatenated, and where groups begin and the last ends.
+    /// All metrics, with groups concatenated, and the offsets of groups with the end.
     pub(super) fn flat(&self) -> (Vec<f64>, Vec<usize>) {
         let mut metric = Vec::with_capacity(self.groups.iter().map(Vec::len).sum());
         let mut offsets = Vec::with_capacity(self.groups.len() + 1);
@@ -43,7 +42,7 @@ impl RolloutColumns {
         &self.groups
     }
 
-    /// The group of a row, and which of its members it is; `None` where the row holds them all.
+    /// The group of a row and the index of its member; `None` if the row holds all members.
     pub(super) fn group_of(&self, file: usize, row: u64) -> Option<(usize, Option<usize>)> {
         self.rows.get(file)?.get(usize::try_from(row).ok()?).copied()
     }
@@ -58,25 +57,25 @@ impl RolloutColumns {
     }
 }
 
-/// Columns of the rows read so far, to say what there is instead of a column that there is not.
+/// Rows whose columns are collected for the error about a missing column.
 const ROWS_LISTED: usize = 100;
 
-/// The group of a row, and which of its members it is; `None` if it holds several.
+/// The group of a row and the index of its member; `None` if it holds several.
 type Place = (usize, Option<usize>);
 
-/// For each row its place.
+/// The place of each row.
 type GroupOfRow = Vec<Place>;
 
-/// The files to be filtered.
+/// The files to filter.
 #[derive(Debug, Default)]
 pub(super) struct Inputs {
     pub(super) files: Vec<PathBuf>,
-    /// Runs of other trainers, each with the place of the first of its files.
+    /// Runs of other trainers, each with the index of its first file.
     runs: Vec<(usize, OtherRun)>,
 }
 
 impl Inputs {
-    /// The files that are named, with those of training in place of a folder that another trainer wrote.
+    /// The named files. A folder of another trainer is replaced by its training files.
     pub(super) fn find(inputs: &[PathBuf]) -> Result<Self, Fault> {
         let mut found = Self::default();
         for input in inputs {
@@ -93,12 +92,12 @@ impl Inputs {
         Ok(found)
     }
 
-    /// The run that begins with a file.
+    /// The run whose first file this is.
     fn run_at(&self, file: usize) -> Option<&OtherRun> {
         self.runs.iter().find(|(first, _)| *first == file).map(|(_, run)| run)
     }
 
-    /// What to know of the runs of other trainers.
+    /// Notes about the runs of other trainers.
     fn notes(&self) -> impl Iterator<Item = String> + '_ {
         let of_run = |run: &OtherRun| -> Vec<String> {
             run.notes().iter().map(|note| format!("{}: {note}", run.path().display())).collect()
@@ -122,7 +121,7 @@ pub(super) fn read(inputs: &Inputs, layout: &GroupLayout) -> Result<RolloutColum
         return Err(Fault::usage("no rollout file was given"));
     }
     for (place, file) in inputs.files.iter().enumerate() {
-        // Read with the run that it is of.
+        // Already read with the rest of its run.
         if place < columns.rows.len() {
             continue;
         }
@@ -156,7 +155,7 @@ pub(super) fn read(inputs: &Inputs, layout: &GroupLayout) -> Result<RolloutColum
     Ok(columns)
 }
 
-/// The files of a run of another trainer, in the groups that every command reads there.
+/// Reads the files of another trainer's run, in the same groups as every command does.
 fn of_another(run: &OtherRun, metric: &String, columns: &mut RolloutColumns) -> Result<(), Fault> {
     let files = run.sources();
     let mut rows: Vec<Vec<Option<Place>>> = vec![Vec::new(); files.len()];
@@ -273,7 +272,7 @@ fn missing(
     if has_any_group {
         return fault;
     }
-    // If nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
+    // If only the prompt shows which rows belong together (verl's own dumps), it names the group.
     let prompt =
         ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
     fault.with_hint(prompt.map_or_else(
@@ -290,8 +289,7 @@ fn missing(
     ))
 }
 
-/// The error of group columns that the first row does not have, together with the metric, if no row has that
-/// either.
+/// The error about group columns that the first row lacks. It includes the metric if no row has that either.
 fn no_group(file: &Path, first: &DataRecord, groups: &[String], metric: &String, rest: Records) -> Fault {
     let has_metric = metric_value(&first.values, metric).is_some()
         || rest.map_while(Result::ok).any(|record| metric_value(&record.values, metric).is_some());
@@ -301,7 +299,7 @@ fn no_group(file: &Path, first: &DataRecord, groups: &[String], metric: &String,
 
 /// Opens a file with the columns that name groups and hold metrics.
 fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, RecordError> {
-    /// What [`find_metric`] looks at beside a metric's own column.
+    /// Columns that [`find_metric`] reads besides the metric's own.
     const OF_OURS: [&str; 4] = ["metric", "metric_value", "verdict", "reward"];
     Records::open_with(file, |column| {
         let leads_to = |path: &String| {
@@ -321,7 +319,7 @@ fn open(file: &Path, groups: &[String], metrics: &[String]) -> Result<Records, R
     })
 }
 
-/// One row a trajectory: the group of each row.
+/// One row per trajectory: finds the group of each row.
 fn long(
     file: &Path,
     group_by: &[String],
@@ -403,16 +401,16 @@ fn long(
     Ok(of_rows)
 }
 
-/// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
+/// Spellings of the ids in one column: `1`, `1.0` and `"1"` name three groups, which is rarely intended.
 #[derive(Debug, Default)]
 struct Spellings {
-    /// For each number the ways in which it was written.
+    /// The spellings of each number.
     by_number: HashMap<i128, BTreeSet<String>>,
 }
 
 impl Spellings {
     fn note(&mut self, value: &Value) {
-        /// From here on doubles skip integers, and two ids would be one.
+        /// From 2^53 on, doubles skip integers, and two ids would be one.
         const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;
         let whole =
             |number: f64| (number.fract() == 0.0 && number.abs() < FIRST_SKIPPED).then_some(number as i128);
@@ -450,7 +448,7 @@ impl Spellings {
     }
 }
 
-/// One row a group.
+/// One row per group.
 fn wide(
     file: &Path,
     metrics: &[String],
@@ -474,7 +472,7 @@ fn holds_lists(file: &Path, metric: &String) -> Result<bool, Fault> {
     Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
 }
 
-/// One row a group, its members in a list.
+/// One row per group, with its members in a list.
 fn lists(
     file: &Path,
     metric: &String,
@@ -510,8 +508,8 @@ fn lists(
     Ok(rows)
 }
 
-/// The value of a metric in a row: of the column with its name, otherwise as rollouts of tamis hold it. A
-/// column that is called as a number of tamis (a reward's) is not meant.
+/// The value of a metric in a row: of the column with its name, or as rollouts of tamis hold it. A column
+/// that merely has the name of a tamis number (a reward's) does not count.
 fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
     let column = || lookup(row, metric).map(Cow::Borrowed);
     if matches!(metric, "length" | "entropy" | "seq_reward") {
@@ -521,7 +519,7 @@ fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow
     }
 }
 
-/// A metric's number in a row: NaN where null or not there.
+/// A metric's number in a row; NaN if it is null or missing.
 fn number(record: &DataRecord, column: &str, seen: &mut BTreeSet<String>) -> Result<f64, Fault> {
     let Some(value) = metric_value(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.contains(column) {
@@ -545,8 +543,8 @@ fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A number in a value that stands for more than one integer: one that 64 bits do not hold is read as the
-/// nearest double.
+/// A number that is not exact: an integer beyond 64 bits is read as the nearest double, which stands for
+/// several integers.
 fn inexact(value: &Value) -> Option<f64> {
     /// From 2^53 on, doubles skip integers.
     const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;

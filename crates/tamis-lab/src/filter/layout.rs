@@ -1,20 +1,20 @@
-//! The way in which rows of a file make up groups.
+//! How the rows of a file form groups.
 
 /// Layout of groups in rows. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupLayout {
-    /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a
-    /// group with a number a trajectory.
+    /// One row per trajectory. If the first row's metric is a list and no group is named: one row per group,
+    /// with one number per trajectory.
     Long {
-        /// Columns whose values together name the group; the rows of one need not stand together. Empty: the
-        /// first there is of [`GroupLayout::GROUP_COLUMNS`].
+        /// Columns whose values together name the group. The rows of a group may be anywhere in the file.
+        /// Empty: the first of [`GroupLayout::GROUP_COLUMNS`] that exists.
         group_by: Vec<String>,
         /// The metric's column.
         metric: String,
     },
-    /// One row a group.
+    /// One row per group.
     Wide {
-        /// The metric's columns, one a trajectory.
+        /// The metric's columns, one per trajectory.
         metrics: Vec<String>,
     },
 }

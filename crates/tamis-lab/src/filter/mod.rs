@@ -1,5 +1,5 @@
-//! `tamis filter`: any filter over rollout files that anyone produced; the files together are the round of a
-//! pool filter.
+//! `tamis filter`: any filter over rollout files of any program. All files together are the round of a pool
+//! filter.
 //!
 //! ```text
 //! files ─ columns::read ─▶ one number per trajectory, rows of each group ─ judge_columns ─▶ verdicts
@@ -29,30 +29,31 @@ pub use summary::FilterSummary;
 /// Input, filter and outputs of `tamis filter`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterOptions {
-    /// JSONL or Parquet files, all of one format. A group does not reach over files.
+    /// JSONL or Parquet files, all of one format. A group lies within one file.
     pub inputs: Vec<PathBuf>,
     /// Layout of groups in rows.
     pub layout: GroupLayout,
     /// The filter.
     pub filter: GroupFilter,
-    /// The metric's values for wrong and correct; `None` where it has none (a length).
+    /// The metric's values for wrong and correct; `None` if it has none (a length).
     pub scale: Option<OutcomeScale>,
     /// File for kept rows, in the format of the input; `None`: none.
     pub kept: Option<PathBuf>,
     /// File for dropped rows.
     pub dropped: Option<PathBuf>,
-    /// Whether outputs that exist are replaced.
+    /// Whether existing outputs are replaced.
     pub overwrite: bool,
 }
 
-/// Filters rollout files: reads, judges, writes the outputs asked for, and says what was found.
+/// Filters rollout files: reads, judges, writes the requested outputs, and returns a summary.
 ///
-/// Rows of a group may be scattered over its file. A metric that is null, missing in a row or NaN makes its
-/// trajectory *unscored* (outside the group's statistics, never a zero); booleans count as 0 and 1.
+/// The rows of a group may be anywhere in its file. If the metric of a row is null, missing or NaN, the
+/// trajectory is *unscored*: it does not count in the group's statistics, and is never a zero. Booleans count
+/// as 0 and 1.
 ///
 /// # Errors
-/// Outputs that would destroy something, columns and rows that lack what the layout names; nothing is written
-/// unless every row could be read.
+/// An output would destroy something, or columns or rows lack what the layout names. Nothing is written
+/// unless every row can be read.
 pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     judge_file(options).map_err(|fault| match fault.cause().and_then(unread_hint) {
         Some(hint) => fault.with_hint(hint),
@@ -97,7 +98,8 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
     }
     let (metric, offsets) = columns.flat();
     let (verdicts, statistics) = judge_columns(&*filter, options.scale, &metric, &offsets)?;
-    // A filter that chooses among the members of a group keeps their rows only, where each has its own.
+    // If a filter chooses among the members of a group, and each has a row of its own, only the chosen rows
+    // are kept.
     let chosen: Vec<Option<Vec<bool>>> =
         columns.groups().iter().map(|members| filter.members(members)).collect();
     let mut copies = Vec::new();
@@ -113,7 +115,7 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
                 });
                 is_kept == wants_kept
             };
-            // A link stays one: the file that it leads to is replaced.
+            // A link stays a link: the file behind it is replaced.
             let behind = target.is_symlink().then(|| target.canonicalize().ok()).flatten();
             let copied = copy_rows(inputs, choose, behind.as_ref().unwrap_or(target))?;
             copies.push((target.clone(), copied.num_kept));
@@ -178,7 +180,7 @@ fn check_outputs(options: &FilterOptions, inputs: &[PathBuf]) -> Result<(), Faul
     }
 }
 
-/// Kind of the entry at a path, where it is neither nothing nor a regular file, links followed.
+/// Kind of the entry at a path, unless nothing or a regular file is there. Links are followed.
 fn other_than_file(path: &Path) -> Option<&'static str> {
     match path.metadata() {
         Ok(metadata) if metadata.is_file() => None,

@@ -14,7 +14,7 @@ use super::columns::RolloutColumns;
 pub struct FilterSummary {
     /// The filter's name.
     pub filter: &'static str,
-    /// The filter's rule in words.
+    /// The filter's rule as text.
     pub rule: String,
     /// The metric's column or columns.
     pub metric: String,
@@ -32,9 +32,9 @@ pub struct FilterSummary {
     pub num_prompts: usize,
     /// Groups kept.
     pub num_kept: usize,
-    /// Of those, groups of several scored members that all have the same metric: a selection may keep some.
+    /// Kept groups whose scored members, two or more, all have the same metric: a selection may keep some.
     pub num_kept_uniform: usize,
-    /// Of those kept, groups of one trajectory, which a filter has nothing to compare in.
+    /// Kept groups of one trajectory, in which a filter has nothing to compare.
     pub num_kept_single: usize,
     /// Groups dropped.
     pub num_dropped: usize,
@@ -42,11 +42,12 @@ pub struct FilterSummary {
     pub dropped: Dropped,
     /// Kept / all groups.
     pub keep_rate: f64,
-    /// Mean over groups of the metric's deviation in the group (ddof 0); `null` where nothing is scored.
+    /// Mean over groups of the metric's standard deviation in the group (ddof 0); `null` if nothing is
+    /// scored.
     pub mean_std: Option<f64>,
     /// Mean of the metric over scored trajectories.
     pub mean_metric: Option<f64>,
-    /// Share of scored trajectories that are correct, where the metric says so.
+    /// Share of scored trajectories that are correct, if the metric shows that.
     pub pass_rate: Option<f64>,
     /// Files written.
     pub outputs: Vec<Output>,
@@ -109,7 +110,8 @@ impl FilterSummary {
                 DropReason::Singleton => &mut dropped.singleton,
                 DropReason::ZeroScore => &mut dropped.zero_score,
                 DropReason::OutsidePool => &mut dropped.outside_pool,
-                // A schedule's word on a group that it began in part; a filter has all of each.
+                // A schedule drops groups for this reason before they are whole; a filter sees only whole
+                // groups.
                 DropReason::Screened => continue,
             } += 1;
         }
@@ -149,8 +151,8 @@ impl FilterSummary {
     }
 }
 
-/// Mean of numbers that each count so many times; `None` where none does. That of numbers whose sum no double
-/// holds is a number too.
+/// Weighted mean of (number, weight) pairs; `None` if all weights are 0. The mean is finite even if the sum
+/// overflows.
 fn weighted_mean(parts: impl Iterator<Item = (f64, usize)> + Clone) -> Option<f64> {
     let count = parts.clone().map(|(_, weight)| weight).sum::<usize>() as f64;
     let sum: f64 = parts.clone().map(|(value, weight)| value * weight as f64).sum();

@@ -46,8 +46,8 @@ fn shown(text: &impl ToString, folder: &TempDir) -> String {
     text.to_string().replace(&folder.path().display().to_string(), "FOLDER")
 }
 
-/// Rows of groups a (mixed), b (all wrong), c (all correct), d (an unscored member beside equal ones),
-/// scattered.
+/// Rows of the groups a (mixed), b (all wrong), c (all correct) and d (an unscored member beside equal ones),
+/// in mixed order.
 const ROWS: &str = r#"{"uid": "a", "acc": 1,  "n": 0}
 {"uid": "b", "acc": 0, "n": 1}
 {"uid": "c", "acc": true, "n": 2}
@@ -198,7 +198,7 @@ fn wide_rows_of_gsm8k() {
     copied.sort_unstable();
     all.sort_unstable();
     assert_eq!(copied, all);
-    // What was kept is kept again, all of it.
+    // A second pass keeps everything that the first one kept.
     let again = filter_file(&options(vec![kept], wide(&columns))).unwrap();
     assert_eq!((again.num_kept, again.num_dropped), (354, 0));
 }
@@ -209,7 +209,7 @@ fn parquet_rows() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/verl.parquet");
     let kept = folder.path().join("kept.parquet");
     let layout = long(&["extra_info.tags", "ability"], "extra_info.index");
-    // Tags null cannot name a group.
+    // A null tag cannot name a group.
     let error = filter_file(&options(vec![source.clone()], layout)).unwrap_err();
     assert!(error.to_string().ends_with("no value in the group column `extra_info.tags`"), "{error}");
     let summary = filter_file(&FilterOptions {
@@ -264,7 +264,7 @@ fn what_cannot_be_filtered() {
     let folder = tempfile::tempdir().unwrap();
     let input = write(&folder, "rollouts.jsonl", ROWS);
     let mut text = String::new();
-    // Which of them are to blame on what was asked for.
+    // Errors that count as wrong usage.
     let mut is_usage = String::new();
     let mut refuse = |options: &FilterOptions| {
         let error = filter_file(options).unwrap_err();
@@ -284,7 +284,7 @@ fn what_cannot_be_filtered() {
     refuse(&on(&input, long(&["prompt"], "acc")));
     refuse(&on(&nested, long(&["id"], "is_correct")));
     refuse(&on(&nested, long(&[], "model.is_correct")));
-    // Misspelt names are reported together, and a metric that only a later row has is not called missing.
+    // Misspelt names are reported together. A metric that only a later row has does not count as missing.
     refuse(&on(&input, long(&["uud"], "accuracy")));
     refuse(&on(&nested, long(&["idd", "tag"], "model.correct")));
     refuse(&on(
@@ -426,7 +426,7 @@ fn only_regular_files_are_replaced() {
     FOLDER/null.jsonl is a pipe, a socket or a device, not a regular file
       hint: name a file, there already or not; leave the option out to write nothing
     ");
-    // A link to a file stays a link: the file behind it is replaced, and only where that was asked for.
+    // A link stays a link: the file behind it is replaced, and only with `overwrite`.
     let file = write(&folder, "file.jsonl", "old");
     symlink(&file, path("link.jsonl")).unwrap();
     let through =
@@ -488,8 +488,8 @@ fn members_that_are_not_chosen_are_dropped_rows() {
     assert_eq!(std::fs::read_to_string(dropped).unwrap(), rows[3]);
 }
 
-/// A selection in which uniform groups compete says how many it kept, and calls those it dropped what they
-/// are.
+/// If uniform groups compete in a selection, the summary counts the kept ones, and names dropped groups by
+/// what they are.
 #[test]
 fn a_selection_of_uniform_groups() {
     let folder = tempfile::tempdir().unwrap();
@@ -559,7 +559,7 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     assert!(filtered(plain, long(&["g"], "a")).warnings.is_empty());
 }
 
-/// A row as tamis writes it, of the columns that matter here.
+/// A row as tamis writes it, with only the columns that matter here.
 fn row_of_tamis(group: u32, reward: f64, num_tokens: usize, metric: &str, value: f64) -> String {
     let mask: Vec<bool> = (0..4).map(|token| token < num_tokens).collect();
     let row = serde_json::json!({
@@ -586,7 +586,8 @@ fn metrics_of_a_configuration_are_found_in_the_rollouts_of_its_run() {
     assert_eq!(mean("seq_final_reward"), (1, Some(2.75)));
     assert_eq!(mean("scores.format"), mean("seq_final_reward"));
     assert_eq!(mean("scores.reward"), mean("reward"));
-    // What the run did not measure is not there, and rows of others have no metrics but their columns.
+    // A metric that the run did not measure is missing, and rows of other programs have only their columns as
+    // metrics.
     for (file, metric) in [("step_1.jsonl", "entropy"), ("other.jsonl", "seq_reward")] {
         write(&folder, "other.jsonl", &rows.replace("verdict", "outcome"));
         let error = filter_file(&options(vec![folder.path().join(file)], long(&[], metric))).unwrap_err();
@@ -597,7 +598,7 @@ fn metrics_of_a_configuration_are_found_in_the_rollouts_of_its_run() {
     }
 }
 
-/// verl's dumps have the text of the prompt and no id of the group.
+/// verl's dumps have the prompt's text and no group id.
 #[test]
 fn a_prompt_that_comes_twice_makes_two_groups() {
     let folder = tempfile::tempdir().unwrap();
@@ -610,16 +611,16 @@ fn a_prompt_that_comes_twice_makes_two_groups() {
     assert_eq!((summary.num_prompts, summary.num_kept, summary.max_group_size), (4, 0, 2), "none is mixed");
     assert_eq!((summary.dropped.all_correct, summary.dropped.all_wrong), (2, 2));
     insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/dump.jsonl: 1 value of `input` came more than once: every 2 rows of one count as a group, in the order of the file; name a column with an id of the group if it has one");
-    // Rows that are missing cannot be told from prompts that came twice.
+    // Missing rows look like repeated prompts.
     let input = write(&folder, "uneven.jsonl", &(row("a", 1) + &row("a", 0) + &row("b", 1)));
     let summary = filter_file(&options(vec![input.clone()], long(&["input"], "score"))).unwrap();
     insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/uneven.jsonl: values of `input` have 1 to 2 rows: prompts that came more than once are one group here, or rows are missing; name a column with an id of the group if there is one");
-    // A group of one is kept, but not for what its members say.
+    // A group of one is kept, but not because of its members' scores.
     let text = summary.to_string();
     assert!(text.contains("Kept (groups with max > min, and groups of one): 2 (100.0%)\n      of these groups of one: 1 (50.0%)"), "{text}");
 }
 
-/// A list with more members than a row may have costs nothing in a column that no filter looks at.
+/// A list longer than a row may be costs nothing in a column that no filter reads.
 #[test]
 fn of_parquet_the_columns_that_are_needed_are_read() {
     let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/long_list.parquet");

@@ -1,10 +1,10 @@
-//! What TRL leaves: `completions/completions_NNNNN.parquet` (of GRPOTrainer, with `log_completions`) and the
-//! log in `trainer_state.json`, which every checkpoint has.
+//! TRL's files: `completions/completions_NNNNN.parquet` (of GRPOTrainer, with `log_completions`), and the log
+//! in `trainer_state.json`, which every checkpoint has.
 //!
-//! Read off and run with TRL 1.16: a file is what stands in a buffer of one generation batch when a step is
-//! logged. So the rows of a batch that several steps train on are in the file of each
-//! (`steps_per_generation`, `num_iterations`), and an evaluation overwrites the file of its step with rows of
-//! its own, which stay in the buffer until the next batch.
+//! Read off and run with TRL 1.16: a file holds the buffer of one generation batch at the time when a step is
+//! logged. If several steps train on a batch (`steps_per_generation`, `num_iterations`), its rows are in the
+//! file of each step. An evaluation overwrites the file of its step with its own rows, which stay in the
+//! buffer until the next batch.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -27,14 +27,14 @@ use crate::compare::series::read_object;
 pub(super) const NAME: &str = "TRL";
 const STATE: &str = "trainer_state.json";
 const COMPLETIONS: &str = "completions";
-/// Bytes of a `trainer_state.json`, at most.
+/// Upper limit on the size of a `trainer_state.json`, in bytes.
 const MOST: u64 = 1 << 30;
-/// Files of one run that were copied lie closer together than those of two runs.
+/// Files of one run that were copied are closer in time than those of two runs.
 const APART: Duration = Duration::from_secs(60);
-/// Columns beside those of reward functions and of `log_extra`.
+/// Columns besides those of reward functions and of `log_extra`.
 const FIXED: [&str; 4] = ["step", "prompt", "completion", "advantage"];
 
-/// Whether a row has the columns of TRL's tables, and none of ours beside them.
+/// Whether a row has the columns of TRL's tables and none of ours.
 fn is_row(row: &Map<String, Value>) -> bool {
     FIXED.iter().all(|column| row.contains_key(*column)) && !names_group(row)
 }
@@ -50,7 +50,7 @@ pub(super) fn look_at_table(path: &Path) -> Option<Found> {
     is_row(&first).then(|| Found { system: NAME, files, is_plain_sum, ..Found::default() })
 }
 
-/// What `trainer_state.json` says.
+/// Contents of `trainer_state.json`.
 #[derive(Debug, Default)]
 struct State {
     step: u64,
@@ -85,14 +85,14 @@ impl State {
         })
     }
 
-    /// Steps after which the log has an evaluation.
+    /// Steps with an evaluation in the log.
     fn evaluated(&self) -> impl Iterator<Item = u64> {
         let is_evaluation = |entry: &&Map<String, Value>| entry.keys().any(|name| name.starts_with("eval_"));
         self.log.iter().filter(is_evaluation).filter_map(step_of)
     }
 
-    /// Whether the log says that an evaluation came after a step, or, beyond its end, whether one is due: if
-    /// all that it has came every `eval_steps` steps.
+    /// Whether the log has an evaluation after a step. Beyond the end of the log: whether one is due, if all
+    /// logged ones came every `eval_steps` steps.
     fn evaluates(&self, step: u64) -> bool {
         if step <= self.step {
             return self.evaluated().any(|evaluated| evaluated == step);
@@ -111,7 +111,7 @@ fn step_of(entry: &Map<String, Value>) -> Option<u64> {
     entry.get("step").and_then(Value::as_f64).map(|step| step as u64)
 }
 
-/// States of an output folder, or of a checkpoint's.
+/// State files of an output folder or of a checkpoint.
 fn states(folder: &Path) -> Vec<PathBuf> {
     let is_checkpoint = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
@@ -120,8 +120,8 @@ fn states(folder: &Path) -> Vec<PathBuf> {
     inside.chain([folder.to_owned()]).map(|folder| folder.join(STATE)).filter(|path| path.is_file()).collect()
 }
 
-/// The newest state. One that cannot be read is left out if there is another: a run may have ended while it
-/// wrote a checkpoint.
+/// The newest state. A state that cannot be read is left out if there is another one: the run may have been
+/// killed while it wrote a checkpoint.
 fn newest(states: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Option<(PathBuf, State)>, Fault> {
     let (mut read, mut unreadable): (Vec<(PathBuf, State)>, Option<Fault>) = (Vec::new(), None);
     for path in states {
@@ -135,7 +135,7 @@ fn newest(states: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Option<(PathB
         (true, Some(fault)) => return Err(fault),
         (_, fault) => notes.extend(fault.map(|fault| format!("{fault}: it is left out"))),
     }
-    // Of an earlier run in the same folder there may be later steps.
+    // An earlier run in the same folder may have later steps.
     let mut last: Option<(PathBuf, State)> = None;
     let mut num_stale = 0;
     for (path, state) in read {
@@ -155,7 +155,7 @@ fn newest(states: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Option<(PathB
     Ok(last)
 }
 
-/// Whether a file was written well before another one.
+/// Whether a file is clearly older than another one.
 fn is_older(path: &Path, other: &Path) -> bool {
     let time = |path: &Path| stamp(path).2;
     let between = |(one, other): (SystemTime, SystemTime)| other.duration_since(one).ok();
@@ -199,7 +199,7 @@ pub(super) fn files(path: &Path) -> Vec<Stamp> {
     parts.unwrap_or_default()
 }
 
-/// What TRL wrote at a path: an output folder, the completions or a checkpoint in it, or a
+/// Finds TRL's files at a path: an output folder, the completions or a checkpoint in it, or a
 /// `trainer_state.json`.
 pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
     let seen = files(path);
@@ -245,7 +245,7 @@ pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
     Ok(Some(found))
 }
 
-/// Leaves out the files of evaluations, those whose rows stand in the file before, and those of another run.
+/// Leaves out files of evaluations, files with the same rows as the one before, and files of another run.
 fn choose(files: Vec<SourceFile>, state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
     let num_files = files.len();
     let [mut num_repeated, mut num_evaluated, mut num_stale, mut num_unread] = [0; 4];
@@ -295,7 +295,7 @@ fn choose(files: Vec<SourceFile>, state: Option<&State>, found: &mut Found) -> R
     Ok(())
 }
 
-/// A number of the rows of a file, whatever step they stand under.
+/// A hash of the rows of a file, without their step.
 fn fingerprint(path: &Path) -> Result<u64, Fault> {
     let mut hasher = DefaultHasher::new();
     for record in Records::open(path)? {
@@ -306,7 +306,7 @@ fn fingerprint(path: &Path) -> Result<u64, Fault> {
     Ok(hasher.finish())
 }
 
-/// Names of reward functions: the log has a mean of each.
+/// Names of reward functions: the log has the mean of each.
 fn reward_names(state: &State) -> Vec<String> {
     let name = |key: &String| Some(key.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
     let mut names: Vec<String> = state.log.iter().flat_map(|entry| entry.keys().filter_map(name)).collect();
@@ -315,11 +315,11 @@ fn reward_names(state: &State) -> Vec<String> {
     names
 }
 
-/// The log by step: TRL's names, and ours for what we have too.
+/// The log by step, with TRL's names and ours.
 fn figures(state: &State) -> BTreeMap<u64, Map<String, Value>> {
     let mut figures: BTreeMap<u64, Map<String, Value>> = BTreeMap::new();
     for entry in &state.log {
-        // The last entry sums the run up.
+        // The last entry is a summary of the run.
         if let (Some(step), false) = (step_of(entry), entry.contains_key("train_runtime")) {
             let row = figures.entry(step).or_default();
             row.extend(
@@ -334,12 +334,12 @@ fn figures(state: &State) -> BTreeMap<u64, Map<String, Value>> {
     figures
 }
 
-/// Whether figures are of a run with a sieve.
+/// Whether the figures come from a run with a sieve.
 fn is_sieved(row: &Map<String, Value>) -> bool {
     row.keys().any(|name| name.starts_with("groups/"))
 }
 
-/// Adds our names beside TRL's. Without a sieve everything that was generated is trained on.
+/// Adds our names beside TRL's. Without a sieve everything that was generated is trained.
 pub(crate) fn add_our_names(row: &mut Map<String, Value>) {
     let is_sieved = is_sieved(row);
     let of_all = [("reward", "all/critic/score/mean"), ("frac_reward_zero_std", "all/frac_reward_zero_std")];
@@ -351,7 +351,7 @@ pub(crate) fn add_our_names(row: &mut Map<String, Value>) {
     }
 }
 
-/// Looks whether the plain sum of the scores is the reward that TRL logged. Its tables have no total, and no
+/// Checks whether the logged reward is the plain sum of the scores. TRL's tables have neither the total nor
 /// weights.
 fn find_weights(state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
     let names = match (&found.rewards, found.files.first()) {
@@ -359,7 +359,7 @@ fn find_weights(state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
         (None, Some(file)) => score_names(&file.path)?,
         (None, None) => return Ok(()),
     };
-    // Means over the same completions add up as the rewards do.
+    // Means over the same completions add up like the rewards.
     let agrees = |entry: &Map<String, Value>| {
         let reward = entry.get("reward")?.as_f64()?;
         let means: Option<Vec<f64>> =
@@ -381,15 +381,15 @@ fn find_weights(state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Columns of numbers in the first row of a table, TRL's own aside.
+/// Numeric columns in the first row of a table, without TRL's own.
 fn score_names(path: &Path) -> Result<Vec<String>, Fault> {
     let Some(first) = Records::open(path)?.next().transpose()? else { return Ok(Vec::new()) };
     let numbers = first.values.iter().filter(|(_, value)| value.is_number() || value.is_null());
     Ok(numbers.map(|(name, _)| name.clone()).filter(|name| !FIXED.contains(&name.as_str())).collect())
 }
 
-/// The trajectories of a file. A group is the rows of one prompt; a prompt that came twice is cut into groups
-/// of one size.
+/// The trajectories of a file. A group is the rows of one prompt. A repeated prompt is cut into groups of one
+/// size.
 pub(super) fn rows(
     file: &SourceFile,
     place: usize,

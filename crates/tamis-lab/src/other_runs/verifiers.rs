@@ -1,9 +1,9 @@
-//! What verifiers and prime-rl save: `traces.jsonl`, one episode a line, and verifiers' older
+//! Files of verifiers and prime-rl: `traces.jsonl` with one episode per line, and verifiers' older
 //! `results.jsonl`.
 //!
-//! Read off and written with verifiers 0.4.0 and 0.3.1. prime-rl is in no package: its folders were read off
-//! its source (commit 559b447). Its file monitor saves each episode as verifiers does, in the window of the
-//! step that collects when the episode ends. So the rollouts of one group may be in the files of several
+//! Read off and written with verifiers 0.4.0 and 0.3.1. prime-rl is not on a package index, so its folders
+//! were read off its source (commit 559b447). Its file monitor saves each episode like verifiers, under the
+//! step that is collecting when the episode ends. So the rollouts of one group may be in the files of several
 //! steps. It saved single traces before August 2026, and rows as in `results.jsonl` before that.
 
 use std::cell::RefCell;
@@ -27,9 +27,9 @@ pub(super) const NAME: &str = "verifiers";
 pub(super) const PRIME_RL: &str = "prime-rl";
 const TRACES: &str = "traces.jsonl";
 const RESULTS: &str = "results.jsonl";
-/// Steps over which a group may be spread: prime-rl drops rollouts that are off policy by more.
+/// Steps over which a group may be spread: prime-rl drops rollouts that are more steps off-policy.
 const SPREAD: u64 = 8;
-/// Numbers of a row of `results.jsonl` that are no scores.
+/// Numbers of a row of `results.jsonl` that are not scores.
 const NO_SCORES: [&str; 5] = ["example_id", "reward", "generation_ms", "scoring_ms", "total_ms"];
 
 /// Whether a row is an episode, a trace, or a row of `results.jsonl`.
@@ -40,7 +40,7 @@ fn is_row(row: &Map<String, Value>) -> bool {
         || row.contains_key("example_id") && row.contains_key("reward")
 }
 
-/// prime-rl's files of training in a run folder, or in the `rollouts` of one.
+/// prime-rl's training files in a run folder, or in its `rollouts`.
 fn steps(path: &Path) -> Vec<SourceFile> {
     let step_of = |folder: &Path| folder.file_name()?.to_str()?.strip_prefix("step_")?.parse().ok();
     let file_of = |folder: &Path| {
@@ -57,7 +57,7 @@ fn steps(path: &Path) -> Vec<SourceFile> {
     files
 }
 
-/// The file of an evaluation at a path.
+/// The evaluation file at a path.
 fn evaluation(path: &Path) -> Option<PathBuf> {
     if path.is_file() {
         return [TRACES, RESULTS].iter().any(|name| path.ends_with(name)).then(|| path.to_owned());
@@ -70,7 +70,7 @@ fn metrics(path: &Path) -> PathBuf {
     if path.ends_with(ROLLOUTS) { path.with_file_name(METRICS) } else { path.join(METRICS) }
 }
 
-/// Every file at a path that is read.
+/// All files at a path that are read.
 pub(super) fn files(path: &Path) -> Vec<Stamp> {
     let steps = steps(path);
     let figures = Some(metrics(path)).filter(|file| !steps.is_empty() && file.is_file());
@@ -84,7 +84,7 @@ pub(super) fn files(path: &Path) -> Vec<Stamp> {
         .collect()
 }
 
-/// What verifiers or prime-rl saved at a path.
+/// Finds files of verifiers or prime-rl at a path.
 pub(super) fn look(path: &Path) -> Option<Found> {
     let seen = files(path);
     let steps = steps(path);
@@ -116,7 +116,8 @@ pub(super) fn look(path: &Path) -> Option<Found> {
     is_row(&first).then(|| Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() })
 }
 
-/// prime-rl's figures by step, with ours for the mean rewards. Several of its parts log rows of one step.
+/// prime-rl's figures by step, with our names for mean rewards. Several parts of prime-rl log rows of one
+/// step.
 fn figures(path: &Path) -> BTreeMap<u64, Map<String, Value>> {
     let mut figures: BTreeMap<u64, Map<String, Value>> = BTreeMap::new();
     for (_, mut row) in Lines::open(path).into_iter().flatten().map_while(Result::ok) {
@@ -138,12 +139,12 @@ fn figures(path: &Path) -> BTreeMap<u64, Map<String, Value>> {
     figures
 }
 
-/// Ids of the groups in files, each of which is searched once.
+/// Group ids in files. Each file is searched once.
 #[derive(Debug, Default)]
 pub(super) struct GroupIds(RefCell<HashMap<Stamp, Rc<HashSet<String>>>>);
 
 impl GroupIds {
-    /// Of a file; of rows that cannot be read those who read them tell.
+    /// The ids in a file. Rows that cannot be read are reported by their readers.
     fn of(&self, path: &Path) -> Result<Rc<HashSet<String>>, Fault> {
         #[derive(Deserialize)]
         struct Row {
@@ -176,7 +177,7 @@ fn group_id(row: &Map<String, Value>) -> Option<String> {
     id.as_str().map(ToOwned::to_owned)
 }
 
-/// The task of an episode, of a trace, or of a row of results, by its name.
+/// Name of the task of an episode, a trace or a row of results.
 fn task_of(row: &Map<String, Value>) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
     let env = ["/env/name", "/env/id", "/env_name"].iter().find_map(|path| pointer(row, path)).map(text);
@@ -195,7 +196,7 @@ fn task_of(row: &Map<String, Value>) -> String {
     [env, kind, name].into_iter().flatten().collect::<Vec<_>>().join("/")
 }
 
-/// What is at a path in a row, unless it is null.
+/// The value at a path in a row, unless it is null.
 fn pointer<'row>(row: &'row Map<String, Value>, path: &str) -> Option<&'row Value> {
     let (first, rest) = path.strip_prefix('/')?.split_once('/').unwrap_or((path.get(1..)?, ""));
     let value = row.get(first)?;
@@ -203,8 +204,8 @@ fn pointer<'row>(row: &'row Map<String, Value>, path: &str) -> Option<&'row Valu
     found.filter(|value| !value.is_null())
 }
 
-/// The trajectories of a step: of the groups that end in it, those that ended earlier too. A group is the
-/// rollouts of one agent under one group id, or, without one, of one task.
+/// The trajectories of a step: all of the groups that end in it, including trajectories from earlier steps. A
+/// group is the rollouts of one agent with one group id or, without an id, of one task.
 pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result<Trajectories, Fault> {
     let step = files[place].step;
     let mut ends: HashSet<String> = ids.of(&files[place].path)?.as_ref().clone();
@@ -213,7 +214,7 @@ pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result
         ends.retain(|id| !later.contains(id));
     }
     let mut read = Trajectories::default();
-    // Who each is of, and the agent, if a trace says it.
+    // The group or task of each row, and the agent if a trace names it.
     let mut names: Vec<(String, Option<String>)> = Vec::new();
     let first = files.partition_point(|file| file.step + SPREAD < step);
     for (number, file) in files.iter().enumerate().take(place + 1).skip(first) {
@@ -227,7 +228,7 @@ pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result
                 && is_last
                 && tamis_file::read_end(&file.path, 1).is_ok_and(|(end, _)| end != b"\n")
             {
-                // It is being written, or its writer was killed.
+                // The line is being written, or its writer was killed.
                 break;
             }
             let (at, row) = row?;
@@ -251,7 +252,7 @@ pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result
             }
         }
     }
-    // An episode that failed before it had a trace is of the agent that the others are of.
+    // An episode that failed before it had a trace belongs to the agent of the others.
     let agents: HashMap<String, String> =
         names.iter().rev().filter_map(|(group, agent)| Some((group.clone(), agent.clone()?))).collect();
     let whole = |(group, agent): (String, Option<String>)| {
@@ -263,7 +264,7 @@ pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result
     Ok(read)
 }
 
-/// The trajectories of a row, each with its agent: those of agents that are trained, or all if none is.
+/// The trajectories of a row, each with its agent: those of trained agents, or all if none is trained.
 fn trajectories(row: &Map<String, Value>) -> Vec<(Option<String>, DumpedRow)> {
     let traces = match row.get("traces").and_then(Value::as_array) {
         Some(traces) => traces.iter().filter_map(Value::as_object).collect(),
@@ -310,7 +311,7 @@ fn of_trace(trace: &Map<String, Value>) -> DumpedRow {
     }
     let mut total = None;
     for (name, reward) in objects(trace, "rewards") {
-        // Versions without weights have the number itself.
+        // Versions without weights have a bare number.
         let score = reward.get("score").unwrap_or(reward).as_f64().unwrap_or(f64::NAN);
         row.scores.insert(name.clone(), score);
         if !score.is_nan() {
@@ -333,7 +334,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-/// The messages of the last branch of a trace: those before the first that was sampled, and the others.
+/// The messages of a trace's last branch: those before the first sampled message, and the others.
 fn turns(trace: &Map<String, Value>) -> (Vec<Value>, Vec<Value>) {
     let nodes = trace.get("nodes").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let (mut path, mut next) = (Vec::new(), nodes.len().checked_sub(1));

@@ -1,8 +1,8 @@
-//! What verl dumps with `trainer.rollout_data_dir`: `N.jsonl` of the trajectories that step N trained on.
+//! verl's dumps with `trainer.rollout_data_dir`: `N.jsonl` has the trajectories that step N trained on.
 //!
-//! Read off verl 0.9.1: its default trainer writes under `uid` a key of each row, `UID_ROLLOUT_OUTPUT`, and a
-//! rollout of an agent may have several outputs, of which the last bears the score. The older trainers write
-//! no id.
+//! Read off verl 0.9.1: its default trainer writes a key of each row under `uid`, `UID_ROLLOUT_OUTPUT`. A
+//! rollout of an agent may have several outputs, and the last one has the score. The older trainers write no
+//! id.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -32,9 +32,9 @@ fn is_row(row: &Map<String, Value>) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key<'row> {
     group: &'row str,
-    /// The rollout of the group.
+    /// Index of the rollout in its group.
     rollout: u64,
-    /// The output of the rollout.
+    /// Index of the output in its rollout.
     output: u64,
 }
 
@@ -47,8 +47,8 @@ impl<'row> Key<'row> {
 }
 
 /// The keys of the rows of a file, if their `uid` is one. verl numbers the rows of a UUID. Any other `uid`
-/// may be a group's own that looks like a key (`math_0_3`): then all rows of the group have it, or, with one
-/// row each, its last number does not count from 0, or its first part would be of several prompts.
+/// may be a group's own name that looks like a key (`math_0_3`). Then all rows of the group have it. If each
+/// has only one row, its last number does not count from 0, or its first part covers several prompts.
 fn keys<'row>(uids: &'row [Option<String>], rows: &[DumpedRow]) -> Option<Vec<Key<'row>>> {
     let keys: Vec<Key<'_>> = uids.iter().map(|uid| Key::of(uid.as_deref()?)).collect::<Option<_>>()?;
     if keys.iter().all(|key| is_uuid(key.group)) {
@@ -88,7 +88,7 @@ fn step_of_file(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(".jsonl")?.parse().ok()
 }
 
-/// The dumps in a folder: files that are called by their step.
+/// The dumps in a folder: files whose name is their step.
 fn dumps(path: &Path) -> Vec<SourceFile> {
     let files = entries(path).into_iter().filter(|path| path.is_file());
     let mut files: Vec<SourceFile> =
@@ -102,7 +102,7 @@ pub(super) fn files(path: &Path) -> Vec<Stamp> {
     dumps(path).iter().map(|file| stamp(&file.path)).collect()
 }
 
-/// What verl dumped into a folder.
+/// Finds verl's dumps in a folder.
 pub(super) fn look(path: &Path) -> Option<Found> {
     let mut files = dumps(path);
     let seen = files.iter().map(|file| stamp(&file.path)).collect();
@@ -134,13 +134,13 @@ pub(super) fn look(path: &Path) -> Option<Found> {
     Some(Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() })
 }
 
-/// Whether a file ends with a whole line.
+/// Whether the last line of a file is complete.
 fn is_whole(path: &Path) -> bool {
     tamis_file::read_end(path, 1).is_ok_and(|(end, _)| end == b"\n")
 }
 
-/// The objects of a file, line by line, blank ones aside. Python writes numbers that are not finite, which
-/// JSON does not have.
+/// The objects of a file, line by line, without blank lines. Python's non-finite numbers, which JSON does not
+/// have, are accepted.
 pub(super) struct Lines {
     path: PathBuf,
     lines: std::iter::Enumerate<std::io::Lines<BufReader<File>>>,
@@ -177,7 +177,7 @@ impl Iterator for Lines {
     }
 }
 
-/// The trajectories of a file. Without a key a group is the rows of one prompt.
+/// The trajectories of a file. Without a key, a group is the rows of one prompt.
 pub(super) fn rows(file: &SourceFile, place_of_file: usize) -> Result<Trajectories, Fault> {
     let mut rows: Vec<DumpedRow> = Vec::new();
     let mut uids: Vec<Option<String>> = Vec::new();
@@ -227,7 +227,7 @@ pub(super) fn rows(file: &SourceFile, place_of_file: usize) -> Result<Trajectori
         let repeats = put_into_groups(&mut rows, names, are_prompts);
         return Ok(Trajectories { rows, places, repeats });
     };
-    // Of several outputs of a rollout the last has its score, and the first the prompt.
+    // Of several outputs of a rollout, the last one has the score and the first one the prompt.
     let mut rollouts: HashMap<(u64, &str, u64), usize> = HashMap::new();
     let (mut read, mut names) = (Trajectories::default(), Vec::new());
     let mut outputs: Vec<[u64; 2]> = Vec::new();

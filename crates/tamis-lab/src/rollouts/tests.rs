@@ -114,8 +114,8 @@ fn trajectories_that_are_asked_for() {
     let ended = |verdict: &str| RolloutQuery { verdict: Some(verdict.to_owned()), ..all.clone() };
     assert_eq!(count(&ended("trained")), (1, 1, Some(json!(1))));
     assert_eq!(count(&ended("all_correct")), (3, 3, Some(json!(2))));
-    // Whatever the filter dropped; an unscored member of a trained group has the same name as an unscored
-    // group.
+    // Everything that the filter dropped. An unscored member of a trained group has the same verdict as an
+    // unscored group.
     assert_eq!(count(&ended("dropped")), (4, 4, Some(json!(1))));
     assert_eq!(count(&ended("surplus")), (0, 0, None));
     insta::assert_snapshot!(shown(run.path(), &ended("foo")), @r"

@@ -131,7 +131,8 @@ fn normal_points(deviation: f64) -> Vec<(f64, f64)> {
 impl LowerBound {
     /// The bound in a world, for groups of lag `max_lag` or less.
     ///
-    /// # Errors There is no bound.
+    /// # Errors
+    /// There is no bound.
     pub(crate) fn new(world: &World, filter: GroupFilter, max_lag: u64) -> Result<Self, NoBound> {
         if filter.scope() == Scope::Pool {
             return Err(NoBound::Pool);

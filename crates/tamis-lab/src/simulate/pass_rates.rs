@@ -32,7 +32,8 @@ pub(crate) fn rate_of(logit: f64) -> f64 {
 impl Population {
     /// Draws the prompts of a distribution.
     ///
-    /// # Errors The lists of a histogram have different lengths, or rollouts cannot be read.
+    /// # Errors
+    /// The lists of a histogram have different lengths, or rollouts cannot be read.
     pub fn new(rates: &PassRates, seed: u64) -> Result<Self, Fault> {
         let (mut warnings, mut lengths) = (Vec::new(), None);
         let logits = match rates {

@@ -72,7 +72,8 @@ pub(crate) struct ReplayBuffer {
 impl ReplayBuffer {
     /// The buffer at the start of a run.
     ///
-    /// # Errors The filter compares the groups of a round.
+    /// # Errors
+    /// The filter compares the groups of a round.
     pub(crate) fn new(settings: ScheduleSettings, trainer: VerlTrainer) -> Result<Self, SettingsError> {
         let filter = settings.filter.unwrap_or_default();
         if filter.scope() == Scope::Pool {

@@ -79,14 +79,16 @@ pub struct SimulationProgress {
 
 /// Simulates the policies of a configuration.
 ///
-/// # Errors Pass rates cannot be read, or a policy's settings contradict each other.
+/// # Errors
+/// Pass rates cannot be read, or a policy's settings contradict each other.
 pub fn simulate(config: &Config) -> Result<Simulation, Fault> {
     simulate_watched(config, &mut |_| {})
 }
 
 /// As [`simulate`], and reports progress to `watch`.
 ///
-/// # Errors As [`simulate`].
+/// # Errors
+/// As [`simulate`].
 pub fn simulate_watched(
     config: &Config,
     watch: &mut dyn FnMut(SimulationProgress),
@@ -102,7 +104,8 @@ pub fn simulate_watched(
 
 /// Simulates policies in a world.
 ///
-/// # Errors A policy's settings contradict each other.
+/// # Errors
+/// A policy's settings contradict each other.
 pub fn simulate_in(world: &World, config: &Config, names: &[SimulatedPolicy]) -> Result<Simulation, Fault> {
     play_all(world, config, names, false, &mut |_| {})
 }

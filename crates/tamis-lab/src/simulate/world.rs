@@ -45,7 +45,8 @@ pub struct World {
 impl World {
     /// Builds the world of a configuration.
     ///
-    /// # Errors Pass rates cannot be read, or sizes are too large to simulate.
+    /// # Errors
+    /// Pass rates cannot be read, or sizes are too large to simulate.
     pub fn new(config: &Config, keys: &SimulateConfig) -> Result<Self, Fault> {
         let train_batch_size = config.data.train_batch_size;
         let (groups, members) = (config.gen_batch_size().max(train_batch_size), config.rollout.n);

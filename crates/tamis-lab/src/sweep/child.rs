@@ -1,5 +1,5 @@
-//! The `tamis train` process of one run. It has a process group and a guard, so that nothing of it outlives
-//! the sweep.
+//! The `tamis train` process of one run. It has its own process group and a guard, so it cannot outlive the
+//! sweep.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use std::process::{Command, ExitStatus, Stdio};
 use tamis_process::ProcessGroup;
 use tamis_run::durable::UNFINISHED;
 
-/// What one of several runs at once may use.
+/// The share of the machine that one of several parallel runs may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Worker threads; `None`: as the configuration says.
+    /// Worker threads; `None`: the configuration decides.
     pub threads: Option<usize>,
-    /// GPUs, as `nvidia-smi` numbers them; `None`: all that there are.
+    /// GPUs by their numbers in `nvidia-smi`; `None`: all.
     pub gpus: Option<Vec<String>>,
 }
 
 impl Share {
-    /// Shares of a machine for so many runs at once. A single run has it whole; more runs than GPUs share
-    /// these.
+    /// Shares of a machine for `runs` parallel runs. A single run gets the whole machine. If there are more
+    /// runs than GPUs, they share these.
     pub fn of_machine(cores: usize, gpus: &[String], runs: usize) -> Vec<Self> {
         if runs <= 1 {
             return vec![Self::default()];
@@ -41,11 +41,11 @@ pub struct RunChild {
 }
 
 impl RunChild {
-    /// Starts it. What it prints is appended to `log`; its standard input is the sweep's `lock`, which is so
-    /// held until it has ended.
+    /// Starts the process. Its output is appended to `log`. Its standard input is the sweep's `lock`, so the
+    /// lock is held until the process has ended.
     ///
     /// # Errors
-    /// As the system's.
+    /// The system's error.
     pub fn start(
         program: &Path,
         arguments: &[String],
@@ -67,14 +67,14 @@ impl RunChild {
         Ok(Self { group: ProcessGroup::start(&mut command)? })
     }
 
-    /// Its exit status, once it has ended; what it left of its group ends with it.
+    /// Its exit status, if it has ended. The rest of its process group is then killed.
     pub fn poll_end(&mut self) -> Option<ExitStatus> {
         let status = self.group.try_wait().ok().flatten()?;
         self.group.end();
         Some(status)
     }
 
-    /// Asks it to save and end, as Ctrl-C does.
+    /// Asks it to save and exit, as Ctrl-C does.
     pub fn ask_to_end(&mut self) {
         self.group.ask_leader_to_end();
     }
@@ -86,19 +86,19 @@ impl Drop for RunChild {
     }
 }
 
-/// What a log says last, from a place in it on: its last error with all of its lines, or its last lines.
+/// The end of a log from an offset: its last error with all lines, or its last lines.
 pub fn last_words(log: &Path, from: u64, most: usize) -> Vec<String> {
     let bytes = tamis_file::read(log, u64::MAX).unwrap_or_default();
     let part = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
     let text = String::from_utf8_lossy(part);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    // An error with its causes and its hint, where there is one.
+    // An error with its causes and its hint, if there is one.
     let error = lines.iter().rposition(|line| line.starts_with("error"));
     let from = error.unwrap_or_else(|| lines.len().saturating_sub(most));
     lines.iter().skip(from).take(2 * most).map(|&line| line.to_owned()).collect()
 }
 
-/// Whether a folder holds nothing but what a run makes before it is one, so that nothing is lost with it.
+/// Whether a folder holds only what a run creates before it is complete, so that nothing is lost with it.
 pub fn is_unbegun(folder: &Path) -> bool {
     let is_empty = |path: &PathBuf| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     let Ok(mut entries) = std::fs::read_dir(folder) else { return false };
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(Share::of_machine(2, &[], 2)[1], Share { threads: Some(1), gpus: None });
     }
 
-    /// A kill between the making of a run's folder and its configuration.
+    /// A kill after a run's folder was created and before its configuration was.
     #[test]
     fn a_folder_of_a_run_that_was_never_one() {
         let folder = tempfile::tempdir().unwrap();

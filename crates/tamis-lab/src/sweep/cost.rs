@@ -1,19 +1,19 @@
-//! What a run costs at least, from its configuration alone.
+//! Minimum cost of a run, from its configuration.
 
 use tamis_config::Config;
 
-/// The cost of a run, as far as its configuration says it.
+/// The cost of a run, as far as its configuration shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
-    /// Steps; `None` where only the size of the data says how many.
+    /// Steps; `None` if the size of the data decides.
     pub steps: Option<u64>,
-    /// Prompts that a step generates at first.
+    /// Prompts in the first round of a step.
     pub prompts: u64,
-    /// Trajectories of each.
+    /// Trajectories per prompt.
     pub n: u64,
     /// Longest completion, in tokens.
     pub length: u64,
-    /// Whether more rounds may follow in a step, as many as the filter asks for.
+    /// Whether a step may have further rounds, as many as the filter needs.
     pub is_refilled: bool,
 }
 
@@ -29,12 +29,12 @@ impl Cost {
         }
     }
 
-    /// Trajectories that the run generates, or at least those.
+    /// Trajectories that the run generates, or their minimum if it is refilled.
     pub fn trajectories(&self) -> Option<u64> {
         Some(self.steps?.saturating_mul(self.prompts).saturating_mul(self.n))
     }
 
-    /// Tokens that it generates at most where it is not refilled.
+    /// Upper limit on the tokens that it generates if it is not refilled.
     pub fn tokens(&self) -> Option<u64> {
         Some(self.trajectories()?.saturating_mul(self.length))
     }
@@ -83,7 +83,7 @@ pub fn thousands(number: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Without a filter a step is one round of the batch, whatever `data.gen_batch_size` says.
+    /// Without a filter a step is one round of the batch size, whatever `data.gen_batch_size`.
     #[test]
     fn the_size_of_a_round_without_a_filter() {
         let of = |filter: &str| {

@@ -1,17 +1,17 @@
-//! Why a sweep could not be planned or run.
+//! Errors of planning or running a sweep.
 
 use tamis_config::ConfigErrors;
 use tamis_run::durable::DiskError;
 
 use crate::Fault;
 
-/// A sweep could not be planned or run. That one of its runs fails is none of these.
+/// A sweep could not be planned or run. The failure of one of its runs is not such an error.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The file of the sweep, or the configuration of one of its runs, is wrong: everything at once.
+    /// All errors in the sweep's file and in the configurations of its runs.
     #[error("{0}")]
     Configuration(ConfigErrors),
-    /// Everything else.
+    /// Any other error.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

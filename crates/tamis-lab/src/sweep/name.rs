@@ -1,6 +1,6 @@
-//! Names of runs, by template: `{date}_{algo}_inc{include_zero:upper}`.
+//! Templates of run names: `{date}_{algo}_inc{include_zero:upper}`.
 
-/// A template of names.
+/// A template of run names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -20,11 +20,11 @@ enum Case {
 }
 
 impl Template {
-    /// Reads a template. Braces hold the name of an axis, `date` or `seed`, and behind a colon `upper` or
-    /// `lower`.
+    /// Parses a template. Braces hold the name of an axis, `date` or `seed`, and optionally `:upper` or
+    /// `:lower`.
     ///
     /// # Errors
-    /// A sentence about what is wrong.
+    /// A sentence about the mistake.
     ///
     /// ```
     /// use tamis_lab::sweep::name::Template;
@@ -69,10 +69,10 @@ impl Template {
         })
     }
 
-    /// The template with its values.
+    /// Fills the template with values.
     ///
     /// # Errors
-    /// The first name that has none.
+    /// The first name without a value.
     pub fn fill(&self, value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
         let mut text = String::new();
         for part in &self.parts {

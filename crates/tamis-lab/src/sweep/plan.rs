@@ -12,29 +12,29 @@ use super::file::{Argument, SweepFile};
 use super::point::points;
 use crate::Fault;
 
-/// What the command line says of a sweep.
+/// Options from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct PlanOptions {
     /// Month and day in the names (`0120`).
     pub date: String,
-    /// Files and overrides in place of the sweep's base.
+    /// Files and overrides that replace the sweep's base.
     pub base: Vec<String>,
     /// Overrides of every run, over the base and under the axes.
     pub overrides: Vec<String>,
-    /// The named part of the sweep that is run; `None` or `all`: every run.
+    /// The named part of the sweep to run; `None` or `all`: every run.
     pub only: Option<String>,
 }
 
 /// One run of a sweep.
 #[derive(Debug, Clone)]
 pub struct PlannedRun {
-    /// Its name: its folder in the results.
+    /// Its name, which is also its folder's name in the results.
     pub name: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// The name that it shares with the runs of other seeds.
+    /// The name that runs with other seeds share.
     pub variant: String,
-    /// The variant that it is compared with; its own where it is the baseline.
+    /// The variant that it is compared with. A baseline names itself.
     pub baseline: String,
     /// The arguments of `tamis train`.
     pub arguments: Vec<String>,
@@ -43,12 +43,12 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// What it costs.
+    /// Its cost.
     pub fn cost(&self) -> Cost {
         Cost::of(&self.loaded.config)
     }
 
-    /// The line of a dry run: its folder, then its cost.
+    /// Its line in a dry run: folder and cost.
     pub fn line(&self) -> String {
         format!("{}/  {}", self.folder.display(), self.cost())
     }
@@ -61,18 +61,18 @@ pub struct SweepPlan {
     pub results: PathBuf,
     /// The runs.
     pub runs: Vec<PlannedRun>,
-    /// Runs at once.
+    /// Number of runs at the same time.
     pub parallel: usize,
 }
 
 impl SweepPlan {
     /// Plans a sweep, and loads the configuration of every run with `load`. `check` finds what the trainer
-    /// refuses before a run begins, such as missing files; it is not asked about a run that has a folder
-    /// already.
+    /// refuses before a run starts, such as missing files. It is not called for a run whose folder already
+    /// exists.
     ///
     /// # Errors
-    /// [`SweepError::Fault`] for names that the sweep does not have, [`SweepError::Configuration`] with
-    /// all that is wrong with any run.
+    /// [`SweepError::Fault`] for names that the sweep does not have, [`SweepError::Configuration`] with all
+    /// errors in the configurations of runs.
     pub fn of(
         sweep: &SweepFile,
         options: &PlanOptions,
@@ -160,7 +160,8 @@ impl SweepPlan {
                 match load(&files, &overrides) {
                     Ok(loaded) => {
                         let folder = sweep.results.join(&name);
-                        // One that has begun was checked then, and is compared with what it began with.
+                        // A run that has started was checked then, and is compared with its own
+                        // configuration.
                         if !folder.exists() {
                             let errors =
                                 check(&loaded).into_iter().filter(|fault| fault.severity == Severity::Error);
@@ -181,7 +182,7 @@ impl SweepPlan {
                 }
             }
         }
-        // The same mistake in the base is one of every run.
+        // A mistake in the base is the same in every run.
         let mut told: Vec<String> = Vec::new();
         found.retain(|error: &Diagnostic| {
             let text = error.to_string();
@@ -205,7 +206,7 @@ fn find_group<'s>(sweep: &'s SweepFile, only: &str) -> Result<&'s super::file::V
     })
 }
 
-/// An override of a key that an axis sets would change nothing.
+/// An override of a key that an axis sets would have no effect.
 fn refuse_axes(options: &PlanOptions, points: &[super::point::SweepPoint]) -> Result<(), Fault> {
     let set: Vec<&str> = points.iter().flat_map(|point| &point.set).map(Argument::key).collect();
     for text in &options.overrides {
@@ -224,7 +225,7 @@ fn refused(sweep: &SweepFile, message: String, hint: &str) -> Diagnostic {
     Diagnostic::error(problem, Some(sweep.name_origin.clone()))
 }
 
-/// Shows what is wrong with an override where the sweep's file has it.
+/// Moves an error in an override to the override's place in the sweep's file.
 fn place(mut found: Diagnostic, arguments: &[Argument]) -> Diagnostic {
     let of_line = |argument: &&Argument| {
         found.origin.as_ref().is_some_and(|origin| {

@@ -1,30 +1,30 @@
 //! The points of a sweep, in the order in which they run.
 //!
-//! Axes that the baseline names, and those that depend on them, stand innermost: each combination of the
-//! others has a baseline of its own, which runs before the points that are compared with it. A sweep without
-//! a baseline compares with its first point. At a baseline, an axis that depends on what it names has the
-//! values that its conditions give it there, and one that the others leave without a value has none.
+//! Axes that the baseline names are innermost, together with axes that depend on these. So each combination
+//! of the outer axes has its own baseline, which runs before the points that are compared with it. A sweep
+//! without a baseline compares with its first point. At a baseline, a dependent axis gets its value from its
+//! own conditions. It has no value if the outer axes leave it without one.
 
 use super::file::{Argument, Axis, AxisValue, Explicit, SweepFile, Values, Written};
 
 /// One point: a configuration that runs once for each seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepPoint {
-    /// The value of each axis that has one here, as names call it.
+    /// Labels of the axes that have a value here.
     pub labels: Vec<(String, String)>,
-    /// What it sets, over the base.
+    /// Overrides on top of the base.
     pub set: Vec<Argument>,
-    /// The point that it is compared with, by its place among all points; a baseline's own place is its own.
+    /// Index of the point that it is compared with. A baseline has its own index.
     pub baseline: usize,
 }
 
 impl SweepPoint {
-    /// The value of an axis.
+    /// The label of an axis.
     pub fn label(&self, axis: &str) -> Option<&str> {
         self.labels.iter().find(|(name, _)| name == axis).map(|(_, label)| label.as_str())
     }
 
-    /// Whether it has one of the values that are asked for of each axis.
+    /// Whether it has one of the requested values of each axis.
     pub fn fulfils(&self, values: &Values) -> bool {
         fulfils(&self.labels, values)
     }
@@ -42,7 +42,7 @@ fn fulfils(labels: &[(String, String)], values: &Values) -> bool {
     values.iter().all(|condition| holds(labels, condition))
 }
 
-/// Values chosen so far, and what they set.
+/// Values chosen so far, and their overrides.
 #[derive(Clone, Default)]
 struct Chosen {
     labels: Vec<(String, String)>,
@@ -57,7 +57,7 @@ impl Chosen {
         chosen
     }
 
-    /// With a point that is written out; `has_value` says of which of the axes that it names.
+    /// Adds a listed point. `has_value` returns whether an axis that it names has a value.
     fn with_explicit(
         &self,
         explicit: &Explicit,
@@ -86,7 +86,7 @@ impl Chosen {
     }
 }
 
-/// All combinations of some axes, the first the slowest; an axis none of whose conditions holds has no value.
+/// All combinations of some axes, the first the slowest. An axis without a fulfilled condition has no value.
 fn combine(axes: &[&Axis], chosen: &Chosen, found: &mut Vec<Chosen>) {
     let Some((axis, rest)) = axes.split_first() else {
         found.push(chosen.clone());
@@ -102,11 +102,11 @@ fn combine(axes: &[&Axis], chosen: &Chosen, found: &mut Vec<Chosen>) {
     }
 }
 
-/// The points of a sweep. Those of the grid that have a baseline's values are not repeated.
+/// The points of a sweep. Grid points with a baseline's values are not repeated.
 pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
     let named: Vec<&str> = sweep.baseline.as_ref().map(Explicit::axes).unwrap_or_default();
     let mut inner_names = named.clone();
-    // What depends on one of them goes with it.
+    // Axes that depend on one of them are inner axes, too.
     for axis in &sweep.axes {
         let mut conditions = axis.cases.iter().flat_map(|case| &case.when);
         if conditions.any(|(name, _)| inner_names.contains(&name.text.as_str())) {
@@ -125,7 +125,7 @@ pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
         let mut inside = Vec::new();
         if let Some(explicit) = &sweep.baseline {
             baseline = found.len();
-            // An axis that has no value beside those of the outer axes has none at the baseline either.
+            // If an axis has no value beside those of the outer axes, it has none at the baseline either.
             let has_value = |name: &Written| {
                 sweep.axes.iter().filter(|axis| axis.name.text == name.text).all(|axis| {
                     let is_outer = |(name, _): &&Condition| !inner_names.contains(&name.text.as_str());
@@ -138,7 +138,7 @@ pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
             let own = at.with_explicit(explicit, sweep, has_value);
             combine(&dependent, &own, &mut inside);
         }
-        // A sweep without axes has no grid: one point, unless others are written out.
+        // A sweep without axes has no grid. It has one point, unless the file lists others.
         if !(sweep.axes.is_empty() && (sweep.baseline.is_some() || !sweep.list.is_empty())) {
             combine(&inner, &at, &mut inside);
         }
@@ -151,7 +151,7 @@ pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
     }
     for explicit in &sweep.list {
         let Chosen { labels, set } = Chosen::default().with_explicit(explicit, sweep, |_| true);
-        // The baseline that has its values outside the baseline's own axes.
+        // The baseline with the same values on the outer axes.
         let agrees = |point: &SweepPoint| {
             outer.iter().all(|axis| {
                 let of = |labels: &[(String, String)]| {
@@ -167,7 +167,7 @@ pub fn points(sweep: &SweepFile) -> Vec<SweepPoint> {
     found
 }
 
-/// Whether two points have the same values, in whatever order.
+/// Whether two points have the same values in any order.
 fn same(left: &[(String, String)], right: &[(String, String)]) -> bool {
     left.len() == right.len() && left.iter().all(|pair| right.contains(pair))
 }

@@ -1,4 +1,4 @@
-//! How far a run is, read from its `metrics.jsonl`.
+//! Progress of a run, read from its `metrics.jsonl`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tamis_core::figure::percent;
 use tamis_run::directory::METRICS;
 
-/// Bytes of the end of the file that are read; a row has some kilobytes.
+/// Bytes at the end of the file that are read; a row has some kilobytes.
 const MOST: u64 = 1 << 18;
 
 /// The last row of a run, and its last accuracy.
@@ -15,9 +15,9 @@ const MOST: u64 = 1 << 18;
 pub struct RunProgress {
     /// The last step.
     pub step: u64,
-    /// Mean reward of everything generated for it.
+    /// Mean reward of everything generated for the step.
     pub reward: Option<f64>,
-    /// Accuracy at the last validation, otherwise share of what was generated that is correct.
+    /// Accuracy at the last validation, or the share of generated trajectories that are correct.
     pub accuracy: Option<f64>,
 }
 

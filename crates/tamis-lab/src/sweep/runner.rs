@@ -14,43 +14,44 @@ use super::progress;
 use super::state::{LastEnd, StateFolder};
 use crate::Fault;
 
-/// Interval at which processes are looked at.
+/// Interval between polls of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Shortest time between two lines about one run.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Lines of a failed run's output that are shown.
 const LAST_LINES: usize = 5;
 
-/// How a sweep is run.
+/// Options for running a sweep.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Finds the GPUs of this machine, as `nvidia-smi` numbers them; asked if several runs share them.
+    /// Finds the GPUs of this machine by their numbers in `nvidia-smi`. Called only if several runs share
+    /// them.
     pub find_gpus: fn() -> Vec<String>,
-    /// Runs at once; `None`: as the sweep says.
+    /// Number of runs at the same time; `None`: the sweep's own.
     pub parallel: Option<usize>,
-    /// Name and date of the sweep, kept for the next time.
+    /// Name and date of the sweep, stored for the next start.
     pub identity: Option<(String, String)>,
 }
 
 /// How one run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was finished before.
+    /// It had finished earlier.
     Before,
-    /// It came to its end.
+    /// It reached its end.
     Finished,
-    /// It failed; the end of what it printed.
+    /// It failed.
     Failed {
         /// The exit code; `None`: killed.
         code: Option<i32>,
-        /// The last lines.
+        /// The last lines of its output.
         lines: Vec<String>,
     },
     /// The sweep was interrupted before its end.
     Interrupted,
 }
 
-/// What became of each run, in the order of the plan.
+/// The result of each run, in the order of the plan.
 #[derive(Debug, Clone)]
 pub struct SweepOutcome {
     /// Name and ending.
@@ -72,7 +73,7 @@ impl SweepOutcome {
     }
 }
 
-/// How a run is begun.
+/// How a run is started.
 #[derive(Debug, Clone, PartialEq)]
 enum Start {
     Finished,
@@ -81,7 +82,7 @@ enum Start {
     Resume(Vec<String>),
 }
 
-/// Finds out how each run is begun.
+/// Decides how each run is started.
 fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
     let mut mismatches = Vec::new();
     let mut starts = Vec::new();
@@ -92,7 +93,7 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
             continue;
         };
         let mut overrides = Vec::new();
-        // One that cannot be read is told of by the run itself.
+        // If the configuration cannot be read, the run itself reports it.
         if let Ok(was) = load_of_run(config, &[], &[]) {
             let differences = resume_differences(&was.config, &run.loaded.config);
             let refused: Vec<String> = differences
@@ -128,7 +129,7 @@ struct Working<'p> {
     run: &'p PlannedRun,
     child: RunChild,
     slot: usize,
-    /// Length of the log when it began.
+    /// Length of the log when the run started.
     log_from: u64,
     said: (Instant, u64),
 }
@@ -142,11 +143,12 @@ struct Runner<'p> {
     say: &'p mut dyn FnMut(&str),
 }
 
-/// Runs what is not finished yet. A run that fails does not end the sweep; `interrupt` ends its runs, which
-/// save.
+/// Runs everything that has not finished. If a run fails, the sweep continues. `interrupt` ends its runs,
+/// which save first.
 ///
 /// # Errors
-/// Before the first run begins: another sweep at work, runs of another configuration. Later: a full disk.
+/// Before the first run starts: another sweep is at work, or there are runs of another configuration. Later:
+/// the disk is full.
 pub fn run(
     plan: &SweepPlan,
     options: &RunOptions,
@@ -224,7 +226,7 @@ impl<'p> Runner<'p> {
         (self.say)(&format!("[{number}/{}] {name}: {text}", self.plan.runs.len()));
     }
 
-    /// Starts a run; `Err` where it has failed already.
+    /// Starts a run; `Err` if it has already failed.
     fn begin(
         &mut self,
         place: usize,
@@ -272,7 +274,7 @@ impl<'p> Runner<'p> {
         }
     }
 
-    /// Says how far a run is, from time to time.
+    /// Reports the progress of a run from time to time.
     fn follow(&mut self, working: &mut Working<'p>) {
         if working.said.0.elapsed() < SAY_EVERY {
             return;
@@ -311,7 +313,8 @@ impl<'p> Runner<'p> {
     }
 }
 
-/// Removes a folder of a run that was killed before it was one; whether the way is free.
+/// Removes the folder of a run that was killed before the folder was complete. Returns whether the run can
+/// start.
 fn clear_unbegun(folder: &Path) -> Result<bool, DiskError> {
     if !is_unbegun(folder) {
         return Ok(false);

@@ -1,10 +1,10 @@
-//! What a sweep keeps of itself, in `<results>/.sweep/`.
+//! The state of a sweep, in `<results>/.sweep/`.
 //!
 //! ```text
 //! .sweep/lock          held while a sweep, or a run that one left behind, works here
-//! .sweep/NAME.date     month and day in the names of the sweep of this file's name: it keeps that of its first run
+//! .sweep/NAME.date     month and day in the run names of the sweep with this file name, from its first start
 //! .sweep/RUN.json      {"state": "finished" | "failed", ...}: how a run ended the last time
-//! .sweep/RUN.log       what the run's process printed
+//! .sweep/RUN.log       output of the run's process
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -17,9 +17,9 @@ use tamis_run::durable::{Disk, DiskError, DiskOperation};
 
 use crate::Fault;
 
-/// Longest wait for the runs of a sweep that was killed: they are ended a second after it.
+/// Longest wait for the runs of a killed sweep, which end within about a second.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Bytes of a file here, at most.
+/// Upper limit on the size of a file here, in bytes.
 const MOST_OF_STATE: u64 = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum LastEnd {
-    /// As planned, or by an early stop.
+    /// At its planned end, or by an early stop.
     Finished,
     /// With an error; `None`: killed.
     Failed {
@@ -36,7 +36,7 @@ pub enum LastEnd {
     },
 }
 
-/// The folder in which a sweep keeps what it knows.
+/// The folder with a sweep's state.
 #[derive(Debug, Clone)]
 pub struct StateFolder {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// The folder of some results, which need not be there.
+    /// The state folder of a results folder, which need not exist.
     pub fn of(results: &Path) -> Self {
         Self { path: results.join(".sweep"), disk: Disk::new() }
     }
@@ -54,13 +54,13 @@ impl StateFolder {
         self.disk.create_folder(&self.path)
     }
 
-    /// The date that a sweep's first run had; `None` before it.
+    /// The date of the sweep's first start; `None` before it.
     pub fn date(&self, sweep: &str) -> Option<String> {
         let text = tamis_file::read_text(&self.path.join(format!("{sweep}.date")), MOST_OF_STATE).ok()?;
         Some(text.trim().to_owned()).filter(|date| !date.is_empty())
     }
 
-    /// Keeps the date of a sweep.
+    /// Stores the date of a sweep.
     pub fn keep_date(&self, sweep: &str, date: &str) -> Result<(), DiskError> {
         self.disk.write_file(&self.path.join(format!("{sweep}.date")), format!("{date}\n").as_bytes())
     }
@@ -71,19 +71,19 @@ impl StateFolder {
         serde_json::from_slice(&tamis_file::read(&path, MOST_OF_STATE).ok()?).ok()
     }
 
-    /// Keeps how a run ended.
+    /// Stores how a run ended.
     pub fn keep_run(&self, name: &str, state: &LastEnd) -> Result<(), DiskError> {
         let text = serde_json::to_string(state).unwrap_or_default() + "\n";
         self.disk.write_file(&self.path.join(format!("{name}.json")), text.as_bytes())
     }
 
-    /// The file of what a run prints.
+    /// The file with a run's output.
     pub fn log(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}.log"))
     }
 
-    /// Takes the lock. Runs have it as their standard input, so that it is held as long as one of them lives,
-    /// whatever became of its sweep.
+    /// Takes the lock. Runs have it as their standard input, so it is held while any of them lives, even if
+    /// their sweep is gone.
     pub fn lock(&self, results: &Path) -> Result<File, Fault> {
         let path = self.path.join("lock");
         let failed = |cause| Fault::from(DiskError::new(DiskOperation::Lock, &path, cause));

@@ -1,4 +1,4 @@
-//! The file of a sweep, as it is written: `SWEEP.yaml` into typed values, every mistake reported.
+//! Reads `SWEEP.yaml` into typed values, and reports every mistake.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use parse::FileParser;
 
 mod parse;
 
-/// One argument of `tamis train`, with the place where it was written; `None` for the command line.
+/// One argument of `tamis train`, with its place in the file; `None` for the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Argument {
     /// A file, or an override.
@@ -22,8 +22,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// An override as it is written in a sweep's file: a relative path in it is taken from that file's
-    /// folder.
+    /// An override from a sweep's file. A relative path in it starts at that file's folder.
     fn written(text: &str, origin: &Origin, folder: &Path) -> Self {
         Self { text: take_argument_from(folder, text), origin: Some(origin.clone()) }
     }
@@ -33,13 +32,13 @@ impl Argument {
         self.text.trim_start_matches(['+', '~']).split('=').next().unwrap_or_default()
     }
 
-    /// Whether it is an override, and not a file.
+    /// Whether it is an override rather than a file.
     pub fn is_override(&self) -> bool {
         self.text.contains('=') || self.text.starts_with(['~', '+'])
     }
 }
 
-/// A text that the user wrote, with its place.
+/// Text that the user wrote, with its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
     /// The text.
@@ -56,16 +55,16 @@ pub type Values = Vec<(Written, Vec<Written>)>;
 pub struct Axis {
     /// Its name, which templates use.
     pub name: Written,
-    /// The key that its values are given to; `None` where they are named sets of overrides.
+    /// The key that gets its values; `None` if they are named sets of overrides.
     pub key: Option<String>,
-    /// Its values, each for points that fulfil a condition.
+    /// Its values, by condition.
     pub cases: Vec<Case>,
 }
 
 /// Values of an axis under a condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// Values that other axes must have; of each axis one of several.
+    /// Values that other axes must have; one of several for each axis.
     pub when: Values,
     /// The values.
     pub values: Vec<AxisValue>,
@@ -74,18 +73,18 @@ pub struct Case {
 /// One value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisValue {
-    /// What names call it.
+    /// Its name in run names.
     pub label: Written,
-    /// What it sets.
+    /// Overrides that it sets.
     pub set: Vec<Argument>,
 }
 
-/// A point that is written out: the baseline, or an item of the list.
+/// A point that the file lists: the baseline, or an item of the list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explicit {
-    /// Values of axes, which set what they set in the grid.
+    /// Values of axes. They set the same overrides as in the grid.
     pub at: Values,
-    /// Values that only names have: they set nothing.
+    /// Values that only appear in names and set nothing.
     pub labels: Values,
     /// Overrides.
     pub set: Vec<Argument>,
@@ -100,7 +99,7 @@ impl Explicit {
     }
 }
 
-/// A whole sweep as it is written.
+/// The content of a sweep's file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepFile {
     /// The file.
@@ -109,7 +108,7 @@ pub struct SweepFile {
     pub name: Template,
     /// Place of the template.
     pub name_origin: Origin,
-    /// Folder of the runs' folders, from where tamis is started.
+    /// Folder of the runs' folders, relative to the working directory.
     pub results: PathBuf,
     /// Files and overrides of every run.
     pub base: Vec<Argument>,
@@ -117,18 +116,18 @@ pub struct SweepFile {
     pub axes: Vec<Axis>,
     /// The baseline.
     pub baseline: Option<Explicit>,
-    /// Points beside the grid.
+    /// Points in addition to the grid.
     pub list: Vec<Explicit>,
-    /// Seeds; none: that of the base.
+    /// Seeds; empty: the seed of the base.
     pub seeds: Vec<u64>,
     /// Named parts of the sweep.
     pub only: Vec<(Written, Values)>,
-    /// Runs at once.
+    /// Number of runs at the same time.
     pub parallel: usize,
 }
 
 impl SweepFile {
-    /// The value of an axis, which need not have it in its grid.
+    /// The value of an axis with this label, which may be missing in the grid.
     pub(super) fn value_of(&self, axis: &Axis, label: &Written) -> AxisValue {
         let argument = |key: &String| {
             Argument::written(&format!("{key}={}", label.text), &label.origin, folder_of(&self.path))
@@ -139,7 +138,7 @@ impl SweepFile {
     /// Reads a sweep.
     ///
     /// # Errors
-    /// Everything that is wrong, each with its line.
+    /// All mistakes, each with its line.
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
         let one = |found: Diagnostic| ConfigErrors { diagnostics: vec![found] };
         let source = read_source(path).map_err(|problem| one(Diagnostic::error(problem, None)))?;
@@ -156,7 +155,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// Reads the file: a regular one of a bounded size, in UTF-8.
+/// Reads the file, which must be regular, UTF-8 and of limited size.
 fn read_source(path: &Path) -> Result<Arc<Source>, Problem> {
     let unreadable =
         |message: String, hint: Option<String>| Problem::Unreadable { path: path.to_owned(), message, hint };

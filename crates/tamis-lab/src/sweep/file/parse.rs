@@ -1,4 +1,4 @@
-//! The tree of a sweep's file into typed values.
+//! Turns the tree of a sweep's file into typed values.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::sweep::name::Template;
 const KEYS: [&str; 10] =
     ["name", "results", "base", "set", "axes", "baseline", "list", "seeds", "only", "parallel"];
 
-/// The text of a value as an override has it: of a list or mapping in YAML's flow style.
+/// A value as the text of an override; lists and mappings in YAML's flow style.
 fn text_of(node: &Node) -> String {
     match &node.value {
         Value::Scalar { text, .. } => text.clone(),
@@ -23,7 +23,7 @@ fn text_of(node: &Node) -> String {
 
 type AxisAndValue = (String, String);
 
-/// The values that a point which is written out gives to axes, whatever is wrong with it.
+/// The axis values of a listed point, even if they are wrong.
 fn values_written(node: &Node) -> Vec<AxisAndValue> {
     let mut found = Vec::new();
     for part in ["at", "labels"] {
@@ -47,7 +47,7 @@ fn is_empty_collection(node: &Node) -> bool {
     }
 }
 
-/// Reads a sweep's tree and collects everything that is wrong.
+/// Reads a sweep's tree and collects all errors.
 pub(super) struct FileParser<'f> {
     pub(super) reader: Reader,
     pub(super) folder: &'f Path,
@@ -59,7 +59,7 @@ impl FileParser<'_> {
         self.reader.report(node, Problem::Refused { key: key.to_owned(), message: message.to_owned(), hint });
     }
 
-    /// The whole sweep; what is wrong stands in the reader.
+    /// The whole sweep. Errors are collected in the reader.
     pub(super) fn sweep(&mut self, path: &Path, tree: &Node) -> SweepFile {
         if matches!(tree.value, Value::Map(_)) {
             let _ = self.reader.open(tree, "", &KEYS);
@@ -71,7 +71,7 @@ impl FileParser<'_> {
             path.file_stem().map_or_else(|| "sweep".to_owned(), |stem| stem.to_string_lossy().into_owned());
         let mut written = tree.get("baseline").map(values_written).unwrap_or_default();
         let axes = tree.get("axes").map(|node| self.axes(node, &written)).unwrap_or_default();
-        // Without a template the name says the date, the file, and every axis.
+        // Without a template, names consist of the date, the file's name and every axis.
         let default = axes.iter().fold(format!("{{date}}_{stem}"), |name, axis| {
             // An axis may be a dotted key, and may have no value at a point.
             format!("{name}_{{{}}}", axis.name.text)
@@ -147,7 +147,7 @@ impl FileParser<'_> {
         number
     }
 
-    /// The items of a list, with the path of each; none where there is no list.
+    /// The items of a list, with the path of each; empty if there is no list.
     fn items<'n>(&mut self, node: Option<&'n Node>, key: &str) -> Vec<(&'n Node, String)> {
         match node.map(|node| (node, &node.value)) {
             None => Vec::new(),
@@ -198,7 +198,7 @@ impl FileParser<'_> {
         found
     }
 
-    /// The axes; `written` are values that the baseline gives to them.
+    /// The axes. `written` are values that the baseline gives to them.
     fn axes(&mut self, node: &Node, written: &[AxisAndValue]) -> Vec<Axis> {
         let Value::Map(entries) = &node.value else {
             self.refuse(
@@ -223,7 +223,7 @@ impl FileParser<'_> {
             }
             axes.push(self.axis(name, &entry.node, &path));
         }
-        // A condition looks at axes that come before, whose values are known.
+        // A condition refers to earlier axes, whose values are known.
         for (at, axis) in axes.iter().enumerate() {
             for case in &axis.cases {
                 let path = format!("axes.{}.when", axis.name.text);
@@ -233,8 +233,8 @@ impl FileParser<'_> {
         axes
     }
 
-    /// Reports axes that there are not, and values that neither they nor points that are written out have;
-    /// with `None` for the latter an axis may have any value.
+    /// Reports unknown axes, and values that are neither in the axis nor in `written`. With `None` for
+    /// `written`, an axis may have any value.
     fn check_values(&mut self, values: &Values, axes: &[Axis], path: &str, written: Option<&[AxisAndValue]>) {
         for (name, wanted) in values {
             let node = |written: &Written| Node::text(written.text.clone(), written.origin.clone());
@@ -410,8 +410,8 @@ impl FileParser<'_> {
         Some(Explicit { at, labels, set, origin: node.origin.clone() })
     }
 
-    /// An axis that depends on what the baseline names is set at the baseline as in the grid: not by its
-    /// `set`, too.
+    /// If an axis depends on one that the baseline names, the grid sets it at the baseline. The baseline's
+    /// `set` must not set it, too.
     fn check_set(&mut self, baseline: &Explicit, axes: &[Axis]) {
         let named: Vec<_> = baseline.at.iter().chain(&baseline.labels).collect();
         let of = |axis: &str| {
@@ -445,7 +445,7 @@ impl FileParser<'_> {
         }
     }
 
-    /// Parts of the sweep; `written` are values of points that are written out.
+    /// Parts of the sweep. `written` are values of listed points.
     fn only(&mut self, node: &Node, axes: &[Axis], written: &[AxisAndValue]) -> Vec<(Written, Values)> {
         let Value::Map(entries) = &node.value else {
             let hint = "for example: `only: {grpo: {algo: grpo}}`";

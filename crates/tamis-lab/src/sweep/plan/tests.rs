@@ -10,14 +10,14 @@ reward: [{kind: number}]
 train: {total_steps: 6}
 ";
 
-/// Runs that are one of a part of a sweep, by name.
+/// Names of the runs in a part of a sweep.
 fn names_of_part(text: &str, part: &str) -> Vec<String> {
     let options = PlanOptions { only: Some(part.to_owned()), ..on("0120") };
     let plan = plan_of(text, &options).unwrap_or_else(|error| panic!("{error}"));
     plan.runs.into_iter().map(|run| run.name).collect()
 }
 
-/// The plan of a sweep's text beside `tiny.yaml`, or what is wrong, without the folder's name.
+/// The plan of a sweep's text beside `tiny.yaml`, or its errors without the folder's name.
 fn plan_of(text: &str, options: &PlanOptions) -> Result<SweepPlan, String> {
     checked_plan_of(text, options, &|_| Vec::new())
 }
@@ -44,7 +44,7 @@ fn on(date: &str) -> PlanOptions {
     PlanOptions { date: date.to_owned(), ..PlanOptions::default() }
 }
 
-/// A file that is not there is told of once, before any run begins; a plan alone needs no files.
+/// A missing file is reported once, before any run starts. A plan by itself needs no files.
 #[test]
 fn runs_that_begin_need_their_files() {
     let text = "base: tiny.yaml\nname: n{rollout.n}\nset: [data.task=null, data.train=none.jsonl]\naxes: {rollout.n: [2, 4]}\n";
@@ -197,7 +197,7 @@ axes: {a: {key: run.seed, values: [1, a/b]}, rollout.n: [2, 4]}
     insta::assert_snapshot!(plan_of(text, &on("0120")).unwrap_err());
 }
 
-/// An axis whose values depend on a label that the baseline alone has.
+/// An axis whose values depend on a label that only the baseline has.
 #[test]
 fn a_condition_may_name_a_label_of_the_baseline() {
     let text = "\
@@ -224,17 +224,17 @@ baseline: {labels: {filter: none}, set: [filter=null]}
             ("top_p_none_0.9", "none_0.5_none", 1.0),
         ]
     );
-    // The same value of the axis in the baseline's `set` would be overridden without a word.
+    // The same axis in the baseline's `set` would be overridden silently.
     let twice = text.replace("set: [filter=null]", "set: [filter=null, rollout.temperature=0.7]");
     let error = plan_of(&twice, &on("0120")).unwrap_err();
     let told = "`baseline.set`: the axis `temperature`, which has values at the baseline, sets `rollout.temperature`, too";
     assert!(error.contains(told) && error.contains("DIR/sweep.yaml:7:"), "{error}");
-    // A label of the baseline for that axis says that it has no value there.
+    // A label for that axis at the baseline means that the axis sets nothing there.
     let named = twice.replace("labels: {filter: none}", "labels: {filter: none, temperature: 0.7}");
     assert_eq!(names(&named), ["none_0.7_none", "top_p_none_0.7", "top_p_none_0.9"]);
 }
 
-/// A baseline that is a point of the grid has values of the axes that depend on it, as the grid has.
+/// If a baseline is a point of the grid, axes that depend on it have their values from the grid.
 #[test]
 fn a_baseline_in_the_grid_has_what_depends_on_it() {
     let text = "\
@@ -253,7 +253,7 @@ baseline: {at: {filter: top_p}}
     );
 }
 
-/// What the baseline names has no value where the axes outside leave it without one.
+/// An axis of the baseline has no value if the outer axes leave it without one.
 #[test]
 fn a_baseline_has_no_value_of_an_axis_that_has_none_there() {
     let text = "\
@@ -292,7 +292,8 @@ only: {base: {filter: none}, some: {filter: [none, top_p], n: 4}, list: {filter:
     assert!(error.contains("`only.a/b`: is no name of a part"), "{error}");
 }
 
-/// As those of every configuration file; what the command line says is taken from where tamis is started.
+/// Paths work as in every configuration file. Paths on the command line are relative to the working
+/// directory.
 #[test]
 fn paths_in_a_sweep_are_taken_from_its_folder() {
     let text = "\
