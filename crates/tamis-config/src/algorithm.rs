@@ -1,4 +1,4 @@
-//! Objects of tamis-core that follow from a configuration alone: the objective, the correction for a sampler,
+//! Objects of tamis-core that depend only on a configuration: the objective, the correction for a sampler,
 //! the critic's loss, the settings of the scheduling machine.
 
 use tamis_core::correction::{Correction, CorrectionError, CorrectionPreset, ImportanceWeights, Rejection};
@@ -13,10 +13,9 @@ use tamis_env::task::TaskKind;
 use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind};
 
 impl Config {
-    /// The policy's objective: loss, aggregation, divergence where it is in the loss, entropy and masks.
+    /// The policy's objective: loss, aggregation, the divergence if it is in the loss, entropy and masks.
     ///
-    /// # Errors
-    /// A setting out of range, or settings that do not go together.
+    /// # Errors A setting out of range, or settings that contradict each other.
     pub fn policy_objective(&self) -> Result<Objective, ObjectiveError> {
         let settings = &self.objective;
         let kl = (settings.kl.place == KlPlace::Loss).then(|| KlTerm {
@@ -39,11 +38,10 @@ impl Config {
         Ok(objective)
     }
 
-    /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
-    /// sampled, and nothing else.
+    /// The correction for a sampler whose probabilities differ from the policy's. `None`: only the loss's
+    /// ratio, which is to the sampling policy.
     ///
-    /// # Errors
-    /// A setting out of range, a statistic or a threshold that verl does not write so.
+    /// # Errors A setting out of range, or a statistic or threshold that is not in verl's form.
     pub fn policy_correction(&self) -> Result<Option<Correction>, CorrectionError> {
         let settings = &self.objective.correction;
         let preset = self.correction_preset();
@@ -87,12 +85,12 @@ impl Config {
     pub fn kl_estimator(&self) -> KlEstimator {
         let kl = &self.objective.kl;
         let straight_through = kl.straight_through && kl.place == KlPlace::Loss;
-        // verl's clamps: they only bind where the policy has left the reference altogether, and keep one
-        // token from drowning the rest.
+        // verl's clamps. They bind only if the policy is far from the reference, and keep one token from
+        // dominating.
         KlEstimator { kind: kl.estimator, clamped: true, straight_through }
     }
 
-    /// The entropy bonus; `None` where it would pay nothing.
+    /// The entropy bonus; `None` if it would always be 0.
     fn entropy_bonus(&self) -> Option<EntropyBonus> {
         let settings = &self.objective.entropy;
         let bonus = EntropyBonus {
@@ -117,7 +115,7 @@ impl Config {
         }
     }
 
-    /// Settings of the scheduling machine, whose groups that filter judges by that metric.
+    /// Settings of the scheduling machine; `filter` judges groups by `metric`.
     pub fn schedule_settings(&self, filter: Option<GroupFilter>, metric: Metric) -> ScheduleSettings {
         let schedule = &self.schedule;
         let mut plain = ScheduleSettings::new(self.data.train_batch_size, self.rollout.n);

@@ -19,12 +19,12 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     own_entries().chain(catalogue::entries())
 }
 
-/// The entries beside those of tamis-core.
+/// The entries besides those of tamis-core.
 fn own_entries() -> impl Iterator<Item = &'static Entry> {
     Preset::ALL.iter().map(|preset| preset.entry()).chain(values())
 }
 
-/// Tasks and rewards: values of a key, described where it is defined.
+/// Tasks and rewards. They are values of a key, which describes them.
 fn values() -> &'static [Entry] {
     static VALUES: OnceLock<Vec<Entry>> = OnceLock::new();
     VALUES.get_or_init(|| {
@@ -33,7 +33,7 @@ fn values() -> &'static [Entry] {
             if RewardKind::of_name(name).is_some_and(|kind| family == Family::Reward && kind.is_verifier()) {
                 meaning.push_str(" A verifier: its score judges the answer.");
             }
-            // Once in a process, like a text of the source.
+            // It is leaked once per process, like a static text.
             let meaning = meaning.leak();
             Entry { name, family, meaning, ..Entry::REGISTERED }
         };
@@ -44,7 +44,7 @@ fn values() -> &'static [Entry] {
     })
 }
 
-/// The shape of the key that takes a family's names.
+/// The shape of the key whose values are a family's names.
 fn shape_of(family: Family) -> Shape {
     match table::place(family.key()) {
         Ok(Place::Key(spec)) => (spec.shape)(),
@@ -60,8 +60,8 @@ pub fn find(name: &str) -> Vec<&'static Entry> {
     found
 }
 
-/// A hint for a name of the catalogue that was taken for a configuration key, with the command that explains
-/// it; `None` for other names.
+/// A hint for a name of the catalogue that was used as a configuration key, with the command that explains
+/// the name; `None` for other names.
 pub fn point_to(name: &str) -> Option<String> {
     let entry = find(name).into_iter().find(|entry| is_own_name(name, entry))?;
     Some(format!("`{}` is {}: `tamis explain {}`", entry.name, entry.family.noun(), entry.name))
@@ -69,11 +69,11 @@ pub fn point_to(name: &str) -> Option<String> {
 
 /// An entry in one line.
 pub fn summarize(entry: &Entry) -> &'static str {
-    // The first sentence; a preset's says what it sets only behind its colon.
+    // The first sentence. A preset keeps its whole meaning, because its contents come after a colon.
     if entry.family == Family::Preset { entry.meaning } else { opening(entry.meaning) }
 }
 
-/// An entry as lines for a terminal; a preset with what it sets, as its file has it.
+/// An entry as lines for a terminal. A preset includes the settings of its file.
 pub fn plain(entry: &Entry) -> String {
     let mut text = entry.plain(&settings_of);
     if let Some(preset) = Preset::ALL.iter().find(|preset| std::ptr::eq(preset.entry(), entry)) {
@@ -86,8 +86,8 @@ pub fn plain(entry: &Entry) -> String {
     text
 }
 
-/// The configuration keys that an entry reads, each with its default: those of its kind where its family is a
-/// section with a `kind`, and those that it names.
+/// The configuration keys that an entry reads, each with its default: the keys that it names and, if its
+/// family is a section with a `kind`, those of its kind.
 fn settings_of(entry: &Entry) -> Vec<(String, String)> {
     let shape = shape_of(entry.family);
     let (items, shape) = match shape.without_null() {
@@ -107,7 +107,7 @@ fn settings_of(entry: &Entry) -> Vec<(String, String)> {
     own.chain(named).collect()
 }
 
-/// Whether an entry is a loss in which the level of the ratio is the user's choice.
+/// Whether an entry is a loss whose level of the ratio the user can choose.
 fn leaves_level_open(entry: &Entry) -> bool {
     let loss = serde_json::from_value(serde_json::json!({ "kind": entry.name }));
     entry.family == Family::PolicyLoss && loss.is_ok_and(|loss: PolicyLoss| loss.has_importance_levels())
@@ -117,7 +117,7 @@ fn default_of(spec: &KeySpec) -> String {
     if spec.is_required() { "required".to_owned() } else { spec.default.to_string() }
 }
 
-/// Names that `name` may have been meant for; at most three.
+/// At most three names that `name` may have meant.
 pub fn nearest(name: &str) -> Vec<&'static str> {
     let own: Vec<&'static str> = own_entries().map(|entry| entry.name).collect();
     let near = suggest::nearest_value(name, &own);

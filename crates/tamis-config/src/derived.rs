@@ -1,5 +1,5 @@
-//! Numbers and facts that follow from several keys of a configuration, among them the values of keys that
-//! follow another key where nobody sets them.
+//! Numbers and facts that follow from several keys of a configuration. Among them are the values of keys that
+//! follow another key unless they are set.
 
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ use crate::schema::{
 use crate::server_command::Intake;
 use crate::tree::join;
 
-/// Metrics of a trajectory that every run has, beside its scores.
+/// Metrics of a trajectory that every run has, besides its scores.
 const COMPUTED_METRICS: [&str; 6] =
     ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
 
@@ -35,15 +35,15 @@ impl InitConfig {
     }
 }
 
-/// Most rounds of a stream that servers have in flight at once where nobody says it: the schedule itself
-/// starts no more than it expects to need.
+/// Default limit on the rounds of a stream in flight at servers. The schedule itself starts no more than it
+/// expects to need.
 const ROUNDS_OF_A_STREAM: usize = 8;
 
 /// The key that the lengths of rewards follow.
 pub(crate) const RESPONSE_LENGTH: &str = "rollout.max_response_length";
 
-/// The keys that a key follows where nobody sets it, as the comment behind its value names them; `None` for a
-/// key that follows no other.
+/// The keys that a key follows unless it is set, as the comment after its value names them; `None` for a key
+/// that follows no other.
 pub(crate) fn leader(key: &str) -> Option<&'static str> {
     Some(match key {
         "train.ppo_mini_batch_size" | "data.gen_batch_size" => "data.train_batch_size",
@@ -62,7 +62,7 @@ pub(crate) fn leader(key: &str) -> Option<&'static str> {
     })
 }
 
-/// Lists what was null and is a value now.
+/// Lists the keys that were null and have a value now.
 fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<String>) {
     match (before, after) {
         (Json::Object(before), Json::Object(after)) => {
@@ -95,7 +95,7 @@ impl Config {
         launch.map_or(0, |launch| launch.replicas * launch.tensor_parallel)
     }
 
-    /// Whether servers sample, beside the learner and at a time of their own.
+    /// Whether servers sample, in parallel with the learner.
     pub fn samples_at_servers(&self) -> bool {
         !matches!(self.rollout.backend, BackendKind::Native | BackendKind::Learner)
     }
@@ -105,8 +105,8 @@ impl Config {
         self.rollout.backend == BackendKind::Learner && self.learns_elsewhere()
     }
 
-    /// Sets every key that is null because it follows other keys, where something reads it, and lists them.
-    /// Null then means nothing, no limit, or that data, servers, programs or the machine decide.
+    /// Sets every null key that follows other keys, if something reads it, and lists these keys. A key that
+    /// is still null then has no value or no limit, or depends on data, servers, programs or the machine.
     pub(crate) fn fill_followers(&mut self) -> Vec<String> {
         let mut filled = Vec::new();
         macro_rules! follow {
@@ -150,7 +150,7 @@ impl Config {
             follow!(critic.ppo_epochs = self.critic_epochs());
             follow!(critic.aggregation = self.objective.aggregation);
         }
-        // Which numbers a program gives is known when it answers.
+        // The numbers of a program are known only when it answers.
         let has_outcome = self.reward.iter().any(|reward| reward.kind.gives_outcome());
         if let Some(filter) = self.filter.as_mut().filter(|filter| has_outcome && filter.metric.is_none()) {
             filter.metric = Some(RAW_OUTCOME.to_owned());
@@ -174,7 +174,7 @@ impl Config {
         filled
     }
 
-    /// Rounds generated at once; of a stream, the groups in flight in units of a round.
+    /// Rounds generated at once; in a stream, the groups in flight in units of a round.
     pub fn rounds_in_flight(&self) -> usize {
         let streams = self.schedule.mode == ScheduleMode::Streaming;
         self.schedule.rounds_in_flight.unwrap_or(if streams && self.samples_at_servers() {
@@ -184,7 +184,7 @@ impl Config {
         })
     }
 
-    /// What servers are given as new weights.
+    /// Form of the new weights that servers get.
     pub fn intake(&self) -> Intake {
         match (self.publish_mode(), &self.learner.lora) {
             (PublishMode::Adapter, Some(lora)) => Intake::Adapters(lora.rank),
@@ -194,7 +194,7 @@ impl Config {
         }
     }
 
-    /// Weights that servers are given.
+    /// How servers get new weights.
     pub fn publish_mode(&self) -> PublishMode {
         let rollout = &self.rollout;
         let starts_vllm = rollout.backend == BackendKind::Vllm
@@ -204,8 +204,8 @@ impl Config {
         self.publish.mode.unwrap_or(if takes_adapter { PublishMode::Adapter } else { PublishMode::Folder })
     }
 
-    /// Treatment of samples in flight when weights are published. A learner that samples has changed its own
-    /// weights by then, so that they cannot end by the old ones.
+    /// What happens to samples in flight when weights are published. A learner that samples has changed its
+    /// own weights by then, so its samples cannot finish with the old ones.
     pub fn publish_pause(&self) -> InFlight {
         let schedule = &self.schedule;
         let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry;
@@ -213,16 +213,16 @@ impl Config {
         self.publish.pause.unwrap_or(default)
     }
 
-    /// The name of the correction: the one that is set; otherwise, where groups of older weights are trained
-    /// on as a rule (a stream that carries them), or nothing else would say how old they are (carried groups
-    /// of servers), token weights up to 2. A loss that weighs them itself has none beside it.
+    /// The name of the correction. If none is set, it is token weights up to 2 in two cases: groups of older
+    /// weights are common (a stream that carries them), or nothing else would correct for their age (carried
+    /// groups of servers). A loss that weights them itself needs no correction.
     pub fn correction_preset(&self) -> Option<CorrectionPreset> {
         let settings = &self.objective.correction;
         let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
-        // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
-        // so that the loss's ratio says how old they are; those of servers, and of a learner in another
-        // number format than its sampler's, are computed at the start of the step. `learner.device`, which
-        // may change on resume, says nothing here.
+        // The old log-probabilities of the native engine's carried groups are those that they were sampled
+        // with, so the loss's ratio reflects their age. With servers, and with a learner in another number
+        // format than its sampler's, they are computed at the start of the step. `learner.device` may change
+        // on resume, so it is not used here.
         let is_rounded =
             self.learner.backend == LearnerBackend::Torch && self.learner.dtype != LearnerDtype::F32;
         let lags = self.schedule.surplus == SurplusKind::Carry
@@ -231,8 +231,8 @@ impl Config {
         settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
     }
 
-    /// Prompts of one generation round: the batch where there is no filter, whatever `data.gen_batch_size`
-    /// says.
+    /// Prompts of one generation round. Without a filter it is the batch, independent of
+    /// `data.gen_batch_size`.
     pub fn gen_batch_size(&self) -> usize {
         let own = self.data.gen_batch_size.filter(|_| self.filter.is_some());
         own.unwrap_or(self.data.train_batch_size)
@@ -243,13 +243,12 @@ impl Config {
         self.train.ppo_mini_batch_size.unwrap_or(self.data.train_batch_size)
     }
 
-    /// Tokens of a micro-batch, of a learner that would take `own` of them where nothing is asked for,
-    /// or 8192.
+    /// Tokens of a micro-batch. The default is the learner's `own`, or 8192.
     pub fn micro_batch_tokens(&self, own: Option<usize>) -> usize {
         self.train.micro_batch_tokens.or(own).unwrap_or(8192)
     }
 
-    /// The environment that prompts are played in, where there is one.
+    /// The environment that prompts are played in, if there is one.
     pub fn played(&self) -> Option<&EnvironmentConfig> {
         let has_levels = self.data.task == Some(TaskKind::Environment);
         self.environment.as_ref().filter(|environment| has_levels || environment.maker().plays_any_prompt())
@@ -282,23 +281,22 @@ impl Config {
         }
     }
 
-    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes, in
-    /// the environment whose episodes may be longest.
+    /// Most tokens after a prompt: of an answer, or of all turns including the environment's texts, in the
+    /// environment with the longest episodes.
     pub fn max_completion_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
         self.environments().map(|environment| self.max_episode_length(environment)).max().unwrap_or(of_answer)
     }
 
-    /// Most tokens that the policy sees at once, beyond those of a prompt, in the environment that shows
-    /// most.
+    /// Most tokens that the policy sees at once, beyond those of a prompt, over all environments.
     pub fn max_text_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
         let lengths = self.environments().map(|environment| self.max_episode_text_length(environment));
         lengths.max().unwrap_or(of_answer)
     }
 
-    /// Most tokens of an episode that the policy sees at once, beyond those of a prompt: where it sees a
-    /// window of turns, fewer than all.
+    /// Most tokens of an episode that the policy sees at once, beyond those of a prompt. If it sees a window
+    /// of turns, these are fewer than all.
     pub fn max_episode_text_length(&self, environment: &EnvironmentConfig) -> usize {
         let whole = self.max_episode_length(environment);
         if environment.context == ContextMode::Full {
@@ -342,7 +340,7 @@ impl Config {
         self.schedule.mode == ScheduleMode::Streaming || (self.filter.is_some() && self.schedule.refill)
     }
 
-    /// Whether there is a critic: only some advantage estimators need one.
+    /// Whether there is a critic. Only some advantage estimators need one.
     pub fn has_critic(&self) -> bool {
         self.objective.advantage.needs().contains(&Column::Values)
     }
@@ -357,8 +355,8 @@ impl Config {
         self.critic.ppo_epochs.unwrap_or(self.train.ppo_epochs)
     }
 
-    /// The metrics that a filter can look at, as far as they are known before anything is scored. The further
-    /// numbers that external rewards give beside their score are not known.
+    /// The metrics for a filter that are known before anything is scored. The further numbers that external
+    /// rewards return besides their score are not known.
     pub fn known_metrics(&self) -> Vec<String> {
         let mut metrics: Vec<String> = Vec::new();
         if self.reward.iter().any(|reward| reward.kind.is_verifier()) {

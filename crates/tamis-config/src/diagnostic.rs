@@ -7,7 +7,7 @@ use crate::source::{Origin, SourceKind};
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The run starts; something is not as the user may think.
+    /// The run starts, but something may surprise the user.
     Warning,
     /// The run does not start.
     Error,
@@ -29,7 +29,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// The fault.
     pub problem: Box<Problem>,
-    /// Place where it was written; `None` where no place is to blame.
+    /// Place where it was written; `None` if there is no such place.
     pub origin: Option<Origin>,
 }
 
@@ -49,7 +49,7 @@ impl Diagnostic {
         self.problem.hint()
     }
 
-    /// Whether it is an error in what was said, and not in what nobody has said yet.
+    /// Whether it is an error in a given value. A value that is still missing is no mistake.
     pub fn is_mistake(&self) -> bool {
         self.severity == Severity::Error && !matches!(*self.problem, Problem::Rule { is_missing: true, .. })
     }
@@ -82,7 +82,7 @@ pub enum Problem {
         /// The keys that the section has.
         known: Vec<String>,
     },
-    /// A value of another type than its key has.
+    /// A value whose type is not the key's.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
         /// The key.
@@ -116,7 +116,7 @@ pub enum Problem {
         /// The value expected.
         condition: String,
     },
-    /// A key that has no default and is not there.
+    /// A missing key that has no default.
     #[error("`{key}` is missing: it is one of {}", allowed.join(", "))]
     MissingKey {
         /// The key.
@@ -124,7 +124,7 @@ pub enum Problem {
         /// The allowed values.
         allowed: Vec<String>,
     },
-    /// A key that must be given and is not there.
+    /// A missing key that must be given.
     #[error("`{key}` is missing: {expected}")]
     Missing {
         /// The key.
@@ -158,14 +158,14 @@ pub enum Problem {
         /// The tag as it is written.
         tag: String,
     },
-    /// Settings that break a rule between them, or a key of another system that cannot be followed.
+    /// Settings that break a rule between keys, or a key of another system that has no translation.
     #[error("{message}")]
     Rule {
         /// The rule, with the numbers that break it.
         message: String,
         /// The fix.
         hint: String,
-        /// Whether something is missing that nobody has said yet, such as the model.
+        /// Whether a required value is still missing, such as the model.
         is_missing: bool,
     },
     /// Text that is no YAML.
@@ -187,7 +187,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A broken rule, or a key of another system that cannot be followed.
+    /// A broken rule, or a key of another system that has no translation.
     pub fn rule(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Rule { message: message.into(), hint: hint.into(), is_missing: false }
     }
@@ -260,12 +260,12 @@ impl Problem {
     }
 }
 
-/// Whether a text says that something is off.
+/// Whether a text means "off".
 pub(crate) fn is_no(text: &str) -> bool {
     ["off", "none", "no", "false", "disabled"].contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// A key as `explain` takes it: without the numbers of items.
+/// A key in the form for `explain`, without the numbers of items.
 fn explained(key: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -280,11 +280,11 @@ fn explained(key: &str) -> String {
     text
 }
 
-/// Characters of a line that are shown at most.
+/// Most characters of a line that are shown.
 const EXCERPT: usize = 120;
 
-/// A line as it can be printed: control characters as spaces, and of a long line the part around a column.
-/// Gives the column in it.
+/// A printable line: control characters become spaces, and a long line is cut to the part around a column.
+/// Returns the column in it too.
 fn printable(line: &str, column: usize) -> (String, usize) {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     let line = line.trim_end();
@@ -325,7 +325,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong with a configuration; at least one of the findings is an error.
+/// All findings about a configuration; at least one is an error.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub struct ConfigErrors {
     /// The findings, warnings among them, in the order of the sources.

@@ -115,7 +115,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         }
         Shape::Tagged { doc, common, variants, default } => {
             let named = variants.iter().map(|variant| schema_of_variant(common, variant));
-            // Where a section has a kind by default, a lower layer may have chosen another one.
+            // If a section has a default kind, a lower layer may have chosen another one.
             let unnamed = default.map(|_| schema_of_any_kind(common, variants));
             let kinds: Vec<Json> = named.chain(unnamed).collect();
             json!({"description": doc_text(doc), "oneOf": kinds})
@@ -184,7 +184,7 @@ fn schema_of_variant(common: &[KeySpec], variant: &Variant) -> Json {
            "properties": all})
 }
 
-/// A section that does not say its kind: each key as one of the kinds that have it.
+/// A section without a kind: each key has the schema of any kind with that key.
 fn schema_of_any_kind(common: &[KeySpec], variants: &[Variant]) -> Json {
     let mut all: BTreeMap<&str, Vec<Json>> = BTreeMap::new();
     let keys = variants.iter().flat_map(|variant| &variant.keys).chain(common);
@@ -201,7 +201,7 @@ fn schema_of_any_kind(common: &[KeySpec], variants: &[Variant]) -> Json {
            "additionalProperties": false, "properties": all})
 }
 
-/// A key that `explain` does not know.
+/// An unknown key for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no key `{key}`")]
 pub struct UnknownKey {
@@ -224,13 +224,13 @@ impl UnknownKey {
     }
 }
 
-/// Everything there is to say about one key: documentation, type, default, allowed values, whether it may
-/// change on resume, and what presets set it to.
+/// Explains one key: documentation, type, default, allowed values, whether it may change on resume, and its
+/// values in presets.
 pub fn explain(key: &str) -> Result<String, UnknownKey> {
     explain_with(key, &|_| String::new())
 }
 
-/// As [`explain`], and lines about the names that others have for the key.
+/// As [`explain`], with lines about the key's names in other systems.
 pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<String, UnknownKey> {
     let matching: Vec<&table::ConfigKey> = table::keys()
         .iter()
@@ -240,7 +240,7 @@ pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<Stri
         })
         .collect();
     if matching.is_empty() {
-        // Inside a mapping from names of the user's: the mapping.
+        // For a key inside a mapping from user-chosen names: the mapping.
         let above = plain(key).rsplit_once('.').map(|(above, _)| above.to_owned());
         if let Some(above) = above.filter(|above| is_in_named(above)) {
             return explain_with(&above, names_of);
@@ -261,7 +261,7 @@ pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<Stri
     Ok(text + &others)
 }
 
-/// The key that was probably meant, of whatever kind.
+/// The key that was probably meant, of any kind.
 fn nearest(key: &str) -> Option<String> {
     static PATHS: OnceLock<Vec<String>> = OnceLock::new();
     let ours = PATHS.get_or_init(|| {
@@ -278,7 +278,7 @@ fn nearest(key: &str) -> Option<String> {
     suggest::nearest_key(key, "", &[], ours, |_| None)
 }
 
-/// Whether a path is that of a mapping from names of the user's, or within one.
+/// Whether a path is that of a mapping from user-chosen names, or inside one.
 fn is_in_named(path: &str) -> bool {
     table::keys().iter().any(|entry| {
         let rest = path.strip_prefix(plain(&entry.path).as_str());
@@ -287,7 +287,7 @@ fn is_in_named(path: &str) -> bool {
     })
 }
 
-/// A path without the items, by number too (`reward.0.kind`), and kinds that it goes through.
+/// A path without list items (`reward.0.kind` too) and kinds.
 fn plain(path: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -303,8 +303,8 @@ fn plain(path: &str) -> String {
     text.split('.').filter(|part| !is_item(part)).collect::<Vec<_>>().join(".")
 }
 
-/// A path as a configuration has it, with the kinds that it goes through behind it:
-/// `objective.loss<clip>.clip_low` is `objective.loss.clip_low (kind clip)`.
+/// A path in the form of a configuration, followed by its kinds: `objective.loss<clip>.clip_low` is
+/// `objective.loss.clip_low (kind clip)`.
 fn without_kinds(path: &str) -> String {
     let (mut text, mut kinds) = (String::new(), Vec::new());
     for (index, part) in path.split(['<', '>']).enumerate() {
@@ -313,7 +313,7 @@ fn without_kinds(path: &str) -> String {
     if kinds.is_empty() { text } else { format!("{text} (kind {})", kinds.join(", ")) }
 }
 
-/// Whether a preset's section is of the kind that a path goes through (`objective.loss<clip>.clip_high`).
+/// Whether a preset's section has the kind in a path (`objective.loss<clip>.clip_high`).
 fn is_of_kind(preset: Preset, path: &str) -> bool {
     let Some((section, rest)) = path.split_once('<') else { return true };
     let kind = preset.settings().at(&format!("{section}.kind"));

@@ -7,7 +7,7 @@
 //! hf://openai/gsm8k@COMMIT:main/train  never taken for a path; so are names written into `config.yaml`
 //! ```
 //!
-//! Without `hf://` a text is such a name only where nothing is at the path that it may be, too.
+//! Without `hf://` a text is such a name only if nothing exists at the same text as a path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tamis_core::setting::{Described, PathKind, Shape};
 
 use crate::path::PathText as _;
 
-/// What a name on a hub may begin with.
+/// Prefix that marks a name on a hub.
 pub(crate) const PREFIX: &str = "hf://";
 
 /// Endings of files: a text with one of them is a path.
@@ -49,13 +49,13 @@ pub struct HubName {
 }
 
 impl HubName {
-    /// Whether a text is marked as such a name: `hf://` is before it.
+    /// Whether a text is marked as such a name, by `hf://` in front.
     pub fn is_marked(text: &Path) -> bool {
         text.to_string_lossy().starts_with(PREFIX)
     }
 
-    /// Reads `owner/name` or `owner/name@revision`. Only with `hf://` before it may the owner be left out, or
-    /// the name end as a file does.
+    /// Reads `owner/name` or `owner/name@revision`. Only with `hf://` in front may the owner be omitted, or
+    /// the name have the ending of a file.
     pub fn parse(text: &str) -> Option<Self> {
         let (name, is_marked) = without_prefix(text);
         let (id, revision) = match name.split_once('@') {
@@ -81,7 +81,7 @@ pub struct SplitName {
     pub repository: HubName,
     /// The configuration; `None` is the only one, or the default one.
     pub configuration: Option<String>,
-    /// The split; `None` is the one that the key is for.
+    /// The split; `None` is the key's default split.
     pub split: Option<String>,
 }
 
@@ -173,7 +173,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Of a text from a command line.
+    /// Reads a text from a command line.
     pub fn parse(text: &str) -> Self {
         let (name, path) = (HubName::parse(text), PathBuf::from(text));
         match name {
@@ -182,7 +182,7 @@ impl ModelSource {
         }
     }
 
-    /// The folder with its files; of a name whose files have not been found, the name.
+    /// The folder with its files, or the name if its files have not been found.
     pub fn folder(&self) -> PathBuf {
         match self {
             Self::Folder(path) | Self::Hub { folder: Some(path), .. } => path.clone(),
@@ -190,7 +190,7 @@ impl ModelSource {
         }
     }
 
-    /// What an inference server may be given: the folder, or the name as servers know it.
+    /// The folder, or the name, in the form for an inference server.
     pub fn for_server(&self) -> PathBuf {
         match self {
             Self::Hub { name, folder: None, .. } => PathBuf::from(&name.id),
@@ -204,7 +204,7 @@ impl ModelSource {
     }
 }
 
-/// Where a path was looked for before a text was taken for a name.
+/// The path that was tried before a text was taken as a name.
 pub(crate) fn not_at(text: &str, path: PathBuf) -> Option<PathBuf> {
     Some(path).filter(|_| !text.starts_with(PREFIX))
 }
@@ -257,7 +257,7 @@ pub enum DataSource {
 }
 
 impl DataSource {
-    /// Its files; of a name whose files have not been found, the name.
+    /// Its files, or the name if its files have not been found.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::File(path) => vec![path.clone()],
@@ -297,7 +297,7 @@ impl<'de> Deserialize<'de> for DataSource {
     }
 }
 
-/// Rows of data: written as one path or name, or as a list of such.
+/// Rows of data: one path or name, or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataSources(pub Vec<DataSource>);
 

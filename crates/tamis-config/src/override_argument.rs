@@ -9,12 +9,12 @@ use crate::tree::{Node, Value};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
-/// Syntax of a key's value where it begins with a bracket.
+/// Syntax of a value that begins with a bracket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueForm {
     /// A list or mapping in YAML's flow style.
     Yaml,
-    /// The same with colons that need no space behind them.
+    /// The same, but colons need no space after them.
     Tight,
     /// A text, such as a regular expression.
     Text,
@@ -57,9 +57,9 @@ pub struct Override {
 impl Override {
     /// Parses one argument; `form` says how the value of a key is written.
     ///
-    /// The value is what follows the first `=`: a list or mapping in YAML's flow style where it begins with a
-    /// bracket, a quoted text where it begins with a quote, otherwise the text as it is. A quoted text that
-    /// holds a list, as verl's scripts write them (`"['a', 'b']"`), is that list.
+    /// The value is the text after the first `=`. If it begins with a bracket, it is a list or mapping in
+    /// YAML's flow style. If it begins with a quote, it is a quoted text. Otherwise it is the text itself. A
+    /// quoted text that contains a list, as in verl's scripts (`"['a', 'b']"`), is that list.
     ///
     /// # Errors
     /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list

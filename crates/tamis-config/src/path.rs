@@ -1,4 +1,4 @@
-//! Paths in configurations: what they are taken from, and those that a value holds.
+//! Paths in configurations: how they are resolved, and which paths a value holds.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::hub_name::{HubName, PREFIX, SplitName};
 use crate::source::{Origin, SourceKind};
 use crate::tree::{Node, Value};
 
-/// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
+/// Whether a path is a placeholder, as in examples (`PATH/TO/train.parquet`).
 pub fn is_placeholder(path: &Path) -> bool {
     path.to_string_lossy().to_lowercase().contains("path/to/")
 }
 
-/// A path with `~/` as the user's own folder.
+/// A path with `~/` expanded to the user's home folder.
 fn from_home(text: &str) -> PathBuf {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     match (text.strip_prefix("~/"), home) {
@@ -24,25 +24,25 @@ fn from_home(text: &str) -> PathBuf {
 }
 
 pub(crate) trait PathText: Copy {
-    /// Whether a text is the name of something else than a file or folder, wherever it stands.
+    /// Whether a text is a name, not a file or folder, in any folder.
     fn is_word(self, text: &str) -> bool;
 
-    /// Whether a text is a name, seen from a folder: a name on a hub that is not marked as one is a path
-    /// where something is there.
+    /// Whether a text is a name, seen from a folder. An unmarked name on a hub is a path if something exists
+    /// there.
     fn is_name(self, text: &str, folder: &Path) -> bool;
 
-    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken
-    /// from the folder of that file, one in a file of another system or on the command line from where tamis
-    /// was started, and `~/` is the user's own folder.
+    /// Resolves a path of a source against the working directory. A relative path in a file is relative to
+    /// the folder of that file. In a file of another system or on the command line it is relative to the
+    /// working directory. `~/` is the user's home folder.
     fn resolve(self, text: &str, origin: &Origin) -> PathBuf;
 
-    /// The path that a command in `folder` means, from anywhere.
+    /// The absolute path that a command in `folder` means.
     fn in_folder(self, text: &str, folder: &Path) -> String;
 
-    /// The same path from anywhere.
+    /// The absolute form of the path.
     fn absolute(self, text: &str) -> String;
 
-    /// Whether two paths lead to one place, however they are written.
+    /// Whether two paths lead to the same place.
     fn is_same(self, one: &str, other: &str) -> bool;
 }
 
@@ -101,7 +101,7 @@ impl PathText for PathKind {
     }
 }
 
-/// Replaces every path in a value of this shape; `map` is given what the path may be beside a path, and its
+/// Replaces every path in a value of this shape; `map` gets what the text may be besides a path, and the
 /// text.
 pub(crate) fn map_paths(shape: &Shape, value: &mut Json, map: &dyn Fn(PathKind, &str) -> String) {
     let keys = |specs: &[KeySpec], value: &mut Json| {
@@ -138,7 +138,7 @@ pub(crate) fn map_paths(shape: &Shape, value: &mut Json, map: &dyn Fn(PathKind, 
     }
 }
 
-/// Puts the folder of a file before the relative paths in it, which are taken from there.
+/// Prefixes the relative paths of a file with its folder.
 pub(crate) fn take_paths_from(node: &mut Node, shape: &Shape, folder: Option<&Path>) {
     let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty() && !node.is_null()) else {
         return;

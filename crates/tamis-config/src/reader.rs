@@ -1,5 +1,5 @@
-//! Reading settings from raw values: defaults stand in for what is wrong, and everything that is wrong is
-//! collected.
+//! Reads settings from raw values. A wrong value is reported and replaced by its default, so all faults of a
+//! configuration are found at once.
 
 use std::fmt::Write as _;
 
@@ -15,30 +15,30 @@ use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float, parse_whole};
 
-/// The names that an unknown key is compared with, beyond those of its own section.
+/// The names that an unknown key is compared with, besides those of its own section.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownNames {
     /// The path of every key of the configuration.
     pub paths: fn() -> &'static [String],
-    /// What other systems call a key.
+    /// Names of keys in other systems.
     pub others: OtherNames,
 }
 
-/// What is known of the names that other systems have for a key.
+/// Knowledge about the names of keys in other systems.
 #[derive(Debug, Clone, Copy)]
 pub struct OtherNames {
-    /// The system that a key seems to be of.
+    /// The system that a key seems to belong to.
     pub owner_of: fn(&str) -> Option<&'static str>,
-    /// The key of ours that an argument of another system leads to, by its last part.
+    /// Our key for an argument of another system, by its last part.
     pub ours_of: fn(&str) -> Option<&'static str>,
 }
 
 impl OtherNames {
-    /// No others.
+    /// No other systems.
     pub const NONE: Self = Self { owner_of: |_| None, ours_of: |_| None };
 }
 
-/// Reads settings from raw values and collects everything that is wrong.
+/// Reads settings from raw values and collects all faults.
 #[derive(Debug)]
 pub struct Reader {
     names: KnownNames,
@@ -47,8 +47,8 @@ pub struct Reader {
     defaults: std::sync::Arc<Source>,
 }
 
-/// A dotted key as a file writes it in the section where it stands; dots are for the command line. `None`
-/// where its first part is no section that has the second.
+/// A dotted key in the nested form of a file, because dots are only for the command line. `None` if its first
+/// part is no section with the second.
 fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
     let parts: Vec<&str> = key.split('.').collect();
     let [first, second, ..] = parts.as_slice() else { return None };
@@ -59,14 +59,14 @@ fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
 }
 
 impl Default for Reader {
-    /// A reader that knows no names beyond those of the section at hand.
+    /// A reader that knows only the names of the present section.
     fn default() -> Self {
         Self::new(KnownNames { paths: || &[], others: OtherNames::NONE })
     }
 }
 
 impl Reader {
-    /// A reader that has found nothing yet. It suggests what an unknown key was meant for from these names.
+    /// A reader without findings. For an unknown key it suggests one of these names.
     pub fn new(names: KnownNames) -> Self {
         let defaults = Source::new(SourceKind::Default, "");
         Self { names, diagnostics: Vec::new(), unsound: Vec::new(), defaults }
@@ -77,8 +77,8 @@ impl Reader {
         self.diagnostics
     }
 
-    /// Whether something was wrong at a key, in it, or with a section it is in, so that the value read is not
-    /// the user's.
+    /// Whether there was a fault at a key, in it, or in a section around it, so the value read is not the
+    /// user's.
     pub fn is_unsound(&self, key: &str) -> bool {
         let within = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -91,7 +91,7 @@ impl Reader {
         self.diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
     }
 
-    /// Reports a value of another type than its key has.
+    /// Reports a value whose type is not the key's.
     pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, shape: &Shape) {
         let (mut expected, found) = (shape.describe(), describe_found(node));
         if found.starts_with("the number -") {
@@ -113,7 +113,7 @@ impl Reader {
         self.report(node, problem);
     }
 
-    /// Reads a value that may be null; a message about its type says so.
+    /// Reads a value that may be null; a message about its type includes null.
     pub(crate) fn or_null<T>(&mut self, path: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let num_before = self.diagnostics.len();
         let value = read(self);
@@ -123,7 +123,7 @@ impl Reader {
             {
                 *expected = or_null(expected);
             }
-            // The kind of a section that may be null.
+            // The `kind` of a section that may be null.
             if let Problem::NotAllowed { key, value, .. } = &*found.problem
                 && *key == join(path, "kind")
                 && is_no(value)
@@ -135,7 +135,7 @@ impl Reader {
         value
     }
 
-    /// Opens a section: it must be a mapping (or nothing) with known keys only.
+    /// Opens a section: it must be empty, or a mapping with only known keys.
     pub fn open<'n>(&mut self, node: &'n Node, path: &str, known: &[&'static str]) -> Option<&'n Node> {
         if !matches!(node.value, Value::Map(_)) && !node.is_null() {
             self.wrong_type(node, path, &Shape::Section { doc: "", keys: Vec::new() });
@@ -145,8 +145,7 @@ impl Reader {
         Some(node)
     }
 
-    /// Reports the keys of a section that it does not have; `among` are the kinds that it could be of, and
-    /// the one that it is of.
+    /// Reports unknown keys of a section; `among` are its possible kinds and its own kind.
     fn refuse_unknown(
         &mut self,
         node: &Node,
@@ -168,7 +167,7 @@ impl Reader {
                 continue;
             }
             let nested = nest(path, &entry.key, (self.names.paths)());
-            // A key of another kind may be misspelt, too.
+            // A key of another kind may also be misspelt.
             let of_kinds = among.iter().flat_map(|(variants, _)| *variants).flat_map(|variant| &variant.keys);
             let near: Vec<&'static str> =
                 known.iter().copied().chain(of_kinds.map(|spec| spec.name)).collect();
@@ -182,7 +181,7 @@ impl Reader {
         }
     }
 
-    /// Opens a section whose keys depend on `kind`: gives the kind, or the default one where none is named.
+    /// Opens a section whose keys depend on `kind`. Returns the kind, or the default one if none is named.
     pub fn open_kind<'s>(&mut self, node: &Node, path: &str, shape: &'s Shape) -> Option<&'s Variant> {
         let Shape::Tagged { common, variants, default, .. } = shape else { return None };
         let is_section = matches!(node.value, Value::Map(_)) || (node.is_null() && default.is_some());
@@ -214,11 +213,10 @@ impl Reader {
         Some(variant)
     }
 
-    /// Reads a value of a type that describes itself. `None` exactly if something was reported.
+    /// Reads a value of a type that describes itself. `None` if and only if something was reported.
     pub fn read<T: Described>(&mut self, node: &Node, path: &str) -> Option<T> {
         let json = self.read_shaped(node, path, &T::shape())?;
-        // What the shape lets through is a value; that a type does not take it would be a mistake in its
-        // description.
+        // The shape accepts only values of the type. If the type refuses one, its description is wrong.
         let built = serde_json::from_value(json);
         if let Err(error) = &built {
             let message = error.to_string();
@@ -227,7 +225,7 @@ impl Reader {
         built.ok()
     }
 
-    /// Reads a value by its shape, every key in it checked or at its default.
+    /// Reads a value by its shape. Every key in it is checked, or has its default.
     pub(crate) fn read_shaped(&mut self, node: &Node, path: &str, shape: &Shape) -> Option<Json> {
         let value = match shape {
             Shape::Bool => node.as_plain().and_then(parse_bool).map(Json::Bool),
@@ -320,7 +318,7 @@ impl Reader {
         values.into_iter().collect()
     }
 
-    /// The path that a value is, or the name, marked as such.
+    /// The value as a path, or as a name that is marked as one.
     fn read_path(node: &Node, kind: PathKind) -> Option<Json> {
         let text = node.as_text()?;
         let is_of_hub = matches!(kind, PathKind::OrModel | PathKind::OrData);
@@ -328,7 +326,7 @@ impl Reader {
         (!is_broken).then(|| Json::from(kind.resolve(text, &node.origin).to_string_lossy()))
     }
 
-    /// Reads a mapping from names to values of a shape; the name of a kind alone stands for the kind.
+    /// Reads a mapping from names to values of a shape. The bare name of a kind is short for the kind.
     fn read_named(&mut self, node: &Node, path: &str, inner: &Shape) -> Option<Json> {
         if !matches!(node.value, Value::Map(_)) && !node.is_null() {
             self.wrong_type(node, path, &Shape::Free);
@@ -358,7 +356,8 @@ impl Reader {
         read.into_iter().map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// Checks a key of a section against what several kinds say of it: one of them must take the value.
+    /// Checks a key of a section against its specifications in several kinds: one of them must accept the
+    /// value.
     pub(crate) fn check_one_of(&mut self, section: &Node, path: &str, specs: &[KeySpec]) {
         let mut found: Vec<Vec<Diagnostic>> = Vec::new();
         for spec in specs {
@@ -371,17 +370,16 @@ impl Reader {
         }
     }
 
-    /// Reads one key of an open section, or its default where it is absent, and checks it.
+    /// Reads one key of an open section, or its default if it is absent, and checks it.
     ///
-    /// Where something is wrong it is reported and the default stands in, so that the other violations are
-    /// found too.
+    /// A wrong value is reported and replaced by the default, so the other faults are found too.
     fn key(&mut self, section: &Node, path: &str, spec: &KeySpec) -> Option<Json> {
         let (name, default, check) = (spec.name, &*spec.default, spec.check);
         let shape = &(spec.shape)();
         let numbers = |value: &Json| Numbers::of(value, shape);
         let full = join(path, name);
         let Some(node) = section.get(name) else {
-            // A default that is not allowed stands for "must be given".
+            // A default that is not allowed means that the key must be given.
             let node = self.default_node(default, &section.origin);
             let num_diagnostics = self.diagnostics.len();
             let value = self.read_shaped(&node, &full, shape);
@@ -391,7 +389,7 @@ impl Reader {
             {
                 return Some(value);
             }
-            // What asks for the key is the kind, where there is one.
+            // If the section has a kind, the kind requires the key.
             let asking = section.get("kind").filter(|kind| kind.origin.is_from_user()).unwrap_or(section);
             let expected = match check.describe().filter(|_| check != Check::NotEmpty) {
                 Some(condition) => format!("{}, {condition}", shape.describe()),
@@ -425,12 +423,12 @@ impl Reader {
         value
     }
 
-    /// A default's raw value. What is wrong under a default is shown at its section, where the user can do
-    /// something about it.
+    /// A default's raw value. Faults under a default are shown at its section, because the user can change
+    /// that.
     fn default_node(&self, default: &str, section: &Origin) -> Node {
         let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(&self.defaults) };
         if default.is_empty() {
-            // A number that every condition allows stands in for a key that must be given.
+            // A placeholder that every condition allows, for a key that must be given.
             return Node::plain("1", origin);
         }
         if default.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
@@ -445,7 +443,7 @@ impl Reader {
         }
     }
 
-    /// Reads one of named values; gives its index.
+    /// Reads one of named values; returns its index.
     pub fn choice(&mut self, node: &Node, path: &str, allowed: &[&'static str]) -> Option<usize> {
         let (Value::Scalar { text, .. }, false) = (&node.value, node.is_null() && !allowed.contains(&"none"))
         else {
@@ -473,16 +471,16 @@ fn of_kind(name: &Node) -> Node {
     Node { value: Value::Map(vec![kind]), ..name.clone() }
 }
 
-/// The numbers in a value that a [`Check`] looks at.
+/// The numbers in a value that a [`Check`] checks.
 struct Numbers {
     all: Vec<f64>,
-    /// Those that the engine computes with in single precision.
+    /// The numbers that the engine uses in single precision.
     reals: Vec<f64>,
     is_empty: bool,
 }
 
 impl Numbers {
-    /// The numbers of a value that was read by its shape; a length of time counts in seconds.
+    /// The numbers of a value that was read by its shape; times are in seconds.
     fn of(value: &Json, shape: &Shape) -> Self {
         let mut found = Self { all: Vec::new(), reals: Vec::new(), is_empty: false };
         let shape = shape.without_null();
@@ -542,7 +540,7 @@ fn describe_value(node: &Node) -> String {
     }
 }
 
-/// A text in double quotes, cut after 60 characters.
+/// A text in double quotes, truncated after 60 characters.
 fn quote(text: &str) -> String {
     let cut: String = text.chars().take(60).collect();
     let more = if cut.len() < text.len() { "..." } else { "" };

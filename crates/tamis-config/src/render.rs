@@ -1,4 +1,4 @@
-//! Values as YAML, each with a comment that says where it is from.
+//! Values as YAML, each with a comment about its origin.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::table;
 use crate::tree::{Node, join, parse_bool, parse_float};
 use tamis_core::setting::{KeySpec, Shape};
 
-/// Lines longer than this keep their origin on a line of its own.
+/// Longer lines have their origin on a separate line.
 const WIDTH: usize = 100;
 
-/// A value as a configuration holds it.
+/// A value in the form of a configuration.
 pub fn json_of(value: &impl serde::Serialize) -> Json {
     serde_json::to_value(value).unwrap_or_default()
 }
@@ -122,7 +122,7 @@ pub fn flow(value: &Json) -> String {
 
 fn number_text(number: &serde_json::Number) -> String {
     match number.as_f64() {
-        // 0.000001 reads worse than 1e-6.
+        // 1e-6 is easier to read than 0.000001.
         Some(value) if number.is_f64() && value != 0.0 && (value.abs() < 1e-3 || value.abs() >= 1e7) => {
             format!("{value:e}")
         }
@@ -133,11 +133,11 @@ fn number_text(number: &serde_json::Number) -> String {
 fn key_text(key: &str) -> String {
     let is_name = key.starts_with(|c: char| c.is_ascii_alphabetic())
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    // `n` is a key here, whatever YAML 1.1 takes it for.
+    // `n` is a key here, although YAML 1.1 reads it as false.
     if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar(key) }
 }
 
-/// A text as a scalar, quoted where it would be taken for something else.
+/// A text as a scalar, quoted if it could be read as another type.
 pub fn scalar(text: &str) -> String {
     let plain_start = text.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '_' | '.' | '~'));
     let plain = plain_start
@@ -149,7 +149,7 @@ pub fn scalar(text: &str) -> String {
         && parse_float(text).is_none()
         && parse_bool(text).is_none()
         && !matches!(text, "null" | "Null" | "NULL" | "None" | "." | "..");
-    // Other readers of YAML take these for something: yes, no, on, off, 0x10, 1_000, .inf
+    // Other YAML readers read these as other types: yes, no, on, off, 0x10, 1_000, .inf
     let risky = text.starts_with('.') && !text.starts_with("./")
         || text.starts_with(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok()
         || matches!(text.to_lowercase().as_str(), "yes" | "no" | "on" | "y" | "n");
@@ -159,9 +159,9 @@ pub fn scalar(text: &str) -> String {
     Json::String(text.to_owned()).to_string()
 }
 
-/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
-/// Relative paths are written as those of `folder`, so that the text may be put anywhere; where that is
-/// empty, they are left, and so are paths that stand for one and names on a hub of which there is no folder.
+/// A partial tree as YAML, in the order of the table, each value with a comment about its origin. Relative
+/// paths are resolved against `folder`, so the text can be moved. They stay as they are if `folder` is empty.
+/// Placeholder paths and names on a hub without a local folder stay too.
 pub fn with_origins(tree: &Node, folder: &Path) -> String {
     let mut text = String::new();
     let mut values = tree.to_json();

@@ -1,23 +1,23 @@
-//! The command that starts an inference server: for a run that does so itself, and for messages that show it.
+//! The command that starts an inference server, for a run that starts it and for messages that show it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::schema::{BackendKind, Config, LaunchConfig, LauncherKind, RolloutConfig};
 
-/// Where a server answers that nobody on another machine is to reach.
+/// Address of a server that only this machine can reach.
 pub const LOOPBACK: &str = "127.0.0.1";
 
-/// Highest rank of an adapter that vLLM takes.
+/// Highest rank of an adapter that vLLM accepts.
 pub(crate) const MOST_ADAPTER_RANK: usize = 512;
 
-/// Ranks that vLLM has room for (`--max-lora-rank`).
+/// Allowed values of vLLM's `--max-lora-rank`.
 const ADAPTER_RANKS: [usize; 9] = [1, 8, 16, 32, 64, 128, 256, 320, MOST_ADAPTER_RANK];
 
-/// What a server is to be given as new weights.
+/// Form of the new weights that a server gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// Folders of whole weights.
+    /// Folders with all weights.
     Folders,
     /// Adapters of this rank.
     Adapters(usize),
@@ -27,19 +27,18 @@ pub enum Intake {
     Transfer,
 }
 
-/// A command line with variables of the environment.
+/// A command line with environment variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerCommand {
-    /// Variables that it is started with, beside those that are there.
+    /// Environment variables that are set for it, besides the inherited ones.
     pub environment: Vec<(&'static str, String)>,
     /// The program and its arguments.
     pub words: Vec<String>,
 }
 
 impl ServerCommand {
-    /// The command that starts one server of a run's weights at a host's port, as `rollout.launch`
-    /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
-    /// its program.
+    /// The command that starts one server with a run's weights at a host and port, by `rollout.launch` or its
+    /// defaults. It is empty if the backend needs no server or its program is not known.
     pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, host: &str, port: &str) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
@@ -72,9 +71,9 @@ impl ServerCommand {
         Self { environment, words }
     }
 
-    /// Has a server that a launcher starts ask for a key. vLLM finds it in its environment; SGLang is given a
-    /// file, whose name the launcher puts in place of `{key_config}`: what a process was started with anybody
-    /// on its machine may read.
+    /// Makes a server that a launcher starts require an API key. vLLM reads it from its environment. SGLang
+    /// reads it from a file, whose name the launcher substitutes for `{key_config}`, because anyone on the
+    /// machine can read the arguments of a process.
     pub fn ask_for_key(&mut self, rollout: &RolloutConfig) {
         let is_own = rollout.launch.as_ref().is_some_and(|launch| !launch.command.is_empty());
         if rollout.backend == BackendKind::Sglang && !is_own {
@@ -82,7 +81,7 @@ impl ServerCommand {
         }
     }
 
-    /// Line about the servers that a run with this configuration starts before it samples; `None` where it
+    /// Line about the servers that a run with this configuration starts before it samples; `None` if it
     /// starts no server.
     pub fn announcement(config: &Config) -> Option<String> {
         let rollout = &config.rollout;
@@ -121,7 +120,7 @@ fn vllm(
     host: &str,
     port: &str,
 ) -> Vec<String> {
-    // Of ours, each mode gives what the other does not: the whole distribution, or the one at a temperature.
+    // Each of our modes gives what the other does not: the whole distribution, or the one at a temperature.
     let truncates = rollout.top_k > 0
         || rollout.top_p < 1.0
         || rollout.min_p > 0.0
@@ -138,7 +137,7 @@ fn vllm(
         Intake::Folders => {}
         Intake::Adapters(rank) => {
             let room = ADAPTER_RANKS.into_iter().find(|&room| room >= rank).unwrap_or(rank);
-            // The one that samples, and the one before for what is in flight.
+            // The adapter that samples, and the one before it for samples in flight.
             all.extend(words(&["--enable-lora", "--max-loras", "2", "--max-lora-rank", &room.to_string()]));
         }
         Intake::GpuMemory => all.extend(words(&["--weight-transfer-config", r#"{"backend": "ipc"}"#])),
@@ -172,14 +171,13 @@ fn sglang(
     all
 }
 
-/// Whether the value of a flag or a variable is nobody's business (`--api-key`, `--hf_token`,
-/// `VLLM_API_KEY=`).
+/// Whether the value of a flag or a variable is secret (`--api-key`, `--hf_token`, `VLLM_API_KEY=`).
 fn is_secret(name: &str) -> bool {
     let name = name.replace('_', "-").to_ascii_lowercase();
     name.ends_with("-key") || name.ends_with("-token")
 }
 
-/// Words of a command with `...` in place of keys and tokens.
+/// Words of a command, with `...` instead of keys and tokens.
 pub fn without_secrets(words: &[String]) -> Vec<String> {
     // A flag may have several values.
     let mut is_value = false;
@@ -197,7 +195,7 @@ pub fn without_secrets(words: &[String]) -> Vec<String> {
     shown.collect()
 }
 
-/// A word as it is typed into a shell, in quotes if the shell would change it.
+/// A word in the form for a shell, quoted if the shell would change it.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -207,7 +205,7 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-/// As it is typed into a shell, secrets left out.
+/// In the form for a shell, without secrets.
 impl fmt::Display for ServerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = without_secrets(&self.words).into_iter().map(|word| shell_word(&word));

@@ -2,7 +2,7 @@
 
 use tamis_core::setting::{KeySpec, Shape};
 
-/// The keys that a section has where nobody sets one: of a section with a `kind` those of the default kind.
+/// The keys of a section by default. If it has a `kind`, these are the keys of the default kind.
 pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
     match shape {
         Shape::Section { keys, .. } => Some(keys.clone()),
@@ -14,7 +14,7 @@ pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
     }
 }
 
-/// A text up to its first full stop or colon outside of code and parentheses.
+/// A text up to its first full stop or colon outside code and parentheses.
 pub(crate) fn opening(text: &str) -> &str {
     let (mut is_code, mut depth) = (false, 0);
     let mut ends = text.char_indices().filter_map(|(place, c)| {
@@ -31,7 +31,7 @@ pub(crate) fn opening(text: &str) -> &str {
     ends.next().and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
-/// The kinds of a section, each with its documentation; none where it has no `kind`.
+/// The kinds of a section, each with its documentation; empty if it has no `kind`.
 pub(crate) fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
     match shape {
         Shape::Nullable(inner) | Shape::List(inner) | Shape::OrName(inner) => kinds(inner),
@@ -40,7 +40,7 @@ pub(crate) fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
     }
 }
 
-/// The named values of a type, each with its documentation; none where it has none.
+/// The named values of a type, each with its documentation; empty if it has none.
 pub(crate) fn choice_values(shape: &Shape) -> Vec<(&'static str, &'static str)> {
     match shape {
         Shape::Choice(values) => values.clone(),

@@ -10,11 +10,12 @@ use crate::render::{describe, json_of, section};
 use crate::table;
 
 impl Loaded {
-    /// The resolved configuration as YAML, paths absolute, each value with a comment that says where it is
-    /// from. Loading it gives the same configuration, wherever the text is put.
+    /// The resolved configuration as YAML with absolute paths, each value with a comment about its origin.
+    /// Loading it gives the same configuration from any folder.
     pub fn show(&self) -> String {
         let mut text = String::new();
-        // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
+        // The values include everything that the preset sets. The preset is named again to show the
+        // intention.
         let values = self.values();
         section(&mut text, "", 0, table::root(), &values, &|path| {
             let value = values.pointer(&format!("/{}", path.replace('.', "/"))).unwrap_or(&Json::Null);
@@ -29,7 +30,8 @@ impl Loaded {
         text
     }
 
-    /// The value of every key, paths absolute: a relative one would mean something else in another folder.
+    /// The value of every key, with absolute paths, because a relative path has another meaning in another
+    /// folder.
     pub fn values(&self) -> Json {
         let mut values = json_of(&self.config);
         map_paths(table::root(), &mut values, &|kind, path| kind.absolute(path));

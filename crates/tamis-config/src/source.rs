@@ -7,37 +7,37 @@ use std::sync::Arc;
 /// The kinds of text in which a value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceKind {
-    /// The defaults that are built in.
+    /// The built-in defaults.
     Default,
     /// A built-in preset, by name.
     Preset(&'static str),
-    /// A file, as the user named it. A relative path in it is taken from its folder.
+    /// A file, as the user named it. A relative path in it is relative to its folder.
     File(PathBuf),
-    /// A file of another system, as the user named it. A relative path in it is taken from where tamis is
-    /// started, as those systems do.
+    /// A file of another system, as the user named it. A relative path in it is relative to the working
+    /// directory, as in those systems.
     TranslatedFile(PathBuf),
-    /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is
-    /// taken from where tamis is started, as it was then.
+    /// The `config.yaml` of a run. It holds absolute paths. A relative path, from a run of an earlier build,
+    /// is relative to the working directory, as it was then.
     RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,
-    /// An argument in the terms of another system, by its name, that was translated before it was loaded.
+    /// A translated argument of another system, by the system's name.
     Translated(&'static str),
 }
 
 impl SourceKind {
-    /// Whether it is an argument, or what an argument or a file of another system became: what lies over all
-    /// files of ours.
+    /// Whether it is above all our files: an argument, or the translation of another system's argument or
+    /// file.
     pub(crate) fn is_command_line(&self) -> bool {
         matches!(self, Self::Argument | Self::Translated(_) | Self::TranslatedFile(_))
     }
 
-    /// Whether another system's key became it.
+    /// Whether it is the translation of another system's key.
     pub(crate) fn is_translated(&self) -> bool {
         matches!(self, Self::Translated(_) | Self::TranslatedFile(_))
     }
 
-    /// The file that it is; `None` for what is none.
+    /// The file; `None` if it is no file.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) | Self::TranslatedFile(path) | Self::RunFile(path) => Some(path),
@@ -51,22 +51,22 @@ impl SourceKind {
 pub struct Source {
     /// Kind of the text.
     pub kind: SourceKind,
-    /// All of it, for excerpts.
+    /// The whole text, for excerpts.
     pub text: String,
 }
 
 impl Source {
-    /// A source that values can point into.
+    /// A source to which origins of values can refer.
     pub fn new(kind: SourceKind, text: impl Into<String>) -> Arc<Self> {
         Arc::new(Self { kind, text: text.into() })
     }
 }
 
-/// The position of one value: a source, a line and a column (both counted from 1, in characters), and how
-/// many characters it takes on that line.
+/// The position of one value: a source, a line and a column (both counted from 1, in characters), and its
+/// number of characters on that line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The text the value stands in.
+    /// The text with the value.
     pub source: Arc<Source>,
     /// Line, from 1.
     pub line: usize,
@@ -82,7 +82,7 @@ impl Origin {
         Self { source: Arc::clone(source), line: 1, column: 1, length: 1 }
     }
 
-    /// Whether a user wrote the value (in a file or on the command line), rather than the defaults or a
+    /// Whether a user wrote the value (in a file or on the command line), so it is not from the defaults or a
     /// preset.
     pub fn is_from_user(&self) -> bool {
         !matches!(self.source.kind, SourceKind::Default | SourceKind::Preset(_))

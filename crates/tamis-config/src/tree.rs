@@ -13,14 +13,14 @@ pub struct Node {
     pub origin: Origin,
 }
 
-/// A raw value. Scalars keep their text: what it means depends on the key it is for.
+/// A raw value. Scalars keep their text, because its meaning depends on the key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A scalar.
     Scalar {
         /// Text of the scalar, after escapes.
         text: String,
-        /// Whether it was written without quotes, so that `null`, `true` and `12` have their YAML meaning.
+        /// Whether it was written without quotes, so `null`, `true` and `12` have their YAML meaning.
         plain: bool,
     },
     /// A sequence.
@@ -62,7 +62,7 @@ impl Node {
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL" | "None"))
     }
 
-    /// The value of a key of a mapping.
+    /// The value of a mapping's key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
@@ -86,7 +86,7 @@ impl Node {
         })
     }
 
-    /// As [`Self::at`], to be changed.
+    /// As [`Self::at`], mutable.
     pub fn at_mut(&mut self, path: &str) -> Option<&mut Node> {
         path.split('.').try_fold(self, |node, part| match &mut node.value {
             Value::Map(entries) => {
@@ -97,15 +97,15 @@ impl Node {
         })
     }
 
-    /// Takes the entry of a key out of a mapping.
+    /// Removes the entry of a key from a mapping and returns its value.
     pub fn take(&mut self, key: &str) -> Option<Node> {
         let Value::Map(entries) = &mut self.value else { return None };
         let index = entries.iter().position(|entry| entry.key == key)?;
         Some(entries.remove(index).node)
     }
 
-    /// The place to show for the value at a path: the value itself; of a whole section its key, where a user
-    /// wrote that.
+    /// The place to show for the value at a path: the value itself; for a whole section its key, if a user
+    /// wrote it.
     pub fn place_of(&self, path: &str) -> Option<&Origin> {
         let node = self.at(path)?;
         let (parent, name) =
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// The first value in this one, itself among them, that a user wrote.
+    /// The first value that a user wrote: this one or one inside it.
     pub(crate) fn first_written(&self) -> Option<&Origin> {
         let inside = || match &self.value {
             Value::Map(entries) => entries.iter().find_map(|entry| entry.node.first_written()),
@@ -143,8 +143,8 @@ impl Node {
         }
     }
 
-    /// Puts `other` over this: mappings key by key, anything else replaced. Where the section has a `kind`
-    /// and `other` names another one, the keys of the former kind go with it.
+    /// Merges `other` into this: mappings key by key, anything else is replaced. If the section has a `kind`
+    /// and `other` names another one, the keys of the former kind are removed.
     pub fn merge(&mut self, other: Node, shape: &Shape) {
         let shape = shape.without_null();
         let Value::Map(theirs) = other.value else {
@@ -174,7 +174,7 @@ impl Node {
         }
     }
 
-    /// The value as JSON: plain scalars with their YAML meaning, numbers that JSON has no form for as
+    /// The value as JSON. Plain scalars have their YAML meaning; numbers that JSON cannot represent become
     /// strings.
     pub fn to_json(&self) -> serde_json::Value {
         match &self.value {
@@ -193,8 +193,8 @@ impl Node {
     }
 }
 
-/// Takes the keys of another kind than `kind` out of a section. Those that all kinds have stay, and so do
-/// those of the command line, which is one layer whatever the order of its arguments.
+/// Removes the keys of other kinds than `kind` from a section. Keys that all kinds have stay. Keys of the
+/// command line stay too, because it is one layer, independent of the order of its arguments.
 pub(crate) fn forget_other_kind(entries: &mut Vec<MapEntry>, kind: &Node, shape: &Shape) {
     let Shape::Tagged { common, default, .. } = shape.without_null() else { return };
     let own = entries.iter().find(|entry| entry.key == "kind").and_then(|entry| entry.node.as_text());
@@ -202,7 +202,7 @@ pub(crate) fn forget_other_kind(entries: &mut Vec<MapEntry>, kind: &Node, shape:
         return;
     }
     entries.retain(|entry| {
-        // The key itself may stand in a lower layer, under a value of the command line.
+        // The key itself may come from a lower layer, and its value from the command line.
         common.iter().any(|spec| spec.name == entry.key) || entry.node.origin.source.kind.is_command_line()
     });
 }
@@ -234,7 +234,7 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A decimal number; unlike Rust's parser it takes no `inf`, `nan` or `infinity`.
+/// A decimal number. Unlike Rust's parser it refuses `inf`, `nan` and `infinity`.
 pub fn parse_float(text: &str) -> Option<f64> {
     let starts_well = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+'));
     if !starts_well || !text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E')) {
@@ -243,7 +243,7 @@ pub fn parse_float(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| value.is_finite())
 }
 
-/// A whole number; 1e6 and 8.0 are such too. 2^53 bounds what a float holds exactly.
+/// A whole number, also as 1e6 or 8.0. The bound is 2^53, up to which a float is exact.
 pub(crate) fn parse_whole(text: &str) -> Option<u64> {
     let of_float = |value: f64| {
         (value.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&value)).then_some(value as u64)
@@ -256,7 +256,7 @@ pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// A dotted path as messages write it: the items of lists in brackets (`reward[0].weight`).
+/// A dotted path in the form of messages, with list items in brackets (`reward[0].weight`).
 pub(crate) fn with_brackets(path: &str) -> String {
     let is_index = |part: &str| part.parse::<usize>().is_ok();
     path.split('.').fold(String::new(), |path, part| {
