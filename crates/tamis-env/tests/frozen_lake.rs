@@ -1,5 +1,5 @@
-//! FrozenLake has the law of the real one: `frozen_lake/gymnasium.json` holds the transition tables of the
-//! package gymnasium, written by `frozen_lake/make.py`.
+//! FrozenLake follows the transition law of the original: `frozen_lake/gymnasium.json` holds the transition
+//! tables of the package gymnasium, written by `frozen_lake/make.py`.
 
 use serde::Deserialize;
 use tamis_core::random::{Key, Purpose};
@@ -68,8 +68,8 @@ fn the_law_is_that_of_gymnasium_to_the_bit() {
     assert!(num_compared > 1000, "{num_compared}");
 }
 
-/// The last step of episodes of a fixed walk is as often of each cell as gymnasium's law says, within 4.5
-/// standard deviations of a binomial; what cannot happen does not.
+/// Each cell ends episodes of a fixed walk as often as gymnasium's law says, within 4.5 standard deviations
+/// of a binomial. Impossible endings do not occur.
 #[test]
 fn play_follows_the_law() {
     let walk = [

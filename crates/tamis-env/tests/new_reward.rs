@@ -1,5 +1,4 @@
-//! The example of a new reward runs, and every piece of code on the page that walks through it is that of an
-//! example.
+//! The example of a new reward runs, and all code on the page about it comes from an example.
 
 #[allow(unreachable_pub, reason = "it is a program of its own too")]
 #[path = "../examples/new_reward.rs"]

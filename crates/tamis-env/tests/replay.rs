@@ -17,13 +17,13 @@ fn maker(kind: &str, style: EnvironmentStyle) -> EnvironmentMaker {
     EnvironmentMaker { kind, style, prompting: Prompting { max_turns: 6, ..Prompting::default() } }
 }
 
-/// Everything that an episode shows and gives, for answers drawn by a key.
+/// Everything that an episode shows and returns, with answers drawn by a key.
 fn play(maker: &EnvironmentMaker, (start, luck): (Key, Key), answers: Key) -> Vec<String> {
     let actions = maker.game(start, luck).expect("a game").actions();
     let mut environment = maker.begin(start, luck).expect("begun");
     let mut told = vec![environment.observe()];
     for turn in 0.. {
-        // Nonsense now and then.
+        // Sometimes an invalid answer.
         let any = answers.with(turn).below(0, actions.len() as u64 + 1) as usize;
         let answer =
             actions.get(any).map_or("1+1".to_owned(), |action| maker.answer(std::slice::from_ref(action)));
@@ -47,21 +47,21 @@ proptest! {
                 let maker = maker(kind, style);
                 let first = play(&maker, (key(0), key(1)), key(2));
                 prop_assert_eq!(&play(&maker, (key(0), key(1)), key(2)), &first, "{}", kind);
-                // Another member: the same start, whatever its luck and its answers.
+                // Another member has the same start, whatever its luck and its answers.
                 let other = play(&maker, (key(0), key(3)), key(4));
                 prop_assert_eq!(&other[0], &first[0], "{}", kind);
                 prop_assert_eq!(&maker.open(key(0)).expect("open").observation, &first[0]);
-                // Nothing goes on for ever.
+                // Every episode ends.
                 prop_assert!(first.len() <= 13, "{}: {} parts", kind, first.len());
             }
         }
     }
 }
 
-/// Of several starts the one that all members share is drawn; each member slips by its own luck.
+/// One of several starts is drawn, and all members share it. Each member slips by its own luck.
 #[test]
 fn a_start_is_of_one_key_and_slips_are_of_the_other() {
-    // On ice that always carries a walker to one of the two sides.
+    // Ice on which every step slips to one of the two sides.
     let lake =
         serde_json::json!({"kind": "frozen_lake", "map": ["SFFS", "FFFF", "SFFG"], "success_rate": 0.0});
     let kind = serde_json::from_value(lake).expect("a kind");
@@ -88,7 +88,7 @@ fn a_setting_outside_its_range_is_refused_by_name() {
         for spec in EnvironmentKind::shape().keys_of_kind(kind) {
             for value in [-2e9, 0.0, 1.0, 2e9].into_iter().filter(|value| !spec.check.holds(*value)) {
                 let json = serde_json::json!({"kind": kind, spec.name: value as i64});
-                // A number of something is none below 0.
+                // A count below 0 is refused.
                 let Ok(settings) = serde_json::from_value(json) else { continue };
                 let maker = EnvironmentMaker { kind: settings, ..maker(kind, EnvironmentStyle::Plain) };
                 let error = maker.game(key, key).err().map(|error| error.to_string()).unwrap_or_default();
@@ -102,7 +102,7 @@ fn a_setting_outside_its_range_is_refused_by_name() {
     assert!(num_refused > 20, "{num_refused}");
 }
 
-/// RAGEN's own words, or anyone's, take the place of a game's (`environment.prompting.instruction`).
+/// `environment.prompting.instruction` replaces a game's instruction, for example by RAGEN's text.
 #[test]
 fn an_instruction_replaces_the_words_of_the_game() {
     for kind in GAMES {

@@ -1,5 +1,5 @@
-//! Sokoban plays as `gym-sokoban` 0.0.6 does: rooms, actions, rewards and boards that
-//! `sokoban/make_vectors.py` took from the package itself.
+//! Sokoban plays like `gym-sokoban` 0.0.6: rooms, actions, rewards and boards come from the package itself,
+//! through `sokoban/make_vectors.py`.
 
 use serde::Deserialize;
 use tamis_env::environment::game::Game;

@@ -1,4 +1,4 @@
-//! Laws that every built-in function keeps.
+//! Laws of all built-in reward functions.
 
 use proptest::prelude::*;
 use tamis_core::group::PromptId;
@@ -68,7 +68,7 @@ fn verifiers_by_hand() {
     }
 }
 
-/// A function that looks at every part of a text once for each other part would never come to an end.
+/// With quadratic time in the length of a text, a function would never finish here.
 #[test]
 fn a_megabyte_is_scored() {
     let units = [

@@ -1,4 +1,4 @@
-//! Hostile programs. Where the kernel lacks a layer, what it would prevent is left out, and that is said.
+//! Hostile programs. If the kernel lacks a layer, the tests of that layer are skipped with a message.
 
 use std::net::TcpListener;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use super::*;
 mod harness;
 mod protection;
 
-/// Long enough for a machine with much else to do.
+/// Long enough for a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 
 fn settings() -> SandboxSettings {
@@ -25,7 +25,7 @@ fn settings() -> SandboxSettings {
     }
 }
 
-/// `None` where there is no Python.
+/// `None` if there is no Python.
 fn sandbox() -> Option<&'static Sandbox> {
     static SANDBOX: LazyLock<Result<Sandbox, SandboxError>> = LazyLock::new(|| Sandbox::new(&settings()));
     match &*SANDBOX {
@@ -158,7 +158,7 @@ fn a_working_folder_that_cannot_be_emptied_is_told() {
     let Ok(sandbox) = Sandbox::without(&settings(), &["namespaces", "landlock", "own user"]) else { return };
     let gone = run(&sandbox, "import os, shutil\nshutil.rmtree(os.getcwd())");
     assert_eq!(gone.exit, Exit::Exited(0), "{}", gone.stderr);
-    // It is heard of before the next job ends.
+    // The failure is noticed before the next job ends.
     assert_eq!(print(&sandbox, "import os; print(os.listdir('.'))"), "[]");
     let told = sandbox.take_warnings();
     assert!(matches!(&told[..], [one] if one.contains("cannot be emptied (FileNotFoundError")), "{told:?}");
@@ -215,7 +215,7 @@ print('left')
     }
 }
 
-/// Kernels that lack something, as far as this one can be made to look like them.
+/// Kernels without some feature, as far as this kernel can imitate them.
 #[test]
 fn what_is_missing_is_said() {
     let Some(whole) = sandbox() else { return };

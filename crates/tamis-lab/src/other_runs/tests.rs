@@ -1,4 +1,4 @@
-//! Over what TRL 1.16, verl 0.9.1 and verifiers 0.4.0 and 0.3.1 wrote (tests/other_runs/make.py).
+//! Reads files that TRL 1.16, verl 0.9.1 and verifiers 0.4.0 and 0.3.1 wrote (tests/other_runs/make.py).
 
 use std::fs;
 
@@ -68,14 +68,14 @@ fn rows_under_several_steps_count_once_and_evaluations_not_at_all() {
             "of 6 files of completions 2 count: 2 repeat the rows of the step before; 2 hold an evaluation, which overwrote the rows of its step"
         ]
     );
-    // 24 rows of 4 in a group, all scores and the reward, which is their plain sum.
+    // 24 rows in groups of 4, with all scores and the reward, which is their plain sum.
     let groups = numbers(&run, 1, "group_id");
     assert_eq!(groups, (0..24).map(|row| f64::from(row / 4)).collect::<Vec<_>>());
     let (exact, length) = (numbers(&run, 1, "exact"), numbers(&run, 1, "length"));
     let sums: Vec<f64> = exact.iter().zip(&length).map(|(one, other)| one + other).collect();
     assert_eq!(numbers(&run, 1, "reward"), sums);
     assert_eq!(numbers(&run, 4, "sample_index")[..5], [0.0, 1.0, 2.0, 3.0, 0.0]);
-    // From the completions, a checkpoint, or the state alone.
+    // Also found from the completions, from a checkpoint, or from only the state.
     assert_eq!(found(&made("trl/completions")).steps().collect::<Vec<_>>(), [1, 4]);
     for alone in ["trl/checkpoint-6", "trl/checkpoint-6/trainer_state.json"] {
         let run = found(&made(alone));
@@ -97,7 +97,7 @@ fn an_evaluation_that_is_due_after_the_last_state_is_none_of_training() {
     let mut run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2, 4, 5], "6 is a multiple of `eval_steps`");
     assert!(run.notes()[0].starts_with("the newest `trainer_state.json` is of step 4"), "{:?}", run.notes());
-    // Steps that the log does not have get their figures from their rows.
+    // Steps that are missing in the log get their figures from their rows.
     run.make_metrics().unwrap();
     let metrics = fs::read_to_string(run.folder().join(METRICS)).unwrap();
     let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
@@ -145,7 +145,7 @@ fn weights_that_nobody_wrote_down_leave_the_reward_out() {
     }
     fs::write(&state, known.to_string()).unwrap();
     assert!(numbers(&found(folder.path()), 4, "reward").iter().all(|reward| reward.is_nan()));
-    // Without any state two columns of numbers may be anything.
+    // Without any state, two numeric columns may be anything.
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let run = found(folder.path());
     assert!(run.notes().iter().any(|note| note.contains("how they add up")), "{:?}", run.notes());
@@ -194,7 +194,7 @@ fn texts_of_messages() {
 fn what_verl_dumped() {
     let run = found(&made("verl"));
     assert_eq!((run.system(), run.steps().collect::<Vec<_>>()), ("verl", vec![1, 2]));
-    // Keys of rows are no groups, and the last output of a rollout has its score.
+    // Keys of rows are not groups, and a rollout's last output has its score.
     assert_eq!(numbers(&run, 1, "group_id"), [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
     assert_eq!(numbers(&run, 1, "reward"), [1.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     let kept = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn what_verl_dumped() {
     let summary = filtered(vec![made("verl")], "score", Some(file.clone()));
     let json = serde_json::to_value(&summary).unwrap();
     assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(6), Some(2)), "{json}");
-    // Both outputs of the last rollout, as they were.
+    // Both outputs of the last rollout, unchanged.
     let rows = fs::read_to_string(&file).unwrap();
     assert_eq!(rows.lines().filter(|row| row.contains("s1-2_")).count(), 3);
     assert_eq!(rows.lines().count(), 5);
@@ -230,7 +230,7 @@ fn verls_older_dumps_name_no_group() {
         (Some(3), Some(1)),
         "{summary}"
     );
-    // Files of rows that are none of verl's are no run.
+    // A folder with other programs' files of rows is no run.
     fs::write(folder.path().join("1.jsonl"), "{\"input\": \"a\"}\n").unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());
 }
@@ -274,7 +274,7 @@ fn a_run_is_followed_while_trl_goes_on() {
     let mut watch = Watch::open(folder.path()).unwrap();
     watch.check_understood().unwrap();
     let before = watch.summary();
-    // The file of step 4 is there, its figures are those of its rows.
+    // The file of step 4 exists, and its figures come from its rows.
     assert_eq!((before.step, before.total_steps, before.state), (Some(4), Some(6), RunState::Unknown));
     assert_eq!(before.validation.as_ref().map(|course| course.metric.as_str()), Some("eval_reward"));
     fs::write(&state, "{\"global_step\": 6, \"log_h").unwrap();
@@ -292,7 +292,7 @@ fn a_run_is_followed_while_trl_goes_on() {
 fn what_another_run_or_a_kill_left_is_no_part_of_it() {
     let folder = copy("trl-chat");
     let at = |step: u64| folder.path().join(format!("completions/completions_{step:05}.parquet"));
-    // A run of an hour ago came to step 9.
+    // A run an hour ago reached step 9.
     let earlier = SystemTime::now() - std::time::Duration::from_secs(3600);
     let age = |path: &Path| File::options().write(true).open(path).unwrap().set_modified(earlier).unwrap();
     fs::copy(at(5), at(9)).unwrap();
@@ -311,7 +311,7 @@ fn what_another_run_or_a_kill_left_is_no_part_of_it() {
     assert!(notes.starts_with("1 checkpoint of later steps is older"), "{notes}");
     assert!(notes.contains("1 are older than that of an earlier step"), "{notes}");
     assert!(notes.contains("1 cannot be read (half written?)"), "{notes}");
-    // Nothing but what cannot be read is an error.
+    // Only files that cannot be read are errors.
     for step in 1..=9 {
         let _ = fs::write(at(step), "PAR1");
     }
@@ -354,7 +354,7 @@ fn rows_of_verl_that_are_not_json_or_not_there() {
     assert_eq!(run.notes()[0], "2 of 4 files are empty or end in half a row: left out");
     assert!(numbers(&run, 1, "reward")[0].is_nan() && numbers(&run, 1, "extra")[0].is_infinite());
     run.make_metrics().unwrap();
-    // A row that is none names its line; a folder that begins with one is none of verl's.
+    // The error about a bad row names its line. A folder whose first row is bad is not verl's.
     fs::write(&first, text.clone() + "x\n").unwrap();
     let refused = found(folder.path()).rollouts(1).unwrap_err().to_string();
     assert!(refused.contains("1.jsonl, line 8: no JSON object"), "{refused}");
@@ -378,7 +378,7 @@ fn what_is_no_run_of_another_trainer() {
     let folder = tempfile::tempdir().unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());
     assert!(OtherRun::find(&folder.path().join("absent")).unwrap().is_none());
-    // A run of ours that TRL's folder has beside its own files (`record=OUT`) is ours.
+    // A run of ours inside TRL's folder, beside TRL's own files (`record=OUT`), stays ours.
     let ours = copy("trl");
     fs::write(ours.path().join(METRICS), "{\"step\": 1}\n").unwrap();
     assert!(OtherRun::find(ours.path()).unwrap().is_none());
@@ -417,7 +417,7 @@ fn filter_knows_the_reward_that_the_others_know() {
         assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(3), Some(1)), "{json}");
         assert!(advice(&made("verl"), Some(name)).0.contains("6 groups"), "{name}");
     }
-    // Nothing says how the scores of a single file add up.
+    // It is unknown how the scores of a single file add up.
     let file = made("trl/completions/completions_00001.parquet");
     let layout = GroupLayout::Long { group_by: Vec::new(), metric: "reward".to_owned() };
     let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
@@ -468,7 +468,7 @@ fn a_uid_that_looks_like_the_key_of_a_row_names_a_group() {
         [0.0, 1.0, 0.0, 1.0]
     );
     assert_eq!(write(&[("math_0_3", "a"), ("math_0_4", "b"), ("code_0_4", "c")]), [0.0, 1.0, 2.0]);
-    // Keys: of one prompt; of two that an environment drew, under a UUID; of outputs in any order.
+    // Keys: of one prompt; of two prompts that an environment drew, under a UUID; of outputs in any order.
     assert_eq!(write(&[("m_0_0", "a"), ("m_1_0", "a"), ("n_0_0", "b")]), [0.0, 0.0, 1.0]);
     let uuid = "7d444840-9dc0-11d1-b245-5ffdce74fad2";
     let keys = [0, 1].map(|rollout| format!("{uuid}_{rollout}_0"));
@@ -570,7 +570,8 @@ fn an_evaluation_of_verifiers() {
             assert_eq!(view.verdicts, [("finished".to_owned(), 5), ("failed".to_owned(), 1)]);
         }
     }
-    // Turns of tools are shown, the judge's trace is none of the policy's, and an end by length is told.
+    // Tool turns are printed, the judge's trace does not belong to the policy, and a truncated end is
+    // reported.
     let view = rollouts::read(&RolloutQuery {
         source: made("verifiers"),
         step: None,
@@ -588,7 +589,7 @@ fn an_evaluation_of_verifiers() {
     );
     assert_eq!(of(1, "completion"), "assistant: I count.\ntool: on fingers\nassistant: 0");
     assert_eq!(of(2, "finish_reason"), "length");
-    // Two groups, one of which is kept: three of the lines, as they were.
+    // Two groups, one of them kept: three of the lines, unchanged.
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("kept.jsonl");
     let json = serde_json::to_value(filtered(vec![made("verifiers")], "exact", Some(file.clone()))).unwrap();
@@ -612,7 +613,7 @@ fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
         assert_eq!(numbers(&run, 1, "group_id"), [0.0, 0.0]);
         assert_eq!(numbers(&run, 2, "group_id"), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(numbers(&run, 2, "exact"), [1.0, 0.0, 0.0, 0.0]);
-        // Prompts keep their number over steps: groups a and c are of one task.
+        // Prompts keep their number over steps: groups a and c have the same task.
         assert_eq!(numbers(&run, 1, "prompt_id"), numbers(&run, 2, "prompt_id")[2..]);
     }
     let kept = tempfile::tempdir().unwrap();
@@ -620,10 +621,10 @@ fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
     let json = serde_json::to_value(filtered(vec![made("prime-rl")], "reward", Some(file.clone()))).unwrap();
     assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(4), Some(2)), "{json}");
     let rows = fs::read_to_string(&file).unwrap();
-    // The group that is not done has one rollout, in which nothing differs and nothing can.
+    // The unfinished group has one rollout, so nothing in it can differ.
     let of = |group: &str| rows.lines().filter(|row| row.contains(group)).count();
     assert_eq!((of("group-b"), of("group-d"), rows.lines().count()), (2, 1, 3));
-    // Its own figures of steps that it logged, those of the rows of the others.
+    // prime-rl's own figures for steps that it logged, and figures from rows for the others.
     let watched = Watch::open(&made("prime-rl")).unwrap().summary();
     assert_eq!((watched.step, watched.formats), (Some(3), vec![LogFormat::PrimeRl]));
     let mut run = found(&made("prime-rl"));
@@ -645,7 +646,8 @@ fn traces_of_other_versions_and_half_written_ones() {
     let folder = tempfile::tempdir().unwrap();
     let step = folder.path().join("rollouts/step_5/train/all");
     fs::create_dir_all(&step).unwrap();
-    // Single traces with a group of their own, as prime-rl saved them first; scores may be bare numbers.
+    // Single traces with a group of their own, as older versions of prime-rl saved them. Scores may be bare
+    // numbers.
     let episode = fs::read_to_string(made("verifiers/traces.jsonl")).unwrap();
     let episode: Value = serde_json::from_str(episode.lines().nth(2).unwrap()).unwrap();
     let mut trace = episode["traces"][0].clone();
@@ -656,7 +658,7 @@ fn traces_of_other_versions_and_half_written_ones() {
     let run = found(folder.path());
     assert_eq!(numbers(&run, 5, "reward"), [0.25, 0.25]);
     assert_eq!(numbers(&run, 5, "group_id"), [0.0, 0.0]);
-    // A half written line is no row to be copied.
+    // A half written line is not copied.
     let layout = GroupLayout::Long { group_by: Vec::new(), metric: "exact".to_owned() };
     let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
     let inputs = vec![folder.path().to_owned()];
@@ -667,7 +669,7 @@ fn traces_of_other_versions_and_half_written_ones() {
     fs::write(step.join("traces.jsonl"), format!("{}\n{whole}", &whole[..40])).unwrap();
     let refused = found(folder.path()).rollouts(5).unwrap_err().to_string();
     assert!(refused.contains("traces.jsonl, line 1: no JSON object"), "{refused}");
-    // Two agents that are trained are two groups, which one line cannot be copied into.
+    // Two trained agents are two groups, and a line cannot be copied into two.
     let mut both = episode;
     let mut other = both["traces"][0].clone();
     other["agent"]["name"] = "solver".into();
@@ -676,7 +678,7 @@ fn traces_of_other_versions_and_half_written_ones() {
     assert_eq!(numbers(&found(folder.path()), 5, "group_id"), [0.0, 1.0]);
     let refused = filter_file(&options).unwrap_err().to_string();
     assert!(refused.ends_with("traces.jsonl has trajectories of several groups"), "{refused}");
-    // A result of another command is none.
+    // A result of another command is no run.
     fs::remove_dir_all(folder.path().join("rollouts")).unwrap();
     fs::write(folder.path().join("results.jsonl"), "{\"task\": 1, \"valid\": true}\n").unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());

@@ -1,4 +1,4 @@
-//! Files of the engine: weights, and what a checkpoint holds of a learner.
+//! Reads and writes the engine's files: weights, and a learner's part of a checkpoint.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::{self, CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder
 use crate::learner::{LearnerError, LoadContent, Overflow, SaveContent, Saved};
 use tamis_run::durable::{Disk, DiskError};
 
-/// Writes a model into a folder of one that is being written; without a name, into that itself.
+/// Writes a model into a subfolder of a folder that is being written. Without a name, into the folder itself.
 pub(crate) fn write_model(
     out: &mut SummedFolder<'_>,
     folder: &str,
@@ -22,7 +22,7 @@ pub(crate) fn write_model(
     })
 }
 
-/// Writes a model's weights in f32 into a folder that is not there yet, whole or not at all.
+/// Writes a model's weights in f32 into a new folder, completely or not at all.
 pub(crate) fn write_folder(disk: &Disk, folder: &Path, model: &Model) -> Result<(), DiskError> {
     checkpoint::write_folder(disk, folder, None, |unfinished| {
         let mut out = SummedFolder::new(disk, unfinished);
@@ -31,7 +31,7 @@ pub(crate) fn write_folder(disk: &Disk, folder: &Path, model: &Model) -> Result<
     })
 }
 
-/// Reads the weights of a checkpoint as a resume needs them: in full precision.
+/// Reads the weights of a checkpoint for a resume: in full precision.
 pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
     let master = folder.join(MASTER);
     Ok(Model::load(if master.is_dir() { &master } else { folder })?)
@@ -42,8 +42,8 @@ pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError
     Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
 }
 
-/// The format that a model is written in: f32 where the one that is asked for has no room for its weights,
-/// with the first tensor of these.
+/// The format for writing a model. If the weights overflow the requested one, this is f32, and the first
+/// tensor that overflows is returned.
 fn fitting(model: &Model, dtype: SaveDtype) -> (SaveDtype, Option<Overflow>) {
     match model.overflow(dtype) {
         None => (dtype, None),
@@ -92,7 +92,7 @@ impl NativeEngine {
         match content {
             LoadContent::Reference => self.reference = Some(read_model(folder)?),
             LoadContent::Checkpoint => {
-                // Nothing is changed where something is missing.
+                // If a file is missing, nothing is changed.
                 let mut policy = self.learning(read_model(folder)?);
                 policy.optimizer.load(&folder.join(OPTIMIZER))?;
                 let critic = self.read_critic(folder)?;
@@ -106,8 +106,8 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// The moments of a checkpoint whose weights are there already, and its critic where the run has one.
-    /// Nothing is changed where something is missing.
+    /// Loads the optimizer of a checkpoint whose weights are already loaded, and the critic if the run has
+    /// one. If a file is missing, nothing is changed.
     pub(super) fn load_moments(&mut self, folder: &Path) -> Result<(), SaveError> {
         let mut optimizer = AdamW::new(&self.policy.model, self.settings.optimizer);
         optimizer.load(&folder.join(OPTIMIZER))?;

@@ -1,4 +1,5 @@
-//! The engine as generator for a controller in another process: call by call, with the weights as they are.
+//! The engine as a generator for a controller in another process, one call at a time, with the current
+//! weights.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::learner::generate::{
 };
 use crate::learner::{LearnerError, Pass};
 
-/// Samples that a controller has begun and that have not ended.
+/// Samples of a controller that have started and not ended.
 pub(super) struct OpenSamples {
     engine: BatchGenerator,
-    /// Number of each sample of a request, by its index there.
+    /// Sample numbers of each request, by their index in it.
     requests: HashMap<RequestId, Vec<u64>>,
     open: BTreeMap<u64, Place>,
 }
@@ -28,7 +29,7 @@ pub(super) struct OpenSamples {
 struct Place {
     request: RequestId,
     index: usize,
-    /// Tokens that the controller has heard of.
+    /// Tokens that have been reported to the controller.
     num_told: usize,
 }
 
@@ -92,12 +93,12 @@ impl OpenSamples {
         }
     }
 
-    /// Has samples that wait begin by the weights as they are: nothing that earlier ones computed of their
-    /// prompt is used. Samples under way go on over the keys and values that they have.
+    /// Resubmits waiting samples, so that they start with the current weights and reuse nothing that earlier
+    /// weights computed for their prompt. Running samples continue with their keys and values.
     pub(super) fn begin_anew(&mut self) -> Result<(), LearnerError> {
         let running: HashSet<(RequestId, usize)> =
             self.engine.running().map(|running| (running.request, running.sample)).collect();
-        // In the order in which they came.
+        // In order of arrival.
         let mut waiting: BTreeMap<(RequestId, usize), u64> = BTreeMap::new();
         for (&sample, place) in &self.open {
             waiting.insert((place.request, place.index), sample);
@@ -125,7 +126,7 @@ impl OpenSamples {
         Ok(())
     }
 
-    /// Forgets a request without open samples.
+    /// Removes a request without open samples.
     fn forget(&mut self, request: RequestId) {
         let is_of_it = |place: &Place| place.request == request;
         let is_over =
@@ -147,7 +148,7 @@ impl OpenSamples {
         Some(SampleGrowth { sample, tokens, logprobs, entropies, end })
     }
 
-    /// New tokens of the samples under way.
+    /// New tokens of running samples.
     fn growth(&mut self) -> Vec<SampleGrowth> {
         let mut grown = Vec::new();
         for running in self.engine.running() {
@@ -172,7 +173,7 @@ impl OpenSamples {
         grown
     }
 
-    /// Samples until one ends, or until the time is over.
+    /// Samples until a sample ends or the time is over.
     fn sample(
         &mut self,
         threads: &Threads,
@@ -208,11 +209,11 @@ impl NativeEngine {
         for group in asked.begin {
             samples.begin(group, &mut refused)?;
         }
-        // A time beyond the clock's end is as good as none.
+        // A time beyond the clock's range means no limit.
         let longest =
             Duration::try_from_secs_f64(asked.seconds).unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
         let grown = samples.sample(&threads, &model, Instant::now() + longest);
-        // What an interrupted step gives is of no use.
+        // The result of an interrupted step is discarded.
         if self.interrupt.is_requested() {
             return Err(Halt::Interrupted);
         }
@@ -220,7 +221,7 @@ impl NativeEngine {
         grown.extend(samples.growth());
         let num_open = samples.open.len();
         if num_open == 0 {
-            // Its memory is free for what learns.
+            // Frees memory for training.
             self.samples = None;
         }
         Ok(GrownSamples { grown, refused, num_open })
@@ -261,13 +262,13 @@ mod tests {
         native::open(&request, 1, &Disk::new(), &Interrupt::new()).expect("opened")
     }
 
-    /// So many samples of the prompt, of four tokens each.
+    /// `num_samples` samples of the prompt, of four tokens each.
     fn begin(num_samples: u64) -> Vec<BeginningGroup> {
         let samples = (0..num_samples).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
         vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing: drawing(4), samples }]
     }
 
-    /// Moves the weights and publishes them.
+    /// Changes the weights and publishes them.
     fn train(learner: &mut dyn RunLearner, tokens: &[u32], learning_rate: f64) {
         let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, tokens)]);
         learner.forward_hold(Trained::Policy, &wave).expect("held");
@@ -281,7 +282,7 @@ mod tests {
         learner.generate(Generate { begin, abort: Vec::new(), seconds: 60.0 }).expect("generated")
     }
 
-    /// The log-probabilities that the policy as it is gives to a completion.
+    /// Log-probabilities of a completion under the current policy.
     fn scored(learner: &mut dyn RunLearner, tokens: &[u32]) -> Vec<f32> {
         let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, tokens)]);
         learner.forward(Network::Policy, &wave, 1.0).expect("scored").logprobs

@@ -1,4 +1,4 @@
-//! The engine as generator: samples with the learner's weights, which it shares and does not copy while
+//! The engine as a generator: samples with the learner's weights. They are shared, and not copied while
 //! nothing is in flight.
 
 use std::collections::HashMap;
@@ -24,9 +24,8 @@ use crate::interrupt::Interrupt;
 use crate::learner::sample_queue::SampleQueue;
 use crate::prompts::codec::Codec;
 
-/// Shared place in which a generator finds the weights of a learner. The generator holds them only while it
-/// samples, so that the learner changes them in place where nothing is in flight, and a copy of them where
-/// something is.
+/// Shared reference to a learner's weights for its generators. A generator holds the weights only while it
+/// samples. So the learner changes them in place if nothing is in flight, and changes a copy otherwise.
 #[derive(Clone, Default)]
 pub(super) struct SharedWeights(Arc<Mutex<Weak<Model>>>);
 
@@ -35,17 +34,18 @@ impl SharedWeights {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(model);
     }
 
-    /// The weights; `None` where the learner is gone.
+    /// The weights; `None` if the learner is gone.
     fn get(&self) -> Option<Arc<Model>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 }
 
-/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works
-/// while [`Generator::next`] waits, on the engine's threads.
-/// Members of a group that are submitted one after the other share their prompt's computation, and the next
-/// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the
-/// weights they began with: a publication waits for them, or gives them up.
+/// Samples with the weights of a [`NativeEngine`], or of folders that another learner publishes. It works
+/// during [`Generator::next`], on the engine's threads.
+///
+/// Members of a group that are submitted in sequence share their prompt's computation. The next turn of an
+/// episode reuses the keys and values of the previous one. Samples in flight keep the weights that they
+/// started with: a publication waits for them or aborts them.
 pub(super) struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
@@ -57,30 +57,30 @@ pub(super) struct NativeGenerator {
     /// The weights, while anything is in flight.
     weights: Option<Arc<Model>>,
     version: PolicyVersion,
-    /// Submitted, and not yet given to an engine.
+    /// Submitted requests that are not in an engine yet.
     queue: SampleQueue,
     /// Groups that may be trained on.
     rollouts: Lane,
-    /// Validation and greedy completions. They come first, and groups in flight stand still meanwhile: the
-    /// order in which these end is that of a run that is resumed after the validation.
+    /// Validation and greedy completions. They come first, and training groups in flight pause. So groups end
+    /// in the same order as in a run that is resumed after the validation.
     others: Lane,
     events: Vec<GeneratorEvent>,
-    /// Weights that were read from a folder, where there is no learner beside it.
+    /// Weights read from a folder, if there is no learner in this process.
     own: Option<Arc<Model>>,
-    /// Whether it reads folders, for there is no learner beside it.
+    /// Whether it reads folders because there is no learner in this process.
     is_apart: bool,
-    /// Waits for what is in flight.
+    /// A publication that waits for samples in flight.
     publishing: Option<Publication>,
-    /// Episodes of which a turn is kept for the next one, at most; 0: none.
+    /// Largest number of episodes whose last turn is kept; 0: none.
     max_kept: usize,
-    /// Whether episodes go on after a turn: where none ever has, nothing is kept.
+    /// Whether an episode has had a second turn. Before that, nothing is kept.
     has_turns: bool,
-    /// The weights by which what is kept was computed. They are pointed to, so a learner that changes them
-    /// moves them to another place.
+    /// The weights that computed what is kept. Because of this reference, a learner that changes its weights
+    /// changes a copy.
     kept_by: Weak<Model>,
 }
 
-/// Samples that one engine generates side by side.
+/// Samples that one engine generates at the same time.
 #[derive(Default)]
 struct Lane {
     engine: Option<BatchGenerator>,
@@ -89,7 +89,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Forgets what other weights have computed: turns of episodes, and beginnings of prompts.
+    /// Discards everything that other weights computed: turns of episodes, and starts of prompts.
     fn forget(&mut self) {
         if let Some(engine) = &mut self.engine {
             engine.forget(|_| true);
@@ -97,14 +97,14 @@ impl Lane {
         }
     }
 
-    /// Gives the samples that are meant up, in the order in which they began.
+    /// Aborts the samples in scope, in the order of their start.
     fn abort(&mut self, what: &AbortScope) -> Vec<Completion> {
         let mut meant: Vec<(RequestId, usize)> =
             self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
         meant.sort_unstable();
         let Some(engine) = &mut self.engine else { return Vec::new() };
         engine.forget(|sequence| is_of(what, sequence));
-        // What an interrupted step of the engine had finished is gone.
+        // Samples that ended in an interrupted step are lost.
         let end = |(request, sample)| {
             engine
                 .abort_sample(request, sample)
@@ -114,7 +114,7 @@ impl Lane {
     }
 }
 
-/// A request of the engine: samples of one prompt.
+/// A request to the engine: samples of one prompt.
 struct Begun {
     stop: Arc<StopText>,
     samples: Vec<SampleId>,
@@ -123,12 +123,12 @@ struct Begun {
     version: PolicyVersion,
 }
 
-/// The episode of a sample, as the engine calls it.
+/// The engine's name for the episode of a sample.
 fn sequence_of(id: &SampleId) -> SequenceName {
     SequenceName { kind: id.purpose as u32, group: id.group, member: id.member }
 }
 
-/// Whether all turns of an episode are meant.
+/// Whether all turns of an episode are in scope.
 fn is_of(what: &AbortScope, sequence: SequenceName) -> bool {
     match what {
         AbortScope::Sample(sample) => sequence == sequence_of(sample),
@@ -142,14 +142,14 @@ fn engine_error(error: &dyn std::fmt::Display) -> GeneratorError {
 }
 
 impl NativeGenerator {
-    /// Beside a learner, whose weights are this version.
+    /// A generator beside a learner whose weights have this version.
     pub(super) fn of(learner: &NativeEngine, codec: &Codec, version: PolicyVersion) -> Self {
         let shared = learner.shared.clone();
         let threads = Arc::clone(&learner.threads);
         Self::new(codec, learner.settings, version, &learner.interrupt, threads, shared, false)
     }
 
-    /// Beside no learner: it samples with the weights of the folder that was published last.
+    /// A generator without a learner: it samples with the weights of the last published folder.
     pub(super) fn apart(
         codec: &Codec,
         settings: EngineSettings,
@@ -193,8 +193,8 @@ impl NativeGenerator {
         }
     }
 
-    /// Gives the engine what waits and may begin, the samples of a prompt together. A publication waits for
-    /// what has begun.
+    /// Submits waiting requests that may start to the engine, all samples of a prompt together. While a
+    /// publication waits, nothing starts.
     fn begin(&mut self) -> Result<(), GeneratorError> {
         if self.publishing.is_some() {
             return Ok(());
@@ -212,7 +212,7 @@ impl NativeGenerator {
             weights
         } else {
             let weights = self.weights.insert(self.shared.get().ok_or_else(gone)?);
-            // They may have changed without a publication.
+            // The weights may have changed without a publication.
             let now = Arc::downgrade(weights);
             if !Weak::ptr_eq(&self.kept_by, &now) {
                 self.rollouts.forget();
@@ -242,7 +242,7 @@ impl NativeGenerator {
             SamplePurpose::Rollout => (&mut self.rollouts, &mut self.others),
             SamplePurpose::Validation | SamplePurpose::Greedy => (&mut self.others, &mut self.rollouts),
         };
-        // An engine that has nothing to do has memory to give.
+        // An idle engine can lend its memory.
         if lane.engine.is_none() && other.begun.is_empty() {
             lane.engine = other.engine.take();
         }
@@ -261,7 +261,7 @@ impl NativeGenerator {
             stop: stop.check(),
             mask,
         };
-        // By their turns and not by what is kept, so that samples end in the same order with and without.
+        // Depends on turns and not on what is kept, so samples end in the same order either way.
         let turn = TurnPlace {
             sequences: members.iter().map(|member| sequence_of(&member.id)).collect(),
             continues: first.id.turn > 0,
@@ -330,7 +330,7 @@ impl NativeGenerator {
         Ok(())
     }
 
-    /// Takes the new weights where nothing in flight needs the old ones.
+    /// Takes the new weights if nothing in flight needs the old ones.
     fn finish_publication(&mut self) -> Result<(), GeneratorError> {
         if !self.is_idle() {
             return Ok(());
@@ -339,7 +339,7 @@ impl NativeGenerator {
         self.rollouts.forget();
         self.others.forget();
         if let Weights::Folder(folder) = weights {
-            // What they replace makes room for them.
+            // Frees the old weights before the new ones are loaded.
             self.own = None;
             let model = Model::load(&folder).map_err(|error| engine_error(&error))?;
             self.shared.set(self.own.insert(Arc::new(model)));
@@ -349,7 +349,7 @@ impl NativeGenerator {
         Ok(())
     }
 
-    /// One token more of everything that runs; whether there was anything to do.
+    /// Generates one more token of everything that runs. Returns false if there was nothing to do.
     fn work(&mut self) -> Result<bool, GeneratorError> {
         let is_rollout = self.others.begun.is_empty();
         let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
@@ -358,7 +358,7 @@ impl NativeGenerator {
             return Ok(false);
         }
         let completions = engine.step(&self.threads, weights);
-        // What an interrupted step gives is of no use.
+        // The result of an interrupted step is discarded.
         if self.interrupt.is_requested() {
             return Ok(false);
         }
@@ -380,7 +380,7 @@ impl Generator for NativeGenerator {
         for is_rollout in [true, false] {
             let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
             for completion in lane.abort(&what) {
-                // Text is made of what was sampled to its end alone: there is nothing to fail.
+                // A sample that did not reach its end has no text that could fail.
                 let _ = self.end(is_rollout, completion);
             }
         }
@@ -397,7 +397,7 @@ impl Generator for NativeGenerator {
             return Err(GeneratorError::stopped(reason));
         }
         match in_flight {
-            // Nothing is gained by a change in mid-sample: what had been computed would be computed again.
+            // A switch in mid-sample gains nothing: the computed keys and values would have to be recomputed.
             InFlight::Wait | InFlight::Keep => {}
             InFlight::Abort => {
                 for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {
@@ -410,8 +410,8 @@ impl Generator for NativeGenerator {
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        // Nothing begins before what has happened is heard: who hears of a publication may save the state
-        // first.
+        // Nothing starts before the pending events are returned: after a publication the caller may save the
+        // state first.
         if wait != Wait::No && self.events.is_empty() {
             self.begin()?;
         }

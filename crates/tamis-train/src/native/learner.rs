@@ -1,4 +1,4 @@
-//! The engine as learner.
+//! The native engine as a learner.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::learner::{
     Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
 };
 
-/// Every sequence of a wave, prompt and completion together.
+/// The tokens of each sequence of a wave: prompt and completion.
 fn join_tokens(wave: &Wave<'_>) -> Vec<Vec<u32>> {
     wave.sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
 }
@@ -43,7 +43,7 @@ fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
 }
 
 impl NativeEngine {
-    /// Whether what trains is given up now. From here on passes hear of the interrupt where they may.
+    /// Whether training is interrupted. From now on, passes check the interrupt between layers.
     fn gives_up(&mut self) -> bool {
         self.workspace.stop_on(self.progress.stop_flag());
         self.progress.gives_up()
@@ -56,7 +56,7 @@ impl NativeEngine {
         }
     }
 
-    /// Ends a pass of a network; where it was given up, its gradient is incomplete.
+    /// Ends a pass of a network. If it was interrupted, its gradient is incomplete and is cleared.
     fn end_pass<T>(&mut self, network: Trained, passed: Result<T, SequenceError>) -> Pass<T> {
         if matches!(passed, Err(SequenceError::GivenUp)) {
             self.of(network)?.gradients.clear();
@@ -179,8 +179,8 @@ impl Learner for NativeEngine {
 
     fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
         let threads = Arc::clone(&self.threads);
-        // A copy of the weights only where samples are in flight, which go on with those they began with, or
-        // where the ones before are kept.
+        // The weights are copied only if samples in flight still use them, or if the previous ones are kept
+        // for a restore.
         let Learning { model, optimizer, gradients, max_grad_norm } = self.of(network)?;
         let report = optimizer.step(&threads, Arc::make_mut(model), gradients, learning_rate, *max_grad_norm);
         gradients.clear();
@@ -242,7 +242,7 @@ impl RunLearner for NativeEngine {
             CopyTo::Critic => {
                 let critic = self.begin_critic(self.policy.model.critic());
                 self.critic = Some(critic.ok_or(LearnerError::NoCritic)?);
-                // A pass through the one before has no gradient here.
+                // A held pass of the previous critic has no gradient here.
                 self.held.take_if(|(network, _)| *network == Trained::Critic);
             }
         }

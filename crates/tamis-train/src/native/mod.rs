@@ -1,4 +1,4 @@
-//! The native engine as learner and, beside it, as generator: one set of weights for both, so a run is
+//! The native engine as a learner and, beside it, as a generator. Both share one set of weights, so a run is
 //! exactly on-policy.
 
 mod files;
@@ -31,31 +31,31 @@ use tamis_run::durable::Disk;
 /// Settings of the native engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSettings {
-    /// Worker threads; the results do not depend on it.
+    /// Worker threads. Results do not depend on their number.
     pub threads: usize,
-    /// The temperature that log-probabilities are taken at, that of rollouts.
+    /// Temperature of log-probabilities, which is that of rollouts.
     pub temperature: f64,
     /// Largest norm of the gradient.
     pub max_grad_norm: Option<f64>,
     /// Recompute activations in the backward pass.
     pub recompute_activations: bool,
-    /// Sequences generated at once.
+    /// Sequences that are generated at the same time.
     pub max_num_seqs: usize,
-    /// Sequences generated at once for a controller in another process; `None`: none are.
+    /// The same limit for a controller in another process; `None`: it generates nothing here.
     pub max_open_samples: Option<usize>,
     /// Constants of the policy's optimizer.
     pub optimizer: AdamWConfig,
-    /// Those of the critic's and the largest norm of its gradient; `None` where the run has no critic.
+    /// Optimizer constants and largest gradient norm of the critic; `None` if the run has no critic.
     pub critic: Option<(AdamWConfig, Option<f64>)>,
 }
 
-/// Models of a native learner, in the beginning.
+/// Initial models of a native learner.
 pub struct NativeModels {
     /// The policy.
     pub policy: Model,
-    /// Another reference policy than the policy as it begins.
+    /// The reference policy, if it is not the initial policy.
     pub reference: Option<Model>,
-    /// A critic that does not begin with the policy's layers.
+    /// The critic, if it does not start from the policy's layers.
     pub critic: Option<Model>,
 }
 
@@ -90,12 +90,12 @@ fn sizes(model: &Model) -> NetworkSizes {
     }
 }
 
-/// Weights and optimizer of a policy on this machine, and of its critic; its generators sample from the same
+/// Weights and optimizers of a policy and its critic on this machine. Generators sample from the same
 /// weights.
 struct NativeEngine {
     threads: Arc<Threads>,
     settings: EngineSettings,
-    /// Without one there is no generator.
+    /// Without it there is no generator.
     codec: Option<Codec>,
     disk: Disk,
     info: LearnerInfo,
@@ -105,25 +105,25 @@ struct NativeEngine {
     shared: SharedWeights,
     workspace: Workspace,
     held: Option<(Trained, HeldPass)>,
-    /// Where the numbers of the held pass belong, where its sequences were several texts each.
+    /// Places of the held pass's values, if its sequences consist of several texts.
     held_texts: Option<TextPlaces>,
     interrupt: Interrupt,
     progress: UpdateProgress,
     kept: Option<Kept>,
-    /// What a controller in another process has begun to sample.
+    /// Samples that a controller in another process has started.
     samples: Option<OpenSamples>,
 }
 
-/// Models and optimizers before a step of which parts are trained on while the rest is generated.
+/// Models and optimizers before a step. Parts of such a step are trained while the rest is still generated.
 struct Kept {
     policy: (Arc<Model>, AdamW),
     critic: Option<(Arc<Model>, AdamW)>,
 }
 
-/// A learner as a request over the wire asks for it, on so many worker threads.
+/// Opens the learner that a request over the wire describes, with `threads` worker threads.
 ///
 /// # Errors
-/// Files that cannot be read, and options that this engine does not have.
+/// A file cannot be read, or this engine lacks a requested option.
 pub fn open(
     request: &OpenRequest,
     threads: usize,
@@ -156,8 +156,8 @@ pub fn open(
     Ok(learner(models, None, settings, disk, interrupt))
 }
 
-/// A generator of this version that samples with the weights of the folder that is published to it last: for
-/// a learner of which no generator is in this process.
+/// A generator without a learner in this process. It starts at `version` and samples with the weights of the
+/// last folder that is published to it.
 pub fn generator(
     codec: &Codec,
     settings: EngineSettings,
@@ -167,7 +167,7 @@ pub fn generator(
     Box::new(NativeGenerator::apart(codec, settings, version, interrupt))
 }
 
-/// [`learner`] with the weights of a checkpoint, moments and critic read from there.
+/// As [`learner`], with weights, moments and critic of a checkpoint.
 pub fn resume(
     folder: &Path,
     models: NativeModels,
@@ -181,9 +181,8 @@ pub fn resume(
     Ok(Box::new(engine))
 }
 
-/// A learner on the native engine. It gives up passes of every model and generation, between two layers, once
-/// this interrupt is requested, and updates as [`UpdateProgress`] says. A file that it writes goes through
-/// `disk`.
+/// A learner on the native engine. If `interrupt` is requested, it stops passes and generation between two
+/// layers, and updates as [`UpdateProgress`] describes. All files are written through `disk`.
 pub fn learner(
     models: NativeModels,
     codec: Option<Codec>,
@@ -253,7 +252,7 @@ impl NativeEngine {
         self.shared.set(&self.policy.model);
     }
 
-    /// A critic with these weights; `None` where the run has none.
+    /// A new critic with these weights; `None` if the run has no critic.
     fn begin_critic(&self, model: Model) -> Option<Learning> {
         let (optimizer, max_grad_norm) = self.settings.critic?;
         Some(Learning::new(model, optimizer, max_grad_norm))

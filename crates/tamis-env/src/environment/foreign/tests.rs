@@ -6,8 +6,8 @@ use super::*;
 use crate::reward::listener::Heard;
 use crate::reward::{Nobody, test_prompt};
 
-/// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say
-/// something else.
+/// A counter that ends at its level's number, and does what an answer demands: hang, die, babble, or answer
+/// with other text.
 const COUNTER: &str = r#"
 import json, sys, time, os
 print("ready", file=sys.stderr)
@@ -63,7 +63,7 @@ fn counter(limit: Duration, max_turns: usize) -> Foreign {
     counter_heard(limit, max_turns).0
 }
 
-/// The same, with what a person hears of it.
+/// The same, with the messages for the user.
 fn counter_heard(limit: Duration, max_turns: usize) -> (Foreign, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let listener: Arc<dyn Listener> = Arc::clone(&heard) as Arc<dyn Listener>;
@@ -110,7 +110,7 @@ fn episodes_are_played_elsewhere_turn_by_turn() {
     assert_eq!(told, [("system", "count"), ("user", "to 2")]);
     assert!(foreign.levels(true, 0, 7).expect("none").is_empty());
 
-    // Two at once, in two workers.
+    // Two at the same time, in two workers.
     let (mut first, mut second) = (begin(&foreign, "2"), begin(&foreign, "4"));
     assert_eq!(
         (first.opening(), second.opening().map(|opening| opening[0].content.clone())),
@@ -130,7 +130,7 @@ fn episodes_are_played_elsewhere_turn_by_turn() {
     assert!(foreign.begin(&prompt(None), Key::new(1, Purpose::Environment)).expect("none").is_none());
 }
 
-/// One that says so is asked what an episode is worth that a limit of the run ends.
+/// If an environment declares it, it is asked for the reward of an episode that a limit of the run ends.
 #[test]
 fn an_episode_that_is_cut_is_scored_where_its_environment_can() {
     let scoring = WorkerCommand { settings: json!({"scores_cut": true}), ..command(COUNTER) };
@@ -142,7 +142,7 @@ fn an_episode_that_is_cut_is_scored_where_its_environment_can() {
     assert_eq!((last.reward, last.end), (Some(10.5), Some(EpisodeEnd::Truncated)));
     assert_eq!(last.info.last(), Some(&("cut".into(), 1.0)));
     assert_eq!((by_turns.is_success(), by_turns.observe()), (Some(false), String::new()));
-    // And by tokens, of which nobody there knows.
+    // The same for a limit on tokens, which the environment does not know.
     let mut by_tokens = begin(&foreign, "4");
     by_tokens.act("one");
     assert_eq!(by_tokens.cut().expect("scored").reward, Some(10.0));
@@ -172,7 +172,7 @@ fn what_goes_wrong_costs_one_episode_and_says_why() {
     let told = fault(begin(&foreign, "5").act("nan"));
     assert!(told.contains("its answer is no JSON (") && told.contains("Infinity"), "{told}");
     assert!(fault(begin(&foreign, "5").act("numb")).contains("no list of messages: null"));
-    // A worker that dies takes its episodes with it, and another takes its place.
+    // If a worker dies, its episodes are lost and another worker is started.
     for (word, said) in [("die", "gave up"), ("babble", "what?")] {
         let mut episode = begin(&foreign, "5");
         let told = fault(episode.act(word));
@@ -279,7 +279,7 @@ fn a_worker_that_hangs_is_started_again() {
     let timed_out =
         |fault: Option<EnvironmentFault>| matches!(fault, Some(EnvironmentFault::TimedOut { .. }));
     assert!(timed_out(stopped.act("stop").fault));
-    // It is busy with that for ten minutes, and nobody is answered.
+    // The worker is busy for ten minutes and answers nothing.
     for _ in 0..3 {
         assert!(timed_out(begin_or_fail(&hasty, "one").fault));
     }

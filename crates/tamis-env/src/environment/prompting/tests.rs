@@ -3,9 +3,9 @@ use proptest::prelude::*;
 use super::super::game::Played;
 use super::*;
 
-/// A place on a line from 0: `Right` earns 0.5, `Left` costs 0.1 and does nothing at 0; won at the goal,
-/// which earns 1 more. What was carried out stands in the state. Where `is_listed` is off it keeps its names
-/// to itself.
+/// A walk on a line from 0. `Right` earns 0.5. `Left` costs 0.1 and does nothing at 0. Reaching the goal wins
+/// and earns 1 more. The state lists the actions so far. If `is_listed` is off, the game does not list its
+/// actions.
 #[derive(Clone)]
 struct Walk {
     place: usize,
@@ -122,7 +122,7 @@ fn texts_are_those_of_ragen() {
         "\nTurn 2:\nState:\n_oR\nYou have 9 actions left. Always output: <answer> [your answer] </answer> with no \
          extra text. Strictly follow this format.\n"
     );
-    // Actions that are not listed are the instruction's to explain.
+    // The instruction has to explain unlisted actions.
     let unlisted =
         PromptedGame::new(Box::new(Walk { is_listed: false, ..Walk::new(3) }), prompting).expect("one");
     assert_eq!(
@@ -190,23 +190,24 @@ fn answers_after_thoughts_that_the_template_has_opened() {
 #[test]
 fn turns_by_hand() {
     let mut walk = prompted(5, Prompting { max_actions_per_turn: 4, max_turns: 9, ..Prompting::default() });
-    // Valid ones are carried out beside an invalid one, which costs once and uses nothing up.
+    // Valid actions are carried out even if another one is invalid. The invalid one costs its penalty once
+    // and does not count as an action.
     let outcome = walk.act(&answer("RIGHT || jump || right || fly"));
     assert_near(outcome.reward.unwrap_or(f64::NAN), 0.5 + 0.5 - 0.1);
     assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 2.0, -0.1], None));
     assert_eq!(walk.game().observe(), "__oRR");
-    // Beyond the limit of a turn nothing is looked at.
+    // Actions beyond the limit of a turn are ignored.
     let outcome = walk.act(&answer("left || left || left || left || jump"));
     assert_near(outcome.reward.unwrap_or(f64::NAN), -0.4);
     assert_eq!((info(&outcome), outcome.end), ([1.0, 0.0, 4.0, 0.0], None));
-    // None at all.
+    // No action at all.
     for text in ["", "right", &answer(""), &answer("jump")] {
         let outcome = walk.act(text);
         assert_near(outcome.reward.unwrap_or(f64::NAN), -0.1);
         assert_eq!((info(&outcome), outcome.end), ([0.0, 0.0, 0.0, -0.1], None), "{text}");
     }
     assert_eq!(walk.game().observe(), "oRRLLLL");
-    // Four actions are left of ten.
+    // Four of ten actions are left.
     let outcome = walk.act(&answer("right || right || left"));
     assert_eq!((info(&outcome), outcome.end), ([1.0, 1.0, 3.0, 0.0], None));
     let outcome = walk.act(&answer("right || right || right"));
@@ -218,7 +219,7 @@ fn turns_by_hand() {
 
 #[test]
 fn ends() {
-    // Won, with actions behind it: a valid one costs nothing, an unknown one the penalty.
+    // More actions after the win: a valid one costs nothing, an unknown one the penalty.
     for (behind, penalty) in [("left", 0.0), ("jump", -0.1)] {
         let mut walk = prompted(1, loose());
         let outcome = walk.act(&answer(&format!("right || {behind}")));
@@ -230,7 +231,7 @@ fn ends() {
         assert_eq!(outcome, TurnOutcome { end: Some(EpisodeEnd::Terminated), ..TurnOutcome::default() });
         assert_eq!(walk.game().observe(), "_oR");
     }
-    // Won with the last action of the last turn: the world's end comes first.
+    // The last action of the last turn wins: the game's end takes precedence over the limit.
     let mut walk = prompted(1, Prompting { max_actions: 1, max_turns: 1, ..Prompting::default() });
     assert_eq!(walk.act(&answer("right")).end, Some(EpisodeEnd::Terminated));
     let mut walk = prompted(9, Prompting { max_turns: 2, ..Prompting::default() });
@@ -301,7 +302,7 @@ fn promptings() -> impl Strategy<Value = Prompting> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// An episode of any texts whatsoever, against the rule written out anew.
+    /// An episode of random texts, compared with the rule written a second time.
     #[test]
     fn any_texts(texts in proptest::collection::vec(texts(), 1..10), prompting in promptings(), goal in 1usize..5, is_listed: bool) {
         let mut model = Walk { is_listed, ..Walk::new(goal) };
@@ -351,7 +352,7 @@ proptest! {
         }
     }
 
-    /// The pattern, written as a search by hand.
+    /// The pattern as a hand-written search.
     #[test]
     fn answers_are_found_as_the_pattern_says(text in texts()) {
         let by_hand = || {

@@ -17,7 +17,7 @@ fn game(room: &str, settings: &SokobanSettings) -> Sokoban {
     Sokoban::of_room(room.parse().unwrap(), settings)
 }
 
-/// Rewards, and the letters of what was over (`o`) and effective (`e`).
+/// For each action its reward, whether the game is over, and whether the action was effective.
 fn play(game: &mut Sokoban, actions: &str) -> Vec<(f64, bool, bool)> {
     let directions = actions.chars().map(|letter| match letter {
         'U' => Direction::Up,
@@ -43,7 +43,7 @@ fn a_room_of_one_box_is_worth_eleven_less_a_tenth_a_step() {
 fn boxes_onto_and_off_targets_count_once_an_action() {
     let room = "#########\n#PXOO__X#\n#########";
     let mut game = game(room, &sized(3, 9, 2));
-    // Onto the first target; from it onto the second, which leaves the count as it was; off it.
+    // Onto the first target, then onto the second, which leaves the count as it was, then off it.
     let played = play(&mut game, "RRR");
     assert_eq!(played, [(0.9, false, true), (-0.1, false, true), (-1.1, false, true)]);
     assert_eq!(game.observe(), "#########\n#__OSX_X#\n#########");
@@ -58,7 +58,7 @@ fn boxes_onto_and_off_targets_count_once_an_action() {
 fn walls_block_and_cost_a_step() {
     let mut game = game("#####\n#PXO#\n#####", &SokobanSettings::default());
     assert_eq!(play(&mut game, "ULD"), [(-0.1, false, false); 3]);
-    // A box against a wall stays too.
+    // A box against a wall cannot be pushed either.
     let mut game = self::game("######\n#XP_O#\n######", &SokobanSettings::default());
     assert_eq!(play(&mut game, "L"), [(-0.1, false, false)]);
     assert_eq!(game.observe(), "######\n#XP_O#\n######");
@@ -160,7 +160,7 @@ fn settings_without_a_room_are_refused_with_what_is_allowed() {
         refused(SokobanSettings { search_depth: 3, ..sized(6, 6, 2) }),
         "setting `search_depth` is 3; expected at least 4 for 2 box(es)"
     );
-    // Nothing says beforehand that no box can leave the targets; it is found in bounded time.
+    // No check shows beforehand that no box can leave the targets. The search finds it in bounded time.
     let message = refused(sized(3, 6, 2));
     assert!(message.contains("made no room in 10000 tries"), "{message}");
 }
@@ -180,7 +180,8 @@ fn the_smallest_rooms_are_made() {
     }
 }
 
-/// Whether some actions solve it: breadth first over player and boxes, by the game's own steps.
+/// Whether some sequence of actions solves it: breadth-first over positions of player and boxes, with the
+/// game's own steps.
 fn is_solvable(room: &Room) -> bool {
     let mut seen = HashSet::from([room.clone()]);
     let mut queue = VecDeque::from([room.clone()]);
@@ -225,7 +226,7 @@ fn count(room: &Room, cells: &[Cell]) -> usize {
     places.filter(|&(row, column)| cells.contains(&room.cell(row, column))).count()
 }
 
-/// What holds for every room that is drawn, and for every room in play but for the boxes' places.
+/// Conditions that hold for every drawn room and, except for the boxes' places, for every room in play.
 fn check(room: &Room, settings: &SokobanSettings) {
     assert_eq!((room.rows(), room.columns()), (settings.rows, settings.columns));
     for row in 0..room.rows() {
@@ -283,9 +284,9 @@ fn rooms_are_spread_out() {
     assert!(players.values().all(|&times| times < 100), "{players:?}");
 }
 
-/// Rooms are as hard as those of the Python package searched as RAGEN does: of 1,500 of them with one box
-/// 27.7 % had the box one step from its target, 42.6 % two, 23.3 % three, 6.3 % four, on 10.61 cells of
-/// floor.
+/// Rooms are as hard as those of the Python package with RAGEN's search depth. Of 1,500 of the package's
+/// rooms with one box, the box was one step from its target in 27.7 %, two steps in 42.6 %, three in 23.3 %,
+/// four in 6.3 %, on 10.61 cells of floor.
 #[test]
 fn rooms_are_as_hard_as_those_of_the_python_package() {
     let num_rooms = 2_000;
@@ -363,7 +364,7 @@ proptest! {
         prop_assert_eq!(&shapes, &grid);
         prop_assert_eq!(show(SokobanObservation::Grid, SokobanSymbols::SpacedShapes).replace(' ', ""), grid.clone());
 
-        // The coordinates put the same things into an empty room.
+        // The coordinates describe the same objects in an empty room.
         let coordinates = show(SokobanObservation::Coordinates, SokobanSymbols::Shapes);
         let mut rebuilt: Vec<Vec<char>> =
             grid.lines().map(|line| line.chars().map(|cell| if cell == '#' { '#' } else { '_' }).collect()).collect();

@@ -64,7 +64,7 @@ fn assertions() {
         "def check(candidate):\n    for n in range(5):\n        assert candidate(n) == n * n\ncheck(square)";
     assert_eq!(judge(reward, check, "def square(n): return n ** 2"), RIGHT);
     assert_eq!(judge(reward, check, "def square(n): return 4"), WRONG);
-    // Data are compared as Python compares them.
+    // Data are compared by Python's rules.
     let data = r#"["assert f(0) == [1, (2, 3.0), {'a': {4, 5}}]", "assert f(1) == True", "assert f(2) is None", "assert -0.5 == f(3)", "assert f(4) == b'x'"]"#;
     let program = "from collections import OrderedDict\n\
         def f(n): return [[True, (2.0, 3), OrderedDict(a=frozenset([5, 4]))], 1.0, None, -0.5, b'x'][n]";
@@ -131,13 +131,14 @@ fn cheats_score_nothing() {
         r#"{"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}"#,
     ] {
         for cheat in cheats {
-            // An order of its own may say anything.
+            // A type with its own comparison could return anything.
             assert_eq!(judge(reward, truth, cheat), WRONG, "{truth}\n{cheat}");
         }
     }
 }
 
-/// Neither the tests nor what they expect are there before the program has been run, nor are those of others.
+/// The tests and their expected values are not there before the program has run, and neither are those of
+/// other programs.
 #[test]
 fn expected_values_are_not_to_be_found() {
     let Some(reward) = reward() else { return };
@@ -177,7 +178,7 @@ fn shares_and_limits() {
     let hangs = "def f(n):\n    while n > 1: pass\n    return 1";
     let (score, acc) = judge(&*hurried, truth, hangs);
     assert!(score.unwrap() <= 0.25 && acc == Some(0.0), "{score:?}");
-    // Nobody waits for the rest.
+    // The rest is not awaited.
     let whole =
         CodeSettings { partial: true, total_timeout: TimeSpan(Duration::from_millis(1)), ..settings() };
     let whole = build(&whole).unwrap();
@@ -248,7 +249,7 @@ fn what_is_in_force_is_said_and_bad_settings_are_refused() {
     insta::assert_snapshot!(error, @r#"reward `tests`: the tests of 1 rows cannot be used, as of prompt 0 (`{"input": "1"}`): it has neither `tests` nor `inputs` and `outputs`"#);
 }
 
-/// Tests that would give 1 to every program, or to none.
+/// Tests that would accept every program, or none.
 #[test]
 fn rows_that_test_nothing_are_refused() {
     let refusal = |truth: &str| {
@@ -313,11 +314,11 @@ fn large_and_rare_values() {
     assert_eq!(judge(reward, &call, all), RIGHT);
     let digits = format!("assert f() == 1{}", "0".repeat(5000));
     assert_eq!(judge(reward, &digits, "def f(): return 10 ** 5000"), RIGHT);
-    // What is no plain data is compared by Python, wherever it stands.
+    // Other values are compared by Python, wherever they are.
     assert_eq!(judge(reward, "assert f() == 1j", "def f(): return 1j"), RIGHT);
     assert_eq!(judge(reward, "assert f() == [1j, -1j]", "def f(): return [1j, -1j]"), RIGHT);
     assert_eq!(judge(reward, "assert f() == [1j, -1j]", "def f(): return [5j, 9 + 9j]"), WRONG);
-    // Words to the side do not make an output less right.
+    // Output to stderr does not make a right answer wrong.
     let talks = "import sys\nprint('x' * 2_000_000, file=sys.stderr)\nprint(3)";
     assert_eq!(judge(reward, r#"{"inputs": [""], "outputs": ["3"]}"#, talks), RIGHT);
 }

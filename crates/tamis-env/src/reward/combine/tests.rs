@@ -6,7 +6,7 @@ use crate::reward::{RewardContext, RewardKind, test_prompt};
 use proptest::prelude::*;
 use tamis_data::prompt::Message;
 
-/// A scored batch with the warnings about the whole of it.
+/// A scored batch with the warnings about it.
 #[derive(Debug)]
 pub(crate) struct ScoredBatch {
     pub(crate) rows: Vec<Scored>,
@@ -14,7 +14,7 @@ pub(crate) struct ScoredBatch {
 }
 
 impl Rewards {
-    /// Scores a batch as a run does, whole.
+    /// Scores a whole batch, as a run does.
     pub(crate) fn score(&self, batch: &[RewardInput<'_>]) -> Result<ScoredBatch, RewardError> {
         let rows = self.answers(batch, self.trainer_state)?.rows;
         let warnings = self.warnings(&batch.iter().zip(&rows).collect::<Vec<_>>());
@@ -22,7 +22,7 @@ impl Rewards {
     }
 }
 
-/// Says what it is told, whatever it is asked.
+/// Returns fixed outcomes, whatever the input.
 struct Says(Vec<RewardOutcome>);
 
 impl RewardFunction for Says {
@@ -112,13 +112,13 @@ fn what_weighs_nothing_is_no_reward() {
     let unanswered = judged(NoAnswer);
     assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
     assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
-    // One that fails is reported once, and nothing is said of a sum that there is not.
+    // A failure is reported once, and there is no message about a missing sum.
     let failed = judged(RewardOutcome::Failed(RewardFailure::Function { message: "no good".to_owned() }));
     assert_eq!(row(&failed.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
     assert_eq!(failed.warnings.len(), 1, "{:?}", failed.warnings);
     assert!(failed.warnings[0].contains("the first: the function failed: no good"), "{:?}", failed.warnings);
     assert_eq!(row(&judged(score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
-    // Where nothing weighs, what was measured is all there is.
+    // If all weights are 0, the reward is 0, and the scores are still there.
     let all = scoring(vec![named("length", 0.0, &[score(12.0)])], 0);
     assert_eq!(row(&all.rows[0]), "length=12 score=0 -> 0");
 }
@@ -148,7 +148,7 @@ fn finer_numbers_stay_with_their_functions() {
     assert_eq!(scores["turns"].per_turn.as_deref(), Some(&[3.0, 4.0][..]));
 }
 
-/// What a person is told first, without the completion that it is about.
+/// The first line of the warning, without its completion.
 fn first_line(scored: &ScoredBatch) -> &str {
     scored.warnings.first().and_then(|warning| warning.lines().next()).unwrap_or_default()
 }
@@ -212,7 +212,7 @@ no reward function answered 1 of 1 completions; they stay unscored; the first:
 acc=1 f=1...00000000 g=1...00000000 score=NaN -> NaN
 the weighted sum of the scores of 1 of 1 completions is beyond plus and minus 1e100; they stay unscored; the first:
 ");
-    // Opposite ones have a sum like any others.
+    // Scores of opposite sign have a sum like any others.
     assert!(huge(-1e100).ends_with("score=0 -> 0\n"), "{}", huge(-1e100));
     let two = scoring(vec![named("f", 1.0, &[score(1.0), score(1.0)]), named("g", 1.0, &[score(1.0)])], 0);
     insta::assert_snapshot!(first_line(&two), @r"
@@ -222,7 +222,7 @@ reward function `g` failed on 2 of 2 completions and gives them no score; the fi
     assert_eq!(excerpted.chars().count(), EXCERPT_CHARS + 1);
 }
 
-/// As TRL shows them: what a function looked for may be in a column.
+/// As TRL shows it: the value that a function compares with may be in a column.
 #[test]
 fn the_columns_of_a_row_that_nobody_answered_are_shown() {
     let mut prompt = test_prompt("1");
@@ -312,7 +312,7 @@ fn votes_are_answers() {
     }
 }
 
-/// Answers with nothing but scores.
+/// Returns only scores.
 struct Outside;
 
 impl RewardFunction for Outside {

@@ -143,7 +143,7 @@ const EQUAL_TEXTS: &Pairs = &[
     ("10:30", "10:30"),
 ];
 
-/// What is joined, dropped, or read as something else.
+/// Answers that differ because they are joined, dropped or read as something else.
 const DIFFERENT: &Pairs = &[
     ("0.333", "1/3"),
     ("3.14159", "\\pi"),
@@ -169,7 +169,7 @@ const DIFFERENT: &Pairs = &[
     ("1,2,345", "1,2345"),
     ("x2", "2x"),
     ("\\text{a 1 2}", "\\text{a 12}"),
-    // Symbols and values that are no units.
+    // Symbols and values that are not units.
     ("2\\mathrm{e}", "2"),
     ("3+4\\mathrm{i}", "7"),
     ("x", "x\\mathrm{e}^2"),
@@ -262,7 +262,7 @@ fn several_equations_by_source() {
     }
 }
 
-/// Whether both sides are plain numbers or fractions, on which we promise to agree.
+/// Whether both sides are plain numbers or fractions, for which `math` promises agreement.
 fn is_numeric(completion: &str, truth: &str) -> bool {
     let is_number = |text: &str| match read(text) {
         Some(Value::Number(value, _)) => value.as_rational().is_some(),
@@ -313,7 +313,7 @@ fn reference_vectors() {
     assert!(num_numeric > 0);
 }
 
-/// A reader whose time grows faster than its text would not end here.
+/// A parser with more than linear time would not finish here.
 #[test]
 fn long_and_deep_texts_are_read() {
     let units = [

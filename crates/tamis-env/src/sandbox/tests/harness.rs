@@ -1,8 +1,8 @@
-//! One program knows nothing of another, or of the harness that runs both.
+//! A program cannot see another program, or the harness that runs both.
 
 use super::*;
 
-/// Three that died while they waited are no reason to give a job up.
+/// If three waiting processes died, the job still runs.
 #[test]
 fn a_harness_that_died_idle_is_no_attempt() {
     let Ok(sandbox) = Sandbox::new(&settings()) else { return };
@@ -62,7 +62,7 @@ def is_open(descriptor):
         return False
 print(sum(map(is_open, range(4096))))
 ";
-    // Its own three, what it reads its job from, and what tests report to.
+    // Its own three, the pipe for its job, and the pipe for test reports.
     assert_eq!(print(sandbox, count), "5");
 }
 
@@ -85,15 +85,15 @@ print(hasattr(builtins, 'leaked'), hasattr(json, 'leaked'), 'LEAKED' in os.envir
 ";
     assert_eq!(print(&sandbox, looks), "False False False []");
     assert_eq!(sandbox.lock_idle().len(), 1);
-    // The same in every process: sets have one order.
+    // Sets have the same order in every process.
     let order = "print({'a', 'b', 'c', 'd', 'e', 'f', 'g'})";
     let first = print(&sandbox, order);
     sandbox.lock_idle().clear();
     assert_eq!(print(&sandbox, order), first);
 }
 
-/// What passes through the harness is not to be found in the memory of a later job, which is a copy of its
-/// own.
+/// Data that passes through the harness is not in the memory of a later job, which is a copy of the
+/// harness's.
 #[test]
 fn the_harness_forgets() {
     let Ok(sandbox) = Sandbox::new(&settings()) else { return };

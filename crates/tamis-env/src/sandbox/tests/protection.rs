@@ -1,8 +1,8 @@
-//! What a hostile program can neither reach nor use up.
+//! Things that a hostile program can neither reach nor use up.
 
 use super::*;
 
-/// Prints the name of what is not prevented.
+/// Prints the names of attempts that succeed.
 const ATTEMPT: &str = "
 def attempt(name, action):
     try:
@@ -135,7 +135,7 @@ print('mine', open('x', 'w').write('xyz'), open('x').read(), sorted(os.listdir('
     );
     assert_eq!(print(sandbox, &tries), "mine 3 xyz ['there', 'x']");
     assert_eq!(std::fs::read_to_string(&secret).unwrap(), "key");
-    // What the settings name may be read, and not written.
+    // Folders named in the settings can be read but not written.
     let readable = SandboxSettings { readable: vec![folder.path().to_owned()], ..settings() };
     let reader = Sandbox::new(&readable).unwrap();
     let read = format!("print(open({0:?}).read())\nopen({0:?}, 'w')", secret.display().to_string());
@@ -186,8 +186,8 @@ print(two.recv(1))
     assert!(listener.accept().is_err());
 }
 
-/// A namespace of the network does not hold every family of sockets: without seccomp, `no network` is claimed
-/// only where no other can be opened.
+/// A network namespace does not contain every family of sockets. Without seccomp, `no network` is claimed
+/// only if no other family can be opened.
 #[test]
 fn no_network_is_not_claimed_with_sockets_of_other_families() {
     let Ok(sandbox) = Sandbox::without(&settings(), &["seccomp"]) else { return };
@@ -251,7 +251,8 @@ for which in [resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE
 print('alive')
 ";
     assert_eq!(run(sandbox, limits).exit, Exit::Exited(0));
-    // It counts the job's memory: it is neither slowed nor moved, by whatever name. The caller itself may be.
+    // It counts the job's memory. The job cannot slow or move it, under any name. The job may do so to
+    // itself.
     let priorities = "
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -277,7 +278,7 @@ for who in (0, os.getpid()):
         let own = "own priority\nown affinity\nown input and output\n".repeat(2);
         assert_eq!(run(sandbox, &[ATTEMPT, priorities].concat()).stdout, own);
     }
-    // Everything that it may send a signal to is itself.
+    // It can only send signals to itself.
     run(sandbox, "import os\nos.kill(-1, 9)");
     run(sandbox, "import os\nos.killpg(0, 9)");
     assert_eq!(print(sandbox, "print(1)"), "1");
@@ -340,7 +341,7 @@ print('end')
     }
 }
 
-/// Sockets of files lead out of the job, where it may see the file.
+/// Sockets in files lead out of the job if it can see the file.
 #[cfg(unix)]
 #[test]
 fn sockets_outside_are_out_of_reach() {
@@ -395,7 +396,7 @@ print(two.recv(1))
     assert!(datagrams.recv(&mut [0; 8]).is_err() && streams.accept().is_err());
 }
 
-/// Root's code is not root, or that is said.
+/// Code started by root does not run as root, or a message reports it.
 #[test]
 fn root_is_told() {
     let Ok(sandbox) = Sandbox::without(&settings(), &["namespaces", "own user"]) else { return };

@@ -81,7 +81,7 @@ fn train(learner: &mut NativeEngine) {
     learner.optim_step(Trained::Policy, 0.05).expect("a step");
 }
 
-/// The weights as they are under a version.
+/// Publishes the current weights under a version.
 fn publish(learner: &mut NativeEngine, version: u64) -> Publication {
     learner.publish(PolicyVersion(version)).expect("published");
     Publication { version: PolicyVersion(version), weights: Weights::InProcess }
@@ -108,8 +108,8 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     generator.submit(rollout).expect("free again");
 }
 
-/// Whole texts match, cut ones begin a match; tokens are a function of the key, and log-probabilities are
-/// those of the learner.
+/// Complete texts match the expression, and truncated ones start a match. Tokens are a function of the key,
+/// and log-probabilities are those of the learner.
 #[test]
 fn completions_match_the_expression_whatever_else_is_sampled() {
     let mut learner = learner(&Interrupt::new());
@@ -166,8 +166,8 @@ fn an_expression_without_a_match_is_told() {
     assert!(error.to_string().contains("that matches the expression"), "{error}");
 }
 
-/// One of a group is given up before it began, one after; the others are what they would have been, and what
-/// was spent is counted.
+/// One sample of a group is aborted before it starts and one after. The others are unchanged, and tokens
+/// spent are counted.
 #[test]
 fn single_samples_are_given_up_with_their_tokens() {
     let learner = learner(&Interrupt::new());
@@ -188,7 +188,7 @@ fn single_samples_are_given_up_with_their_tokens() {
     let mut events = generator.next(Wait::No).expect("nothing is waited for");
     events.extend(generator.next(Wait::Until(Instant::now())).expect("a step"));
     generator.abort(AbortScope::Sample(long));
-    // Nothing of it any more.
+    // A second abort does nothing.
     generator.abort(AbortScope::Sample(long));
     events.extend(all(&mut generator));
     assert_eq!(generator.load().in_flight, 0);
@@ -205,8 +205,8 @@ fn single_samples_are_given_up_with_their_tokens() {
     assert!(left.iter().all(|(id, sample)| whole[id] == *sample));
 }
 
-/// The learner changes its weights in place while nothing is in flight; what is in flight goes on with those
-/// that it began with, until the publication that waits for it.
+/// The learner changes its weights in place while nothing is in flight. Samples in flight keep the weights
+/// that they started with, and a publication waits for them.
 #[test]
 fn samples_in_flight_keep_their_weights_until_a_publication() {
     let mut learner = learner(&Interrupt::new());
@@ -231,12 +231,12 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     let sample = after.values().next().expect("the one that waited");
     assert_eq!(sample.version_range(), (publication.version, publication.version));
 
-    // The same sample by the new weights.
+    // The same sample with the new weights.
     let mut fresh = NativeGenerator::of(&learner, &codec(), PolicyVersion(1));
     fresh.submit(request(0, 1, &sampling)).expect("taken");
     assert_eq!(samples(all(&mut fresh)).values().next(), Some(sample));
 
-    // Given up: nothing of the old weights comes any more.
+    // After the abort nothing from the old weights arrives.
     generator.submit(request(0, 0, &sampling)).expect("taken");
     let third = publish(&mut learner, 2);
     generator.publish(&third, InFlight::Abort).expect("taken");
@@ -272,7 +272,7 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
     assert!(error.contains("/nowhere"), "{error}");
 }
 
-/// A prompt, or a text at which a program wants to stop: what is wrong with one is its own business.
+/// A bad prompt or stop text fails only its own request.
 #[test]
 fn what_cannot_be_generated_fails_alone() {
     let learner = learner(&Interrupt::new());
@@ -294,7 +294,7 @@ fn what_cannot_be_generated_fails_alone() {
     }
 }
 
-/// Interrupted, it comes back at once with nothing: who waits looks at the interrupt.
+/// If interrupted, it returns at once with nothing, and the caller checks the interrupt.
 #[test]
 fn an_interrupt_ends_the_wait() {
     let interrupt = Interrupt::new();
@@ -306,7 +306,7 @@ fn an_interrupt_ends_the_wait() {
     assert_eq!(generator.load().in_flight, 1);
 }
 
-/// The request of the next turn, after an answer and what is shown then.
+/// The request of the next turn, after an answer and the text that follows it.
 fn next_turn(before: &SampleRequest, answer: &Sample, shown: &[u32]) -> SampleRequest {
     let turn = before.id.turn + 1;
     SampleRequest {
@@ -317,8 +317,8 @@ fn next_turn(before: &SampleRequest, answer: &Sample, shown: &[u32]) -> SampleRe
     }
 }
 
-/// Plays two turns more of everything that is asked, in the order in which turns end; requests with what was
-/// sampled.
+/// Plays two more turns of every request, in the order in which turns end. Returns the requests with their
+/// samples.
 fn play(generator: &mut NativeGenerator, asked: Vec<SampleRequest>) -> Vec<(SampleRequest, Sample)> {
     let last = asked[0].id.turn + 2;
     let mut open: BTreeMap<SampleId, SampleRequest> = BTreeMap::new();
@@ -344,7 +344,7 @@ fn play(generator: &mut NativeGenerator, asked: Vec<SampleRequest>) -> Vec<(Samp
     played
 }
 
-/// What is kept, and the prompt tokens that were not computed for it.
+/// Number of kept turns, and number of prompt tokens that were reused from them.
 fn kept(generator: &NativeGenerator) -> (usize, u64) {
     let engines = [&generator.rollouts, &generator.others].map(|lane| lane.engine.as_ref());
     let each = engines.into_iter().flatten().map(|engine| (engine.num_kept(), engine.num_reused_tokens()));
@@ -356,8 +356,8 @@ fn next_turns(played: &[(SampleRequest, Sample)]) -> Vec<SampleRequest> {
     third.map(|(request, sample)| next_turn(request, sample, &[3])).collect()
 }
 
-/// The same tokens and log-probabilities in the same order with all, some and nothing kept of the turns
-/// before; the log-probabilities are those of the learner.
+/// Tokens, log-probabilities and order are the same whether all, some or no earlier turns are kept. The
+/// log-probabilities are those of the learner.
 #[test]
 fn turns_are_the_same_whatever_is_kept_of_those_before() {
     let mut learner = learner(&Interrupt::new());
@@ -410,7 +410,7 @@ fn nothing_of_other_weights_is_used() {
     };
     let by_old: Vec<_> = without(&learner);
     for is_published in [false, true] {
-        // Something is kept of the weights as they are.
+        // Keeps turns computed with the current weights.
         play(&mut generator, next_turns(&first));
         let (num_kept, num_before) = kept(&generator);
         assert!(num_kept > 0);
@@ -437,8 +437,7 @@ fn nothing_of_other_weights_is_used() {
     }
 }
 
-/// A group that is given up does not come back, whether any of it is in flight or not; and nothing is kept
-/// where no episode has had a second turn.
+/// Aborted groups are forgotten, in flight or not. Nothing is kept before an episode has had a second turn.
 #[test]
 fn what_does_not_come_back_is_forgotten() {
     let learner = learner(&Interrupt::new());
