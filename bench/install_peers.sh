@@ -3,7 +3,7 @@
 # repository, at the versions of ../python/requirements-torch.txt and peers/requirements.txt. Nothing outside that folder is
 # touched; `rm -r .venv-bench` undoes it.
 #
-#   bench/install_peers.sh                   from PyPI alone: about 1.9 GB to download, 4.2 GB on disk
+#   bench/install_peers.sh                   only from PyPI: about 1.9 GB to download, 4.2 GB on disk
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu bench/install_peers.sh
 #                                            PyTorch from its own index of CPU wheels: about 0.3 GB to download
 #   TORCH_CUDA=1 bench/install_peers.sh      for a GPU: all that PyTorch asks for

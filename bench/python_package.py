@@ -4,7 +4,7 @@
 
 - `Filter.keep` of 125,000 groups of 8, against `values.max(1) > values.min(1)` of numpy; and of the same values with
   ids, in order and shuffled, against the fastest transform of pandas that sees contrast at all
-  (`values.groupby(ids).transform("max")`, of which a filter needs two). Without pandas the second is left out.
+  (`values.groupby(ids).transform("max")`; a filter needs two of these). Without pandas this comparison is skipped.
 - A loss of 100,000 tokens of 100 trajectories. `columns` is the part that reads the columns and computes nothing;
   `result` makes an array of the derivatives.
 """
@@ -35,7 +35,7 @@ def milliseconds(call, rounds=30):
 
 
 def compared(name, ours, theirs, what, rounds=15):
-    """Prints the medians of both in CPU time, of which other programs take nothing, and their ratio."""
+    """Prints the medians of both and their ratio, in CPU time, which other programs do not change."""
     times = [[], []]
     for _ in range(rounds):
         for place, call in enumerate((ours, theirs)):

@@ -9,8 +9,8 @@
 
 Needs python3 and cargo; beside this folder only the standard library is imported here.
 
-How a ratio comes about. Each peer case has several forms (see `peers/torch_engine.py`) and two settings of the C allocator: as glibc comes, and told
-to keep freed memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). A first pass, one repetition each, tries every form, and
+How a ratio comes about. Each peer case has several forms (see `peers/torch_engine.py`) and two settings of the C allocator: glibc's defaults, and
+keeping freed memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). A first pass, one repetition each, tries every form, and
 the quickest two of each case with the other allocator. The quickest of all, and the next if it is within 10 %, take part in the rounds. In every round
 tamis's program runs, then the peer's (A B A B), on the same two cores. A program reports the median of its own repetitions; a ratio is taken within its
 round, against the form that is the quickest over the rounds, and the table shows the median ratio of the rounds with its range and names that form.

@@ -7,8 +7,8 @@
 
 A run is ended a few times by SIGKILL, by SIGTERM (after which it saves what it has) or by a second SIGTERM
 250 ms later, and resumed. Its world is the native engine with answers (`native`) or games (`games`), and the
-undisturbed run has to have the same metrics and last weights; or two `tamis serve` (`servers`), of which one
-is killed and started again now and then. Nobody gets the answers of servers twice, so such a run is done once
+undisturbed run has to have the same metrics and last weights. With `servers` there are two `tamis serve`, and one
+of them is killed and restarted now and then. Nobody gets the answers of servers twice, so such a run is done once
 more from its own journal and order: it has to ask for nothing, and to end the same.
 
 It needs the program (`cargo build --release -p tamis-cli`).

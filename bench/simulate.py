@@ -5,8 +5,8 @@
     python3 bench/simulate.py                                        a million groups, three policies
     python3 bench/simulate.py --groups 100000 --policies verl,slime simulate.servers.count=8
 
-The world is examples/simulate.yaml, with `KEY=VALUE` on top; without a clock it has no servers. Time is the processor's, of the whole program. Beside it
-stands what it took for each completion that was generated. Needs only Python's standard library.
+The world is examples/simulate.yaml, with `KEY=VALUE` on top; without a clock it has no servers. Time is the processor's, of the whole program. It is
+also given per generated completion. Needs only Python's standard library.
 """
 
 import argparse

@@ -26,7 +26,7 @@ weights under autocast), and asks for `--sampler learner`. `--model` is another 
 Face layout; `--shape 0.5b` makes one of that shape with random weights and SmolLM2's tokenizer, to measure only seconds.
 
 `--evaluate` runs `tamis eval`, and transformers' `generate` over all prompts at once, padded on the left: seconds and memory of the
-whole process, loading included, and for transformers those of its answers alone, too.
+whole process, loading included, and for transformers also those of only its answers.
 
 `--accuracy` prints the accuracy on the 100 held-out prompts (greedy, by tamis for both) before, after 8 and after 16 steps,
 beside the seconds of all steps until then, and the groups a second whose members' rewards differ.

@@ -5,8 +5,8 @@
     python3 bench/sokoban.py --boxes 2 --rows 8 --columns 8 --search-depth 10 --python-episodes 20
 
 Both sides draw a room for every episode, act until the game is over, and have the text of the room after every action.
-The Python side is the package's own environment with RAGEN's changes: rooms are searched with the four pull actions
-alone, to `search_depth`, and the state is shown as rows of symbols. Its `step` also draws an image of the room, which
+The Python side is the package's own environment with RAGEN's changes: rooms are searched with only the four pull
+actions, to `search_depth`, and the state is shown as rows of symbols. Its `step` also draws an image of the room, which
 RAGEN leaves in and does not use; `without images` leaves it out. Of the rounds, which take turns, each side's quickest
 counts. Python runs fewer episodes; rates are compared. Seconds are those of the processor, on both sides.
 
@@ -35,7 +35,7 @@ def play(options):
     from gym_sokoban.envs import room_utils
     from gym_sokoban.envs.sokoban_env import SokobanEnv
 
-    # RAGEN pulls wherever it can and never steps away alone.
+    # RAGEN pulls whenever it can, and never steps away without a box.
     room_utils.ACTION_LOOKUP = {i: room_utils.ACTION_LOOKUP[i] for i in range(4)}
     search = room_utils.depth_first_search
 

@@ -3,7 +3,7 @@
 
 The answers, 44 characters, are for the warm start: from them a policy quickly learns not to end a completion before its 32nd token,
 so that every one is cut at that limit, as TRL's are by `min_new_tokens`. Each of the first 31 characters is one of two that occur
-at no other place, then come those of the 31st again: what follows depends on the last character alone, and the end follows only the last two.
+at no other place, then come those of the 31st again: what follows depends only on the last character, and the end only follows the last two.
 """
 
 import json

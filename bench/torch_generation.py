@@ -7,9 +7,9 @@
 The same prompts, eight samples of each, at temperature 1, all of their full length (`equal`) or of lengths spread
 evenly from a quarter on (`spread`: each prompt has a length of its own). `learner` is the call `generate` of
 tamis.learner, which computes each prompt once and takes ended samples out; `continuous` is that call through
-transformers' continuous batching (`learner.continuous_batching`; on a GPU with flash-attention alone, and not among
+transformers' continuous batching (`learner.continuous_batching`; on a GPU only with flash-attention, and not among
 the forms unless it is named, for a CPU computes it slowly); `static` and `dynamic` are `model.generate` with these
-caches over the prompts, each eight times (it goes on with all rows until the last has ended, so that of `spread` it
+caches over the prompts, each eight times (it continues with all rows until the last one has ended, so that of `spread` it
 computes more than the tokens that are asked for and counted). `generate` gives no log-probability of the whole
 distribution; the learner gives it and the entropy. Weights are random. One JSON line for each, the best of
 `--repeats`.

@@ -16,14 +16,14 @@ One pass is forward, derivatives by log-probabilities and entropies, and backwar
               careful author would write it in a few lines
 
 With `--prompts apart` the learner computes a prompt again for each of its sequences, as attentions that cannot share it
-(`sdpa`) always do: what is left between two lines is the kernel's alone. `prompts` says what was computed.
+(`sdpa`) always do: the remaining difference between two lines comes only from the kernel. `prompts` says what was computed.
 
 On a GPU `padded` holds weights and moments in bf16, the learner in f32 too: the memory and the time of `padded` with
 `--update` are those of less.
 
 All compute the same numbers from the same random weights, each in a process of its own. One JSON line for each; tokens
 are those of the sequences, without padding. `mfu` is the share of the peak that the model's own operations take: 6 for each
-weight of a layer and token (4 with LoRA, whose frozen weights have no gradient), the head at completions alone,
+weight of a layer and token (4 with LoRA, whose frozen weights have no gradient), the head only at completions,
 12 x width for each pair of tokens that see each other; a prompt counts once for its sequences, and what is computed
 twice once. The peak is that of bf16
 without sparsity as the maker says (`--peak-tflops` for a GPU that is not known here), on a CPU that of a product of two

@@ -1,4 +1,4 @@
-"""A server of Tinker's API in this process, whose model is a table: what follows a token depends on that token alone.
+"""A server of Tinker's API in this process, whose model is a table: what follows a token depends only on that token.
 
 The table of the base model is made of a seed; an adapter adds to it, and learns by AdamW of exact gradients. Divisors,
 clipping, the number of models and failures are those that a test asks for.

@@ -2,11 +2,11 @@
 
     stale   rank 0 cannot flush folders, as long as a file of the name TAMIS_FAULT_FILE is there
     hangs   rank 1 does not come back from the call that loads a model
-    stands  rank 1 does not come back from its fourth pass that is held, for which the others wait in its middle
+    stands  rank 1 does not come back from its fourth pass that is held, and the others wait in the middle of it
     no room no rank has room for a whole gradient
-    refuses rank 1 alone refuses a pass that is held
-    full    rank 1 alone has no memory for a pass that is held
-    fails   rank 1 alone fails in the middle of a pass that is held
+    refuses only rank 1 refuses a pass that is held
+    full    only rank 1 has no memory for a pass that is held
+    fails   only rank 1 fails in the middle of a pass that is held
     nan     the third backward pass gives the last rank a gradient that is not finite
     waits   rank 0 waits in the middle of a checkpoint, as long as TAMIS_FAULT_FILE is there, and makes a file beside it
 """

@@ -3,8 +3,8 @@
 Tensors of the played device say that they are on `cuda:0`, hold their numbers on the CPU, and refuse to be mixed with
 tensors of the CPU as CUDA does. So what is shown is that nothing is on the wrong device and that the passes written for
 CUDA (bf16, `varlen_attn`, flash-attention over pages, products with another type of output, the fused AdamW) give what
-they should; nothing is said of kernels, speed or memory, or of what a GPU says of itself. Private parts of PyTorch are used: it is for the version
-of requirements-torch.txt.
+they should. The tests show nothing about kernels, speed, memory, or properties that only a GPU reports. They use
+private parts of PyTorch, so they need the version of requirements-torch.txt.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ aten = torch.ops.aten
 DEVICE = torch.device("cuda:0")
 # These take indices from the CPU.
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
-# What a GPU alone can say of itself.
+# Tests of properties that only a GPU reports.
 LEFT_OUT = ("Handles", "Device", "test_memory_is_that_of_a_chunk")
 # A tensor of the played device is made around one of `meta`, and says so to PyTorch's core; not while weights are read,
-# where `meta` is meant.
+# when real `meta` is meant.
 _meta_is_played = True
 
 
@@ -139,7 +139,7 @@ def _refuse_mixed(func, args, tensors, played):
 
 
 def _on_gpu_alone(func, args, kwargs):
-    """Operations that PyTorch has for CUDA alone."""
+    """Operations that PyTorch has only for CUDA."""
     if func is aten.mm.dtype:
         left, right, dtype = args
         assert left.dtype == right.dtype in (torch.bfloat16, torch.float16) and dtype == torch.float32

@@ -2,14 +2,14 @@
 
     python played_vllm.py --port PORT --folder FOLDER [--workers 2] [--upstream http://127.0.0.1:8001]
 
-It answers the routes by which vLLM 0.33 takes weights (docs.vllm.ai, "Trainer Without vLLM over HTTP"), written from that
-page alone. What it receives is written to FOLDER/received_N as a folder of weights. With `--upstream`, a `tamis serve`,
+It answers the routes by which vLLM 0.33 takes weights (docs.vllm.ai, "Trainer Without vLLM over HTTP"), written from only
+that page. What it receives is written to FOLDER/received_N as a folder of weights. With `--upstream`, a `tamis serve`,
 it is a server that samples, too: everything else is asked of that one, which loads what was received.
 
 `--fault` says what goes wrong: at `join` it never answers, at `init`, `start`, `update` and `finish` it answers 500, at `die` it
 is gone after the first buffer, at `stop` it stops itself there (SIGSTOP), at `half` it answers 500 then, at `end` it never
-receives the rest. What it has of an update that broke off at `half` spoils what is loaded next, as in vLLM 0.32, unless it
-is told to begin and to end one first. With `--once FILE`, which is written then, it goes wrong once. `--serve COMMAND`
+receives the rest. What it has of an update that broke off at `half` spoils what is loaded next, as in vLLM 0.32, unless an
+update is started and ended first. With `--once FILE`, which is written then, it goes wrong once. `--serve COMMAND`
 starts the server behind it, which ends with it.
 """
 
@@ -109,7 +109,7 @@ class Engine:
         self.arguments = arguments
         self.init, self.groups, self.is_updating, self.last = None, [], False, None
         self.received, self.num_received, self.label = {}, 0, "initial"
-        # What it was given since an update began; and whether it has layers of which it was given parts.
+        # Tensors received since an update started, and whether some layers were only received in part.
         self.is_given, self.has_parts = False, False
         self.num_inits = 0
         # What was asked for, and what became of it, in order.
@@ -328,7 +328,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(200, b"{}")
             return
         if b"allowed_token_ids" in body:
-            # By this a client finds out of which distribution log-probabilities are; here they are of the whole one.
+            # A client uses this to detect the distribution of log-probabilities. Here it is the whole one.
             asked = json.loads(body)
             asked["sampling_params"].pop("allowed_token_ids")
             body = json.dumps(asked).encode()

@@ -88,7 +88,7 @@ class RayCase(ClusterCase):
         return cluster
 
     def start_run(self, *arguments):
-        """Starts `tamis` in the folder of the test; `said()` of what it returns is what it has printed."""
+        """Starts `tamis` in the folder of the test. `said()` of the returned object is its output so far."""
         handle, path = tempfile.mkstemp(prefix="said-", dir=self.folder)
         with open(handle, "w") as said:
             run = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=said, stderr=subprocess.STDOUT)
@@ -187,7 +187,7 @@ class TestRay(RayCase):
         first = [int(pid) for line in self.lines("ranks", 4) for pid in line[:2]]
         self.cluster.remove_node(self.node, allow_graceful=False)
         died = launcher.wait("died", LONG, role="learner")
-        # What is heard first: the node's processes are sent a signal, and the actor is missed.
+        # Either may be noticed first: the signal to the node's processes, or the missing actor.
         self.assertRegex(died["exit"], "its (actor is gone|agent was ended)")
         self.assert_gone(first)
         self.up_gang(launcher, generation=2)

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster that lose what they stand on. `scripts/test-ray` runs it."""
+"""Runs on a Ray cluster that lose processes or nodes. `scripts/test-ray` runs it."""
 
 import json
 import os

@@ -79,7 +79,7 @@ class Learners(Case):
         """Both learners, opened with the same policy."""
         settings = open_settings(golden_folder(architecture), temperature=temperature, optimizer=optimizer)
         native, ours = self.native(), self.torch()
-        # What is of one kind of learner alone.
+        # Settings that only one kind of learner has.
         native("open", {name: value for name, value in settings.items() if name != "options"})
         ours("open", settings)
         return native, ours

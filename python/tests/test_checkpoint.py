@@ -337,7 +337,7 @@ class Fused(Folders):
 
 
 class Order(Folders):
-    """Servers read layer after layer: so the tensors stand in the file."""
+    """Servers read layer after layer, so the tensors are in that order in the file."""
 
     def layers(self, path):
         """The layer of each tensor by its place in the file: -1 before the layers, 99 after them."""

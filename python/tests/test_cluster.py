@@ -443,7 +443,7 @@ class TestRestarts(ClusterCase):
     """How often a server is started again."""
 
     def deaths(self, healthy, most, number):
-        """What is told of a server that is killed so many times, each time when it is ready."""
+        """Reports about a server that is killed `number` times, each time when it is ready."""
         said = queue.SimpleQueue()
         program = [sys.executable, str(self.folder / "server.py"), "{host}", "{port}", str(self.folder)]
         request = Request(role="server", index=0, argv=program, log=str(self.folder / "log"))
@@ -486,7 +486,7 @@ class Broken:
 
 
 class TestNews(unittest.TestCase):
-    """What a launcher tells of troubles of its own."""
+    """Reports of a launcher about its own faults."""
 
     def test_whatever_ends_a_group_is_told_with_its_reason(self):
         said = []

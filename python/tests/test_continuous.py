@@ -26,9 +26,9 @@ LONG = [1 + place * 7 % 43 for place in range(21)]
 
 
 class Continuous(test_generate.Samples):
-    """Every test of rows that is not of rows alone, and more."""
+    """All tests of row-wise generation, except those that only apply there, and more."""
 
-    # Of rows alone, or with another outcome (below).
+    # Tests that only apply to rows, or have another outcome (below).
     test_what_was_seen_stays_on_the_device = None
     test_a_model_that_forgets_what_the_cache_holds_is_refused = None
     test_windows_caps_and_experts = None

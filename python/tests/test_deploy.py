@@ -21,11 +21,11 @@ from test_run import PROGRAM, TINY
 
 DEPLOY = ROOT / "deploy"
 # Fields of KubeRay's `ray.io/v1` and of the parts of Kubernetes in it, from their API references: all at the
-# levels at which our manifests have any. `{}` stands for a part that they have not. Older versions of KubeRay ask
+# levels at which our manifests have any. `{}` means a part that they lack. Older versions of KubeRay ask
 # for `rayStartParams`.
 SCHEMA = json.loads((ROOT / "python/tests/ray_io_v1.json").read_text())
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
-# What shell variables of the scripts stand for.
+# Values of the scripts' shell variables.
 VALUES = {"head": "10.0.0.1", "port": "6379", "runs": "runs", "SLURM_JOB_NAME": "tamis", "servers": "[http://h:8000]", "key": "key", "config": "run.yaml"}
 
 
@@ -72,7 +72,7 @@ def manifest_faults(manifest):
 
 
 def scripts():
-    """Every shell script, by the file it stands in."""
+    """Every shell script, by the file that contains it."""
     found = {path.name: path.read_text() for path in (DEPLOY / "slurm").iterdir()}
     (task,) = documents("skypilot.yaml")
     found |= {f"skypilot {part}": task[part] for part in ("setup", "run")}
@@ -81,7 +81,7 @@ def scripts():
 
 
 def commands():
-    """Every `tamis train` with its arguments, by the file it stands in."""
+    """Every `tamis train` with its arguments, by the file that contains it."""
     texts = scripts() | {name: (DEPLOY / name).read_text() for name in ("README.md", "ray-cluster.yaml")}
     for name, text in texts.items():
         # Comments go on with a `#` of their own.

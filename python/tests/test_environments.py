@@ -1,7 +1,7 @@
 """The worker of environments: its protocol, and environments of Gymnasium, verifiers and a user's own in it.
 
 Every test speaks to a process as tamis does. Those of Gymnasium and verifiers need the packages, which
-scripts/install-environments installs; without them they are left out, and that is said.
+scripts/install-environments installs; without them the tests are skipped with a message.
 """
 
 import contextlib
@@ -837,7 +837,7 @@ class VerifiersTests(unittest.TestCase):
         self.assertIn("no episode raises", error["message"])
         self.worker.ask("close", episode="closed")
         self.assertIn("closed while it was at work", self.worker.wait(closed)["error"]["message"])
-        # At once: perhaps before the event loop has heard of it.
+        # Immediately, perhaps before the event loop has noticed.
         for _ in range(20):
             self.reset("quick")
             step = self.worker.send("step", episode="quick", action="wait")

@@ -175,7 +175,7 @@ class Draws(Case):
                 whole = torch.log_softmax(logits[row].double() / (drawing.temperature or 1.0), 0)
                 self.assertAlmostEqual(float(logprobs[row]), float(whole[expected]), delta=1e-5)
                 self.assertAlmostEqual(float(entropies[row]), float(-(whole.exp() * whole).sum()), delta=1e-5)
-            # A row's draw is its own, whatever stands beside it.
+            # A row's draw does not depend on the rows beside it.
             for part in range(0, 24, 7):
                 beside = slice(part, part + 7)
                 alone = draw(logits[beside], Drawings(rows, "cpu").part(part, part + 7), uniforms[beside], seen[beside])
@@ -219,7 +219,7 @@ class Samples(Case):
                 generation._step()
 
     def assert_of_the_policy(self, learner, found, groups, tolerance=1e-5):
-        """What was told of the samples is what a pass over them says."""
+        """The reported log-probabilities of the samples equal those of a pass over them."""
         sequences = [(place, found[sample]["token"]) for place, (_, group) in enumerate(groups) for sample in group]
         wave = columns([prompt for prompt, _ in groups], sequences)
         _, expected = call(learner, "forward", {"network": "before"}, wave)
@@ -341,7 +341,7 @@ class Samples(Case):
                 tokens.append(token)
 
     def test_what_was_seen_stays_on_the_device(self):
-        """It is gathered anew if rows come and go, not for each token, and equals what the host would compute."""
+        """It is rebuilt if rows come and go, not for each token, and equals the host's result."""
         learner = self.opened(golden_folder("qwen3"), 3)
         ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
         groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]
@@ -424,7 +424,7 @@ class Samples(Case):
         while settings["num_open"]:
             settings, answer = call(learner, "generate", *asked([]))
             take(answer, found)
-        # The one in flight: transformers goes on over its own cache of the old weights, with the keys' own numbers.
+        # The sample in flight: transformers continues with its cache from the old weights, and with the same keys.
         self.assertEqual(found[0]["token"][:3], untouched[0]["token"][:3])
         key = asked([([1], [0])])[1]["key"][0]
         for place, token in enumerate(found[0]["token"]):

@@ -33,7 +33,7 @@ class Handles(Case):
                         self.assertTrue(torch.equal(tensor, expected[name]), name)
 
     def test_experts_stay_on_the_device(self):
-        """A handle is of a GPU's memory alone; the device `meta` plays the GPU, from which nothing can be copied."""
+        """A handle only refers to a GPU's memory. The device `meta`, from which nothing can be copied, plays the GPU."""
         experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
         for options in ({}, {"lora": {"rank": 2, "alpha": 4.0}}):
             with self.subTest(**options), tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as folder:

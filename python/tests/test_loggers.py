@@ -2,7 +2,7 @@
 Prometheus.
 
 They need the program (`cargo build -p tamis-cli`, or its path in TAMIS_PROGRAM) and the packages that
-scripts/install-loggers installs. What is missing is said, and its tests are left out.
+scripts/install-loggers installs. If one is missing, its tests are skipped with a message.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def start(folder, loggers, *settings, **more):
 
 
 def finish(process):
-    """What the run said, once it has ended."""
+    """Waits for the run's end; returns its exit code and output."""
     _, said = process.communicate(timeout=PATIENCE)
     return process.returncode, said
 
@@ -277,7 +277,7 @@ class WandbTests(unittest.TestCase):
 
 
 class NamedTests(unittest.TestCase):
-    """Loggers by their name alone: every key is at its default."""
+    """Loggers given only by name: every key has its default."""
 
     def start(self, name):
         with tempfile.TemporaryDirectory() as folder:

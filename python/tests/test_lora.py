@@ -1,4 +1,4 @@
-"""Adapters: off they are not there, on they alone are trained, and peft reads what is written."""
+"""Adapters: off, they do not exist; on, only they are trained. peft reads the written files."""
 
 import json
 import pathlib
@@ -189,7 +189,7 @@ class Adapters(Case):
                         theirs = dict(module.named_parameters())
                         for name, _, make in learner._policy.network.file_tensors():
                             self.assert_close(make(), theirs[name], 1e-6, name)
-                        # And a resume goes on.
+                        # And a resume continues.
                         folder = self.empty("checkpoint")
                         save(learner, folder)
                         other = adapted(base, {"targets": targets, "seed": 9}, options={"dtype": dtype})

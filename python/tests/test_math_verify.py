@@ -1,6 +1,6 @@
 """The program of `kind: math_verify` with the library itself, beside what TRL's `accuracy_reward` gave.
 
-It needs the packages that scripts/install-environments installs; without them the tests are left out, and that is said.
+It needs the packages that scripts/install-environments installs; without them the tests are skipped with a message.
 """
 
 import gzip

@@ -113,7 +113,7 @@ class Golden(Case):
                 self.assertAlmostEqual(norm["grad_norm"].item() / step["grad_norm"], 1.0, delta=1e-5)
             for name, master in policy(learner).weights.masters.items():
                 if name.endswith("k_proj.bias"):
-                    # It moves no softmax: its gradient is rounding, of which Adam makes whole steps.
+                    # It moves no softmax: its gradient is a rounding error, and Adam turns that into whole steps.
                     continue
                 expected = step["param_after"][name]
                 self.assertAlmostEqual(master.norm().item() / expected["norm"], 1.0, delta=1e-5)
@@ -219,7 +219,7 @@ class WholeLogits(Case):
         for kind, (more, attention, is_packed) in cases.items():
             with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
                 save_tiny(folder, tiny_config(kind, **more))
-                # Products of several experts at once exist in f32 alone.
+                # Products of several experts at once exist only in f32.
                 exact = torch.float32 if "num_experts_per_tok" in more else torch.float64
                 learner = self.check(folder, factor=1 / 0.9, tolerance=2e-5, exact=exact)
                 self.assertEqual(policy(learner).is_packed, is_packed)
@@ -270,7 +270,7 @@ class WholeLogits(Case):
 
 
 def varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-    """`varlen_attn`'s flash kernel, one sequence after another: the last query sees the last key. It runs on GPUs alone."""
+    """`varlen_attn`'s flash kernel, one sequence after another: the last query sees the last key. It only runs on GPUs."""
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and window_size[1] == 0
     assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
     attended = []
@@ -401,7 +401,7 @@ class SharedPrompts(Case):
             return varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, *more, **settings)
 
         def from_the_first_key(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-            """Causal by the first key: a completion sees the begin of its prompt alone."""
+            """Causal by the first key: a completion sees only the start of its prompt."""
             begins, lengths = cu_seq_k[:-1].tolist(), cu_seq_q.diff().tolist()
             rows = torch.cat([torch.arange(begin, begin + length) for begin, length in zip(begins, lengths)])
             return varlen_by_hand(

@@ -70,7 +70,7 @@ class Native(Case):
         for name, tensor in expected.items():
             self.assertEqual(found[name].dtype, tensor.dtype, name)
             self.assert_same(found[name], tensor, str(name))
-        # Trained on in torch, the native engine goes on with it.
+        # After more training in torch, the native engine continues with it.
         for path in ours.rglob("*.*"):
             path.unlink()
         for folder in ("master", "critic"):

@@ -30,7 +30,7 @@ from tamis.learner.ranks import Watch, _Peer, _Pulse
 from test_server import Client
 from warm import Program
 
-# Seconds for what must come to its end.
+# Seconds within which everything must end.
 LIMIT = 120
 SHAPE = ((5, (7, 1, 12)), (1, (4,)), (9, (3, 20)), (4, (6, 6)), (2, (11,)))
 TOLERANCE = 1e-5
@@ -271,7 +271,7 @@ KINDS = {
     "gemma2": {"policy": {"kind": "Gemma2Config", "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 6}},
 }  # fmt: skip
 
-# Those of which three ranks hold what two do not: uneven parts, and none.
+# Models that are distributed differently over three ranks than over two: uneven parts, or none.
 AT_THREE = ["qwen2 with a critic", "mixture with an adapter", "phi3, one by one"]
 
 
@@ -429,7 +429,7 @@ class FaultyGang(Gang):
 
 
 class Losses(Case):
-    """What a controller hears, how soon, and what is left."""
+    """Lost ranks: what the controller gets, how soon, and what remains."""
 
     def ready(self, number=2, heartbeat=2.0, kind=Gang, **more):
         gang = self.enterContext(kind(number, heartbeat, **more)).connect()

@@ -72,7 +72,7 @@ def opened(folder, **more):
 
 
 def scores(model, texts):
-    """Scores alone."""
+    """Only the scores."""
     return [answer["score"] for answer in model.score(texts)]
 
 
@@ -164,7 +164,7 @@ class RewardModelTest(Case):
         expected = torch.stack([direct(self.folder, text)[0] for text in TEXTS])
         self.assert_close(scores(model, TEXTS), expected, 1e-5)
         self.assertEqual(seen, [4, 2, 1, 1, 2, 1, 1])
-        # A text that does not fit alone says what to do, and costs no other its score.
+        # If a single text does not fit, the error names the fix, and other texts keep their scores.
 
         def never(batch):
             if max(map(len, batch)) > 6:

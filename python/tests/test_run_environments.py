@@ -1,7 +1,7 @@
 """Runs of `tamis train` in environments that live elsewhere: Gymnasium's, verifiers', behind HTTP, with tools, by agents.
 
 They need the program (`cargo build -p tamis-cli`, or its path in TAMIS_PROGRAM) and the packages that
-scripts/install-environments installs. What is missing is said, and its tests are left out.
+scripts/install-environments installs. If one is missing, its tests are skipped with a message.
 """
 
 import contextlib
@@ -159,7 +159,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(self.values(name, "actor/ppo_kl"), [0.0] * num_steps)
 
     def assert_turns_are_sound(self, row):
-        """Answers bear loss, and what stands between does not; rewards of turns are the trajectory's."""
+        """Answers bear loss, and the text between them does not. Rewards of turns sum to the trajectory's."""
         ends, mask = row["turn_ends"], row["loss_mask"]
         self.assertEqual(ends[-1], len(mask))
         self.assertEqual(len(row["turn_rewards"]), len(ends))

@@ -18,9 +18,9 @@ from test_run import PPO, PROGRAM, RunTest as Runs
 
 
 class Relay:
-    """Passes on what comes by TCP to a Unix socket, and breaks a connection once for each call that it is told.
+    """Forwards TCP connections to a Unix socket, and breaks the connection once for each call in `breaks`.
 
-    `breaks` says of a call whether it is broken while it runs, or when its answer comes.
+    For each call, `breaks` decides whether it is broken while it runs or when its answer arrives.
     """
 
     def __init__(self, address, breaks):
@@ -116,7 +116,7 @@ class RankedRuns(Runs):
                 gang.processes[victim].send_signal(how)
                 gang.wait_for_others(victim)
                 if (victim, how) == (0, signal.SIGSTOP):
-                    # What stands still is not heard to end.
+                    # The end of a stopped process is not noticed.
                     self.wait_until(lambda log=log: " is lost: " in log.read_text(), run)
                 # As a cluster would do.
                 gang.start_again()

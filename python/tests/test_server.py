@@ -27,7 +27,7 @@ from tamis.learner import connections, protocol, server, session
 from tamis.learner.device import is_device_lost
 from tamis.learner.learner import Learner
 
-# Seconds for what must come to its end: a process needs many to import PyTorch on a busy machine.
+# Seconds within which everything must end. Importing PyTorch takes many of them on a busy machine.
 LIMIT = 300
 WAVE = random_columns(50)
 NUM_TOKENS = WAVE["completion_token"].numel()
@@ -253,7 +253,7 @@ class OnceAndOnlyOnce(Served):
         for sender in senders:
             sender.start()
         self.wait_for(lambda: self.count("forward") == 1)
-        # Answered while the call stands at its gate.
+        # Answered while the call waits at its gate.
         self.assertEqual(client.get("health")[1], {"phase": "busy", "seq": 0})
         self.assertEqual(client.get("info")[0], 200)
         self.assert_error(client.post("check", seq=2), 409, "sequence", expected=1)
@@ -501,7 +501,7 @@ class Malformed(Served):
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", ends=False)
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-", ends=False)
         self.assertLess(time.monotonic() - begin, before)
-        # One between two requests may stand still.
+        # A client may pause between two requests.
         client = self.client()
         client.get("health")
         time.sleep(0.8)

@@ -2,7 +2,7 @@
 
 Its packages and those of the verifiers that test_environments.py plays exclude each other: it has an interpreter of its own,
 in .venv-verifiers at the root of the repository (`python3 -m venv .venv-verifiers && .venv-verifiers/bin/pip install
-verifiers==0.4.0`) or named by VERIFIERS_PYTHON. Without one these tests are left out, and that is said.
+verifiers==0.4.0`) or named by VERIFIERS_PYTHON. Without one these tests are skipped with a message.
 """
 
 import os
@@ -119,7 +119,7 @@ class TasksetTests(unittest.TestCase):
         self.reset("f", 2)
         step = self.step("17", "f")
         self.assertEqual((step["reward"], step["success"], step["info"]["length"]), (0.0, False, 2.0))
-        # One whose scores cannot be had is given up, and the next goes on.
+        # An episode that cannot be scored is abandoned, and the next one works.
         self.reset("g", 2)
         self.assertIn("out of patience", self.worker.fails("step", episode="g", action="raise")["message"])
         levels = self.worker.ask("levels", split="train", count=100, seed=1)["levels"]

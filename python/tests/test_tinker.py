@@ -1,7 +1,7 @@
 """`python -m tamis.tinker` against a server of Tinker's API in this process, and against what SkyRL's server answered.
 
-Of the standard library alone, as the learner is. Captured exchanges are in a folder beside the repository (or the one
-that TAMIS_TINKER_WIRE names); without it the tests that replay them are left out, and that is said.
+Needs only the standard library, like the learner. Captured exchanges are in a folder beside the repository (or the one
+that TAMIS_TINKER_WIRE names); without it the tests that replay them are skipped with a message.
 """
 
 import base64
@@ -881,7 +881,7 @@ class Learning(Opened):
                     if num[0] != 2:
                         return plainly(body)
                     refusal = 400, {"detail": "Sequence length 40 exceeds max_length 32"}
-                    # The server goes on with what comes after it.
+                    # The server continues with the next request.
                     return fake.future(refusal) if by_future else refusal
 
                 fake.on_forward_backward = refusing

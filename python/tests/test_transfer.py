@@ -26,7 +26,7 @@ from test_server import Client
 from warm import Program
 
 TESTS = pathlib.Path(__file__).parent
-# Seconds for what must come to its end.
+# Seconds within which everything must end.
 LIMIT = 60.0
 # Seconds after which a transfer that should fail is abandoned, and the tolerance beyond them.
 SHORT, SLACK = 2.0, 15.0
@@ -209,7 +209,7 @@ class Sent(Case):
                         )
                     )
                     if fault in ("init", "update"):
-                        # The server has said so; the controller need not wait for more.
+                        # The server has reported the fault, so the controller need not wait.
                         self.assertEqual(learners.transfer("abort", communicator=communicator), (200, {}))
                     # Meanwhile others are sent to, and the learner learns.
                     self.assertEqual(learners.publish(well, described, kept)[1], (200, {}))

@@ -85,7 +85,7 @@ class Sees(Case):
         return columns(prompts, sequences), images, [(prompts[p], images[p], completion) for p, completion in sequences]
 
     def expected(self, module, sequences):
-        """Log-probabilities and entropies by transformers' own pass of each sequence alone."""
+        """Log-probabilities and entropies by transformers' own passes over single sequences."""
         logprobs, entropies = [], []
         for prompt, paths, completion in sequences:
             tokens = torch.tensor([prompt + completion])
@@ -98,7 +98,7 @@ class Sees(Case):
                     "image_grid_thw": torch.stack([image.grid for image in images]),
                     "mm_token_type_ids": is_image.int(),
                 }
-            # By their own rule an image token is an image wherever it stands: here it is embedded as the token is.
+            # transformers treats every image token as an image. Here it is embedded like any other token.
             inner = module.model
             embedded = inner.get_input_embeddings()(tokens)
             if paths:

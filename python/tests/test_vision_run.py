@@ -38,7 +38,7 @@ filter: null
 train: {ppo_mini_batch_size: 2, total_steps: 2, optimizer: {learning_rate: 1e-2}}
 checkpoint: {save_freq: 1}
 """
-# The mean letter, of prompts that are text alone, and of images by path.
+# The mean letter, for text-only prompts and for images by path.
 LETTERS = """
 import os
 

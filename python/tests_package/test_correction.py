@@ -49,7 +49,7 @@ def test_every_form_of_columns():
     assert nested.weight == flat.weight
     assert list(padded.weight) == [*nested.weight, 0.0]
     assert nested.metrics == flat.metrics == padded.metrics
-    # The sampler said nothing of a token: its ratio is 1.
+    # Without the sampler's log-probability, a token's ratio is 1.
     assert list(correction.correct(OLD, [[math.nan, HALF], [HALF]]).weight) == [1.0, 1.0, 1.0]
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, run as they stand there."""
+"""Runs the examples of docs/python.md unchanged."""
 
 import importlib.util
 import re

@@ -101,7 +101,7 @@ def test_errors_are_those_of_the_program(run, tmp_path, monkeypatch):
     with pytest.raises(tamis.ConfigError) as caught:
         tamis.train("grpo", {"model.paht": "x"})
     message, hint = caught.value.problems[0]
-    # With the place at which it stands.
+    # With its place.
     assert message.startswith("unknown key `model.paht`\n --> command line") and hint == "did you mean `model.path`?"
     with pytest.raises(tamis.ConfigError, match="there is no model") as caught:
         tamis.train("grpo")

@@ -51,7 +51,7 @@ def test_draws_are_those_of_the_group():
 
     assert sum(kept()) == 16 and kept() == kept() == kept(group_ids=[0])
     assert kept() != kept(seed=1) and kept() != kept(step=1) and kept() != kept(group_ids=[7])
-    # Beside another group it draws as alone.
+    # Another group beside it does not change its draws.
     both = shaping.apply(estimate(REWARDS[1:] + rewards), REWARDS[1:] + rewards, group_ids=[3, 7])
     assert list(both.kept)[4:] == kept(group_ids=[7])
 

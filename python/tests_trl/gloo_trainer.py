@@ -1,5 +1,5 @@
-"""Started by torchrun on several processes: trains in one shape after another, and writes what each process
-came to."""
+"""Started by torchrun on several processes: trains in one shape after another, and writes each process's
+results."""
 
 import hashlib
 import json

@@ -80,7 +80,7 @@ def has_signal(row):
 
 
 class Transfer:
-    """Weights stay where they are."""
+    """Transfers nothing."""
 
     def init_weight_transfer(self):
         pass
@@ -116,8 +116,8 @@ class Flash:
 if MISSING is None:
 
     class Threaded(worker_module.AsyncRolloutWorker):
-        """The rollout loop in a thread of this process, with answers that are told beforehand: to rows with
-        signal every second one is right, and no other."""
+        """The rollout loop in a thread of this process, with fixed answers. For rows with signal every second
+        answer is right, and no other."""
 
         answers = staticmethod(lambda row, member: WANTS[row] if has_signal(row) and member % 2 else "x")
 
@@ -268,7 +268,7 @@ class AsyncCase(Case):
 
 
 class LoopTests(AsyncCase):
-    """The rollout loop alone, with a queue of this process."""
+    """Only the rollout loop, with a queue of this process."""
 
     def score(self, loop, group):
         return asyncio.run(loop._score_group(group))
@@ -439,7 +439,7 @@ class RunTests(AsyncCase):
         before = [group for group in with_sieve._trained_groups if noted + group < self.noted(2)]
         num_trained = noted + len(before)
         self.assertGreater(self.noted(2), num_trained)
-        # TRL alone goes on, and what it hands on of the sieve is not of its own checkpoint.
+        # TRL continues without the sieve, and the sieve's state that it passes on is not that of its own checkpoint.
         alone = self.made(filter=False, max_steps=3, save_strategy="steps", save_steps=1)
         self.fit(alone, resume_from_checkpoint=str(self.folder / "out" / "checkpoint-2"))
         again = self.made(max_steps=4)

@@ -34,7 +34,7 @@ from tamis.trl import NothingKept
 
 class VllmTests(Case):
     def test_log_probabilities_and_syncs(self):
-        """A stand-in for vLLM, whose log-probability of a token is known from the token."""
+        """With a stand-in for vLLM that computes a token's log-probability from the token."""
         has_gaps = "if x is None" in inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)
 
         class Vllm:

@@ -34,7 +34,7 @@ class WeightTests(Case):
 
     def test_metric_is_a_length(self):
         trainer = self.fit(self.sieved(sieve={"metric": "length"}, rewards=alike))
-        # Answers that all met the limit of tokens are as long as each other.
+        # Answers that all reached the token limit have the same length.
         self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
         self.assertEqual(trainer.state.log_history[0]["frac_reward_zero_std"], 1)
 

@@ -292,7 +292,7 @@ class Case(unittest.TestCase):
 
 
 def course(trainer: Any) -> list[tuple[Any, ...]]:
-    """What the steps came to."""
+    """Loss and gradient norm of each step."""
     return [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
 
 

@@ -258,7 +258,7 @@ class DrawingTests(Case):
         trainer = Trainer(lambda number: groups[number], batch_size=4, refill="exact")
         trainer.add_prompts(4)
         trainer.sample()
-        # Four that stand for nothing, and these six of which four were kept; a batch of four makes them count less.
+        # Four dummy groups, and these six with four kept. A batch of four reduces their weight.
         self.assertAlmostEqual(trainer.buffer._num_judged, 64 / 68 * (4 + 6))
         self.assertAlmostEqual(trainer.buffer._num_good, 64 / 68 * (4 + 4))
 

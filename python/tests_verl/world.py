@@ -1,4 +1,4 @@
-"""What the tests share: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl if it
+"""Shared by the tests: a queue with a clock of its own, a trainer's loop around it, and stand-ins for verl if it
 is not installed."""
 
 import contextlib
@@ -272,7 +272,7 @@ class Case(unittest.TestCase):
 
 
 def mixed(rate, rng, n=4, most_seconds=20.0, failing=0.05):
-    """Draws groups of which about this share has signal."""
+    """Draws groups; about this share of them has signal."""
 
     def draw(_):
         seconds = rng.uniform(0.0, most_seconds)
