@@ -190,7 +190,7 @@ def arguments(words=None):
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
     parser.add_argument("--dapo", action="store_true", help="DAPO's bounds, 16 groups of 8 completions of at most 16 tokens")
-    parser.add_argument("--differ", action="store_true", help="a reward by the text alone, by which groups seldom score alike")
+    parser.add_argument("--differ", action="store_true", help="a reward by only the text: groups seldom score alike")
     given = parser.parse_args(words)
     given.steps = given.steps or (16 if given.accuracy else 4)
     given.prompts, given.tokens = (16, 16) if given.dapo else (8, 24)

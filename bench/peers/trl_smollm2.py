@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=8, help="groups of 8 completions a step")
     parser.add_argument("--tokens", type=int, default=24, help="of a completion, at most")
     parser.add_argument("--dapo", action="store_true", help="DAPO's upper bound")
-    parser.add_argument("--differ", action="store_true", help="a reward by the text alone, by which groups seldom score alike")
+    parser.add_argument("--differ", action="store_true", help="a reward by only the text: groups seldom score alike")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for models, step_N each")
     parser.add_argument("--keep-every", type=int, default=8, metavar="STEPS")
     given = parser.parse_args()

@@ -104,7 +104,7 @@ def _check(name, query, key, attention_mask, dropout, more):
     if query.shape[2] != key.shape[2]:
         raise AttentionRefused(f"{name} takes as many keys as queries")
     if more.get("cu_seq_lens_q") is None:
-        raise AttentionRefused(f"the model does not tell {name} where sequences begin")
+        raise AttentionRefused(f"the model does not give {name} the beginnings of sequences")
     for argument, value in more.items():
         if argument not in _HARMLESS and value is not None and value is not False:
             raise AttentionRefused(f"{name} does not compute `{argument}`")

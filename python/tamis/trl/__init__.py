@@ -96,7 +96,7 @@ def attach(
             from .asynchronous import attach_to_loop
         except ImportError as moved:
             raise AttachError(
-                f"the rollout loop of {name} in TRL {trl.__version__} is not where it was ({moved}): versions that "
+                f"the rollout loop of {name} in TRL {trl.__version__} was moved or renamed ({moved}): versions that "
                 f"work are {TESTED_ASYNCHRONOUS}"
             ) from moved
         attach_to_loop(owner, given)
