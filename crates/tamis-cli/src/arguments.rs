@@ -472,9 +472,9 @@ fn temperature(text: &str) -> Result<f64, String> {
 #[derive(Debug, Args)]
 pub(crate) struct ChatArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub [default: the newest run].
-    #[arg(value_name = "RUN_DIR|CHECKPOINT")]
-    pub(crate) source: Option<PathBuf>,
+    /// a model on a hub [default: the newest run]. A second one answers after it, with the same seed.
+    #[arg(value_name = "RUN_DIR|CHECKPOINT", num_args = 0..=2)]
+    pub(crate) sources: Vec<PathBuf>,
     /// Message of the system before every conversation; needs a model with a chat template.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,

@@ -15,7 +15,7 @@
 //!
 //! It also reads runs of TRL, verl, verifiers and prime-rl: `other_runs` converts them to run folders.
 //! [`cost`] is the cost model of `advise` and `simulate`. [`chart`] draws for the pages of [`report`],
-//! [`compare`] and [`simulate`], and [`html`] frames them.
+//! [`compare`] and [`simulate`], and `html` frames them.
 
 pub mod advise;
 pub mod chart;
@@ -23,7 +23,7 @@ pub mod compare;
 pub mod cost;
 mod fault;
 pub mod filter;
-pub mod html;
+mod html;
 pub mod monitor;
 mod names;
 mod other_runs;

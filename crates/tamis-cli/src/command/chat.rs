@@ -1,12 +1,13 @@
 //! `tamis chat`.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tamis_core::printable::lines;
+use tamis_core::printable::{lines, one_line};
 use tamis_serve::{Answered, LocalEngine, ServeSettings, SlowDown};
 
 use super::serve::{num_cores, of_fault, read_policy};
@@ -18,57 +19,87 @@ use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 const LONGEST_LINE: u64 = 16 << 20;
 
 pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
-    let source = named_or_newest(arguments.source.as_ref())?;
-    let policy = read_policy(&source, String::new())?;
-    let has_template = policy.template.is_some();
-    let folder = policy.folder.display().to_string();
-    if arguments.system.is_some() && !has_template {
-        let text = format!(
-            "error: --system needs a chat template, and the tokenizer of {folder} has none\n  hint: leave it out; each line is a prompt of its own"
-        );
-        return Err(Failure::new(USAGE, text));
+    let mut sources = arguments.sources.clone();
+    if sources.is_empty() {
+        sources.push(named_or_newest(None)?);
     }
     let is_terminal = std::io::stdin().is_terminal();
-    say(&format!("chatting with {folder} ({} parameters)\n", policy.model.num_parameters()));
-    if !has_template {
-        say("the tokenizer has no chat template: each line is a prompt of its own\n");
-    }
+    let speakers = sources.iter().map(|source| Speaker::begin(source, arguments));
+    let mut speakers = speakers.collect::<Result<Vec<Speaker<'_>>, Failure>>()?;
+    let has_several = speakers.len() > 1;
     if is_terminal {
         say("/new begins again, /quit or Ctrl-D ends, Ctrl-C stops an answer\n");
     }
-    let settings = ServeSettings {
-        threads: num_cores(),
-        max_num_seqs: 1,
-        slow_down: arguments.test_step_ms.map(|step| SlowDown {
-            step: Duration::from_millis(step),
-            per_sample: Duration::ZERO,
-            lengths: None,
-        }),
-        ..ServeSettings::default()
-    };
-    let engine = LocalEngine::begin(policy, settings).map_err(|error| of_fault(&error))?;
     let ctrl_c = CtrlC::listen(is_terminal)?;
-    let mut conversation = Conversation::new(arguments, has_template);
-    loop {
+    for number in 1.. {
         if is_terminal {
             say("> ");
         }
         let Some(line) = read_line()? else { break };
         match line.trim() {
             "" => {}
-            "/new" => conversation = Conversation::new(arguments, has_template),
+            "/new" => speakers.iter_mut().for_each(|speaker| speaker.conversation.begin_again()),
             "/quit" => return Ok(0),
-            _ => match ctrl_c.during(|stop| conversation.ask(&engine, &line, stop)) {
-                // Whoever sits there can say something else.
-                Err(failure) if is_terminal && failure.code() == FAILED => failure.print(),
-                asked => asked?,
-            },
+            _ => {
+                for Speaker { name, engine, conversation } in &mut speakers {
+                    // Answers of two differ by their models, not by chance.
+                    let seed = has_several.then_some(number);
+                    if has_several {
+                        show(&format!("[{name}]\n"))?;
+                    }
+                    match ctrl_c.during(|stop| conversation.ask(engine, &line, seed, stop)) {
+                        // Whoever sits there can say something else.
+                        Err(failure) if is_terminal && failure.code() == FAILED => failure.print(),
+                        asked => asked?,
+                    }
+                }
+            }
         }
     }
     if is_terminal {
         say("\n");
     }
     Ok(0)
+}
+
+/// A model with its conversation.
+struct Speaker<'a> {
+    name: String,
+    engine: LocalEngine,
+    conversation: Conversation<'a>,
+}
+
+impl<'a> Speaker<'a> {
+    fn begin(source: &Path, arguments: &'a ChatArguments) -> Result<Self, Failure> {
+        let policy = read_policy(source, String::new())?;
+        let has_template = policy.template.is_some();
+        let folder = policy.folder.display().to_string();
+        if arguments.system.is_some() && !has_template {
+            let text = format!(
+                "error: --system needs a chat template, and the tokenizer of {folder} has none\n  hint: leave it out; each line is a prompt of its own"
+            );
+            return Err(Failure::new(USAGE, text));
+        }
+        say(&format!("chatting with {folder} ({} parameters)\n", policy.model.num_parameters()));
+        if !has_template {
+            say("the tokenizer has no chat template: each line is a prompt of its own\n");
+        }
+        let settings = ServeSettings {
+            threads: num_cores(),
+            max_num_seqs: 1,
+            slow_down: arguments.test_step_ms.map(|step| SlowDown {
+                step: Duration::from_millis(step),
+                per_sample: Duration::ZERO,
+                lengths: None,
+            }),
+            ..ServeSettings::default()
+        };
+        Ok(Self {
+            name: one_line(&source.display().to_string()),
+            engine: LocalEngine::begin(policy, settings).map_err(|error| of_fault(&error))?,
+            conversation: Conversation::new(arguments, has_template),
+        })
+    }
 }
 
 /// For whoever sits there; stdout has only answers.
@@ -142,10 +173,23 @@ impl<'a> Conversation<'a> {
         Self { arguments, messages: has_template.then(|| system.collect()) }
     }
 
+    fn begin_again(&mut self) {
+        *self = Self::new(self.arguments, self.messages.is_some());
+    }
+
     /// Shows the answer piece by piece, and keeps it.
-    fn ask(&mut self, engine: &LocalEngine, line: &str, stop: &AtomicBool) -> Result<(), Failure> {
+    fn ask(
+        &mut self,
+        engine: &LocalEngine,
+        line: &str,
+        seed: Option<u64>,
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
         let ChatArguments { temperature, max_tokens, .. } = *self.arguments;
         let mut request = json!({"temperature": temperature, "max_tokens": max_tokens, "stream": true});
+        if let Some(seed) = seed {
+            request["seed"] = json!(seed);
+        }
         let question = json!({"role": "user", "content": line});
         match &self.messages {
             Some(said) => request["messages"] = said.iter().chain([&question]).cloned().collect(),

@@ -43,6 +43,27 @@ fn a_conversation_is_kept_until_it_begins_again() {
     assert_eq!(format!("{}\n", body["choices"][0]["message"]["content"].as_str().unwrap()), second);
 }
 
+/// Before and after: the same prompts and the same seeds, so that only the model makes a difference.
+#[test]
+fn two_models_answer_the_same_prompts() {
+    let folder = Folder::new();
+    save_checkpoint(&folder.join("checkpoint"));
+    save_checkpoint(&folder.join("same"));
+    let said = chat(&folder, &["checkpoint", "same", "--max-tokens", "8"], "Hello\nAnd again\n/new\nHello\n");
+    let answers: Vec<&str> = said.split("[checkpoint]\n").skip(1).collect();
+    assert_eq!(answers.len(), 3, "{said}");
+    for both in &answers {
+        let (one, other) = both.split_once("[same]\n").unwrap_or_else(|| panic!("{both}"));
+        assert_eq!(one, other, "equal models give equal answers");
+    }
+    assert_ne!(answers[0], answers[1]);
+    folder.tamis(&["chat", "a", "b", "c"]).exits(2);
+    folder
+        .tamis_reading(&["chat", "checkpoint", "nowhere"], "")
+        .exits(2)
+        .fails_with("there is no folder nowhere");
+}
+
 #[test]
 fn without_a_template_each_line_is_a_prompt_of_its_own() {
     let folder = Folder::tiny();
