@@ -6,10 +6,10 @@
 #   bench/install_peers.sh                   only from PyPI: about 1.9 GB to download, 4.2 GB on disk
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu bench/install_peers.sh
 #                                            PyTorch from its own index of CPU wheels: about 0.3 GB to download
-#   TORCH_CUDA=1 bench/install_peers.sh      for a GPU: all that PyTorch asks for
+#   TORCH_CUDA=1 bench/install_peers.sh      for a GPU: all that PyTorch requires
 #   PYTHON=python3.12 bench/install_peers.sh another interpreter (3.11 or newer)
 #
-# ../scripts/install-torch, which installs the first half, says why it is so much. Every package is listed with its version,
+# ../scripts/install-torch, which installs the first half, explains the size. Every package is listed with its version,
 # so pip runs with --no-deps and resolves nothing.
 set -euo pipefail
 
