@@ -44,7 +44,7 @@ impl Diagnostic {
         Self { severity: Severity::Warning, problem: Box::new(problem), origin }
     }
 
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
     }
@@ -139,7 +139,7 @@ pub enum Problem {
         path: std::path::PathBuf,
         /// The system's message.
         message: String,
-        /// The fix, where one is known.
+        /// The fix, if one is known.
         hint: Option<String>,
     },
     /// A setting that the run would be refused for.

@@ -165,7 +165,7 @@ pub enum ModelSource {
     Hub {
         /// The name.
         name: HubName,
-        /// The path that the same text is, where nothing was found.
+        /// The same text as a path, at which nothing was found.
         not_at: Option<PathBuf>,
         /// The folder with its files, once they have been found.
         folder: Option<PathBuf>,
@@ -249,7 +249,7 @@ pub enum DataSource {
     Hub {
         /// The name.
         name: SplitName,
-        /// The path that the same text is, where nothing was found.
+        /// The same text as a path, at which nothing was found.
         not_at: Option<PathBuf>,
         /// Its files, once they have been found.
         files: Option<Vec<PathBuf>>,

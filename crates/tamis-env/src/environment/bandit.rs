@@ -1,7 +1,6 @@
-//! `bandit`: two arms with telling names, one pull.
-//! One arm pays little and always the same, the other mostly nothing and sometimes much, more on average.
-//! Which is which only the names say: those of a safe and of a daring trade, or of two beasts of legend. Two
-//! forms are published, and `names` chooses:
+//! `bandit`: two arms with telling names, one pull. One arm always pays the same small reward. The other
+//! mostly pays nothing and sometimes much, which is more on average. Only the names show which is which: a
+//! safe and a daring trade, or two beasts of legend. Two forms are published; `names` chooses one:
 //!
 //! | `names` | safe arm | pays | daring arm | pays |
 //! |---|---|---|---|---|
@@ -9,14 +8,14 @@
 //! | `legend` | `Phoenix` | 0.15 | `Dragon` | 1 with probability 0.25, else 0 |
 //! The first is `BanditEnv` of RAGEN's repository, twelve pairs of names for training and eight others for
 //! validation; the second is that of the first RAGEN paper (arXiv 2504.20073). With `is_reversed` the names
-//! of a pair change places, so that what sounds safe is the daring arm: a policy that goes by the names
-//! fails, as in the paper's `BanditRev`.
-//! **Two keys.** Pair and order of the names are drawn from the key *start*, which all members of a group
-//! share; what a pull pays is drawn from the key *luck*, which each member has of its own. With one key for
-//! both, members that pull the same arm would all be paid the same. RAGEN adds a counter of environments to
-//! the seed for the same reason, and thereby lets pair and order differ within a group, too.
+//! of a pair change places, so the safe name is the daring arm: a policy that relies on the names fails, as
+//! in the paper's `BanditRev`. **Two keys.** Pair and order of the names are drawn from the key *start*,
+//! which all members of a group share; the reward of a pull is drawn from the key *luck*, which differs
+//! between members. With one key for both, all members that pull the same arm would get the same reward.
+//! RAGEN adds a counter of environments to the seed for the same reason, so pair and order also differ within
+//! a group.
 //!
-//! Success is the choice of the arm that pays more on average, whatever it paid.
+//! Success is the choice of the arm that pays more on average, independent of the reward.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -74,7 +73,7 @@ impl ArmNames {
         }
     }
 
-    /// What the safe arm pays where the settings do not say.
+    /// Default reward of the safe arm.
     const fn safe_reward(self) -> f64 {
         match self {
             Self::Train | Self::Test => 0.1,
@@ -89,13 +88,13 @@ settings! {
     pub struct BanditSettings {
         /// The names of the arms.
         names: ArmNames = ArmNames::Train;
-        /// The names of each pair change places.
+        /// Exchange the names of each pair.
         is_reversed: bool = false;
-        /// Reward of the safe arm. Null: 0.15 for `names: legend`, else 0.1.
+        /// Reward of the safe arm. Null: 0.15 for `names: legend`, otherwise 0.1.
         safe_reward: Option<f64> = None;
-        /// Reward of the daring arm where it misses.
+        /// Reward of the daring arm if it misses.
         miss_reward: f64 = 0.0;
-        /// Reward of the daring arm where it hits.
+        /// Reward of the daring arm if it hits.
         hit_reward: f64 = 1.0;
         /// Probability that it hits.
         hit_prob: f64 = 0.25, Between(0.0, 1.0);
@@ -118,17 +117,17 @@ settings! {
 pub struct Bandit {
     /// The names, in the order in which they are shown.
     names: [&'static str; 2],
-    /// Which of them is the daring arm.
+    /// Index of the daring arm.
     daring: usize,
     safe_reward: f64,
-    /// What the daring arm pays this time.
+    /// Reward of the daring arm in this episode.
     daring_reward: f64,
-    /// The arm that was pulled, and what it paid.
+    /// The pulled arm and its reward.
     pulled: Option<(usize, f64)>,
 }
 
 impl Bandit {
-    /// The arms of a start, with what they pay of a luck.
+    /// The arms of a start, with the rewards of a luck.
     ///
     /// # Errors
     /// A number outside its range, a safe arm that pays as much as the other on average.

@@ -1,18 +1,16 @@
-//! `frozen_lake`: a walk over ice to a goal, around holes, on ground that may carry the walker sideways.
-//! The law of transitions and the rewards are those of `FrozenLake-v1` in gymnasium 1.4.0
+//! `frozen_lake`: a walk over ice to a goal, around holes, on ground that may carry the walker sideways. The
+//! law of transitions and the rewards are those of `FrozenLake-v1` in gymnasium 1.4.0
 //! ([`FrozenLake::transitions`] equals its `env.P`); the drawn text, the names of the actions and the
-//! defaults are RAGEN's. With `is_slippery` an action goes where it means to with the probability
-//! `success_rate`, and in each of the two directions beside it with half of the rest. A step off the map
-//! stays where it is. Reward 1 on the goal, 0 everywhere else.
-//! **Two keys.** The map and the start are drawn from the key *start*, which all members of a group share;
-//! slips are drawn from the key *luck*, which each member has of its own, since members that play the same
-//! actions would otherwise all slip alike. Slip number `n` (from 0, counting actions) is a function of *luck*
-//! and `n`.
+//! defaults are RAGEN's. With `is_slippery` an action moves in its own direction with probability
+//! `success_rate`, and in each of the two perpendicular directions with half of the rest. A step off the map
+//! does not move. Reward 1 on the goal, 0 everywhere else. **Two keys.** The map and the start are drawn from
+//! the key *start*, which all members of a group share; slips are drawn from the key *luck*, which differs
+//! between members, because otherwise members with the same actions would slip alike. Slip number `n` (from
+//! 0, counting actions) is a function of *luck* and `n`.
 //!
-//! # Differs from
-//! gymnasium and RAGEN draw maps again until one has a path. Here that ends after [`MAX_DRAWS`] maps, and a
-//! path is cut into the last; so settings under which paths are rare cannot hang. RAGEN has no `max_steps` of
-//! its own: 100 is gymnasium's limit for a 4x4 lake.
+//! # Differs from gymnasium and RAGEN draw maps again until one has a path. Here drawing ends after
+//! [`MAX_DRAWS`] maps, and a path is cut into the last one, so settings with rare paths cannot hang. RAGEN
+//! has no `max_steps`; 100 is gymnasium's limit for a 4x4 lake.
 
 mod map;
 
@@ -52,7 +50,7 @@ choice! {
         Grid = "grid",
         /// Coordinates of start, goal, player and holes, row first, from 0.
         Coordinates = "coord",
-        /// Coordinates, then the map.
+        /// Coordinates, followed by the map.
         Both = "grid_coord",
     }
 }
@@ -66,21 +64,21 @@ settings! {
         frozen_prob: f64 = 0.9, Probability;
         /// Where start and goal of a drawn lake lie.
         places: LakePlaces = LakePlaces::Anywhere;
-        /// The lake, a text for each row of `S` start, `F` frozen, `H` hole and `G` goal; empty: it is drawn.
-        /// Of several starts one is drawn.
+        /// The lake, one text per row: `S` start, `F` frozen, `H` hole, `G` goal. Empty: the lake is drawn.
+        /// If there are several starts, one is drawn.
         map: Vec<String> = Vec::new();
-        /// Ice that may carry the player sideways.
+        /// The ice may carry the player sideways.
         is_slippery: bool = true;
-        /// Probability of going where the action means to, on slippery ice.
+        /// Probability of moving in the action's direction, on slippery ice.
         success_rate: f64 = 0.8, Between(0.0, 1.0);
-        /// Actions after which an episode is over.
+        /// Number of actions after which an episode ends.
         max_steps: usize = 100, AtLeast(1.0);
         /// How the lake is shown.
         observation_format: LakeView = LakeView::Grid;
     }
 }
 
-/// One way in which an action may turn out.
+/// A possible result of an action.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
     /// Its probability.
@@ -115,7 +113,7 @@ pub struct Transition {
 pub struct FrozenLake {
     map: Map,
     view: LakeView,
-    /// Probability of going where an action means to; `None` on ice that does not slip.
+    /// Probability of moving in the action's direction; `None` on ice that does not slip.
     success_rate: Option<f64>,
     max_steps: usize,
     slips: Key,
@@ -159,13 +157,12 @@ impl FrozenLake {
         self.map.cells.len()
     }
 
-    /// All ways in which an action on a cell may turn out, in the order and with the numbers of
-    /// `env.P[cell][action]` of gymnasium: on slippery ice the direction before, the one meant and the one
-    /// after, two of which may lead to the same cell; on holes and goals, and on ice that does not slip, a
-    /// single one.
+    /// All possible results of an action on a cell, in the order and with the numbers of gymnasium's
+    /// `env.P[cell][action]`. On slippery ice these are the direction before, the intended one and the one
+    /// after; two of them may lead to the same cell. On holes and goals, and on ice that does not slip, there
+    /// is one.
     ///
-    /// # Panics
-    /// Where `cell` is not below [`FrozenLake::num_cells`].
+    /// # Panics If `cell` is not below [`FrozenLake::num_cells`].
     pub fn transitions(&self, cell: usize, direction: LakeDirection) -> Vec<Transition> {
         if self.map.cells[cell].is_end() {
             return vec![Transition { prob: 1.0, cell, reward: 0.0, is_over: true }];
@@ -305,7 +302,7 @@ impl Game for FrozenLake {
         Some(Played { reward: chosen.reward, is_over, is_effective })
     }
 
-    /// The first step of a shortest way around the holes, where the ice would not slip.
+    /// The first step of a shortest path around the holes, as if the ice did not slip.
     fn expert(&self) -> Option<String> {
         let mut first: Vec<Option<LakeDirection>> = vec![None; self.num_cells()];
         let mut open = VecDeque::from([(self.cell, None)]);

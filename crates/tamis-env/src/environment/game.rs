@@ -15,15 +15,15 @@ pub struct Played {
 
 /// A puzzle or a game at some point of play.
 pub trait Game: Send {
-    /// Each symbol of [`Game::observe`] with its meaning, in the order in which they are explained; empty
-    /// where nothing needs an explanation.
+    /// Each symbol of [`Game::observe`] with its meaning, in the order in which they are explained; empty if
+    /// nothing needs an explanation.
     fn legend(&self) -> Vec<(String, String)>;
 
-    /// Names of all actions, in the order in which they are listed; empty where actions are written by a rule
-    /// that the instruction gives (`place 3 at 1 2`).
+    /// Names of all actions, in the order in which they are listed; empty if actions follow a rule that the
+    /// instruction gives (`place 3 at 1 2`).
     fn actions(&self) -> Vec<String>;
 
-    /// Characters that actions are written with.
+    /// Characters of actions.
     fn letters(&self) -> String {
         self.actions().concat()
     }
@@ -31,17 +31,17 @@ pub trait Game: Send {
     /// The state as text, without a line break at its end.
     fn observe(&self) -> String;
 
-    /// Carries an action out; `None` where there is none of that name, and then nothing happens. Names count
-    /// whatever their case. Not called once the game is over.
+    /// Plays an action. Returns `None` and does nothing if there is no action of that name; case is ignored.
+    /// It must not be called once the game is over.
     fn play(&mut self, action: &str) -> Option<Played>;
 
-    /// An action by which a perfect player goes on; `None` where the game does not know one.
+    /// A perfect player's next action; `None` if the game does not know one.
     fn expert(&self) -> Option<String> {
         None
     }
 
-    /// An action of a player who knows how actions are written and nothing else; `None` where there is none.
-    /// Counter 0 of the key is not used.
+    /// An action of a player who knows only how actions are written; `None` if there is none. Counter 0 of
+    /// the key is not used.
     fn guess(&self, draw: Key) -> Option<String> {
         let actions = self.actions();
         actions.get(draw.below(1, actions.len() as u64) as usize).cloned()
@@ -51,7 +51,7 @@ pub trait Game: Send {
     fn is_success(&self) -> bool;
 }
 
-/// The place of an action among these names, whatever its case.
+/// The index of an action among these names, ignoring case.
 pub fn find_action(names: &[impl AsRef<str>], action: &str) -> Option<usize> {
     names.iter().position(|name| name.as_ref().eq_ignore_ascii_case(action.trim()))
 }

@@ -1,4 +1,4 @@
-//! The built-in games by name, as a configuration chooses them: one line registers one.
+//! The kinds of environments by name, as a configuration chooses them. One line registers a kind.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -23,30 +23,30 @@ use super::sudoku::{Sudoku, SudokuSettings};
 use super::tools::ToolSettings;
 use super::twenty_forty_eight::{TwentyFortyEight, TwentyFortyEightSettings};
 
-/// What a kind of environment is.
+/// The sorts of environments.
 pub enum World<'a> {
     /// A built-in game.
     Game(&'a dyn GameSettings),
-    /// One that lives elsewhere.
+    /// An external environment.
     Foreign(ForeignSpec),
     /// Tools, with which any prompt is answered.
     Tools(&'a ToolSettings),
-    /// A program that plays any prompt, and asks the policy itself.
+    /// A program that plays any prompt and calls the policy itself.
     Program(&'a ProgramEnvironmentSettings),
 }
 
 /// The settings of a kind of environment.
 pub trait KindSettings {
-    /// What it is.
+    /// Its sort.
     fn world(&self) -> World<'_>;
 }
 
 /// The settings of one game.
 pub trait GameSettings {
-    /// The game at its start: members of a group have the same `start` and a `luck` of their own.
+    /// The game at its start. Members of a group have the same `start`, and each has its own `luck`.
     fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault>;
 
-    /// What a policy is told about the game where the user writes no other words.
+    /// The default instruction to the policy about the game.
     fn instruction(&self) -> &'static str;
 }
 
@@ -124,19 +124,20 @@ games! {
 }
 
 tagged! {
-    /// The environment. Each kind has keys of its own.
+    /// The environment. Each kind has its own keys.
     pub enum EnvironmentKind: KindSettings {
-        /// A two-armed bandit: one turn, one pull; the arm that pays more on average pays seldom.
+        /// A two-armed bandit: one turn, one pull. The arm that pays more on average pays rarely.
         Bandit(BanditSettings) = "bandit",
-        /// Numbers and a target: an expression of all the numbers that equals it. 0, 0.1 or 1.
+        /// Numbers and a target: the answer is an expression of all the numbers that equals the target.
+        /// Reward 0, 0.1 or 1.
         Countdown(CountdownSettings) = "countdown",
-        /// A walk over ice with holes, as gymnasium's `FrozenLake`. 1 at the goal.
+        /// A walk over ice with holes, as gymnasium's `FrozenLake`. Reward 1 at the goal.
         FrozenLake(FrozenLakeSettings) = "frozen_lake",
-        /// A 2x2x2 cube. 1 where it is solved.
+        /// A 2x2x2 cube. Reward 1 if it is solved.
         Rubik2x2(Rubik2x2Settings) = "rubik_2x2",
-        /// Boxes to be pushed onto targets, as `gym-sokoban`. -0.1 a step, ±1 a box, +10 at the end.
+        /// Boxes to push onto targets, as `gym-sokoban`. Reward -0.1 per step, ±1 per box, +10 at the end.
         Sokoban(SokobanSettings) = "sokoban",
-        /// Sudoku, a placement a turn.
+        /// Sudoku, one placement per turn.
         Sudoku(SudokuSettings) = "sudoku",
         /// 2048.
         TwentyFortyEight(TwentyFortyEightSettings) = "twenty_forty_eight",
@@ -150,40 +151,39 @@ tagged! {
         Command(CommandEnvironmentSettings) = "command",
         /// A server that speaks `tamis-environment/1` over HTTP.
         Http(HttpEnvironmentSettings) = "http",
-        /// Tools that the policy calls in its answers, to prompts of any task or file.
+        /// Tools that the policy calls in its answers, with prompts of any task or file.
         Tools(ToolSettings) = "tools",
-        /// An agent: a program that speaks OpenAI's API, given prompts of any task or file.
+        /// An agent: a program that calls OpenAI's API, with prompts of any task or file.
         Program(ProgramEnvironmentSettings) = "program",
     }
 }
 
 choice! {
-    /// How an environment speaks to the policy.
+    /// Format of an environment's messages to the policy.
     pub enum EnvironmentStyle {
-        /// In RAGEN's form, as a conversation: instruction (in our words), legend, turns and actions left,
-        /// `<think>` and `<answer>`.
+        /// A conversation in RAGEN's form: instruction (in tamis's own words), legend, turns and actions
+        /// left, `<think>` and `<answer>`.
         Ragen = "ragen",
-        /// The state alone, as bare text; an answer is the name of one action. For models that know no
-        /// language.
+        /// Only the state, as bare text. An answer is the name of one action. For models without language.
         Plain = "plain",
     }
 }
 
-/// A kind of environment with the way it speaks.
+/// A kind of environment with the format of its messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnvironmentMaker {
     /// The game.
     pub kind: EnvironmentKind,
-    /// How it speaks.
+    /// Format of its messages.
     pub style: EnvironmentStyle,
-    /// The words of style `ragen`, and the limits of turns and actions.
+    /// The texts of style `ragen`, and the limits on turns and actions.
     pub prompting: Prompting,
 }
 
-/// What a policy is told before its first answer.
+/// The texts that a policy sees before its first answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// Once, before everything; `None` where there is no such word.
+    /// The text before everything else; `None` if there is none.
     pub system: Option<String>,
     /// The first observation.
     pub observation: String,
@@ -198,7 +198,7 @@ impl EnvironmentMaker {
         })
     }
 
-    /// What the policy is told at this start.
+    /// The texts that the policy sees at this start.
     pub fn open(&self, start: Key) -> Result<Opening, Fault> {
         Ok(match self.style {
             EnvironmentStyle::Ragen => {
@@ -216,15 +216,15 @@ impl EnvironmentMaker {
         matches!(self.kind.world(), World::Game(_))
     }
 
-    /// Whether it is a game that knows how a perfect player goes on. Of one that cannot be made nothing is
-    /// known against it.
+    /// Whether it is a game that knows a perfect player's next action. It is true for a game that cannot be
+    /// made.
     pub fn has_expert(&self) -> bool {
         let start = Key::new(0, Purpose::Environment);
         self.is_game() && self.game(start, start).map_or(true, |game| game.expert().is_some())
     }
 
-    /// Whether a setting of [`Prompting`] changes anything: what is no built-in game has words of its own,
-    /// and a game that speaks plainly has none.
+    /// Whether a setting of [`Prompting`] has an effect. External environments have their own texts, and
+    /// games of style `plain` have none.
     pub fn reads_prompting(&self, name: &str) -> bool {
         match (self.kind.world(), self.style) {
             (World::Game(_), EnvironmentStyle::Ragen) => true,
@@ -233,22 +233,22 @@ impl EnvironmentMaker {
         }
     }
 
-    /// Whether there may be something to imitate in its levels: what a script plays, or gold answers.
+    /// Whether its levels may have something to imitate: a script's episodes or gold answers.
     pub fn may_be_imitated(&self) -> bool {
         !matches!(self.kind, EnvironmentKind::Gymnasium(_))
     }
 
-    /// Whether it is a program, which plays an episode as it likes.
+    /// Whether it is a program, which plays an episode by itself.
     pub fn is_program(&self) -> bool {
         matches!(self.kind.world(), World::Program(_))
     }
 
-    /// Whether it plays prompts of any task or file, and has none of its own.
+    /// Whether it plays prompts of any task or file and has none of its own.
     pub fn plays_any_prompt(&self) -> bool {
         matches!(self.kind.world(), World::Tools(_) | World::Program(_))
     }
 
-    /// How it is reached, where it lives elsewhere.
+    /// How to reach it, if it is external.
     pub fn foreign(&self) -> Option<ForeignSpec> {
         match self.kind.world() {
             World::Game(_) | World::Tools(_) | World::Program(_) => None,
@@ -266,18 +266,18 @@ impl EnvironmentMaker {
         }
     }
 
-    /// The game without words.
+    /// The game without its messages.
     pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, Fault> {
         self.game_settings()?.begin(start, luck)
     }
 
-    /// Characters that observations and answers may be written with.
+    /// Characters of its observations and answers.
     pub fn alphabet(&self, seed: u64) -> Result<String, Fault> {
         let key = Key::new(seed, Purpose::Environment);
         let game = self.game(key, key)?;
         let symbols = game.legend().into_iter().map(|(symbol, _)| symbol);
         let mut words = vec![game.letters(), self.answer(&[]), "\n0123456789-.".to_owned()];
-        // What is shown after an answer that says nothing, and after one that does.
+        // The observations after an unusable answer and after a usable one.
         let mut environment = self.begin(key, key)?;
         for answer in [String::new(), self.answer(game.actions().get(..1).unwrap_or_default())] {
             words.push(environment.observe());
@@ -289,7 +289,7 @@ impl EnvironmentMaker {
         Ok(symbols.chain(words).collect())
     }
 
-    /// An answer with these actions, as the style has it.
+    /// An answer with these actions, in the style's format.
     pub fn answer(&self, actions: &[String]) -> String {
         match self.style {
             EnvironmentStyle::Plain => actions.first().cloned().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! A [`Game`] put into words as RAGEN does it: what a policy reads, and what its answers mean.
+//! A [`Game`] as a conversation in RAGEN's form: the messages to a policy, and the meaning of its answers.
 //!
 //! ```text
 //! system       You're a helpful assistant. {instruction}
@@ -25,28 +25,29 @@
 //!              ...
 //! ```
 //! [`PromptedGame::system_text`] is the first of these, [`Environment::observe`] each message of the user.
-//! The legend is there where the game has one, the two lines on actions where it lists its actions; where
-//! actions are written by a rule, the instruction has to give it. After a turn without any valid action a
-//! warning stands below the state.
+//! The legend appears if the game has one, and the two lines on actions if it lists its actions. If actions
+//! follow a rule, the instruction must give that rule. After a turn without any valid action, a warning
+//! follows the state.
 //!
-//! **Reading an answer.** `<think>(.*?)</think>\s*<answer>(.*?)</answer>` is looked for (a chat template may
-//! have opened the thoughts before the answer begins), or the second half of it where `think` is off; the
-//! first match counts, and without one there are no actions. What stands in the answer is stripped of
-//! leftover tags and of `<|im_start|>` and `<|im_end|>`, split at the separator, trimmed, and its first
-//! `max_actions_per_turn` non-empty parts are the turn's actions. They are carried out in turn until the game
-//! is over or no actions are left; what is no action of the game is skipped and uses none up.
-//! **Reward of a turn**: the sum over the actions carried out, plus `format_penalty`, once, where any of the
-//! turn's actions is none of the game's or there is no valid one. The penalty is told apart in
-//! [`TurnOutcome::info`], so that a reward without it can be had; the text `Reward:` is without it, as in
-//! RAGEN.
-//! **End**: [`EpisodeEnd::Terminated`] where the game is over, else [`EpisodeEnd::Truncated`] where turns or
+//! **Reading an answer.** The pattern is `<think>(.*?)</think>\s*<answer>(.*?)</answer>`, or only its second
+//! half if `think` is off. A chat template may have opened the thoughts already. The first match counts;
+//! without one there are no actions. Leftover tags, `<|im_start|>` and `<|im_end|>` are removed from the
+//! answer. It is split at the separator and trimmed, and its first `max_actions_per_turn` non-empty parts are
+//! the turn's actions. They are played in order until the game is over or no actions are left. A part that is
+//! no action of the game is skipped and does not count as an action.
+//!
+//! **Reward of a turn**: the sum over the played actions, plus `format_penalty`, once, if any of the turn's
+//! actions is invalid or none is valid. [`TurnOutcome::info`] reports the penalty separately, so the reward
+//! without it is known; the text `Reward:` excludes it, as in RAGEN.
+//!
+//! **End**: [`EpisodeEnd::Terminated`] if the game is over, otherwise [`EpisodeEnd::Truncated`] if turns or
 //! actions are used up.
 //!
 //! # Differs from RAGEN
-//! - The text of an answer is never rewritten: RAGEN rebuilds it from its parts, and trains on what was not
-//!   sampled.
-//! - The reward in the text is rounded to nine decimals, `-0.3` where RAGEN writes `-0.30000000000000004`.
-//! - The success of a game that is won before the actions run out counts even where the game goes on (2048).
+//! - The text of an answer is never rewritten. RAGEN rebuilds it from its parts, and so trains on text that
+//!   was not sampled.
+//! - The reward in the text is rounded to nine decimals: `-0.3` instead of RAGEN's `-0.30000000000000004`.
+//! - The success of a game that is won before the actions run out counts even if the game continues (2048).
 
 use std::sync::LazyLock;
 
@@ -60,37 +61,37 @@ use super::game::{Game, find_action};
 use super::{Environment, EpisodeEnd, TurnOutcome};
 
 settings! {
-    /// How a game is put into words, and what its answers may hold.
+    /// Texts of a game's messages, and limits on its answers.
     pub struct Prompting {
-        /// Words about the game before the first turn. Empty: those of the game.
+        /// Instruction before the first turn. Empty: the game's own.
         instruction: String = String::new();
-        /// Thoughts in `<think>` before each answer.
+        /// Expect thoughts in `<think>` before each answer.
         think: bool = true;
         /// Text between the actions of a turn.
         action_separator: String = "||".to_owned(), NotEmpty;
-        /// Actions of a turn that count; those after them are not looked at.
+        /// Most actions of a turn. Further ones are ignored.
         max_actions_per_turn: usize = 2, AtLeast(1.0);
-        /// Actions of an episode.
+        /// Most actions of an episode.
         max_actions: usize = 10, AtLeast(1.0);
-        /// Turns of an episode.
+        /// Most turns of an episode.
         max_turns: usize = 5, AtLeast(1.0);
-        /// Part of the reward of a turn with an invalid action or without a valid one.
+        /// Added to the reward of a turn with an invalid action or without a valid one.
         format_penalty: f64 = -0.1, Between(-1e6, 0.0);
-        /// Length of an answer that the policy is told to keep to, in tokens; a limit for nobody else. Null:
-        /// no word of it.
+        /// Longest answer, in tokens, that the messages ask for. It is not enforced. Null: the messages do
+        /// not mention it.
         max_tokens: Option<usize> = None, AtLeast(1.0);
-        /// The policy is told the reward of its last turn.
+        /// Show the policy the reward of its last turn.
         show_reward: bool = true;
     }
 }
 
-/// What is left out of an answer before it is split.
+/// Texts that are removed from an answer before it is split.
 const LEFTOVERS: [&str; 6] = ["<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>"];
 
 const WARNING: &str =
     "No valid action provided previously. Environment state remains the same. Please try again.\n";
 
-/// A pattern that is written here and known to be one.
+/// A constant, valid pattern.
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a regular expression")
 }
@@ -114,8 +115,8 @@ impl Prompting {
         }
     }
 
-    /// The actions that an answer names, valid or not: at most `max_actions_per_turn`, none where the answer
-    /// has not the form that was asked for.
+    /// The actions in an answer, valid or not: at most `max_actions_per_turn`, and none if the answer does
+    /// not have the required form.
     ///
     /// ```
     /// use tamis_env::environment::prompting::Prompting;
@@ -142,7 +143,7 @@ impl Prompting {
             .collect()
     }
 
-    /// The form that an answer should have, as the policy is told it.
+    /// The required form of an answer, as the policy sees it.
     fn format(&self) -> &'static str {
         if self.think {
             "<think> [Your thoughts] </think> <answer> [your answer] </answer>"
@@ -152,7 +153,7 @@ impl Prompting {
     }
 }
 
-/// The last turn, as the next message tells of it.
+/// The last turn, for the next message.
 #[derive(Debug, Clone, Copy)]
 struct LastTurn {
     reward: f64,
@@ -160,7 +161,7 @@ struct LastTurn {
     has_valid: bool,
 }
 
-/// A game in words: an [`Environment`].
+/// A game as a conversation: an [`Environment`].
 pub struct PromptedGame {
     game: Box<dyn Game>,
     prompting: Prompting,
@@ -171,7 +172,7 @@ pub struct PromptedGame {
 }
 
 impl PromptedGame {
-    /// Puts a game at its start into words.
+    /// Makes a conversation of a game at its start.
     ///
     /// # Errors
     /// A setting out of range, or a separator that is in one of the game's actions.
@@ -180,12 +181,12 @@ impl PromptedGame {
         Ok(Self { game, prompting, num_turns: 0, num_actions: 0, last_turn: None, end: None })
     }
 
-    /// The game as it stands.
+    /// The game in its present state.
     pub fn game(&self) -> &dyn Game {
         &*self.game
     }
 
-    /// What the policy is told once, before the first turn.
+    /// The text before the first turn.
     pub fn system_text(&self) -> String {
         let Prompting { instruction, action_separator, max_actions, .. } = &self.prompting;
         let symbols: Vec<String> =
@@ -211,13 +212,13 @@ impl PromptedGame {
     }
 }
 
-/// A reward as the policy reads it: `0` where nothing was done, else with a decimal point (`1.0`, `-0.1`), as
-/// Python writes the sums.
+/// A reward in the form for the policy: `0` if no action was played, otherwise with a decimal point (`1.0`,
+/// `-0.1`), as Python prints the sums.
 fn reward_text(LastTurn { reward, num_actions, .. }: LastTurn) -> String {
     if num_actions == 0 {
         return "0".to_owned();
     }
-    // Adding 0 makes -0 to 0.
+    // Adding 0 turns -0 into 0.
     let rounded = (reward * 1e9).round() / 1e9 + 0.0;
     format!("{:?}", if rounded.is_finite() { rounded } else { reward })
 }
@@ -243,9 +244,9 @@ impl Environment for PromptedGame {
         )
     }
 
-    /// `info`: `action_is_valid` (whether an action was carried out), `action_is_effective` (whether the last
-    /// of them changed anything), both 1 or 0; `num_actions`, those carried out; `format_penalty`, the part
-    /// of the reward that is the penalty, 0 where there is none.
+    /// `info`: `action_is_valid` (whether an action was played) and `action_is_effective` (whether the last
+    /// one changed anything), both 1 or 0; `num_actions`, the number of played actions; `format_penalty`, the
+    /// penalty in the reward, 0 if there is none.
     fn act(&mut self, text: &str) -> TurnOutcome {
         if self.end.is_some() {
             return TurnOutcome { end: self.end, ..TurnOutcome::default() };
@@ -254,7 +255,7 @@ impl Environment for PromptedGame {
         let (mut reward, mut num_actions, mut num_valid, mut num_invalid) = (0.0, 0, 0, 0);
         let (mut is_over, mut is_effective) = (false, false);
         for action in self.prompting.parse(text) {
-            // What is not reached can be told valid or not by its name only.
+            // For actions that are not reached, only the name shows whether they are valid.
             let is_reached = !is_over && num_actions < self.actions_left();
             if !is_reached {
                 let is_known = names.is_empty() || find_action(&names, &action).is_some();

@@ -1,7 +1,7 @@
-//! Prompts that are answered with tools: an answer that calls some goes on, one that calls none is the last.
-//! The tools' schemas stand in the prompt as the model's chat template writes them; each result is a message
-//! of the role `tool`. Nothing here gives a reward: a reward function scores the whole, as it does without
-//! tools.
+//! Prompts that are answered with tools. An episode continues after an answer that calls tools, and ends with
+//! an answer that calls none. The model's chat template writes the tools' schemas into the prompt; each
+//! result is a message with the role `tool`. There is no reward here: a reward function scores the whole
+//! episode, as without tools.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::tool::{PythonTool, PythonToolSettings, Tool, tool_calls};
 tamis_core::settings! {
     /// Tools that the policy may call in its answers to any prompt.
     pub struct ToolSettings {
-        /// Python functions, `FILE.py:NAME` or `MODULE:NAME` each. Annotations and docstring are what the
-        /// model reads.
+        /// Python functions, each `FILE.py:NAME` or `MODULE:NAME`. The model sees their annotations and
+        /// docstrings.
         functions: Vec<String> = Vec::new();
-        /// The Python interpreter as a tool, in a sandbox.
+        /// Offer the Python interpreter as a tool, in a sandbox.
         interpreter: bool = false;
         /// Limits of that interpreter.
         sandbox: PythonToolSettings = PythonToolSettings::default();
-        /// Calls of one answer that are made; those after them are refused.
+        /// Most calls of one answer. Further ones are refused.
         max_calls: usize = 8, Between(1.0, 1024.0);
-        /// Longest time of a call of a function. What takes longer is told to the policy.
+        /// Longest time of a function's call. The policy gets a message if a call takes longer.
         call_timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
         /// Python interpreter that runs the functions.
         python: Program = Program("python3".into()), NotEmpty, Free;
@@ -36,7 +36,7 @@ tamis_core::settings! {
 }
 
 impl ToolSettings {
-    /// Where its functions run; `None` where it names none.
+    /// How its functions run; `None` if it has none.
     pub fn spec(&self) -> Option<ForeignSpec> {
         (!self.functions.is_empty()).then(|| ForeignSpec {
             reach: Reach::Module { python: self.python.display().to_string() },
@@ -52,17 +52,16 @@ pub struct Toolbox {
     own: Vec<Box<dyn Tool>>,
     elsewhere: Option<Arc<Foreign>>,
     schemas: Vec<Value>,
-    /// What protects where code of the policy runs.
+    /// Protection of the sandbox in which the policy's code runs.
     protection: Option<String>,
     max_calls: usize,
     max_turns: usize,
 }
 
 impl Toolbox {
-    /// Of settings; `elsewhere`: where its functions run.
+    /// Makes it from settings; `elsewhere` runs its functions.
     ///
-    /// # Errors
-    /// A sandbox that protects less than it has to; two tools of one name; none at all.
+    /// # Errors A sandbox that protects less than required; two tools with one name; no tools.
     pub fn new(
         settings: &ToolSettings,
         elsewhere: Option<Arc<Foreign>>,
@@ -91,17 +90,17 @@ impl Toolbox {
         Ok(Self { own, elsewhere, schemas, protection, max_calls: settings.max_calls, max_turns })
     }
 
-    /// Their descriptions, as chat templates take them.
+    /// Their descriptions, in the form for chat templates.
     pub fn schemas(&self) -> &[Value] {
         &self.schemas
     }
 
-    /// What protects where code of the policy runs, in a line; `None` where none does.
+    /// Protection of the sandbox in which the policy's code runs, in one line; `None` if no such code runs.
     pub fn protection(&self) -> Option<String> {
         self.protection.clone()
     }
 
-    /// What a person should hear of them since the last call.
+    /// Warnings since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         let of = |tool: &dyn Tool| {
             let warnings = tool.take_warnings().into_iter();
@@ -153,7 +152,7 @@ impl ToolEpisode {
                 self.calls = Some(calls);
                 Ok(said)
             }
-            // It is given up with the calls of this trajectory, of which the next one begins others.
+            // It is closed with the calls of this trajectory; the next trajectory starts others.
             Err(EnvironmentFault::TimedOut { limit }) => {
                 Ok((format!("TimeoutError: {name} took longer than {} s", limit.as_secs_f64()), true))
             }
@@ -172,8 +171,8 @@ impl Environment for ToolEpisode {
         self.shown.clone()
     }
 
-    /// `info`: `num_tool_calls`, and `num_failed_calls` of them, those that cannot be read or are over the
-    /// limit of an answer included. Calls of the last turn are not made, and not counted.
+    /// `info`: `num_tool_calls`, and among them `num_failed_calls`, which include unreadable calls and those
+    /// above the limit of an answer. Calls of the last turn are neither made nor counted.
     fn act(&mut self, text: &str) -> TurnOutcome {
         self.shown.clear();
         self.num_turns += 1;
@@ -211,7 +210,7 @@ impl Environment for ToolEpisode {
         TurnOutcome { reward: None, end, info, fault: None }
     }
 
-    /// Nobody here can say: a reward function does.
+    /// Unknown here: a reward function decides.
     fn is_success(&self) -> Option<bool> {
         None
     }

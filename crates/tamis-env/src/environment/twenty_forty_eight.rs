@@ -1,12 +1,12 @@
-//! `twenty_forty_eight`: 2048, the game of sliding tiles that merge in pairs.
-//! A move slides every tile as far as it goes; two equal tiles that meet become one of twice the value, each
-//! tile once a move and those nearest the edge moved towards first. After each move that changes something a
-//! new tile comes to an empty cell: a 4 with probability `four_prob`, else a 2. Two are there at the start.
-//! **Luck** is a function of the key and of the number of the tile, counted from the first: what a policy
-//! plays decides which cells are empty, and no more. A move that changes nothing draws nothing.
-//! **Rewards**, those of RAGEN: `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges
-//! made (0 without one), and -0.1 for a move that changes nothing. The game is won where a tile reaches
-//! `target`, and over where no move changes anything.
+//! `twenty_forty_eight`: 2048, the game of sliding tiles that merge in pairs. A move slides every tile as far
+//! as it goes. Two equal tiles that collide become one of twice the value; each tile merges once per move,
+//! those nearest to the target edge first. After each move that changes something, a new tile appears in an
+//! empty cell: a 4 with probability `four_prob`, otherwise a 2. The game starts with two tiles. **Luck** is a
+//! function of the key and of the number of the tile, counted from the first: the policy's moves only decide
+//! which cells are empty. A move that changes nothing draws nothing. **Rewards**, those of RAGEN:
+//! `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges made (0 without one), and -0.1
+//! for a move that changes nothing. The game is won if a tile reaches `target`, and over if no move changes
+//! anything.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -16,12 +16,12 @@ use tamis_core::settings;
 
 use super::game::{Game, Played, find_action};
 
-/// What a policy is told before its first turn, where a configuration has no words of its own.
+/// The default instruction to a policy.
 pub const INSTRUCTION: &str = "You are playing 2048. Every move slides all tiles of the grid up, down, left or right; two \
     equal tiles that meet merge into one of twice the value, and then a new tile appears. Make the largest tile that you \
     can. A move that changes nothing costs a little. Example: <answer>Up</answer>";
 
-/// Names of the moves; [`lines`] goes by their places.
+/// Names of the moves; [`lines`] depends on their order.
 const ACTIONS: [&str; 4] = ["Up", "Down", "Left", "Right"];
 
 const USELESS_REWARD: f64 = -0.1;
@@ -35,9 +35,9 @@ settings! {
         size: usize = 4, Between(2.0, 8.0);
         /// Probability that a new tile is a 4.
         four_prob: f64 = 0.1, Between(0.0, 1.0);
-        /// Tile that wins: a power of two from 8, and one that the grid has room for.
+        /// Tile that wins: a power of two from 8 that fits into the grid.
         target: u64 = 2048, AtLeast(8.0);
-        /// The game is over where it is won; otherwise it goes on for as long as there is a move.
+        /// End the game when it is won. False: it continues as long as there is a move.
         ends_at_target: bool = false;
     }
 }

@@ -9,7 +9,7 @@ pub fn last_chars(text: &str, count: usize) -> &str {
     }
 }
 
-/// The inside of the last `\boxed{...}`, braces balanced; `None` where there is none or the last one does not
+/// The inside of the last `\boxed{...}`, braces balanced; `None` if there is none or the last one does not
 /// close.
 ///
 /// ```

@@ -1,8 +1,8 @@
 //! `code`: unit tests of the program in a completion, run in a [`Sandbox`].
 //!
-//! The completion's program is taken out of its code block ([`CodeExtract`]), the tests out of the ground
-//! truth (JSON text or test code). Each test is an execution of its own in a fresh process; assertions of one
-//! text are tests that share a process, in their order. What a test expects stays outside wherever it can:
+//! The program comes from the completion's code block ([`CodeExtract`]), the tests from the ground truth
+//! (JSON text or test code). Each test runs in a fresh process. The assertions of one text are tests that
+//! share a process, in their order. Expected values stay outside the program's process if possible:
 //!
 //! | form | the program's process gets | compared |
 //! |---|---|---|
@@ -11,13 +11,13 @@
 //! | `assert f(1) == 2`: one side plain data | the other side, after the program has been run | the value, here |
 //! | any other test code | the test and a random word, after the program has been run | the word, which the process reports after the test |
 //!
-//! So printing results, `sys.exit(0)`, a redefined `assert` helper, an object that equals everything and a
-//! search for expected values gain nothing in the first three. In the last form a program that searches its
-//! own process for the word, or waits for the test to call it and answers with what is equal to everything,
-//! passes.
+//! So in the first three forms a program gains nothing by printing results, `sys.exit(0)`, a redefined
+//! `assert` helper, an object that equals everything, or a search for expected values. In the last form a
+//! program passes if it searches its own process for the word, or returns an object that equals everything
+//! when the test calls it.
 //!
-//! A program that fails, hangs or dies scores 0. Only where the sandbox itself fails, twice in a row, is
-//! there no score.
+//! A program that fails, hangs or dies scores 0. There is no score only if the sandbox itself fails, twice in
+//! a row.
 
 mod answer;
 mod compare;
@@ -44,33 +44,33 @@ use super::listener::Listener;
 use super::settings::{BuildError, Nature, RewardContext, RewardFile, RewardSettings};
 use crate::sandbox::{Exit, Job, Mode, Sandbox, SandboxError, SandboxSettings};
 
-/// Ground truths whose tests are kept taken apart.
+/// Number of ground truths whose parsed tests are cached.
 const NUM_KEPT: usize = 4096;
 
-/// Rows whose tests are taken apart before a run, those on which a program without lines is tried, and the
-/// longest time of that.
+/// Number of rows whose tests are parsed before a run, number of rows on which an empty program is tried, and
+/// the longest time of these trials.
 const NUM_READ: usize = 2048;
 const NUM_TRIED: usize = 64;
 const TRYING: Duration = Duration::from_secs(30);
 
-/// Bytes of a report beside the values that a test expects, and the most that one byte of those takes in it.
+/// Bytes of a report besides the expected values, and the most bytes of a report for one byte of those.
 const REPORT_BYTES: usize = 1 << 20;
 const REPORT_BYTES_PER_BYTE: usize = 16;
 
 tamis_core::settings! {
-    /// Tests of generated code. `score` is 1 where all pass and 0 otherwise (`partial: true`: the share that
-    /// passes);
-    /// `acc` is 1 or 0. No answer where the prompt has no ground truth.
+    /// Tests of generated code. `score` is 1 if all pass, otherwise 0 (with `partial: true`, the share that
+    /// passes); `acc` is 1 or 0. No answer if the prompt has no ground truth.
     pub struct CodeSettings {
-        /// Place of the program in a completion.
+        /// How the program is found in a completion.
         extract: CodeExtract = CodeExtract::Fenced;
-        /// Score the share of tests that pass; `false`: all or nothing, and the first failure ends the tests.
+        /// The score is the share of tests that pass. False: all or nothing, and the first failure ends the
+        /// tests.
         partial: bool = false;
-        /// Longest time of all tests of one completion; those that are left then have failed. `timeout` is
-        /// that of one.
+        /// Longest time of all tests of one completion; the remaining tests then count as failed. `timeout`
+        /// is the limit of one test.
         total_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
-        /// Largest difference of two numbers with a fraction that count as equal, in outputs and values of
-        /// functions, absolute or relative to the one expected. Assertions compare as Python does.
+        /// Largest difference of two non-integer numbers that count as equal, in outputs and in values of
+        /// functions, absolute or relative to the expected number. Assertions compare as in Python.
         tolerance: f64 = 1e-6, NonNegative;
         /// Number of completions that are tested at the same time.
         num_processes: usize = 2, Between(1.0, 1024.0), Free;
@@ -112,7 +112,7 @@ impl RewardSettings for CodeSettings {
         Ok(Box::new(reward))
     }
 
-    /// Scores depend on time limits, so they are journalled as those of a program are.
+    /// Scores depend on time limits, so they are journalled, like those of a program.
     fn nature(&self) -> Nature {
         Nature { gives_acc: true, ..Nature::EXTERNAL }
     }
@@ -124,7 +124,7 @@ impl RewardSettings for CodeSettings {
 }
 
 impl CodeSettings {
-    /// Whether a right program can print what is expected.
+    /// Whether a right program can print the expected output.
     fn fit_outputs(&self, truth: &Truth) -> Result<(), String> {
         let (Truth::Programs(cases), most) = (truth, self.sandbox.max_output) else { return Ok(()) };
         match cases.iter().find(|(_, output)| output.len() > most) {
@@ -149,8 +149,8 @@ fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> R
         .fail(&message, "mend or leave out these rows; docs/rewards.md shows the forms of a ground truth"))
 }
 
-/// A step of a test, as the harness takes it apart: code, a test that passes by its end, or an expression
-/// whose value is compared.
+/// A step of a test, as the harness parses it: code, a test that passes if it reaches its end, or an
+/// expression whose value is compared.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 struct Step {
@@ -164,7 +164,7 @@ struct Step {
     expected: Json,
 }
 
-/// A row's tests as the harness takes them apart.
+/// A row's tests, as the harness parses them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Split {
@@ -229,13 +229,13 @@ impl CodeReward {
         Ok(tests)
     }
 
-    /// Takes the tests of rows apart.
+    /// Parses the tests of rows.
     fn split(&self, rows: &[Vec<String>]) -> Result<Vec<Split>, SandboxError> {
         let late = json!(rows);
         let num_bytes: usize = rows.iter().flatten().map(String::len).sum();
         let job = Job {
             mode: Mode::Split,
-            // It runs no code of anybody.
+            // It runs no foreign code.
             timeout: Duration::from_secs(60),
             setup: "",
             source: "",
@@ -250,8 +250,8 @@ impl CodeReward {
         })
     }
 
-    /// Rows whose tests are no Python, or assert so little that a program without lines passes. Of many rows
-    /// some are looked at.
+    /// Rows whose tests are not valid Python, or assert so little that an empty program passes. If there are
+    /// many rows, a sample is checked.
     fn find_faults<'a>(&self, context: &RewardContext<'a>) -> Result<Vec<(&'a Prompt, String)>, BuildError> {
         let until = Instant::now() + TRYING;
         let is_over = || Instant::now() >= until || self.listener.is_interrupted();
@@ -417,7 +417,7 @@ impl CodeReward {
 }
 
 impl Step {
-    /// What a process may know.
+    /// The part of a test that its process may know.
     fn without_expected(&self) -> Json {
         match (&self.run, &self.test) {
             (Some(code), _) => json!({"run": code}),
@@ -427,13 +427,12 @@ impl Step {
     }
 }
 
-/// Of many items some, all over them.
+/// A sample of many items, spread evenly.
 fn some_of<T>(items: &[T], most: usize) -> impl Iterator<Item = &T> {
     items.iter().step_by(items.len().div_ceil(most).max(1))
 }
 
-/// A word that cannot be guessed. It decides nothing but whether a test was passed, so that scores stay the
-/// same.
+/// A word that cannot be guessed. It only shows that a test was passed, so scores do not depend on it.
 fn random_word() -> String {
     let number = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", number(), number())
@@ -482,8 +481,8 @@ impl RewardFunction for CodeReward {
         self.settings.num_processes
     }
 
-    /// The dataset's own program: of the columns `solution`, `solutions` (the first), `canonical_solution`
-    /// (also behind the prompt, as in HumanEval), `code` and `answer`.
+    /// The dataset's own program, from the columns `solution`, `solutions` (the first), `canonical_solution`
+    /// (also appended to the prompt, as in HumanEval), `code` and `answer`.
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         if prompt.ground_truth.is_none() {
             return Vec::new();

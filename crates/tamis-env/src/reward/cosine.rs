@@ -1,4 +1,5 @@
-//! `cosine`: a correct answer earns more the shorter it is, a wrong one loses less the longer it is.
+//! `cosine`: a short correct answer scores more than a long one; a long wrong answer loses less than a short
+//! one.
 
 use std::f64::consts::PI;
 
@@ -10,16 +11,16 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// The schedule of [`Cosine`], whose verifier is the first of the configuration.
+    /// The schedule of [`Cosine`]. Its verifier is the first one of the configuration.
     #[derive(Copy)]
     pub struct CosineSettings {
-        /// The score of a wrong answer of no length.
+        /// Score of a wrong answer of length 0.
         min_value_wrong: f64 = -1.0;
-        /// The score of a wrong answer at full length.
+        /// Score of a wrong answer at full length.
         max_value_wrong: f64 = -0.5;
-        /// The score of a right answer at full length.
+        /// Score of a right answer at full length.
         min_value_correct: f64 = 0.5;
-        /// The score of a right answer of no length.
+        /// Score of a right answer of length 0.
         max_value_correct: f64 = 1.0;
         /// Length that counts as full, in tokens. Null: `rollout.max_response_length`.
         max_length: Option<usize> = None, AtLeast(1.0);
@@ -119,7 +120,8 @@ impl CosineSchedule {
 }
 
 /// `score` is the schedule's value at the completion's length in tokens; `acc` is the inner verifier's. No
-/// answer where the verifier has none. Shaping, for its score differs between answers that are all wrong.
+/// answer if the verifier has none. It is shaping, because its score differs between answers that are all
+/// wrong.
 pub struct Cosine {
     verifier: Box<dyn RewardFunction>,
     schedule: CosineSchedule,

@@ -1,4 +1,4 @@
-//! `environment`: what the prompt's environment gave.
+//! `environment`: the reward of the prompt's environment.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,10 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is
-    /// 1 where the environment calls it solved, else 0. Of an environment that does not say, `acc` is 1 where
-    /// `score` is above 0. No answer for a completion that was played in no environment, or for which none
-    /// was given: a program without a reward, tools, a limit that came before the only reward, at an
-    /// environment's own end.
+    /// `score` is the sum of the rewards of an episode's turns, which are also given per turn. `acc` is 1 if
+    /// the environment reports that it is solved, otherwise 0. If the environment does not report this, `acc`
+    /// is 1 if `score` is above 0. No answer for a completion without an environment, or without any reward:
+    /// a program that gives none, tools, or a limit before the only reward at the environment's end.
     #[derive(Copy)]
     pub struct EnvironmentReward {}
 }

@@ -7,9 +7,9 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both
-    /// ends is removed, otherwise 0; no answer where the prompt has no ground truth. Nothing else is
-    /// normalised: `.5` is not `0.5` here (see `number`).
+    /// `score` and `acc` are 1 if completion and ground truth are the same text without white space at both
+    /// ends, otherwise 0. No answer if the prompt has no ground truth. Nothing else is normalised: `.5` is
+    /// not `0.5` here (see `number`).
     #[derive(Copy)]
     pub struct Exact {}
 }

@@ -9,7 +9,7 @@ use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 tamis_core::settings! {
     /// Settings of the [`Format`] reward.
     pub struct FormatSettings {
-        /// Regular expression that the whole completion must match; `.` matches a line break too.
+        /// Regular expression that the whole completion must match; `.` also matches a line break.
         pattern: String = String::new(), NotEmpty;
     }
 }
@@ -24,8 +24,8 @@ impl RewardSettings for FormatSettings {
     }
 }
 
-/// `score` is 1 where the pattern matches the whole completion, otherwise 0. Shaping. The syntax is the
-/// `regex` crate's: linear time, no look-around and no back-references; `.` matches a line break too.
+/// `score` is 1 if the pattern matches the whole completion, otherwise 0. Shaping. The syntax is that of the
+/// `regex` crate: linear time, no look-around and no back-references; `.` also matches a line break.
 #[derive(Debug, Clone)]
 pub struct Format {
     pattern: Regex,

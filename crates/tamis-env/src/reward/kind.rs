@@ -11,7 +11,7 @@ use super::function::RewardFunction;
 use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardFile, RewardSettings};
 
 impl RewardKind {
-    /// The kind of a name with its defaults; `None` where there is none of that name.
+    /// The kind of a name with its defaults; `None` if there is none of that name.
     ///
     /// ```
     /// use tamis_env::reward::RewardKind;
@@ -25,11 +25,11 @@ impl RewardKind {
 }
 
 tamis_core::settings! {
-    /// The verifiers of [`BySource`] that are named beside the table.
+    /// The verifiers of [`BySource`] that are named besides the table.
     pub struct BySourceSettings {
-        /// Verifiers by data source, which go before the built-in table:
-        /// `my/source: {kind: gsm8k, method: last_number}`, or the kind alone (`my/source: math`). `"*"` is
-        /// for sources that nobody names and for rows without one.
+        /// Verifiers by data source, which override the built-in table:
+        /// `my/source: {kind: gsm8k, method: last_number}`, or only the kind (`my/source: math`). `"*"` is
+        /// for sources that neither names, and for rows without one.
         sources: SourceVerifiers = SourceVerifiers::default();
     }
 }

@@ -1,11 +1,11 @@
 //! `math_dapo`: verl's verifier of the DAPO recipe.
 //!
 //! Reference: `verl.utils.reward_score.math_dapo`, 0.9.1. Only the last 300 characters count. The answer is
-//! what follows the last `Answer:` (any case) up to the end of the line, normalised as in Lewkowycz et al.
-//! 2022 (Minerva, appendix D.1) and compared with the normalised ground truth; without an `Answer:` it is the
-//! inside of the last `\boxed{}` of the last 100 characters, compared as it stands; without either it is
-//! `[INVALID]`. The normalisation is textual and hits inside words (`a `
-//! of `banana `); it is reproduced as it is.
+//! the text after the last `Answer:` (any case) up to the end of the line. It is normalised as in Lewkowycz
+//! et al. 2022 (Minerva, appendix D.1) and compared with the normalised ground truth. Without an `Answer:` it
+//! is the inside of the last `\boxed{}` in the last 100 characters, compared without normalisation. Without
+//! either it is `[INVALID]`. The normalisation is textual and also changes words (`a ` of `banana `), as in
+//! verl.
 
 use std::sync::LazyLock;
 
@@ -18,9 +18,9 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
-/// Characters from the end that are looked at.
+/// Number of characters from the end that count.
 const CLIP_CHARS: usize = 300;
-/// Characters from the end in which a box is looked for.
+/// Number of characters from the end that are searched for a box.
 const BOX_CHARS: usize = 100;
 /// Stands for an answer that was not found.
 const INVALID: &str = "[INVALID]";
@@ -154,7 +154,7 @@ pub fn verify(completion: &str, truth: &str) -> (bool, Option<String>) {
 }
 
 tamis_core::settings! {
-    /// `score` is 1 or −1, `acc` 1 or 0; no answer where the prompt has no ground truth.
+    /// `score` is 1 or −1, `acc` 1 or 0. No answer if the prompt has no ground truth.
     #[derive(Copy)]
     pub struct MathDapo {}
 }

@@ -1,8 +1,8 @@
-//! `math_verify`: the library math-verify, in processes of its own, as TRL's `accuracy_reward` calls it.
+//! `math_verify`: the library math-verify, in separate processes, called as by TRL's `accuracy_reward`.
 //! Reference: `trl.rewards.accuracy_reward`, 1.16.0, with math-verify 0.9.0. The program that tamis ships
-//! reads requests as any external reward does ([`protocol`](super::command::protocol)) and needs of a row
-//! only its ground truth, so nothing else is sent. It says what its packages are before it is asked anything;
-//! with another antlr than the tested one the same library gives other verdicts, and is refused.
+//! reads requests like any external reward ([`protocol`](super::command::protocol)). It needs only a row's
+//! ground truth, so nothing else is sent. It reports its package versions first. Another antlr than the
+//! tested one changes the library's verdicts, so it is refused.
 
 use tamis_core::setting::Program;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -21,15 +21,15 @@ pub const PROGRAM: &str = include_str!("../../python/tamis_math_verify.py");
 /// Name of the program's file.
 pub const FILE: &str = "tamis_math_verify.py";
 
-/// The fix where the packages are missing or of other versions.
+/// The fix if the packages are missing or have other versions.
 const INSTALL: &str = "give it an environment of its own: `python3 -m venv .venv-math && .venv-math/bin/pip install \
     math-verify==0.9.0 latex2sympy2_extended==1.11.0 antlr4-python3-runtime==4.13.2`, and set its `python` to \
     .venv-math/bin/python";
 
 tamis_core::settings! {
-    /// The interpreter that has math-verify, and how its processes are kept. `score` and `acc` are 1 where
-    /// the library finds the completion's answer equal to the ground truth, otherwise 0; no answer where it
-    /// cannot read the ground truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
+    /// Interpreter with math-verify, and limits on its processes. `score` and `acc` are 1 if the library
+    /// finds the completion's answer equal to the ground truth, otherwise 0. No answer if it cannot read the
+    /// ground truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
     pub struct MathVerifySettings {
         /// Python interpreter with `math-verify` 0.9.0, `latex2sympy2_extended` 1.11.0 and
         /// `antlr4-python3-runtime` 4.13.2.
@@ -38,7 +38,7 @@ tamis_core::settings! {
     }
 }
 
-/// Hands completions to the program.
+/// Sends completions to the program.
 struct MathVerify {
     command: CommandReward,
 }
@@ -99,7 +99,7 @@ impl RewardFunction for MathVerify {
     }
 }
 
-/// What the program needs of a row.
+/// The part of a row that the program needs.
 fn bare(prompt: &Prompt) -> Prompt {
     let truth = prompt.ground_truth.as_deref();
     Prompt {

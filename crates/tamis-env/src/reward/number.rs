@@ -8,8 +8,8 @@ use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 
 tamis_core::settings! {
-    /// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`])
-    /// and equals the ground truth's, exactly and at any length: `.5` = `0.50`. Else 0. No answer where the
+    /// `score` and `acc` are 1 if the whole completion is one decimal number (see [`canonical_decimal`]) that
+    /// equals the ground truth's, exactly and at any length: `.5` = `0.50`. Otherwise 0. No answer if the
     /// ground truth is missing or no decimal number.
     #[derive(Copy)]
     pub struct Number {}

@@ -8,13 +8,13 @@ use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardSetting
 
 tamis_core::settings! {
     /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
-    /// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0
-    /// where no n-gram repeats or the completion is shorter than n, at worst `max_penalty`. Shaping.
+    /// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 if
+    /// no n-gram repeats or the completion is shorter than n, and never below `max_penalty`. Shaping.
     #[derive(Copy)]
     pub struct Repetition {
         /// Number of tokens of an n-gram.
         ngram_size: usize = 3, AtLeast(1.0);
-        /// The score where everything repeats; not above 0.
+        /// The score if everything repeats; not above 0.
         max_penalty: f64 = -1.0;
     }
 }

@@ -1,4 +1,4 @@
-//! `soft_overlong`: DAPO's soft overlong punishment.
+//! `soft_overlong`: DAPO's soft penalty on overlong completions.
 //!
 //! With L the response limit, C the length of the buffer before it and y the completion's tokens (arXiv
 //! 2503.14476, equation 13):
@@ -14,12 +14,12 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, Nature, RewardContext, RewardSettings};
 
 tamis_core::choice! {
-    /// The form of the soft overlong punishment.
+    /// The form of the soft overlong penalty.
     pub enum OverlongForm {
         /// As in the paper and TRL: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond
         /// `max_length`.
         Bounded = "bounded",
-        /// As in verl: falling on below -1 beyond `max_length`.
+        /// As in verl: it continues to fall below -1 beyond `max_length`.
         Verl = "verl",
     }
 }
@@ -28,19 +28,19 @@ tamis_core::settings! {
     /// The lengths and the weight of [`SoftOverlong`].
     #[derive(Copy)]
     pub struct SoftOverlongSettings {
-        /// How the punishment continues beyond `max_length`.
+        /// How the penalty continues beyond `max_length`.
         form: OverlongForm = OverlongForm::Bounded;
-        /// Tokens before `max_length` over which the punishment grows. Null: a fifth of `max_length`.
+        /// Tokens before `max_length` over which the penalty grows. Null: a fifth of `max_length`.
         buffer: Option<usize> = None, AtLeast(1.0);
-        /// Length at which the punishment is full, in tokens. Null: `rollout.max_response_length`.
+        /// Length at which the penalty is full, in tokens. Null: `rollout.max_response_length`.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// Size of the punishment at `max_length`.
+        /// Size of the penalty at `max_length`.
         penalty_factor: f64 = 1.0, NonNegative;
     }
 }
 
 impl SoftOverlongSettings {
-    /// `max_length` and `buffer`, with what they are where they are null.
+    /// `max_length` and `buffer`, with the values that null stands for.
     ///
     /// ```
     /// use tamis_env::reward::soft_overlong::SoftOverlongSettings;
@@ -78,7 +78,7 @@ impl RewardSettings for SoftOverlongSettings {
     }
 }
 
-/// `score` is the punishment (0 or negative). Shaping.
+/// `score` is the penalty (0 or negative). Shaping.
 #[derive(Debug, Clone, Copy)]
 pub struct SoftOverlong {
     max_length: u64,
@@ -88,8 +88,8 @@ pub struct SoftOverlong {
 }
 
 impl SoftOverlong {
-    /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's
-    /// `penalty_factor`, 1 unless set).
+    /// `max_length` and `buffer` in tokens; the penalty is multiplied by `factor` (verl's `penalty_factor`, 1
+    /// unless set).
     pub fn new(max_length: u64, buffer: u64, factor: f64, form: OverlongForm) -> Result<Self, RewardError> {
         let fail = |expected, actual: String| Err(RewardError::parameter("soft_overlong", expected, &actual));
         if form == OverlongForm::Verl && buffer == 0 {
@@ -107,7 +107,7 @@ impl SoftOverlong {
         Ok(Self { max_length, buffer, factor, form })
     }
 
-    /// The punishment of a completion of `length` tokens.
+    /// The penalty of a completion of `length` tokens.
     pub fn punishment(self, length: u64) -> f64 {
         let start = self.max_length as f64 - self.buffer as f64;
         let length = length as f64;
@@ -118,7 +118,7 @@ impl SoftOverlong {
         } else {
             -1.0
         };
-        // Not -0.0 where there is nothing to punish.
+        // Without a penalty it is 0.0, not -0.0.
         if punishment == 0.0 { 0.0 } else { punishment * self.factor }
     }
 }

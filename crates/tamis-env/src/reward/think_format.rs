@@ -4,9 +4,9 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a
-    /// `</think>` after it, otherwise 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$`
-    /// over all lines. Shaping.
+    /// `score` is 1 if the completion begins with `<think>`, has no second `<think>`, and has a `</think>`
+    /// after it; otherwise 0. In TRL 1.16.0 it is `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
+    /// Shaping.
     #[derive(Copy)]
     pub struct ThinkFormat {}
 }
