@@ -443,8 +443,7 @@ mod tests {
     fn by_hand() {
         let mut fleet = Fleet::new(settings());
         fleet.submit(0.0, 7, 0, &group(&[2, 4, 3]));
-        // 2 iterations of two samples; the third starts; 2 more end the second; the last one needs one more
-        // alone.
+        // 2 iterations of two; the third starts; 2 more end the second; the third needs 1 more by itself.
         assert_eq!(play(&mut fleet), [(4.0, 7, 0), (8.0, 7, 1), (9.5, 7, 2)]);
         assert!((fleet.busy(9.5) - (2.0 * 8.0 + 1.5)).abs() < 1e-9);
     }

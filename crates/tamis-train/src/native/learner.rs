@@ -43,7 +43,7 @@ fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
 }
 
 impl NativeEngine {
-    /// Whether training is interrupted. From now on, passes check the interrupt between layers.
+    /// Whether a pass is abandoned now. From here on, passes that may be abandoned check the interrupt.
     fn gives_up(&mut self) -> bool {
         self.workspace.stop_on(self.progress.stop_flag());
         self.progress.gives_up()
