@@ -30,8 +30,8 @@ reward[].method (kind gsm8k)
   on resume  must stay
   values
     strict: The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
-    flexible: verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is wrong, for its run is `18.`, and so is `1,024`.
-    last_number: The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For chat models.
+    flexible: verl's `flexible`: the last run of digits, points and commas, compared as text. `The answer is 18.` is wrong because its run is `18.`; `1,024` is wrong too.
+    last_number: The value of the last number, whatever text is around it: `The answer is $1,024.00.` is 1024. For chat models.
 ");
     assert_snapshot!(explain("filter").unwrap(), @"
 filter
@@ -87,7 +87,7 @@ filter
     for name in tamis_env::reward::RewardKind::NAMES {
         assert!(explain("reward").unwrap().contains(&format!("\n    {name}: ")), "{name}");
     }
-    let exact = "exact: 1 where the completion, trimmed, is the ground truth, otherwise 0";
+    let exact = "exact: 1 if the trimmed completion is the ground truth, otherwise 0";
     assert!(
         rewards.iter().any(|line| line == exact)
             && rewards.iter().any(|line| line == "gsm8k: verl's GSM8K verifier")

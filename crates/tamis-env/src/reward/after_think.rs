@@ -1,11 +1,11 @@
-//! A verifier that looks only at what follows the reasoning.
+//! A verifier of only the text after the reasoning.
 
 use tamis_data::prompt::Prompt;
 
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 
-/// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty,
-/// which every verifier scores as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
+/// Passes the text after the last `</think>` to the inner function. A completion without one is passed as
+/// empty, which every verifier scores as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
 pub struct AfterThink {
     function: Box<dyn RewardFunction>,
 }

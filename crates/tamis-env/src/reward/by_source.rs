@@ -1,8 +1,8 @@
-//! `by_source`: the verifier of each row by its `data_source`, as verl routes it.
-//! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user
-//! names comes before it, and `*` takes what neither names. [`BySource::find_unrouted`] finds before a run
-//! which rows have no verifier: verl raises on the first of them. Its keys hold rewards of other kinds and
-//! stand with the list of kinds ([`super::kind`]).
+//! `by_source`: the verifier of each row by its `data_source`, as in verl. Reference:
+//! `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]. The user's entries
+//! override it, and `*` is for sources that neither names. [`BySource::find_unrouted`] finds rows without a
+//! verifier before a run; verl raises on the first of them. Its keys hold rewards of other kinds, so they are
+//! defined with the list of kinds ([`super::kind`]).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -34,7 +34,7 @@ const CODE: &str = "its answers are programs: `{kind: code}` in `sources` tests 
 const GEOMETRY: &str = "its questions hold images";
 const SEARCH: &str = "its answers come out of a search engine, over several turns";
 
-/// The data sources that verl knows; one that ends in `*` stands for all that begin so.
+/// The data sources that verl knows. One that ends in `*` is a prefix.
 pub const STANDARD: [(&str, Standard); 27] = [
     ("openai/gsm8k", Standard::Gsm8k),
     ("lighteval/MATH", Standard::Math),
@@ -62,11 +62,11 @@ pub const STANDARD: [(&str, Standard); 27] = [
     ("searchR1_2wikimultihopqa", Standard::Lacking(SEARCH)),
     ("searchR1_musique", Standard::Lacking(SEARCH)),
     ("searchR1_bamboogle", Standard::Lacking(SEARCH)),
-    // A row of none at all.
+    // A row without a data source.
     ("", Standard::Lacking("the rows have no data source")),
 ];
 
-/// verl's treatment of a data source; `None` where it knows none of that name.
+/// verl's treatment of a data source; `None` if verl does not know that name.
 ///
 /// ```
 /// use tamis_env::reward::by_source::{Standard, standard};
@@ -80,10 +80,10 @@ pub fn standard(source: &str) -> Option<Standard> {
     STANDARD.iter().find(|(name, _)| is_named(name)).map(|(_, standard)| *standard)
 }
 
-/// The name under which a user gives a verifier for all sources that are not named.
+/// The user's name for the verifier of all sources that are not named.
 pub const ANY: &str = "*";
 
-/// Data sources without a verifier, the first of them by name.
+/// Error for data sources without a verifier; it names the first.
 pub(super) fn refuse_unrouted(name: &str, unrouted: &[Unrouted]) -> BuildError {
     const SHOWN: usize = 10;
     let mut message = format!("reward `{name}` has no verifier for some of the rows:");
@@ -112,7 +112,7 @@ pub struct BySource {
 /// Rows of a data source without a verifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrouted {
-    /// The source, empty where the rows have none.
+    /// The source; empty if the rows have none.
     pub source: String,
     /// Number of rows.
     pub num_rows: usize,
@@ -133,17 +133,17 @@ impl fmt::Display for Unrouted {
 }
 
 impl BySource {
-    /// verl's table behind the user's own entries, by data source; [`ANY`] is for every source that neither
+    /// The user's entries by data source, followed by verl's table; [`ANY`] is for every source that neither
     /// names, and for rows without one.
     pub fn new(own: impl IntoIterator<Item = (String, Box<dyn RewardFunction>)>) -> Self {
         Self { own: own.into_iter().collect() }
     }
 
-    /// The name of the user's own entry that takes a source; `None` where it is left to the table.
+    /// The name of the user's entry for a source; `None` if the table decides.
     fn entry(&self, source: &str) -> Option<&str> {
         let goes_to_any = match standard(source) {
             None => true,
-            // `*` is no verifier of what is known to need something else.
+            // `*` does not apply to sources that are known to need another verifier.
             Some(Standard::Lacking(_)) => source.is_empty(),
             Some(_) => false,
         };
@@ -217,7 +217,7 @@ impl RewardFunction for BySource {
     }
 
     fn batch_size(&self) -> usize {
-        // Each is given its own rows of a batch, wherever they stand in it.
+        // Each gets its own rows of a batch.
         if self.own.values().any(|own| own.batch_size() > 1) { usize::MAX } else { 1 }
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let parts: Vec<Option<&str>> = prompts[5..].iter().map(|prompt| function.part_of(prompt)).collect();
         assert_eq!(parts, [None, Some("mine"), Some("mine")]);
         assert_eq!([own(ANY).part_of(&prompts[0]), own(ANY).part_of(&prompts[6])], [None, Some(ANY)]);
-        // What a user names comes before the table.
+        // The user's entries override the table.
         let replaced = own("openai/gsm8k");
         assert_eq!(replaced.score(&inputs[..1])[0].get("acc"), Some(0.0));
     }
@@ -329,7 +329,7 @@ mod tests {
         `my/source`, 1 row: verl has no verifier for it, and `sources` names none
         `taco`, 2 rows: its answers are programs: `{kind: code}` in `sources` tests them, in the sandbox
         ");
-        // `*` is for what nobody names, not for what is known to need something else.
+        // `*` is for unnamed sources, not for those that are known to need another verifier.
         insta::assert_snapshot!(found(&own(ANY)), @"`taco`, 2 rows: its answers are programs: `{kind: code}` in `sources` tests them, in the sandbox");
         assert_eq!(found(&own("taco")).lines().count(), 2);
         let input = RewardInput::text(&prompts[0], "print()");

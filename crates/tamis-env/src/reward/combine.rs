@@ -15,19 +15,19 @@ use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState};
 use super::settings::Nature;
 
-/// Columns of a row that a warning shows.
+/// Most columns of a row in a warning.
 const MAX_COLUMNS: usize = 30;
 
 /// Longest excerpt of a prompt or completion in a warning, in characters.
 const EXCERPT_CHARS: usize = 200;
 
-/// A function under a name and a weight.
+/// A function with a name and a weight.
 pub struct NamedReward {
-    /// Under which its score is stored and logged.
+    /// Name under which its score is stored and logged.
     pub name: String,
-    /// Factor of the score in the sum; 0 scores without training on it.
+    /// Factor of the score in the sum; 0: reported, but not trained on.
     pub weight: f64,
-    /// What its score says, and where it comes from.
+    /// Meaning and source of its score.
     pub nature: Nature,
     /// The function.
     pub function: Box<dyn RewardFunction>,
@@ -44,20 +44,20 @@ impl NamedReward {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     /// By name:
-    /// - each function's `score` under the function's name, NaN where it had no answer;
-    /// - each further number (`acc`, ...) under its own name where no function before it gave that name, else
-    ///   under `function.name`;
-    /// - `score`: the weighted sum of the functions that are no shaping, NaN where none of those answered (of
-    ///   all functions, where all are shaping).
+    /// - each function's `score` under the function's name, NaN if it had no answer;
+    /// - each further number (`acc`, ...) under its own name, or under `function.name` if an earlier function
+    ///   has that name;
+    /// - `score`: the weighted sum of the functions that are no shaping (of all functions, if all are
+    ///   shaping), NaN if none of these answered.
     pub scores: Scores,
-    /// Weighted sum over the functions that answered; NaN where none did. Numbers per token or per turn stay
-    /// with the scores of their functions: estimators that look at tokens place them.
+    /// Weighted sum over the functions that answered; NaN if none did. Numbers per token or per turn stay
+    /// with the scores of their functions, for estimators that use tokens.
     pub reward: Score,
     /// Message of each function that failed on the completion, by the function's name.
     pub failures: BTreeMap<String, String>,
-    /// Extra values that the functions logged beside their scores.
+    /// Extra values that the functions logged besides their scores.
     pub logged: Logged,
-    /// Whether it stays unscored because its weighted sum is beyond what is held.
+    /// Whether it stays unscored because its weighted sum is out of range.
     pub is_beyond: bool,
 }
 
@@ -104,7 +104,7 @@ impl Rewards {
         Ok(Self { functions, trainer_state: TrainerState::default() })
     }
 
-    /// Says how far the training is, to functions that ask.
+    /// Sets the progress of the training for functions that use it.
     pub fn set_trainer_state(&mut self, state: TrainerState) {
         self.trainer_state = state;
     }
@@ -119,19 +119,19 @@ impl Rewards {
         &self.functions
     }
 
-    /// Functions that the reward is made of: those with a weight, or all where none has one.
+    /// Functions that the reward is made of: those with a weight, or all if none has one.
     pub fn weighed_rewards(&self) -> impl Iterator<Item = &NamedReward> {
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         self.functions.iter().filter(move |named| named.weight != 0.0 || !is_weighed)
     }
 
-    /// The way to make the first function that can report correctness (`acc`); `None` where none can.
+    /// How the first function that could report correctness (`acc`) can do so; `None` if none can.
     pub fn how_to_give_acc(&self) -> Option<&'static str> {
         self.functions.iter().find_map(|named| named.function.how_to_give_acc())
     }
 
-    /// Names of the numbers that a completion will have, as far as they are known before any is scored.
-    /// [`super::gold::check_gold`] finds those of external functions.
+    /// Names of a completion's numbers that are known before any is scored. [`super::gold::check_gold`] finds
+    /// those of external functions.
     pub fn score_names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from(["score".to_owned()]);
         for named in &self.functions {
@@ -155,8 +155,8 @@ impl Rewards {
     }
 
     /// The answers of completions of one prompt, as votes ([`RewardFunction::votes`]): those of the first
-    /// function that reads answers. Of a function from outside they are what it returned as `pred`, or logged
-    /// in a column of that name. `None` if no function reads answers.
+    /// function that reads answers. For an external function they are the values that it returned as `pred`,
+    /// or logged in a column of that name. `None` if no function reads answers.
     pub fn votes(&self, batch: &[RewardInput<'_>], preds: &[Option<String>]) -> Option<Vec<String>> {
         let has_preds = preds.iter().any(Option::is_some);
         let returned = || preds.iter().map(|pred| pred.clone().unwrap_or_default()).collect();
@@ -168,7 +168,7 @@ impl Rewards {
         })
     }
 
-    /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a
+    /// Scores a batch, or a part of one; [`Rewards::warnings`] then needs the whole batch. Fails only if a
     /// function broke down for good; a failure on single completions is a warning.
     pub fn answers(
         &self,
@@ -210,9 +210,8 @@ impl Rewards {
         Ok(Scoring { rows, times })
     }
 
-    /// Warnings about completions that were scored: functions that failed on some, sums beyond the range that
-    /// is stored, completions that no function had an answer to although none failed; each with the content
-    /// of the first such row.
+    /// Warnings about scored completions: functions that failed on some, sums out of range, and completions
+    /// without any answer although no function failed. Each has the content of the first such row.
     pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
         let mut warnings = Vec::new();
         for NamedReward { name, .. } in &self.functions {
@@ -240,7 +239,7 @@ impl Rewards {
                 describe(first),
             ));
         }
-        // The warnings of functions that failed name those rows already.
+        // Warnings about failed functions already name those rows.
         let is_unscored =
             |row: &Scored| row.reward.value.is_nan() && !row.is_beyond && row.failures.is_empty();
         let unscored = inputs_of(is_unscored);
@@ -255,8 +254,8 @@ impl Rewards {
         warnings
     }
 
-    /// Number of completions to hand to the functions at once: a function's answer to one may depend on those
-    /// beside it. 1 where no function asks for more; all of them where one asks for that.
+    /// Number of completions to pass to the functions at once, because a function's answer to one may depend
+    /// on the others. 1 if no function needs more; all if one needs all.
     pub fn batch_size(&self) -> usize {
         let sizes = self.functions.iter().map(|named| named.function.batch_size().max(1));
         sizes.fold(1, |whole, size| {
@@ -268,8 +267,8 @@ impl Rewards {
         })
     }
 
-    /// Number of batches that may be scored at the same time; 0 where no function waits for anything outside,
-    /// so that concurrency is of no use.
+    /// Number of batches that may be scored at the same time; 0 if no function waits for anything external,
+    /// so concurrency is useless.
     pub fn concurrency(&self) -> usize {
         let external = self.functions.iter().filter(|named| named.nature.is_external);
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
@@ -277,7 +276,7 @@ impl Rewards {
 
     fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o RewardOutcome>) -> Scored {
         let all_shaping = self.functions.iter().all(|named| !named.nature.is_verifier);
-        // What weighs nothing only measures: its answer alone is no reward of 0.
+        // A function with weight 0 only measures: if it is the only one with an answer, there is no reward.
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         let mut scores = Scores::new();
         let mut failures = BTreeMap::new();
@@ -322,8 +321,8 @@ impl Rewards {
     }
 }
 
-/// Replaces what breaks the contract of [`RewardOutcome::Scored`]: NaN is no answer, infinities and wrong
-/// lengths are failures.
+/// Replaces outcomes that break the contract of [`RewardOutcome::Scored`]: NaN becomes no answer; infinities
+/// and wrong lengths become failures.
 fn check_outcomes(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
@@ -397,8 +396,8 @@ pub fn describe(input: &RewardInput<'_>) -> String {
     )
 }
 
-/// As [`describe`], with every further column of the row: what a function may have looked for and not found.
-/// Columns beyond [`MAX_COLUMNS`] are only counted.
+/// As [`describe`], with every further column of the row, because a function may have missed one. Columns
+/// beyond [`MAX_COLUMNS`] are only counted.
 fn describe_whole(input: &RewardInput<'_>) -> String {
     let mut text = describe(input);
     let columns = &input.prompt.columns;
@@ -422,7 +421,7 @@ pub(crate) fn excerpt(text: &str) -> String {
     shortened
 }
 
-/// Totals by name over rows, NaN left out: (sum, count). For logs.
+/// Totals by name over rows without NaN: (sum, count). For logs.
 pub fn totals(rows: &[Scored]) -> BTreeMap<&str, (f64, usize)> {
     let mut totals: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for (name, score) in rows.iter().flat_map(|row| &row.scores).filter(|(_, score)| !score.value.is_nan()) {

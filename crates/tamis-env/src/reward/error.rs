@@ -1,4 +1,4 @@
-//! Why rewards cannot be set up, or scoring cannot go on.
+//! Why rewards cannot be set up, or scoring cannot continue.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -6,10 +6,10 @@ use thiserror::Error;
 
 use super::failure::RewardFailure;
 
-/// A reward cannot be set up, or scoring cannot go on.
+/// A reward cannot be set up, or scoring cannot continue.
 #[derive(Debug, Error)]
 pub enum RewardError {
-    /// The functions or a parameter of theirs cannot be used.
+    /// The functions, or one of their parameters, cannot be used.
     #[error(transparent)]
     Setup(#[from] Fault),
     /// A pattern is no regular expression.
@@ -37,7 +37,7 @@ pub enum RewardError {
         /// The failure.
         failure: RewardFailure,
     },
-    /// Whoever waits for the scores does not want them any more.
+    /// The caller no longer wants the scores.
     #[error("interrupted")]
     Interrupted,
 }
@@ -47,7 +47,7 @@ impl RewardError {
         fault!("reward `{kind}` needs {expected}, got {actual}").into()
     }
 
-    /// A failure of a function that no later call can mend.
+    /// A failure of a function that no later call can fix.
     pub(super) fn fatal(name: &str, failure: &RewardFailure) -> Self {
         match failure {
             RewardFailure::Interrupted => Self::Interrupted,

@@ -11,8 +11,8 @@ use thiserror::Error;
 /// any batch, stay within f64.
 pub const LARGEST_SCORE: f64 = 1e100;
 
-/// A failure of one function on one completion. The completion is left without that function's score, as if
-/// it had no answer, and the reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
+/// A failure of one function on one completion. The completion has no score of that function, as without an
+/// answer, and the reason is reported. Failures with [`RewardFailure::is_fatal`] end the run.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum RewardFailure {
     /// The program cannot be started.
@@ -45,7 +45,7 @@ pub enum RewardFailure {
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
-        /// Message of the exception, with the traceback where there is one.
+        /// Message of the exception, with the traceback if there is one.
         message: String,
     },
     /// The processes of a command were restarted too often.
@@ -66,7 +66,7 @@ pub enum RewardFailure {
         /// The last failure.
         last: Box<RewardFailure>,
     },
-    /// Whoever waits for the answer does not want it any more.
+    /// The caller no longer wants the answer.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,4 +1,4 @@
-//! A reward function: what it is given of a completion, and what it answers.
+//! A reward function: its input for a completion, and its outcome.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::failure::RewardFailure;
 pub struct RewardInput<'a> {
     /// The prompt, untruncated, with ground truth and every dataset column.
     pub prompt: &'a Prompt,
-    /// Completion text; where the prompt ends in an assistant message that is continued, that message stands
-    /// before it.
+    /// Completion text. If the prompt ends in an assistant message that is continued, that message comes
+    /// first.
     pub completion: &'a str,
-    /// The completion's messages, where it has several turns; `None`: the text is one assistant message.
+    /// The completion's messages if it has several turns; `None`: the text is one assistant message.
     pub messages: Option<&'a [Message]>,
-    /// What an environment made of it, where one answered.
+    /// The episode in an environment, if there was one.
     pub episode: Option<&'a Episode>,
     /// Completion tokens \[T\], end token included.
     pub completion_ids: &'a [u32],
@@ -30,7 +30,7 @@ pub struct RewardInput<'a> {
     pub trainer_state: TrainerState,
 }
 
-/// Progress of a training, in the terms of TRL's `trainer_state`. All 0: there is no training.
+/// Progress of a training run, with the names of TRL's `trainer_state`. All 0: there is no training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TrainerState {
     /// Steps trained so far.
@@ -45,14 +45,14 @@ pub struct TrainerState {
     pub train_batch_size: u64,
 }
 
-/// Extra values that a function logs for one completion beside its scores (TRL's `log_extra` and
+/// Extra values that a function logs for one completion besides its scores (TRL's `log_extra` and
 /// `log_metric`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Logged {
     /// Text by column, for the files of rollouts and of validation samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Numbers by metric; the metric of a step (of a data source of a validation) is the mean over all
+    /// Numbers by metric. The metric of a step, or of a data source in a validation, is the mean over all
     /// completions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Vec<f64>>,
@@ -64,8 +64,8 @@ impl Logged {
         self.columns.is_empty() && self.metrics.is_empty()
     }
 
-    /// Takes in what another function logged of the same completion. Its columns keep their names where they
-    /// are free, and get that of the function in front where not.
+    /// Adds the values that another function logged for the same completion. A column whose name is taken
+    /// gets the function's name as a prefix.
     pub(super) fn extend(&mut self, function: &str, other: Self) {
         for (column, text) in other.columns {
             let place =
@@ -79,12 +79,12 @@ impl Logged {
 }
 
 impl<'a> RewardInput<'a> {
-    /// Number of tokens that the policy wrote: all of them, but for those of an environment.
+    /// Number of tokens that the policy wrote: all except those of an environment.
     pub fn num_written(&self) -> usize {
         self.episode.map_or(self.completion_ids.len(), Episode::num_written)
     }
 
-    /// A completion of text alone, outside any training step.
+    /// A completion with only text, outside any training step.
     pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
         let trainer_state = TrainerState::default();
         Self {
@@ -99,7 +99,7 @@ impl<'a> RewardInput<'a> {
         }
     }
 
-    /// Turns of the assistant in the completion; 1 where it is text.
+    /// Turns of the assistant in the completion; 1 if it is text.
     pub(crate) fn num_turns(&self) -> usize {
         if let Some(episode) = self.episode {
             return episode.turns.len();
@@ -109,7 +109,7 @@ impl<'a> RewardInput<'a> {
     }
 }
 
-/// Scores of one completion by name; `score` is the one that is weighted and trained on.
+/// Scores of one completion by name; `score` is weighted and trained on.
 pub type Scores = BTreeMap<String, Score>;
 
 /// One function's result for one completion.
@@ -137,7 +137,7 @@ impl RewardOutcome {
         ]))
     }
 
-    /// The number of a name, where there is one.
+    /// The number of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<f64> {
         match self {
             Self::Scored(scores) => scores.get(name).map(|score| score.value),
@@ -151,14 +151,14 @@ pub trait RewardFunction: Send + Sync {
     /// One outcome for each input, in order.
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome>;
 
-    /// As [`RewardFunction::score`], with what was logged of each input; an empty list where this function
+    /// As [`RewardFunction::score`], with the logged values of each input; the list is empty if this function
     /// never logs.
     fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
         (self.score(batch), Vec::new())
     }
 
-    /// Number of completions of a batch that the function compares; 1 where its answer to one never depends
-    /// on the others. `usize::MAX`: all of them.
+    /// Number of completions of a batch that the function compares; 1 if its answer to one never depends on
+    /// the others. `usize::MAX`: all of them.
     fn batch_size(&self) -> usize {
         1
     }
@@ -168,25 +168,24 @@ pub trait RewardFunction: Send + Sync {
         1
     }
 
-    /// The fix where the function fails on everything, as far as the function itself can tell; `None` where
-    /// it cannot.
+    /// The fix if the function fails on every completion; `None` if the function does not know one.
     fn failure_hint(&self) -> Option<String> {
         None
     }
 
-    /// The way for the function's author to report correctness (`acc`) beside the score, as an imperative;
-    /// `None` where there is none.
+    /// How the function's author can report correctness (`acc`) besides the score, as an imperative; `None`
+    /// if there is no way.
     fn how_to_give_acc(&self) -> Option<&'static str> {
         None
     }
 
-    /// The name of the function inside this one that scores the rows of a prompt, where it hands them to
-    /// several: each can fail alone.
+    /// The name of the inner function that scores the rows of a prompt, if this function delegates to
+    /// several. Each of them can fail separately.
     fn part_of(&self, _prompt: &Prompt) -> Option<&str> {
         None
     }
 
-    /// The function inside this one of a name that [`RewardFunction::part_of`] gave.
+    /// The inner function of a name that [`RewardFunction::part_of`] returned.
     fn part(&self, _name: &str) -> Option<&dyn RewardFunction> {
         None
     }
@@ -197,8 +196,8 @@ pub trait RewardFunction: Send + Sync {
         None
     }
 
-    /// Completions that say the ground truth in the forms this function may expect, the likeliest first;
-    /// empty where it has no notion of a right answer.
+    /// Completions with the ground truth in the forms that this function may expect, the likeliest first;
+    /// empty if it has no right answers.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {
         Vec::new()
     }

@@ -1,15 +1,14 @@
-//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible, and one that reads the last number as
-//! people write it.
-//! Reference of the first two: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters
-//! only.
+//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible, and a method that reads the last number in
+//! ordinary text. Reference of the first two: `verl.utils.reward_score.gsm8k`, 0.9.1. Both use only the last
+//! 300 characters.
 //! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas;
 //!   commas are removed.
 //! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point,
-//!   commas kept; where every run is a lone point, the first.
+//!   with its commas. If every run is a lone point, it is the first.
 //!
 //! The extracted text must equal the ground truth exactly: `72.` is not `72`.
 //!
-//! `last_number` looks at the whole completion and compares values: `$1,024.00.` is `1024`.
+//! `last_number` uses the whole completion and compares values: `$1,024.00.` is `1024`.
 
 use std::sync::LazyLock;
 
@@ -22,7 +21,7 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 use crate::rational::canonical_decimal;
 
-/// Characters from the end that are looked at.
+/// Number of characters from the end that count.
 const CLIP_CHARS: usize = 300;
 
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
@@ -30,8 +29,8 @@ static STRICT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#### (-?[0-9.,]+)
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?[0-9.,]+").unwrap());
 /// A number in a sentence: a sign that follows no letter, digit or closing bracket, a currency, groups of
-/// three digits, and a fraction or an exponent, with which it is no decimal number. A point that no digit
-/// follows is the sentence's.
+/// three digits, and a fraction. With an exponent it is no decimal number. A point without a digit after it
+/// belongs to the sentence.
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static WRITTEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
@@ -52,18 +51,18 @@ tamis_core::choice! {
         /// The last `#### number`, as verl's `strict` and lm-eval's `strict-match`.
         Strict = "strict",
         /// verl's `flexible`: the last run of digits, points and commas, compared as text.
-        /// `The answer is 18.` is wrong, for its run is `18.`, and so is `1,024`.
+        /// `The answer is 18.` is wrong because its run is `18.`; `1,024` is wrong too.
         Flexible = "flexible",
-        /// The value of the last number, whatever stands around it: `The answer is $1,024.00.` is 1024. For
+        /// The value of the last number, whatever text is around it: `The answer is $1,024.00.` is 1024. For
         /// chat models.
         LastNumber = "last_number",
     }
 }
 
 tamis_core::settings! {
-    /// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where
-    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth, or with `last_number`
-    /// none that is a number. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
+    /// `score` is 1 for the right answer, `format_score` for another extracted answer, and 0 if there is
+    /// none; `acc` is 1 or 0. No answer if the prompt has no ground truth, or with `last_number` one that is
+    /// no number. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
     #[derive(Copy)]
     pub struct Gsm8k {
         /// How the answer is found in the completion.
@@ -97,14 +96,14 @@ pub fn extract(completion: &str, method: Gsm8kMethod) -> Option<String> {
     }
 }
 
-/// What an answer is compared with; `None` where the method cannot compare with this ground truth.
+/// The text that an answer is compared with; `None` if the method cannot compare with this ground truth.
 fn expected(truth: &str, method: Gsm8kMethod) -> Option<String> {
     let gold = gold(truth);
     if method == Gsm8kMethod::LastNumber { canonical_decimal(&gold) } else { Some(gold) }
 }
 
-/// The ground truth of a GSM8K row: what follows the last `#### ` or, at the start of a line, `A: ` (the form
-/// of OpenAI's model solutions), without commas; the text itself where it has neither.
+/// The ground truth of a GSM8K row: the text after the last `#### ` or, at the start of a line, `A: ` (the
+/// form of OpenAI's model solutions), without commas. The text itself if it has neither.
 ///
 /// ```
 /// use tamis_env::reward::gsm8k::gold;
@@ -123,8 +122,8 @@ pub fn gold(text: &str) -> String {
         .map_or_else(|| text.to_owned(), |tail| tail.trim().replace(',', ""))
 }
 
-/// The answer of a ground truth that is a whole GSM8K solution: the number that makes up its last line after
-/// `#### `, as it stands there. `None` where the text does not end so.
+/// The answer of a ground truth that is a whole GSM8K solution: the number that is its last line after
+/// `#### `, unchanged. `None` if the text does not end in this way.
 ///
 /// ```
 /// use tamis_env::reward::gsm8k::answer_part;

@@ -8,11 +8,11 @@ tamis_core::settings! {
     /// The range of [`Length`].
     #[derive(Copy)]
     pub struct LengthSettings {
-        /// Shortest length without punishment, in tokens.
+        /// Shortest length without penalty, in tokens.
         min_length: usize = 0;
-        /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
+        /// Longest length without penalty, in tokens. Null: `rollout.max_response_length`.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// Tokens outside the range at which the full punishment is reached.
+        /// Distance from the range, in tokens, at which the penalty is full.
         scale: usize = 1, AtLeast(1.0);
     }
 }

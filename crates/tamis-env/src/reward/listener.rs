@@ -1,19 +1,19 @@
-//! A listener to a wait for scores: it hears about the wait, and may end it.
+//! A listener for a wait for scores: it gets messages about the wait, and can interrupt it.
 
-/// Hears what is going on while scores are waited for. Called from any thread.
+/// Gets messages during a wait for scores. Called from any thread.
 pub trait Listener: Send + Sync {
-    /// Something a person may want to know.
+    /// Information for the user.
     fn say(&self, message: &str);
 
-    /// Something a person should look at.
+    /// A warning for the user.
     fn warn(&self, message: &str);
 
-    /// Whether the scores are not wanted any more: whoever works on them gives up soon, with
+    /// Whether the scores are no longer wanted. Scoring then ends soon, with
     /// [`RewardFailure::Interrupted`](super::RewardFailure::Interrupted).
     fn is_interrupted(&self) -> bool;
 }
 
-/// Nobody listens, and every score is waited for.
+/// Ignores messages and never interrupts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nobody;
 

@@ -5,13 +5,13 @@
 //! into one [`Scored`] per completion; [`gold`] asks every function, before anything is generated, whether it
 //! accepts the dataset's own answers.
 //!
-//! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at
-//! correctness while the trained reward is shaped. Functions that say nothing about correctness (length,
-//! format, repetition, ...) are [`Nature::SHAPING`].
+//! Verifiers answer `score` (which is trained on) and `acc` (1 correct, 0 wrong), so a filter can judge by
+//! correctness while the trained reward is shaped. Functions that do not measure correctness (length, format,
+//! repetition, ...) are [`Nature::SHAPING`].
 //!
-//! A file of this folder is a whole reward: its keys ([`tamis_core::settings`]), what they mean and how the
-//! function is built from them ([`RewardSettings`]), and the function. Its `mod` line and its line of
-//! [`RewardKind`] register it.
+//! Each file of this folder is one reward: its keys ([`tamis_core::settings`]), how the function is built
+//! from them ([`RewardSettings`]), and the function. Its `mod` line and its line of [`RewardKind`] register
+//! it.
 
 pub mod after_think;
 pub mod as_written;
@@ -53,31 +53,30 @@ pub use listener::{Listener, Nobody};
 pub use settings::{BuildError, Nature, RewardContext, RewardHost, RewardSettings};
 
 tamis_core::tagged! {
-    /// The reward function. Each kind has keys of its own.
+    /// The reward function. Each kind has its own keys.
     pub enum RewardKind: RewardSettings {
-        /// 1 where the completion, trimmed, is the ground truth, otherwise 0.
+        /// 1 if the trimmed completion is the ground truth, otherwise 0.
         Exact(exact::Exact) = "exact",
-        /// 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise
-        /// 0.
+        /// 1 if the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise 0.
         Number(number::Number) = "number",
         /// verl's GSM8K verifier: 1 or 0.
         Gsm8k(gsm8k::Gsm8k) = "gsm8k",
         /// The last `\boxed{}` compared by exact arithmetic: numbers, fractions, percentages, simple LaTeX. 1
         /// or 0.
         Math(math::Math) = "math",
-        /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1, with `acc` 1 or 0 beside it.
+        /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1; `acc` is 1 or 0.
         MathDapo(math_dapo::MathDapo) = "math_dapo",
-        /// The library math-verify, run in Python as TRL's `accuracy_reward` runs it: 1 or 0.
+        /// The library math-verify, run in Python as in TRL's `accuracy_reward`: 1 or 0.
         MathVerify(math_verify::MathVerifySettings) = "math_verify",
-        /// The verifier of each row by its `data_source`, as verl routes it: `openai/gsm8k` → `gsm8k`;
+        /// The verifier of each row by its `data_source`, as in verl: `openai/gsm8k` → `gsm8k`;
         /// `lighteval/MATH`, `DigitalLearningGmbH/MATH-lighteval`, `HuggingFaceH4/MATH-500`, `numina_*` →
         /// `math`; `math`, `math_dapo`, `math_dapo_reasoning`, `aime*` → `math_dapo`. A source without a
         /// verifier is refused before anything is generated.
         BySource(kind::BySourceSettings) = "by_source",
-        /// What the prompt's environment gave (`environment`): the sum over the turns, each turn's as its
-        /// part, with `acc` 1 where it is solved.
+        /// The reward of the prompt's environment (`environment`): the sum over its turns, with the reward of
+        /// each turn; `acc` is 1 if it is solved.
         Environment(environment::EnvironmentReward) = "environment",
-        /// 1 where a regular expression matches the whole completion, otherwise 0.
+        /// 1 if a regular expression matches the whole completion, otherwise 0.
         Format(format::FormatSettings) = "format",
         /// 1 for one `<think>...</think>` block followed by an answer, otherwise 0 (TRL's think format).
         ThinkFormat(think_format::ThinkFormat) = "think_format",
@@ -87,22 +86,23 @@ tamis_core::tagged! {
         /// TRL's cosine schedule over length (Yeo et al., 2502.03373): short right answers score most, short
         /// wrong answers least.
         Cosine(cosine::CosineSettings) = "cosine",
-        /// The share of repeated n-grams times `max_penalty` (Yeo et al., as TRL has it).
+        /// The share of repeated n-grams times `max_penalty` (Yeo et al., as in TRL).
         Repetition(repetition::Repetition) = "repetition",
-        /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
+        /// DAPO's soft penalty on overlong completions: 0 up to `max_length - buffer` tokens, then falling
+        /// linearly.
         SoftOverlong(soft_overlong::SoftOverlongSettings) = "soft_overlong",
-        /// Tests of the Python program in the completion, run in a sandbox: 1 where all pass, or the share
-        /// that passes.
+        /// Tests of the Python program in the completion, run in a sandbox: 1 if all pass, or the share that
+        /// passes.
         Code(code::CodeSettings) = "code",
         /// A program that reads completions and writes scores, as JSON lines.
         Command(command::CommandSettings) = "command",
-        /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is shown
-        /// each completion, and its score is found in what it answers.
+        /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it reads each
+        /// completion, and its answer contains the score.
         Judge(judge::JudgeSettings) = "judge",
-        /// A reward model: a transformer with a head for sequence classification, which reads prompt and
-        /// completion and whose logit is the score. The run loads it in PyTorch, or servers have it.
+        /// A reward model: a transformer with a head for sequence classification. It reads prompt and
+        /// completion, and its logit is the score. The run loads it in PyTorch, or servers serve it.
         Model(model::ModelSettings) = "model",
-        /// A Python function, run unchanged in processes of their own.
+        /// A Python function, run unchanged in separate processes.
         Python(command::python::PythonSettings) = "python",
     }
 }
@@ -120,7 +120,7 @@ fn has_python() -> bool {
     found
 }
 
-/// A prompt of nothing but a ground truth.
+/// A prompt with only a ground truth.
 #[cfg(test)]
 pub(crate) fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
     tamis_data::prompt::Prompt {

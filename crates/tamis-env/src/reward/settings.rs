@@ -1,4 +1,4 @@
-//! The interface of a reward kind's own file: the building of its function, and the meaning of its keys.
+//! The interface of a reward kind's file: how its function is built, and what its keys mean.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -16,19 +16,18 @@ use super::model_settings::ModelSettings;
 
 /// The settings of one kind of reward, from which its function is built.
 ///
-/// Their keys are written with [`settings!`](tamis_core::settings); every key has a default, an empty one
-/// where the user must give the key.
+/// Their keys are written with [`settings!`](tamis_core::settings); every key has a default, which is empty
+/// if the user must give the key.
 pub trait RewardSettings {
     /// Builds the function.
     ///
-    /// # Errors
-    /// Something that the settings, the rows or the machine lack for it.
+    /// # Errors The settings, the rows or the machine lack something for it.
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
 
-    /// What its score says, and where it comes from.
+    /// Meaning and source of its score.
     fn nature(&self) -> Nature;
 
-    /// Whether its score says if an answer is right ([`Nature::is_verifier`]).
+    /// Whether its score measures if an answer is right ([`Nature::is_verifier`]).
     fn is_verifier(&self) -> bool {
         self.nature().is_verifier
     }
@@ -43,8 +42,8 @@ pub trait RewardSettings {
         self.is_verifier() && !self.is_external()
     }
 
-    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`.
-    /// Of an external one that is nothing, where it does not say otherwise.
+    /// Builds the part of the function that needs no rows, programs or servers, for `tamis config check`. By
+    /// default, an external function has no such part.
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         if self.is_external() { Ok(()) } else { self.build(context).map(drop) }
     }
@@ -56,7 +55,7 @@ pub trait RewardSettings {
         Vec::new()
     }
 
-    /// Sets keys that are null and stand for `rollout.max_response_length`, which is `limit`.
+    /// Sets null keys that mean `rollout.max_response_length`, which is `limit`.
     fn fill_lengths(&mut self, limit: usize) {
         let _ = limit;
     }
@@ -66,39 +65,39 @@ pub trait RewardSettings {
         Vec::new()
     }
 
-    /// The models that it loads, each with the key that names it (`path`): names on a hub are followed.
+    /// The models that it loads, each with the key that names it (`path`); names on a hub are resolved.
     fn models(&mut self) -> Vec<(String, &mut ModelPlace)> {
         Vec::new()
     }
 }
 
-/// What the score of a reward says, and where it comes from.
+/// Meaning and source of a reward's score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nature {
-    /// The score says if an answer is right, so that it is a raw outcome. Otherwise it is a shaping term
-    /// (length, format, ...): a filter on a sum that holds it keeps groups whose members are all wrong.
-    /// External functions count as verifiers: what they score is not known.
+    /// The score measures if an answer is right, so it is a raw outcome. Otherwise it is a shaping term
+    /// (length, format, ...): a filter on a sum with such a term keeps groups whose members are all wrong.
+    /// External functions count as verifiers, because the meaning of their scores is not known.
     pub is_verifier: bool,
-    /// The scores come from a program or server of the user, whose names are not known before it answers, and
-    /// which may take long.
+    /// The scores come from a program or server of the user. Their names are not known before it answers, and
+    /// it may take long.
     pub is_external: bool,
-    /// It is known before it is asked that it answers `acc` beside `score`.
+    /// It is known in advance that it answers `acc` besides `score`.
     pub gives_acc: bool,
 }
 
 impl Nature {
     /// A function of tamis that judges answers ([`RewardOutcome::verified`](super::RewardOutcome::verified)).
     pub const VERIFIER: Self = Self { is_verifier: true, is_external: false, gives_acc: true };
-    /// A function of tamis whose score says something else than correctness.
+    /// A function of tamis whose score does not measure correctness.
     pub const SHAPING: Self = Self { is_verifier: false, is_external: false, gives_acc: false };
     /// A program or a server of the user.
     pub const EXTERNAL: Self = Self { is_verifier: true, is_external: true, gives_acc: false };
 }
 
-/// Values of a reward that do not go together.
+/// Values of a reward that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// The keys, the one to show first in front.
+    /// The keys; the first one is shown.
     pub keys: Vec<String>,
     /// The fault.
     pub message: String,
@@ -113,7 +112,7 @@ pub struct RewardFile {
     pub key: String,
     /// Path of the file.
     pub path: PathBuf,
-    /// The fix where the file is missing; `None`: it is a program, which may be looked up on `PATH`.
+    /// The fix if the file is missing; `None` for a program, which may be on `PATH`.
     pub hint: Option<&'static str>,
 }
 
@@ -124,18 +123,18 @@ pub struct RewardContext<'a> {
     pub name: &'a str,
     /// `rollout.max_response_length`.
     pub max_length: usize,
-    /// The rows that will be scored; empty where they are not known yet.
+    /// The rows that will be scored; empty if they are not known yet.
     pub rows: &'a [&'a [Prompt]],
-    /// The first verifier of the configuration with its name, where there is one.
+    /// The first verifier of the configuration with its name, if there is one.
     pub verifier: Option<(&'a str, &'a dyn RewardSettings)>,
-    /// Hears of what external functions keep waiting.
+    /// Gets the messages of external functions.
     pub listener: &'a Arc<dyn Listener>,
     /// The program that the reward runs in.
     pub host: &'a dyn RewardHost,
 }
 
 impl<'a> RewardContext<'a> {
-    /// A context without rows, verifier, programs and servers, as tests of one reward need.
+    /// A context without rows, verifier, programs and servers, for tests of one reward.
     pub fn alone(name: &'a str, max_length: usize) -> Self {
         static NOBODY: LazyLock<Arc<dyn Listener>> = LazyLock::new(|| Arc::new(Nobody));
         Self { name, max_length, rows: &[], verifier: None, listener: &NOBODY, host: &NoHost }
@@ -161,9 +160,9 @@ impl<'a> RewardContext<'a> {
     }
 }
 
-/// Services that rewards need of the program that they run in.
+/// Services of the host program for rewards.
 pub trait RewardHost {
-    /// Writes a program that tamis ships to where the processes of a run find it.
+    /// Writes a program that tamis ships to a place for the processes of a run.
     fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError>;
 
     /// The file that keeps what a reward's processes print; `None`: the listener gets it, line by line.
@@ -172,20 +171,20 @@ pub trait RewardHost {
         None
     }
 
-    /// Says what a judge's settings lack, without asking it.
+    /// Checks a judge's settings without calling it.
     fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
 
-    /// A judge that answers.
+    /// Connects to a judge that answers.
     fn connect_judge(
         &self,
         judge: &JudgeSettings,
         context: &RewardContext<'_>,
     ) -> Result<Box<dyn RewardFunction>, BuildError>;
 
-    /// Says what a reward model's settings lack, without loading or asking it.
+    /// Checks a reward model's settings without loading or calling it.
     fn check_model(&self, model: &ModelSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
 
-    /// A reward model that is loaded, or whose servers answer.
+    /// Connects to a reward model that is loaded, or whose servers answer.
     fn connect_model(
         &self,
         model: &ModelSettings,
@@ -193,7 +192,7 @@ pub trait RewardHost {
     ) -> Result<Box<dyn RewardFunction>, BuildError>;
 }
 
-/// A program that has neither files nor servers for rewards.
+/// A host without files and servers for rewards.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHost;
 
@@ -237,7 +236,7 @@ impl RewardHost for NoHost {
 /// A reward cannot be built.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// Settings lack something, found out only with rows, programs or servers at hand.
+    /// Settings lack something, which only shows with the rows, programs or servers.
     #[error("{message}")]
     Setting {
         /// The fault.
@@ -248,7 +247,7 @@ pub enum BuildError {
     /// The function refuses its settings.
     #[error(transparent)]
     Reward(#[from] RewardError),
-    /// An error of the [`RewardHost`], handed through to it.
+    /// An error of the [`RewardHost`].
     #[error(transparent)]
     Host(Box<dyn Error + Send + Sync>),
 }
