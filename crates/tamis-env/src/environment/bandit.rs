@@ -202,7 +202,7 @@ mod tests {
         Key::new(seed, Purpose::Task)
     }
 
-    /// What an arm pays over many lucks: times by reward.
+    /// Number of times that an arm pays each reward, over many keys of luck.
     fn pay(settings: &BanditSettings, arm: &str) -> HashMap<String, u32> {
         let mut counts = HashMap::new();
         for luck in 0..8000 {

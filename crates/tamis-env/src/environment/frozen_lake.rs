@@ -451,8 +451,8 @@ mod tests {
         }
     }
 
-    /// Drawn maps of 3x3 with corners are as often of each number of holes as the law says: each map with a
-    /// path has a share in proportion to its probability, counted over all 128 maps.
+    /// Numbers of holes in drawn 3x3 maps with corners follow the law: the share of each map with a path is
+    /// proportional to its probability, counted over all 128 maps.
     #[test]
     fn maps_follow_their_law() {
         let frozen_prob: f64 = 0.7;
@@ -505,7 +505,7 @@ mod tests {
         )
     }
 
-    /// The states and what was played, to the end of the episode or of the actions.
+    /// States and results of the actions, up to the end of the episode or of the actions.
     fn replay(lake: &mut FrozenLake, actions: &[&str]) -> Vec<(String, Option<Played>)> {
         let mut seen = Vec::new();
         for action in actions {

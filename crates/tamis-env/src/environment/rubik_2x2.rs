@@ -396,8 +396,9 @@ mod tests {
         // Opposite faces commute, neighbours do not.
         assert_eq!(after(told_apart(), "R L"), after(told_apart(), "L R"));
         assert_ne!(after(told_apart(), "R U"), after(told_apart(), "U R"));
-        // Known of the 3x3x3: the commutator of two neighbours has order 6; their product has 105, of which 7
-        // is its edges' and 15 its corners'; that of their half turns 6, of which 3 is the corners'.
+        // Known from the 3x3x3 cube: the commutator of two neighbours has order 6. Their product has order
+        // 105, with 7 from its edges and 15 from its corners. The product of their half turns has order 6,
+        // with 3 from the corners.
         assert_eq!(order("R U R' U'"), 6);
         assert_eq!(order("R U"), 15);
         assert_eq!(order("R2 U2"), 3);

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::tool::ToolAnswer;
 
-    /// Adds; fails as a tool does where it cannot.
+    /// Adds two numbers; fails like a tool if it cannot.
     struct Add;
 
     impl Tool for Add {
@@ -269,7 +269,7 @@ mod tests {
                 "Error: no more than 2 calls are made of one answer"
             ]
         );
-        // What cannot be read is told too.
+        // A call that cannot be parsed is reported, too.
         assert_eq!(episode.act("<tool_call>{add}</tool_call>").end, None);
         assert!(
             episode.observe().starts_with("Error: the tool call is not valid JSON"),

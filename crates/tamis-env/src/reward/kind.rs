@@ -148,7 +148,7 @@ mod tests {
         insta::assert_snapshot!(with(|nature| !nature.is_verifier), @"format think_format length cosine repetition soft_overlong");
         insta::assert_snapshot!(with(|nature| nature.is_external), @"math_verify code command judge model python");
         insta::assert_snapshot!(with(|nature| !nature.gives_acc), @"format think_format length repetition soft_overlong command judge model python");
-        // What a judge's score says of correctness is known once it has a bound.
+        // With a bound, a judge's score also decides correctness.
         let judge = serde_json::json!({"kind": "judge", "pass_score": 0.5});
         let judge: RewardKind = serde_json::from_value(judge).expect("a judge");
         assert!(judge.nature().gives_acc && judge.is_external());

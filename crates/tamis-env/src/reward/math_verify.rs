@@ -128,7 +128,7 @@ mod tests {
     use crate::reward::settings::RewardHost;
     use crate::reward::{NamedReward, Rewards, has_python, test_prompt};
 
-    /// A stand-in for the library: a ground truth is itself, an answer is the inside of a box.
+    /// A stand-in for the library: a ground truth is read as it is, and an answer is the content of a box.
     const LIBRARY: &str = r#"
 import os
 class LatexExtractionConfig:
@@ -190,7 +190,7 @@ def verify(gold, answer, timeout_seconds):
         }
     }
 
-    /// The function over an interpreter that finds these packages and no others; what it said.
+    /// The function, over an interpreter that finds only these packages, and its messages.
     fn built(
         packages: &[(&str, &str)],
     ) -> (tempfile::TempDir, Result<Box<dyn RewardFunction>, BuildError>, String) {
@@ -243,7 +243,7 @@ def verify(gold, answer, timeout_seconds):
         assert_eq!(judge(Some("so\n#### 1,024"), r"\boxed{1,024}"), RewardOutcome::verified(1.0, true));
         assert_eq!(judge(Some("unreadable"), r"\boxed{4}"), RewardOutcome::NoAnswer);
         assert_eq!(judge(None, r"\boxed{4}"), RewardOutcome::NoAnswer);
-        // What it read is the completion's vote.
+        // The answer that it read is the completion's vote.
         let prompt = Prompt { ground_truth: Some("4".to_owned()), ..test_prompt("") };
         let inputs =
             [r"so \boxed{5}", r"\boxed{5}", "5"].map(|completion| RewardInput::text(&prompt, completion));
@@ -254,14 +254,15 @@ def verify(gold, answer, timeout_seconds):
         assert_eq!(judge(Some("4"), "endless"), RewardOutcome::verified(0.0, false));
         let RewardOutcome::Failed(failure) = judge(Some("4"), "raise") else { panic!("no failure") };
         assert_eq!(failure.to_string(), "the function failed: math-verify failed: ValueError: no good");
-        // What it cannot stop costs that completion its score, and the next is judged.
+        // If it cannot stop a completion's evaluation, that completion gets no score, and the next one is
+        // judged.
         assert!(matches!(judge(Some("4"), "die"), RewardOutcome::Failed(RewardFailure::Ended { .. })));
         assert_eq!(judge(Some("4"), r"\boxed{4}"), RewardOutcome::verified(1.0, true));
         let prompts: Vec<Prompt> = ["4", "$5$", "x\n#### 6", "72.0", "unreadable"].map(test_prompt).into();
         let named = NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("judge", function) };
         let report = check_gold(&prompts, &Rewards::new(vec![named]).unwrap()).unwrap();
         let found = &report.functions[0];
-        // `$5$` is itself for the stand-in, and `72.0` is not the 72 that a model writes.
+        // The stand-in reads `$5$` as it is, and `72.0` differs from the 72 that a model writes.
         assert_eq!((found.checked, found.accepted, found.unanswered), (5, 2, 1), "{report}");
     }
 

@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Each prompt of some training levels with what a script plays there.
+    /// Prompts of some training levels, each with the script's answers there.
     #[expect(clippy::type_complexity, reason = "prompts with what is shown of them")]
     fn demonstrated(levels: &EnvironmentLevels) -> Vec<(Prompt, Vec<(String, Option<String>)>)> {
         let (prompts, _) = levels.side(1, Split::Train, levels.train_size).unwrap();

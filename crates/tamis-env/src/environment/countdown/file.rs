@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(all[3], shown(3), "the same start, the same task");
         all.sort();
         all.dedup();
-        // What cannot be solved is left out.
+        // Rows without a solution are left out.
         assert_eq!(all, ["Target: 3, nums: [1, 2]", "Target: 9, nums: [4, 5]"]);
 
         let broken = folder.path().join("broken.jsonl");
