@@ -15,7 +15,8 @@ use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind};
 impl Config {
     /// The policy's objective: loss, aggregation, the divergence if it is in the loss, entropy and masks.
     ///
-    /// # Errors A setting out of range, or settings that contradict each other.
+    /// # Errors
+    /// A setting out of range, or settings that contradict each other.
     pub fn policy_objective(&self) -> Result<Objective, ObjectiveError> {
         let settings = &self.objective;
         let kl = (settings.kl.place == KlPlace::Loss).then(|| KlTerm {
@@ -41,7 +42,8 @@ impl Config {
     /// The correction for a sampler whose probabilities differ from the policy's. `None`: only the loss's
     /// ratio, which is to the sampling policy.
     ///
-    /// # Errors A setting out of range, or a statistic or threshold that is not in verl's form.
+    /// # Errors
+    /// A setting out of range, or a statistic or threshold that is not in verl's form.
     pub fn policy_correction(&self) -> Result<Option<Correction>, CorrectionError> {
         let settings = &self.objective.correction;
         let preset = self.correction_preset();

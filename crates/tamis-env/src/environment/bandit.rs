@@ -1,6 +1,8 @@
-//! `bandit`: two arms with telling names, one pull. One arm always pays the same small reward. The other
-//! mostly pays nothing and sometimes much, which is more on average. Only the names show which is which: a
-//! safe and a daring trade, or two beasts of legend. Two forms are published; `names` chooses one:
+//! `bandit`: two arms with telling names, one pull.
+//!
+//! One arm always pays the same small reward. The other mostly pays nothing and sometimes much, which is more
+//! on average. Only the names show which is which: a safe and a daring trade, or two beasts of legend. Two
+//! forms are published; `names` chooses one:
 //!
 //! | `names` | safe arm | pays | daring arm | pays |
 //! |---|---|---|---|---|
@@ -9,11 +11,12 @@
 //! The first is `BanditEnv` of RAGEN's repository, twelve pairs of names for training and eight others for
 //! validation; the second is that of the first RAGEN paper (arXiv 2504.20073). With `is_reversed` the names
 //! of a pair change places, so the safe name is the daring arm: a policy that relies on the names fails, as
-//! in the paper's `BanditRev`. **Two keys.** Pair and order of the names are drawn from the key *start*,
-//! which all members of a group share; the reward of a pull is drawn from the key *luck*, which differs
-//! between members. With one key for both, all members that pull the same arm would get the same reward.
-//! RAGEN adds a counter of environments to the seed for the same reason, so pair and order also differ within
-//! a group.
+//! in the paper's `BanditRev`.
+//!
+//! **Two keys.** Pair and order of the names are drawn from the key *start*, which all members of a group
+//! share; the reward of a pull is drawn from the key *luck*, which differs between members. With one key for
+//! both, all members that pull the same arm would get the same reward. RAGEN adds a counter of environments
+//! to the seed for the same reason, so pair and order also differ within a group.
 //!
 //! Success is the choice of the arm that pays more on average, independent of the reward.
 

@@ -1,32 +1,33 @@
-//! What a policy sees of an episode when it answers: all of it, its last turns, or the last one alone.
+//! The part of an episode that a policy sees when it answers: all of it, its last turns, or only the last
+//! one.
 
 use tamis_data::prompt::Message;
 
 tamis_core::choice! {
-    /// What the policy sees of an episode when it answers, by RAGEN's names.
+    /// The part of an episode that the policy sees when it answers, by RAGEN's names.
     pub enum ContextMode {
-        /// Everything since the prompt: an episode is one growing text, which is computed once.
+        /// Everything since the prompt. An episode is one growing text, which is computed once.
         Full = "full",
-        /// The system's words and the last `max_context_window` turns. Each answer is learned from as it was
-        /// given: after what was shown then.
+        /// The system message and the last `max_context_window` turns. Each answer is trained on after the
+        /// text that was shown before it.
         LimitedMultiTurn = "limited_multi_turn",
-        /// The system's words and one message: the answers of the last `max_context_window` turns in short,
-        /// and what is shown now.
+        /// The system message and one user message: the answers of the last `max_context_window` turns in
+        /// short form, and the present observation.
         SingleTurn = "single_turn",
     }
 }
 
-/// What is seen, and of how many turns.
+/// The visible part, and its number of turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Context {
     /// The mode.
     pub mode: ContextMode,
-    /// Turns that count, the one to be answered included; `None`: all.
+    /// Turns that count, including the one to be answered; `None`: all.
     pub window: Option<usize>,
 }
 
 impl Context {
-    /// Characters of what is told of earlier turns, beyond those of answers.
+    /// Characters in the text about earlier turns, beyond those of answers.
     pub fn alphabet(self) -> &'static str {
         if self.mode == ContextMode::SingleTurn { "Your earlier answers:\nTurn 0123456789" } else { "" }
     }
@@ -36,8 +37,8 @@ impl Context {
         self.mode == ContextMode::Full
     }
 
-    /// What is seen of a conversation that ends in what is to be answered. A conversation is a beginning of
-    /// the system, then turns: what is shown, and the answer.
+    /// The visible part of a conversation that ends in the message to be answered. A conversation is an
+    /// optional system message, followed by turns: an observation and the answer.
     ///
     /// ```
     /// use tamis_data::prompt::Message;
@@ -54,7 +55,7 @@ impl Context {
     pub fn view(self, conversation: &[Message]) -> Vec<Message> {
         let num_system = conversation.iter().take_while(|message| message.is_system()).count();
         let (system, turns) = conversation.split_at(num_system);
-        // A turn begins with what is shown after an answer, or at all.
+        // A turn begins with the first observation after an answer, or with the first of all.
         let is_answer = |message: &Message| message.role == "assistant";
         let starts: Vec<usize> = (0..turns.len())
             .filter(|&place| !is_answer(&turns[place]) && (place == 0 || is_answer(&turns[place - 1])))
@@ -84,7 +85,7 @@ impl Context {
     }
 }
 
-/// An answer without its thoughts: what stands in `<answer>`, or behind `</think>`, or all of it.
+/// An answer without its thoughts: the text in `<answer>`, or after `</think>`, or all of it.
 fn shorten(answer: &str) -> &str {
     let between = |open: &str, close: &str| {
         let (_, rest) = answer.split_once(open)?;

@@ -1,18 +1,16 @@
-//! `countdown`: numbers, a target, and one answer, which is an arithmetic expression.
-//! The expression must use each number exactly once. It earns 1 where its value is the target, 0.1 where its
-//! numbers are right and its value is not (division by zero included), and 0 where its numbers are wrong or
-//! it cannot be read: the rule of RAGEN and TinyZero. Values are exact: `1/3*3` is 1.
-//! Numbers and target come from a row ([`CountdownRow`]) or are drawn, solvable by construction, from the key
-//! *start*, which all members of a group share. There is no luck in it. [`has_solution`] tells rows that can
-//! be solved from others.
+//! `countdown`: numbers, a target, and one answer, which is an arithmetic expression. The expression must use
+//! each number exactly once. The reward is 1 if its value is the target, 0.1 if its numbers are right and its
+//! value is not (including division by zero), and 0 if its numbers are wrong or it cannot be read: the rule
+//! of RAGEN and TinyZero. Values are exact: `1/3*3` is 1. Numbers and target come from a row
+//! ([`CountdownRow`]) or are drawn, solvable by construction, from the key *start*, which all members of a
+//! group share. There is no luck. [`has_solution`] shows whether a row can be solved.
 //!
 //! # Differs from
-//! RAGEN looks for digits alone when it compares the numbers, and leaves the value to Python. There `2.5`
-//! counts as the numbers 2 and 5, text that is no expression earns 0.1 where the right digits are in it,
-//! `2**3` and `7//2` are expressions, and a value within 1e-5 of the target is right. Here a decimal and text
-//! that is no expression of `+ - * /` and parentheses earn 0, and only the exact value is right. RAGEN's
-//! filter tries sums and differences of up to four numbers, which is [`has_solution`] with these two
-//! operators.
+//! RAGEN compares only digits for the numbers, and Python computes the value. There `2.5` counts as the
+//! numbers 2 and 5, text that is no expression gets 0.1 if it contains the right digits, `2**3` and `7//2`
+//! are expressions, and a value within 1e-5 of the target is right. Here a decimal, and text that is no
+//! expression of `+ - * /` and parentheses, get 0, and only the exact value is right. RAGEN's filter tries
+//! sums and differences of up to four numbers, which is [`has_solution`] with these two operators.
 
 mod file;
 mod row;
@@ -65,16 +63,15 @@ impl CountdownOperator {
 }
 
 settings! {
-    /// The environment `countdown`, where its tasks are drawn. The defaults are like the published data
-    /// (three or four numbers below 100, a target of two digits), held to the operators that RAGEN's filter
-    /// tries.
+    /// The environment `countdown`. The defaults are like the published data (three or four numbers below
+    /// 100, a target with two digits), restricted to the operators that RAGEN's filter tries.
     pub struct CountdownSettings {
-        /// JSONL or Parquet file whose rows are the tasks, `target` and `nums` each; those without a solution
-        /// by `operators` are left out, and the ranges below do not count. Null: tasks are drawn.
+        /// JSONL or Parquet file whose rows are the tasks, each with `target` and `nums`. Rows without a
+        /// solution by `operators` are left out, and the ranges below have no effect. Null: tasks are drawn.
         file: Option<PathBuf> = None, NotEmpty;
-        /// Numbers of a task, at least.
+        /// Fewest numbers of a task.
         min_numbers: usize = 3, Between(1.0, 6.0);
-        /// Numbers of a task, at most.
+        /// Most numbers of a task.
         max_numbers: usize = 4, Between(1.0, 6.0);
         /// The smallest number.
         smallest: u64 = 1, Between(0.0, 1e6);
@@ -84,11 +81,11 @@ settings! {
         min_target: u64 = 10, Between(0.0, 1e9);
         /// The largest target.
         max_target: u64 = 99, Between(0.0, 1e9);
-        /// Operators of the solution that is drawn, with equal probability; an answer may use all four.
+        /// Operators of the drawn solution, with equal probability. An answer may use all four.
         operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
-        /// How often the script that `warm_start` imitates leaves numbers out where it does not write a
-        /// solution (`expert_prob`); otherwise it puts any of `operators` between the numbers, as they are
-        /// shown.
+        /// If the script that `warm_start` imitates does not write a solution (`expert_prob`), the
+        /// probability that it leaves numbers out. Otherwise it puts random `operators` between all the
+        /// numbers, in their order.
         short_prob: f64 = 0.3, Between(0.0, 1.0);
     }
 }
@@ -106,10 +103,10 @@ settings! {
 #[derive(Debug, Clone)]
 pub struct Countdown {
     row: CountdownRow,
-    /// What the script of a warm start writes answers with.
+    /// Operators in the answers of the warm start's script.
     operators: Vec<CountdownOperator>,
     short_prob: f64,
-    /// What the answer earned.
+    /// The reward of the answer.
     score: Option<f64>,
 }
 
@@ -127,7 +124,7 @@ impl Countdown {
     /// The task of a start.
     ///
     /// # Errors
-    /// A number outside its range, an empty range, no operator, targets that nothing makes.
+    /// A number outside its range, an empty range, no operator, targets that no expression can reach.
     pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, Fault> {
         let Some(path) = &settings.file else {
             return Ok(Self::with_settings(draw(settings, start)?.0, settings));
@@ -194,7 +191,7 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
     ))
 }
 
-/// A drawn expression of all numbers: two of its parts are joined until one is left. `None` where it has no
+/// A drawn expression of all numbers: two of its parts are joined until one is left. `None` if it has no
 /// value.
 fn join(numbers: &[u64], operators: &[CountdownOperator], key: Key) -> Option<Part> {
     let mut parts: Vec<Part> = numbers
@@ -236,8 +233,7 @@ impl Game for Countdown {
         }
     }
 
-    /// Takes any text: what is no expression is an answer that earns nothing. Effective is what earns
-    /// something.
+    /// Accepts any text. Text that is no expression gets a reward of 0. An action with a reward is effective.
     fn play(&mut self, action: &str) -> Option<Played> {
         let reward = self.row.score(action);
         self.score = Some(reward);

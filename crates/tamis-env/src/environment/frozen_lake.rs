@@ -1,16 +1,19 @@
-//! `frozen_lake`: a walk over ice to a goal, around holes, on ground that may carry the walker sideways. The
-//! law of transitions and the rewards are those of `FrozenLake-v1` in gymnasium 1.4.0
+//! `frozen_lake`: a walk over ice to a goal, around holes, on ground that may carry the walker sideways.
+//!
+//! The law of transitions and the rewards are those of `FrozenLake-v1` in gymnasium 1.4.0
 //! ([`FrozenLake::transitions`] equals its `env.P`); the drawn text, the names of the actions and the
 //! defaults are RAGEN's. With `is_slippery` an action moves in its own direction with probability
 //! `success_rate`, and in each of the two perpendicular directions with half of the rest. A step off the map
-//! does not move. Reward 1 on the goal, 0 everywhere else. **Two keys.** The map and the start are drawn from
-//! the key *start*, which all members of a group share; slips are drawn from the key *luck*, which differs
-//! between members, because otherwise members with the same actions would slip alike. Slip number `n` (from
-//! 0, counting actions) is a function of *luck* and `n`.
+//! does not move. Reward 1 on the goal, 0 everywhere else.
 //!
-//! # Differs from gymnasium and RAGEN draw maps again until one has a path. Here drawing ends after
-//! [`MAX_DRAWS`] maps, and a path is cut into the last one, so settings with rare paths cannot hang. RAGEN
-//! has no `max_steps`; 100 is gymnasium's limit for a 4x4 lake.
+//! **Two keys.** The map and the start are drawn from the key *start*, which all members of a group share;
+//! slips are drawn from the key *luck*, which differs between members, because otherwise members with the
+//! same actions would slip alike. Slip number `n`, counting actions from 0, is a function of *luck* and `n`.
+//!
+//! # Differs from
+//! gymnasium and RAGEN draw maps again until one has a path. Here drawing ends after [`MAX_DRAWS`] maps, and
+//! a path is cut into the last one, so settings with rare paths cannot hang. RAGEN has no `max_steps`; 100 is
+//! gymnasium's limit for a 4x4 lake.
 
 mod map;
 
@@ -162,7 +165,8 @@ impl FrozenLake {
     /// after; two of them may lead to the same cell. On holes and goals, and on ice that does not slip, there
     /// is one.
     ///
-    /// # Panics If `cell` is not below [`FrozenLake::num_cells`].
+    /// # Panics
+    /// If `cell` is not below [`FrozenLake::num_cells`].
     pub fn transitions(&self, cell: usize, direction: LakeDirection) -> Vec<Transition> {
         if self.map.cells[cell].is_end() {
             return vec![Transition { prob: 1.0, cell, reward: 0.0, is_over: true }];

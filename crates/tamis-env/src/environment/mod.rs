@@ -1,8 +1,7 @@
-//! Environments of many turns: what a policy sees, what its answer does, and when it is over.
-//! A [`Game`](game::Game) is a world with named actions and knows nothing of language models. [`Environment`]
-//! is what an episode speaks to: it shows text, takes the text of an answer, and says what that earned. Both
-//! are functions of the key that they were made from: the same key gives the same boards and the same luck in
-//! every process.
+//! Environments with several turns. A [`Game`](game::Game) has a state and named actions; it does not depend
+//! on language models. An [`Environment`] is the text interface of an episode: it shows text, takes the text
+//! of an answer, and returns the reward. Both are functions of their key: the same key gives the same boards
+//! and the same luck in every process.
 
 pub mod bandit;
 pub mod context;
@@ -27,7 +26,7 @@ use std::time::Duration;
 use tamis_data::prompt::Message;
 use thiserror::Error;
 
-/// Why an environment is of no use any more.
+/// Why an environment failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EnvironmentFault {
     /// It took too long.
@@ -36,7 +35,7 @@ pub enum EnvironmentFault {
         /// The limit.
         limit: Duration,
     },
-    /// No worker of it came up in time.
+    /// None of its workers started in time.
     #[error(
         "no worker of its environment was ready within {} s: `environment.startup_timeout` is how long one may take",
         limit.as_secs_f64()
@@ -45,31 +44,31 @@ pub enum EnvironmentFault {
         /// The limit.
         limit: Duration,
     },
-    /// It cannot be made, broke down, or said what nobody understands.
+    /// It cannot be made, broke down, or sent an invalid message.
     #[error("{0}")]
     Broke(String),
-    /// Nothing is left to play in: no later trajectory fares better.
+    /// No later trajectory can succeed either.
     #[error("{0}")]
     Lost(String),
 }
 
-/// What an answer came to.
+/// The outcome of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnOutcome {
-    /// Reward of the turn.
-    /// `None`: it was not judged, as where an environment pays at its own end alone. An episode of which no
-    /// turn was judged is unscored.
+    /// Reward of the turn. `None`: it was not judged, for example if an environment gives a reward only at
+    /// its end. An episode without a judged turn is unscored.
     pub reward: Option<f64>,
-    /// Why no further answer is asked for; `None`: the episode goes on.
+    /// Why the episode ends; `None`: it continues.
     pub end: Option<EpisodeEnd>,
     /// Numbers about the turn by name (`action_is_valid`, ...), for metrics.
     pub info: Vec<(Cow<'static, str>, f64)>,
-    /// What went wrong, where the environment cannot go on: the trajectory fails, whatever else is said here.
+    /// The fault, if the environment cannot continue. The trajectory then fails, independent of the other
+    /// fields.
     pub fault: Option<EnvironmentFault>,
 }
 
 impl TurnOutcome {
-    /// Takes in what the same turn came to beyond that.
+    /// Adds a further outcome of the same turn.
     pub fn add(&mut self, more: Self) {
         self.reward = match (self.reward, more.reward) {
             (Some(one), Some(other)) => Some(one + other),
@@ -80,7 +79,7 @@ impl TurnOutcome {
         self.fault = self.fault.take().or(more.fault);
     }
 
-    /// Of an environment that cannot go on.
+    /// The outcome of an environment that cannot continue.
     pub fn failed(fault: EnvironmentFault) -> Self {
         Self { fault: Some(fault), ..Self::default() }
     }
@@ -89,38 +88,38 @@ impl TurnOutcome {
 /// Why an episode is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EpisodeEnd {
-    /// The world came to an end: solved, lost, or at the longest that it lasts by its own rules.
+    /// By the environment's own rules: it is solved, lost, or at its own limit.
     Terminated,
-    /// Somebody else's limit came first: turns, actions, tokens.
+    /// By an outer limit: turns, actions, tokens.
     Truncated,
 }
 
-/// A world that is acted in by text, at some point of an episode.
+/// An environment with a text interface, at some point of an episode.
 pub trait Environment: Send {
-    /// What the policy is shown before its next answer.
+    /// The text before the policy's next answer.
     fn observe(&self) -> String;
 
-    /// The same as the messages of a conversation: one of the user, unless it is another's (a tool's).
+    /// The same as messages of a conversation: one user message, unless it has another role (a tool's).
     fn messages(&self) -> Vec<Message> {
         vec![Message::new("user", self.observe())]
     }
 
-    /// The conversation that it begins with, where that is not its prompt.
+    /// The conversation that it begins with, if that is not its prompt.
     fn opening(&self) -> Option<Vec<Message>> {
         None
     }
 
-    /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not
+    /// Processes an answer. Unusable text is an answer too, with the penalty of the rules. It must not be
     /// called once the episode is over.
     fn act(&mut self, text: &str) -> TurnOutcome;
 
-    /// Ends the episode after an answer, at a limit that it does not know: what it is worth as it stands.
-    /// `None` where it has nothing to add. Not called once the episode is over, and nothing is called after
-    /// it but [`Environment::is_success`].
+    /// Ends the episode after an answer, at an outer limit, and returns the reward of the present state;
+    /// `None` if there is nothing to add. It must not be called once the episode is over. After it only
+    /// [`Environment::is_success`] may be called.
     fn cut(&mut self) -> Option<TurnOutcome> {
         None
     }
 
-    /// Whether its task is solved; `None` where nobody here can say.
+    /// Whether its task is solved; `None` if that is not known here.
     fn is_success(&self) -> Option<bool>;
 }

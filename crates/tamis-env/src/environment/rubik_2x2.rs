@@ -1,16 +1,20 @@
 //! `rubik_2x2`: the cube of 2x2x2.
-//! **State.** 24 stickers, four a face, in the order up, left, front, right, back, down and row by row: each
-//! face as one sees it looking at it, with up above the four at the sides, front below up and above down.
-//! **Moves.** `U`, `R`, `F` turn a face a quarter clockwise as one looks at it; with a prime (`U'`) the other
-//! way; with a 2 (`U2`) twice, where `doubles` are allowed. Up, right and front are enough to solve it, since
-//! on this cube turning the left face is turning the right one and then the whole cube; with `faces: six`
-//! there are `L`, `B` and `D` too, which are RAGEN's twelve moves where `doubles` is off. The moves are
-//! permutations of the stickers made by turning their places in space, not written tables.
-//! **Start.** A solved cube is turned `scramble_moves` times, each move drawn by the key among the allowed
-//! ones on another axis than the one before, so that no two in a row are one; it is never solved after that.
-//! It can hence be solved in as many moves.
-//! **Rewards**, those of RAGEN: 1 for the move that solves it and 0 for every other. Solved is a cube with
-//! one colour on each face, however it is held.
+//!
+//! **State.** 24 stickers, four per face, in the order up, left, front, right, back, down, row by row. Each
+//! face is seen from outside, with up above the four side faces, and front below up and above down.
+//!
+//! **Moves.** `U`, `R`, `F` turn a face a quarter clockwise, seen from outside; with a prime (`U'`)
+//! counter-clockwise; with a 2 (`U2`) twice, if `doubles` is on. Up, right and front are enough to solve it,
+//! because on this cube a turn of the left face equals a turn of the right face and of the whole cube. With
+//! `faces: six` there are also `L`, `B` and `D`; without `doubles` these are RAGEN's twelve moves. The moves
+//! are permutations of the stickers, computed by turning their positions in space.
+//!
+//! **Start.** A solved cube is turned `scramble_moves` times. The key draws each move among the allowed ones
+//! on another axis than the one before, so no two moves in a row are equal to one. The result is never
+//! solved, and can be solved in as many moves.
+//!
+//! **Rewards**, those of RAGEN: 1 for the move that solves it and 0 for every other. A cube with one colour
+//! on each face is solved, in any orientation.
 
 use std::sync::LazyLock;
 
@@ -21,7 +25,7 @@ use tamis_core::{choice, settings};
 
 use super::game::{Game, Played, find_action};
 
-/// What a policy is told before its first turn, where a configuration has no words of its own.
+/// The default instruction to a policy.
 pub const INSTRUCTION: &str = "You are solving a Rubik's cube of 2x2x2. Turn its faces until each of them shows a single \
     colour. A letter turns a face a quarter clockwise as you look at it (U up, R right, F front, L left, B back, D \
     down), a letter with ' a quarter the other way, a letter with 2 a half. Each face is written row by row, as you look \
@@ -45,10 +49,10 @@ settings! {
     pub struct Rubik2x2Settings {
         /// Faces that can be turned.
         faces: CubeFaces = CubeFaces::Three;
-        /// Half turns are moves of their own.
+        /// Allow half turns as single moves.
         doubles: bool = true;
-        /// Number of moves that the cube is scrambled with. Any cube can be solved in 11 moves with doubles
-        /// and 14 without.
+        /// Number of moves of the scramble. Any cube can be solved in 11 moves with half turns and in 14
+        /// without.
         scramble_moves: usize = 5, Between(1.0, 100.0);
     }
 }
@@ -64,13 +68,13 @@ enum Face {
     Down,
 }
 
-/// Places and directions in space: x to the right, y up, z towards the one who looks.
+/// Places and directions in space: x to the right, y up, z towards the viewer.
 type Vector = [i8; 3];
 
 impl Face {
     const ALL: [Self; 6] = [Self::Up, Self::Left, Self::Front, Self::Right, Self::Back, Self::Down];
 
-    /// The direction that it faces, and where its columns and its rows go.
+    /// The direction that it faces, and the directions of its columns and rows.
     const fn frame(self) -> [Vector; 3] {
         match self {
             Self::Up => [[0, 1, 0], [1, 0, 0], [0, 0, 1]],
@@ -127,7 +131,7 @@ fn dot(a: Vector, b: Vector) -> i8 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 }
 
-/// A vector turned a quarter about a direction, clockwise as seen from where it points to: v × n + n (n · v).
+/// A vector turned a quarter about a direction, clockwise as seen from its tip: v × n + n (n · v).
 fn turned(v: Vector, n: Vector) -> Vector {
     let along = dot(v, n);
     [
@@ -150,10 +154,10 @@ fn stickers() -> Vec<(Vector, Vector)> {
     stickers
 }
 
-/// Where each sticker comes from after a turn.
+/// The source of each sticker in a turn.
 type Permutation = [usize; 24];
 
-/// A quarter turn about a direction of the corners that are picked.
+/// A quarter turn of the chosen corners about a direction.
 fn quarter(direction: Vector, is_turned: impl Fn(Vector) -> bool) -> Permutation {
     let stickers = stickers();
     let mut from: Permutation = std::array::from_fn(|i| i);
@@ -261,7 +265,7 @@ impl Rubik2x2 {
         let mut attempt = 0;
         let cube = loop {
             let cube = scramble(&turns, settings.scramble_moves, key.with(attempt));
-            // One in millions of long scrambles leads back to where it began, `R2 U2 R2 U2 R2 U2` for one.
+            // One in millions of long scrambles is the identity, such as `R2 U2 R2 U2 R2 U2`.
             if !cube.is_solved() {
                 break cube;
             }

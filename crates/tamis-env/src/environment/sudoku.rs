@@ -1,15 +1,16 @@
 //! `sudoku`: fill a grid so that every row, column and box holds each number once.
-//! **Puzzles** have exactly one solution, which a solver makes sure of: a full grid is drawn, then its cells
-//! are emptied in a drawn order, each only where the solution stays the only one, until as many are empty as
-//! asked for. Where that does not come about, the next full grid is drawn. All of it is a function of the
-//! key. A puzzle of 4x4 takes microseconds, one of 9x9 about a millisecond, and some 30 with 57 empty cells.
-//! **Actions** are written by a rule: `place 3 at 1 2` puts a 3 into row 1, column 2, both counted from 1.
-//! Also read are `place 3 at row 1 col 2` and `1,2,3` (row, column, number), whatever the case and the
-//! spaces.
-//! **Rewards**, those of RAGEN: +1 for a number that is right, and +10 more for the one that completes the
-//! grid; -0.1 for one that is not the solution's, for a cell that is filled, and for a place or a number that
-//! the grid does not have, all of which leave the grid as it is. A grid is therefore never wrong, only
-//! unfinished, and the game ends where it is complete.
+//!
+//! **Puzzles** have exactly one solution, which a solver ensures. A full grid is drawn. Its cells are emptied
+//! in a drawn order, each only if the solution stays unique, until the required number is empty. If that
+//! fails, the next full grid is drawn. Everything is a function of the key. A 4x4 puzzle takes microseconds,
+//! a 9x9 puzzle about a millisecond, and about 30 with 57 empty cells.
+//!
+//! **Actions** follow a rule: `place 3 at 1 2` puts a 3 into row 1, column 2, both counted from 1.
+//! `place 3 at row 1 col 2` and `1,2,3` (row, column, number) are also read. Case and spaces are ignored.
+//!
+//! **Rewards**, those of RAGEN: +1 for a right number, and +10 more for the one that completes the grid; -0.1
+//! for a wrong number, for a filled cell, and for a place or number outside the grid, all of which leave the
+//! grid unchanged. So a grid is never wrong, only unfinished, and the game ends when it is complete.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -19,7 +20,7 @@ use tamis_core::{choice, settings};
 
 use super::game::{Game, Played};
 
-/// What a policy is told before its first turn, where a configuration has no words of its own.
+/// The default instruction to a policy.
 pub const INSTRUCTION: &str = "You are solving a Sudoku puzzle. Fill the grid so that every row, every column and every box \
     holds each number exactly once. Put a number into an empty cell by place NUMBER at ROW COLUMN, with rows and columns \
     counted from 1 at the top left. Example: <answer>place 3 at 1 2</answer>";
@@ -28,11 +29,11 @@ pub const INSTRUCTION: &str = "You are solving a Sudoku puzzle. Fill the grid so
 const PLACEMENT_REWARD: f64 = 1.0;
 /// In addition, for the number that completes the grid.
 const COMPLETION_REWARD: f64 = 10.0;
-/// For anything that is not put down.
+/// For anything that is not placed.
 const WRONG_REWARD: f64 = -0.1;
 
-/// Full grids that are tried before a puzzle counts as not to be had: of those of 9x9 about half give one
-/// with 57 empty cells (117 of 200 measured), and all do with 51; of those of 4x4 all do with 10.
+/// Most full grids that are tried for a puzzle. About half of the 9x9 grids give a puzzle with 57 empty cells
+/// (117 of 200 measured), and all give one with 51; all 4x4 grids give one with 10.
 const MAX_GRIDS: u64 = 2000;
 
 choice! {
@@ -53,7 +54,7 @@ impl SudokuSize {
         }
     }
 
-    /// Empty cells, at most: as many as RAGEN's puzzles called hard have.
+    /// Most empty cells, as in RAGEN's hard puzzles.
     const fn max_empty(self) -> usize {
         match self {
             Self::Four => 10,

@@ -61,7 +61,8 @@ pub struct Toolbox {
 impl Toolbox {
     /// Makes it from settings; `elsewhere` runs its functions.
     ///
-    /// # Errors A sandbox that protects less than required; two tools with one name; no tools.
+    /// # Errors
+    /// A sandbox that protects less than required; two tools with one name; no tools.
     pub fn new(
         settings: &ToolSettings,
         elsewhere: Option<Arc<Foreign>>,

@@ -1,12 +1,16 @@
-//! `twenty_forty_eight`: 2048, the game of sliding tiles that merge in pairs. A move slides every tile as far
-//! as it goes. Two equal tiles that collide become one of twice the value; each tile merges once per move,
-//! those nearest to the target edge first. After each move that changes something, a new tile appears in an
-//! empty cell: a 4 with probability `four_prob`, otherwise a 2. The game starts with two tiles. **Luck** is a
-//! function of the key and of the number of the tile, counted from the first: the policy's moves only decide
-//! which cells are empty. A move that changes nothing draws nothing. **Rewards**, those of RAGEN:
-//! `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges made (0 without one), and -0.1
-//! for a move that changes nothing. The game is won if a tile reaches `target`, and over if no move changes
-//! anything.
+//! `twenty_forty_eight`: 2048, the game of sliding tiles that merge in pairs.
+//!
+//! A move slides every tile as far as it goes. Two equal tiles that collide become one of twice the value;
+//! each tile merges once per move, those nearest to the target edge first. After each move that changes
+//! something, a new tile appears in an empty cell: a 4 with probability `four_prob`, otherwise a 2. The game
+//! starts with two tiles.
+//!
+//! **Luck** is a function of the key and of the number of the tile, counted from the first: the policy's
+//! moves only decide which cells are empty. A move that changes nothing draws nothing.
+//!
+//! **Rewards**, those of RAGEN: `0.1 · log2(m + 1)`, where m is the sum of the tiles that a move's merges
+//! made (0 without one), and -0.1 for a move that changes nothing. The game is won if a tile reaches
+//! `target`, and over if no move changes anything.
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;

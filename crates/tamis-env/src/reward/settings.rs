@@ -21,7 +21,8 @@ use super::model_settings::ModelSettings;
 pub trait RewardSettings {
     /// Builds the function.
     ///
-    /// # Errors The settings, the rows or the machine lack something for it.
+    /// # Errors
+    /// The settings, the rows or the machine lack something for it.
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
 
     /// Meaning and source of its score.

@@ -40,7 +40,7 @@ impl Deref for TaskKind {
 
 /// A built-in task: one file, and its lines in [`TaskKind`].
 pub trait Task {
-    /// The kind of the reward that a run has where the user names no verifier.
+    /// The kind of the default verifier.
     fn verifier(&self) -> &'static str {
         "number"
     }
@@ -51,7 +51,7 @@ pub trait Task {
     /// The keys that its errors are about, the likeliest first.
     fn keys(&self) -> &'static [&'static str];
 
-    /// Prompts of the task, at most `most` of a side.
+    /// Prompts of the task, at most `most` on each side.
     fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError>;
 }
 
@@ -75,12 +75,11 @@ pub struct TaskSource<'a> {
 pub struct TaskPrompts {
     /// Prompts for training.
     pub train: Vec<Prompt>,
-    /// Held-out prompts, for evaluation alone.
+    /// Held-out prompts, only for evaluation.
     pub held_out: Vec<Prompt>,
-    /// Lines for the log: what was read, made and left out.
+    /// Lines for the log about rows that were read, made and left out.
     pub notes: Vec<String>,
-    /// Characters of completions that are in no prompt and no answer, for tokenizers that are made for the
-    /// task.
+    /// Characters of completions that are in no prompt and no answer, for tokenizers of the task.
     pub alphabet: String,
 }
 
@@ -104,6 +103,6 @@ impl From<Fault> for TaskError {
 pub enum Split {
     /// Prompts for training.
     Train,
-    /// Held-out prompts, for evaluation alone.
+    /// Held-out prompts, only for evaluation.
     HeldOut,
 }

@@ -1,4 +1,4 @@
-//! A task of countdown, and what an answer to it earns.
+//! A task of countdown, and the reward of an answer.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use super::{CountdownOperator, has_solution};
 use crate::rational::Rational;
 use crate::task::expression::{NoValue, evaluate};
 
-/// Numbers of a task, at most.
+/// Most numbers of a task.
 pub const MAX_NUMBERS: usize = 6;
 
 /// Reward of an answer with the right numbers and a wrong value.
 const FORMAT_REWARD: f64 = 0.1;
 
-/// A task: the numbers, and what they are to make.
+/// A task: the numbers and the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountdownRow {
     pub(super) target: i64,
@@ -38,11 +38,11 @@ impl CountdownRow {
         Ok(Self { target, numbers })
     }
 
-    /// The task of a row of the published data: `{"target": 98, "nums": [44, 19, 35]}`, other columns left
-    /// alone.
+    /// The task of a row of the published data: `{"target": 98, "nums": [44, 19, 35]}`, other columns are
+    /// ignored.
     ///
     /// # Errors
-    /// A field that is missing or not of whole numbers, too many numbers.
+    /// A field that is missing or does not hold whole numbers, too many numbers.
     ///
     /// ```
     /// use serde_json::json;
@@ -64,7 +64,7 @@ impl CountdownRow {
         Self::new(target, numbers.ok_or_else(|| fault("nums", "a list of whole numbers from 0"))?)
     }
 
-    /// What the numbers are to make.
+    /// The target.
     pub fn target(&self) -> i64 {
         self.target
     }
@@ -74,7 +74,7 @@ impl CountdownRow {
         &self.numbers
     }
 
-    /// Whether an expression that uses each number once makes the target with these operators
+    /// Whether an expression that uses each number once reaches the target with these operators
     /// ([`has_solution`]).
     pub fn has_solution(&self, operators: &[CountdownOperator]) -> bool {
         let numbers: Vec<Rational> =
@@ -83,7 +83,7 @@ impl CountdownRow {
         has_solution(&numbers, target, operators)
     }
 
-    /// What an answer earns.
+    /// The reward of an answer.
     ///
     /// ```
     /// use tamis_env::environment::countdown::CountdownRow;
@@ -107,8 +107,8 @@ impl CountdownRow {
     }
 }
 
-/// An answer without its white space, and its numbers; `None` where it has other characters than whole
-/// numbers, `+ - * / ( )` and white space, or white space between two numbers.
+/// An answer without its white space, and its numbers; `None` if it has other characters than whole numbers,
+/// `+ - * / ( )` and white space, or white space between two numbers.
 fn read(answer: &str) -> Option<(String, Vec<u64>)> {
     let mut expression = String::with_capacity(answer.len());
     let mut numbers = Vec::new();

@@ -1,7 +1,7 @@
-//! What a script answers to a task of countdown, for a policy that imitates it before it learns.
-//! It writes the numbers in the order in which they are shown, with an operator between two of them (`3*5-2`)
-//! and, where `+` and `-` are among the operators, a `-` in front of the first or none. A right answer is
-//! such a chain where one makes the target, and what the solver finds where none does.
+//! The answers of a script to countdown tasks, which a policy imitates in its warm start. It writes the
+//! numbers in their order, with an operator between each two (`3*5-2`). If `+` and `-` are among the
+//! operators, a `-` may precede the first number. A right answer is such a chain that reaches the target, or
+//! the solver's expression if no chain does.
 
 use tamis_core::random::Key;
 
@@ -16,7 +16,7 @@ fn num_chains(num_numbers: usize, operators: &[CountdownOperator]) -> u64 {
     (operators.len() as u64).pow(num_numbers.saturating_sub(1) as u32) * if is_signed { 2 } else { 1 }
 }
 
-/// The chain of a place among them; those without a sign in front come first.
+/// The chain with this index; chains without a leading sign come first.
 fn chain(numbers: &[u64], operators: &[CountdownOperator], mut place: u64) -> String {
     let mut text = String::new();
     for (i, number) in numbers.iter().enumerate().rev() {
@@ -30,7 +30,7 @@ fn chain(numbers: &[u64], operators: &[CountdownOperator], mut place: u64) -> St
     if place > 0 { format!("-{text}") } else { text }
 }
 
-/// An answer that makes the target; `None` where these operators make none.
+/// An answer that reaches the target; `None` if these operators cannot.
 pub(super) fn solution(row: &CountdownRow, operators: &[CountdownOperator]) -> Option<String> {
     let target = Rational::integer(row.target().into());
     (0..num_chains(row.numbers().len(), operators))
@@ -39,7 +39,7 @@ pub(super) fn solution(row: &CountdownRow, operators: &[CountdownOperator]) -> O
         .or_else(|| solve(row.numbers(), target, operators))
 }
 
-/// Any chain; of the first numbers alone where `short_prob` has it so.
+/// A random chain; with probability `short_prob` of only the first numbers.
 pub(super) fn guess(
     row: &CountdownRow,
     operators: &[CountdownOperator],

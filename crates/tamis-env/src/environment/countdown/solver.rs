@@ -1,14 +1,14 @@
-//! Whether numbers make a target at all, and how, by trying everything.
+//! Exhaustive search for an expression of some numbers that equals a target.
 
 use std::collections::HashSet;
 
 use super::CountdownOperator;
 use crate::rational::Rational;
 
-/// Whether some expression that uses each of the numbers exactly once has this value: every pair of parts is
-/// joined by every operator, on exact numbers. Where `-` is among the operators, so are signs: `-2+3` counts.
-/// Where there is none, four numbers and four operators take less than a millisecond, five a tenth of a
-/// second and six some seconds. Without numbers there is none.
+/// Whether some expression that uses each of the numbers exactly once has this value. Every pair of parts is
+/// joined by every operator, on exact numbers. If `-` is among the operators, so are signs: `-2+3` counts. If
+/// there is no solution, four numbers and four operators take less than a millisecond, five numbers a tenth
+/// of a second and six some seconds. Without numbers there is no solution.
 ///
 /// ```
 /// use tamis_env::environment::countdown::{CountdownOperator::*, has_solution};
@@ -22,7 +22,7 @@ pub fn has_solution(numbers: &[Rational], target: Rational, operators: &[Countdo
     joins(numbers, target, operators).is_some()
 }
 
-/// An expression as [`has_solution`] looks for, with parentheses around all of its parts.
+/// An expression as in [`has_solution`], with parentheses around all of its parts.
 pub(super) fn solve(numbers: &[u64], target: Rational, operators: &[CountdownOperator]) -> Option<String> {
     let mut parts: Vec<(Rational, String)> =
         numbers.iter().map(|&number| (Rational::integer(number.into()), number.to_string())).collect();
@@ -47,7 +47,7 @@ struct Join {
     left: usize,
     right: usize,
     operator: CountdownOperator,
-    /// Whether the right one stands first.
+    /// Whether the right part comes first.
     is_turned: bool,
 }
 
@@ -59,8 +59,8 @@ fn joins(numbers: &[Rational], target: Rational, operators: &[CountdownOperator]
     join_all(numbers.to_vec(), operators, &is_target, &mut HashSet::new())
 }
 
-/// Joins two of the parts in every way, and goes on with the rest. `seen` holds sorted lists of parts that
-/// lead nowhere.
+/// Joins two of the parts in every way and continues with the result. `seen` holds sorted lists of parts
+/// without a solution.
 fn join_all(
     mut parts: Vec<Rational>,
     operators: &[CountdownOperator],

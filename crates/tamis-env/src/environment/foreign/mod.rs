@@ -1,7 +1,7 @@
-//! Environments that live elsewhere, behind the protocol `tamis-environment/1`: in worker processes that
-//! speak it in JSON lines, or behind an HTTP server.
-//! The protocol is written down in the Python package (`tamis.environments`), which hosts those of Gymnasium,
-//! of verifiers and of a user's own class; anything else that speaks it is used in the same way.
+//! External environments, behind the protocol `tamis-environment/1`: in worker processes that speak it in
+//! JSON lines, or behind an HTTP server. The Python package (`tamis.environments`) documents the protocol and
+//! hosts environments of Gymnasium, of verifiers and of a user's own class. Any other program that speaks the
+//! protocol is used in the same way.
 
 pub mod process;
 pub mod settings;
@@ -21,25 +21,25 @@ use super::names::{is_number_name, named_after, unnamed_warning};
 use super::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
 use crate::reward::Listener;
 
-/// Name of the protocol, as `hello` says it.
+/// Name of the protocol in `hello`.
 pub const PROTOCOL: &str = "tamis-environment/1";
 
-/// The column of a prompt that has its level, as JSON text.
+/// The column with a prompt's level as JSON text.
 pub const LEVEL: &str = "level";
 
-/// Time in which levels are made, for each of them, beyond that of one answer.
+/// Time limit for each level that is made, beyond that of one answer.
 const TIME_OF_LEVEL: Duration = Duration::from_millis(100);
 
 /// The keys of a request or an answer.
 pub type Body = Map<String, Value>;
 
-/// A way to environments elsewhere.
+/// A connection to external environments.
 pub trait EnvironmentLine: Send + Sync {
-    /// Asks and waits for the answer, at most as long as the limit. Calls of one `place` reach the same
-    /// process.
+    /// Sends a request and waits for the answer, at most for the time limit. Calls with the same `place`
+    /// reach the same process.
     ///
     /// # Errors
-    /// No answer in time, an answer that is an error, or nobody there any more.
+    /// No answer in time, an answer that is an error, or a lost connection.
     fn ask(
         &self,
         place: u64,
@@ -48,19 +48,19 @@ pub trait EnvironmentLine: Send + Sync {
         limit: Duration,
     ) -> Result<Body, EnvironmentFault>;
 
-    /// Says something whose answer nobody needs.
+    /// Sends a request without waiting for the answer.
     fn tell(&self, place: u64, op: &'static str, body: Body);
 
-    /// Hears that an episode has come to its end, or a call of a tool has been answered: what is there works.
+    /// Notes that an episode has ended or a tool call was answered, so the environment works.
     fn note_ended(&self);
 }
 
-/// Words of a fault that is no fault of time.
+/// A fault other than a time-out.
 pub(crate) fn broke(message: impl Into<String>) -> EnvironmentFault {
     EnvironmentFault::Broke(message.into())
 }
 
-/// The keys of an object that is written out.
+/// The keys of an object literal.
 pub fn body(value: Value) -> Body {
     match value {
         Value::Object(body) => body,
@@ -68,7 +68,7 @@ pub fn body(value: Value) -> Body {
     }
 }
 
-/// An answer, or the error that it is.
+/// Reads an answer, or the error in it.
 pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
     let Some(error) = answer.remove("error") else { return Ok(answer) };
     let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
@@ -78,10 +78,10 @@ pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
     }))
 }
 
-/// What is said of environments before any is played.
+/// An environment's description of itself, before any episode.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Introduction {
-    /// What it calls itself.
+    /// Its own name.
     pub name: String,
     /// Most answers of an episode by its own rules.
     #[serde(default)]
@@ -95,32 +95,32 @@ pub struct Introduction {
     /// Whether the same level, luck and answers always give the same episode.
     #[serde(default)]
     pub is_deterministic: bool,
-    /// Whether it says of an episode that is cut short what that is worth.
+    /// Whether it gives a reward for an episode that is cut short.
     #[serde(default)]
     pub scores_cut: bool,
 }
 
 impl Introduction {
-    /// Its name in metrics: the one that it is given, otherwise one after what it calls itself.
+    /// Its name in metrics: the given one, otherwise one from its own name.
     pub fn metric_name(&self, given: Option<&str>) -> String {
         given.map_or_else(|| named_after(&self.name), str::to_owned)
     }
 }
 
-/// A level: what is played, and what is shown of it first.
+/// A level: its state, and its first message.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Level {
-    /// For the environment alone.
+    /// Only for the environment.
     pub level: Value,
     /// A text, or messages.
     pub prompt: Value,
-    /// The answer, where there is one.
+    /// The answer, if there is one.
     #[serde(default)]
     pub ground_truth: Option<String>,
 }
 
 impl Level {
-    /// Its messages, with the system's words of all prompts where it has none of its own.
+    /// Its messages, with the common system message unless it has its own.
     pub fn messages(&self, system: Option<&str>) -> Result<Vec<Message>, EnvironmentFault> {
         let mut messages = match &self.prompt {
             Value::String(text) => vec![Message::new("user", text.clone())],
@@ -161,20 +161,20 @@ pub fn read_introduction(mut answer: Body) -> Result<Introduction, EnvironmentFa
     read("hello", answer)
 }
 
-/// Environments that live elsewhere.
+/// External environments.
 pub struct Foreign {
     line: Arc<dyn EnvironmentLine>,
     introduction: Introduction,
     /// Longest time of an answer.
     limit: Duration,
     max_turns: usize,
-    /// Number of the next episode, and what stands before it: several runs may play at one server.
+    /// Number of the next episode, and the prefix before it, because several runs may use one server.
     next: AtomicU64,
     name: String,
     unnamed: Arc<Unnamed>,
 }
 
-/// Numbers whose names are none of metrics: a person hears of the first.
+/// Numbers whose names are invalid for metrics. The first causes a warning.
 struct Unnamed {
     environment: String,
     listener: Arc<dyn Listener>,
@@ -191,9 +191,9 @@ impl Unnamed {
 }
 
 impl Foreign {
-    /// Over a line whose other end has introduced itself; `named`: its name in metrics; `limit`: longest time
-    /// of an answer; `max_turns`: most turns of an episode, whatever the environment says; `listener`: who
-    /// hears of what a person should look at.
+    /// Makes it over a connection whose other end has introduced itself. `named` is its name in metrics,
+    /// `limit` the longest time of an answer, `max_turns` the most turns of an episode whatever the
+    /// environment's own limit, and `listener` gets warnings.
     pub fn new(
         line: Arc<dyn EnvironmentLine>,
         introduction: Introduction,
@@ -208,12 +208,12 @@ impl Foreign {
         Self { line, introduction, limit, max_turns, next: AtomicU64::new(0), name, unnamed }
     }
 
-    /// What it says of itself.
+    /// Its description of itself.
     pub fn introduction(&self) -> &Introduction {
         &self.introduction
     }
 
-    /// The first levels of a side, fewer where there are no more.
+    /// The first levels of a side; fewer if there are no more.
     pub fn levels(&self, is_held_out: bool, count: usize, seed: u64) -> Result<Vec<Level>, EnvironmentFault> {
         if count == 0 {
             return Ok(Vec::new());
@@ -230,7 +230,7 @@ impl Foreign {
         Ok(levels)
     }
 
-    /// An episode of a prompt's level; `None` for a prompt that has none.
+    /// An episode of a prompt's level; `None` for a prompt without a level.
     pub fn begin(
         &self,
         prompt: &Prompt,
@@ -243,7 +243,7 @@ impl Foreign {
 
     fn begin_level(&self, level: &Value, luck: Key) -> Result<ForeignEpisode, EnvironmentFault> {
         let place = self.next.fetch_add(1, Ordering::Relaxed);
-        // It is closed whatever becomes of it: one whose beginning took too long may be at work still.
+        // It is closed in any case, because an episode whose start took too long may still be running.
         let mut begun = ForeignEpisode {
             line: Arc::clone(&self.line),
             unnamed: Arc::clone(&self.unnamed),
@@ -280,7 +280,7 @@ struct Levels {
 struct Stepped {
     #[serde(default)]
     messages: Value,
-    // Null where it is not judged; one that is missing is a mistake.
+    // Null if it is not judged. A missing value is an error.
     #[serde(deserialize_with = "Option::deserialize")]
     reward: Option<f64>,
     #[serde(default)]
@@ -293,7 +293,7 @@ struct Stepped {
     info: Map<String, Value>,
 }
 
-/// Tools elsewhere, as one trajectory calls them.
+/// External tools, for the calls of one trajectory.
 pub struct ForeignCalls(ForeignEpisode);
 
 impl ForeignCalls {
@@ -303,10 +303,10 @@ impl ForeignCalls {
         Self(episode)
     }
 
-    /// What a tool says, and whether the call failed.
+    /// The text of a tool's answer, and whether the call failed.
     ///
     /// # Errors
-    /// No answer in time, or nobody there any more.
+    /// No answer in time, or a lost connection.
     pub fn call(&mut self, name: &str, arguments: &Value) -> Result<(String, bool), EnvironmentFault> {
         let outcome = self.0.step(&json!({"name": name, "arguments": arguments}).to_string())?;
         self.0.line.note_ended();
@@ -315,7 +315,7 @@ impl ForeignCalls {
     }
 }
 
-/// An episode that is played elsewhere.
+/// An external episode.
 struct ForeignEpisode {
     line: Arc<dyn EnvironmentLine>,
     unnamed: Arc<Unnamed>,
@@ -345,7 +345,7 @@ impl ForeignEpisode {
         Ok(outcome)
     }
 
-    /// What a call of the episode came to; `shown` has what it shows.
+    /// The outcome of a call of the episode; its message goes into `shown`.
     fn ask(&mut self, op: &'static str, asked: Body) -> Result<TurnOutcome, EnvironmentFault> {
         let stepped: Stepped = read(op, self.line.ask(self.place, op, asked, self.limits.0)?)?;
         if let Some(reward) = stepped.reward.filter(|reward| !reward.is_finite()) {

@@ -1,4 +1,4 @@
-//! Worker processes in which environments are played: a few of them, each with many episodes at once.
+//! Worker processes that run environments: a few processes, each with many episodes at once.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,31 +18,31 @@ use super::{
 use crate::reward::Listener;
 
 const STDERR_LINES: usize = 6;
-/// Lines in a row that may be no answers before a worker counts as one that does not speak the protocol.
+/// Most lines in a row that are no answers; after that a worker counts as not speaking the protocol.
 const MOST_STRAY: usize = 100;
 /// Characters of such a line that are shown.
 const STRAY_SHOWN: usize = 200;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The way in which workers are started.
+/// How workers are started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerCommand {
-    /// The name that its metrics are given; `None`: after what it calls itself.
+    /// Its name in metrics; `None`: from its own name.
     pub name: Option<String>,
     /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
     pub argv: Vec<String>,
-    /// The folder that it is started in; `None`: that of this process.
+    /// Its working folder; `None`: that of this process.
     pub working_dir: Option<PathBuf>,
-    /// Variables beside those of this process.
+    /// Environment variables besides those of this process.
     pub variables: Vec<(String, String)>,
-    /// What `hello` tells it.
+    /// The settings in `hello`.
     pub settings: Value,
     /// Processes, at least one.
     pub num_processes: usize,
     /// Longest time from the start to the answer to `hello`.
     pub startup_timeout: Duration,
-    /// Starts beyond the first of each, with no episode in between that came to its end.
+    /// Most restarts without a finished episode in between.
     pub max_restarts: usize,
 }
 
@@ -52,12 +52,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 type Waiting = Arc<Mutex<HashMap<u64, SyncSender<Body>>>>;
 
-/// A worker. Dropped, it is given a moment to end, and then killed with all that it started.
+/// A worker. When it is dropped, it gets a moment to end, and is then killed with all its children.
 struct Worker {
     child: LineChild,
     waiting: Waiting,
     is_over: Arc<AtomicBool>,
-    /// Answers that did not come in time since the last one that came.
+    /// Answers that timed out since the last answer.
     num_silent: Arc<AtomicU64>,
 }
 
@@ -78,7 +78,7 @@ impl Worker {
             move |stdout: ChildStdout, child: &ChildHandle| {
                 hear(stdout, &waiting, child, &strays, &num_silent);
                 is_over.store(true, Ordering::SeqCst);
-                // Whoever waits learns that nobody answers any more.
+                // Waiting callers then get an error.
                 lock(&waiting).clear();
             }
         };
@@ -99,7 +99,7 @@ impl Worker {
         self.child.send(format!("{}\n", Value::Object(asked)).into_bytes());
     }
 
-    /// What became of it, with its last words.
+    /// How it ended, with its last output.
     fn end(&self) -> String {
         let status = self.child.handle.status_within(GRACE);
         let last = self.child.last_words(STDERR_LINES);
@@ -108,7 +108,7 @@ impl Worker {
     }
 }
 
-/// Lines of workers that are no answers, as a stray `print` writes them: a person hears of the first.
+/// Lines of workers that are no answers, such as those of a stray `print`. The first causes a warning.
 struct Strays {
     listener: Arc<dyn Listener>,
     /// The environment's name in metrics, once it is known.
@@ -128,7 +128,7 @@ impl Strays {
     }
 }
 
-/// Gives each answer to whoever waits for it, until the output ends or has too much in it that is no answer.
+/// Passes each answer to its caller, until the output ends or has too many lines that are no answers.
 fn hear(stdout: ChildStdout, waiting: &Waiting, child: &ChildHandle, strays: &Strays, silent: &AtomicU64) {
     let mut lines = Lines::new(stdout, LONGEST_LINE);
     let mut num_stray = 0;
@@ -145,7 +145,7 @@ fn hear(stdout: ChildStdout, waiting: &Waiting, child: &ChildHandle, strays: &St
             Ok((id, answer)) => {
                 num_stray = 0;
                 silent.store(0, Ordering::SeqCst);
-                // Nobody waits for what comes too late, or was only told.
+                // No caller waits for late answers, or for answers to requests without a wait.
                 let asker = lock(waiting).remove(&id);
                 _ = asker.map(|asker| asker.try_send(answer));
             }
@@ -169,8 +169,8 @@ fn hear(stdout: ChildStdout, waiting: &Waiting, child: &ChildHandle, strays: &St
     }
 }
 
-/// The id in a line that is to be an answer and cannot be read, as one with `NaN`, which Python's `json`
-/// writes and JSON has not.
+/// The id in an answer that cannot be read, such as one with `NaN`, which Python's `json` writes but JSON
+/// does not have.
 fn id_of(line: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(line).ok()?.trim_ascii();
     let (_, rest) = text.strip_prefix('{')?.split_once("\"id\":")?;
@@ -178,37 +178,37 @@ fn id_of(line: &[u8]) -> Option<u64> {
     rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()
 }
 
-/// Answers in a row that may fail to come in time before a worker counts as lost.
+/// Most answers in a row that may time out before a worker counts as lost.
 const MOST_SILENT: u64 = 4;
 
 #[derive(Default)]
 struct Slot {
     worker: Option<Worker>,
-    /// Whether one was started here, or was to be.
+    /// Whether a worker was started here, or a start was tried.
     was_started: bool,
     /// The last start that failed.
     failed: Option<(Instant, EnvironmentFault)>,
 }
 
-/// EnvironmentWorkers, started when they are first needed and again where one is lost.
+/// Workers, which are started when they are first needed, and again if one is lost.
 pub struct EnvironmentWorkers {
     command: WorkerCommand,
     slots: Vec<Mutex<Slot>>,
-    /// To be told while a worker was being started.
+    /// Requests without a wait that arrived while a worker was starting.
     untold: Mutex<Vec<(u64, &'static str, Body)>>,
-    /// Starts beyond the first of each since an episode came to its end.
+    /// Restarts since the last finished episode.
     num_restarts: AtomicUsize,
-    /// What became of the last worker that was lost, or did not start.
+    /// How the last lost worker ended, or why it did not start.
     last_loss: Mutex<String>,
     strays: Arc<Strays>,
     next: AtomicU64,
 }
 
 impl EnvironmentWorkers {
-    /// Starts the first one, and asks it what it is; `listener`: who hears of what a person should look at.
+    /// Starts the first worker and reads its introduction; `listener` gets warnings.
     ///
     /// # Errors
-    /// It does not start, or says what is no introduction.
+    /// It does not start, or its answer is no introduction.
     pub fn start(
         command: WorkerCommand,
         listener: Arc<dyn Listener>,
@@ -234,7 +234,7 @@ impl EnvironmentWorkers {
         Ok((workers, introduction))
     }
 
-    /// Starts a worker in a place, which is a restart where it is not the first there.
+    /// Starts a worker in a place. It is a restart unless it is the first there.
     fn start_in(&self, slot: &mut Slot) -> Result<Worker, EnvironmentFault> {
         let most = self.command.max_restarts;
         if std::mem::replace(&mut slot.was_started, true)
@@ -265,7 +265,7 @@ impl EnvironmentWorkers {
         }
     }
 
-    /// Asks a worker that nobody else can reach yet.
+    /// Calls a worker that is not shared yet.
     fn call(
         &self,
         worker: &Worker,
@@ -278,7 +278,7 @@ impl EnvironmentWorkers {
         lock(&worker.waiting).insert(id, asker);
         worker.send(id, op, asked);
         if worker.is_over() {
-            // It may have ended before the question was noted.
+            // It may have ended before the request was registered.
             lock(&worker.waiting).remove(&id);
         }
         match answer.recv_timeout(limit) {
@@ -292,15 +292,15 @@ impl EnvironmentWorkers {
         &self.slots[(place % self.slots.len() as u64) as usize]
     }
 
-    /// A worker's place, once nobody starts one there, which is no time of an answer: it has a limit of its
-    /// own.
+    /// A worker's place, once no start is in progress there. A start has its own time limit, separate from
+    /// that of an answer.
     fn await_slot(&self, place: u64) -> Result<MutexGuard<'_, Slot>, EnvironmentFault> {
         let (began, limit) = (Instant::now(), self.command.startup_timeout);
         loop {
             match self.slot(place).try_lock() {
                 Ok(slot) => return Ok(slot),
                 Err(TryLockError::Poisoned(slot)) => return Ok(slot.into_inner()),
-                // Several that were lost one after the other are started one after the other.
+                // Workers that were lost one after the other are also restarted one after the other.
                 Err(TryLockError::WouldBlock) if began.elapsed() >= limit => {
                     return Err(EnvironmentFault::NotStarted { limit });
                 }
@@ -311,7 +311,7 @@ impl EnvironmentWorkers {
 }
 
 impl EnvironmentWorkers {
-    /// Says what could not be said before.
+    /// Sends the requests that waited for the start.
     fn tell_rest(&self, slot: &Slot, place: u64) {
         let number = |place: u64| place % self.slots.len() as u64;
         let mut untold = lock(&self.untold);
@@ -345,7 +345,7 @@ impl EnvironmentLine for EnvironmentWorkers {
                         return Err(broke(words));
                     }
                 }
-                // A start that failed while this waited for it would fail again.
+                // If a start failed while this call waited for it, another would fail too.
                 if let Some((_, fault)) = slot.failed.as_ref().filter(|(at, _)| *at > came) {
                     return Err(fault.clone());
                 }

@@ -1,4 +1,4 @@
-//! The keys of environments that live elsewhere.
+//! The keys of external environments.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tamis_core::setting::{Program, TimeSpan};
 
-/// How an environment elsewhere is reached.
+/// How an external environment is reached.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reach {
     /// A module of tamis's Python package, in workers.
@@ -16,7 +16,7 @@ pub enum Reach {
     },
     /// A program, in workers.
     Program {
-        /// It and its arguments.
+        /// The program and its arguments.
         argv: Vec<String>,
     },
     /// An HTTP server.
@@ -26,12 +26,12 @@ pub enum Reach {
     },
 }
 
-/// An environment elsewhere, as its settings describe it.
+/// An external environment, from its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForeignSpec {
-    /// The way to it.
+    /// How it is reached.
     pub reach: Reach,
-    /// What it is told about itself.
+    /// The settings that it gets.
     pub settings: Value,
     /// Longest time of an answer.
     pub timeout: Duration,
@@ -40,66 +40,65 @@ pub struct ForeignSpec {
 }
 
 tamis_core::settings! {
-    /// Number and lifetime of the processes in which environments are played.
+    /// Number and lifetime of the processes that run environments.
     pub struct WorkerPool {
-        /// Processes, each of which plays many episodes.
+        /// Number of processes. Each plays many episodes.
         num_processes: usize = 2, Between(1.0, 256.0), Free;
-        /// Longest time of one answer. An environment that takes longer costs its group.
+        /// Longest time of one answer. If an environment takes longer, its group fails.
         timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
-        /// Longest time until a fresh process has introduced itself (imports, data).
+        /// Longest time until a new process is ready (imports, data).
         startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
-        /// Most restarts of lost processes, with no episode in between that came to its end. Then the run
-        /// stops.
+        /// Most restarts of lost processes without a finished episode in between. After that the run stops.
         max_restarts: usize = 10, Any, Free;
-        /// Working directory of the processes, from which relative paths are taken. Null: the folder of the
-        /// configuration file that names the environment, or the current one for the command line.
+        /// Working directory of the processes, for relative paths. Null: the folder of the configuration file
+        /// that names the environment, or the current folder for the command line.
         working_dir: Option<PathBuf> = None, NotEmpty, Free;
     }
 }
 
 tamis_core::settings! {
-    /// An environment of Gymnasium whose observations and actions can be put into text.
+    /// An environment of Gymnasium whose observations and actions can be written as text.
     pub struct GymnasiumSettings {
-        /// Its id, as `gymnasium.make` takes it.
+        /// Its id for `gymnasium.make`.
         id: String = String::new(), NotEmpty;
         /// Keyword arguments of `gymnasium.make`.
         make_args: Map<String, Value> = Map::new();
-        /// Function that makes further ones of a level's seed, `FILE.py:NAME` or `MODULE:NAME` (another map
-        /// for each level, say). Null: none.
+        /// Function that makes further keyword arguments from a level's seed, `FILE.py:NAME` or `MODULE:NAME`
+        /// (for example another map for each level). Null: none.
         level_args: Option<String> = None, NotEmpty;
-        /// Module that registers it, imported first. Null: none.
+        /// Module that registers it and is imported first. Null: none.
         import: Option<String> = None, NotEmpty;
-        /// Names of its actions, in their order. Empty: those that are known, or numbers.
+        /// Names of its actions, in their order. Empty: the known names, or numbers.
         actions: Vec<String> = Vec::new();
-        /// Function that shows an observation, `MODULE:FUNCTION`; `ansi` for the environment's own drawing,
-        /// `space` for the numbers. Null: the drawing where there is one.
+        /// Function that turns an observation into text, `MODULE:FUNCTION`. `ansi`: the environment's own
+        /// drawing. `space`: the numbers. Null: the drawing, if there is one.
         observation: Option<String> = None, NotEmpty;
-        /// System message. Null: one that names environment and actions.
+        /// System message. Null: a message that names environment and actions.
         instruction: Option<String> = None;
         /// Reward of an answer that names no action.
         invalid_penalty: f64 = -0.1, Between(-1e6, 0.0);
-        /// Python interpreter that has Gymnasium.
+        /// Python interpreter with Gymnasium.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }
 
 tamis_core::settings! {
-    /// An environment of the package verifiers, as the Environments Hub has them.
+    /// An environment of the package verifiers, as on the Environments Hub.
     pub struct VerifiersSettings {
-        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one;
-        /// from verifiers 0.4 on the id of a taskset.
+        /// Its id for `verifiers.load_environment`, or `FILE.py:NAME` of a function that makes one. From
+        /// verifiers 0.4 on it is the id of a taskset.
         id: String = String::new(), NotEmpty;
-        /// Keyword arguments for it; from verifiers 0.4 on the keys of its configuration `[env]`.
+        /// Keyword arguments for it. From verifiers 0.4 on they are the keys of its configuration `[env]`.
         args: Map<String, Value> = Map::new();
-        /// Python interpreter that has verifiers and the environment.
+        /// Python interpreter with verifiers and the environment.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }
 
 tamis_core::settings! {
-    /// A Python class of the user's own with `reset(level, luck)` and `step(text)`.
+    /// The user's own Python class with `reset(level, luck)` and `step(text)`.
     pub struct PythonEnvironmentSettings {
         /// The class, `FILE.py:NAME` or `MODULE:NAME`.
         path: String = String::new(), NotEmpty;
@@ -116,7 +115,7 @@ tamis_core::settings! {
     pub struct CommandEnvironmentSettings {
         /// The program and its arguments.
         argv: Vec<String> = Vec::new(), NotEmpty;
-        /// Settings that it is told.
+        /// Settings that it gets.
         settings: Map<String, Value> = Map::new();
         ..workers: WorkerPool;
     }
@@ -125,18 +124,18 @@ tamis_core::settings! {
 tamis_core::settings! {
     /// A server that speaks `tamis-environment/1` over HTTP.
     pub struct HttpEnvironmentSettings {
-        /// Address of the server, below which are `/hello`, `/levels`, `/reset`, `/step` and `/close`.
+        /// Base address of the server's `/hello`, `/levels`, `/reset`, `/step` and `/close`.
         url: String = String::new(), NotEmpty, Free;
-        /// Settings that it is told.
+        /// Settings that it gets.
         settings: Map<String, Value> = Map::new();
-        /// Longest time of one answer. An environment that takes longer costs its group.
+        /// Longest time of one answer. If an environment takes longer, its group fails.
         timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
 }
 
-/// The settings of an environment that lives elsewhere.
+/// The settings of an external environment.
 pub trait ForeignSettings {
-    /// How it is reached, and what it is told.
+    /// How it is reached, and the settings that it gets.
     fn spec(&self) -> ForeignSpec;
 }
 

@@ -1,6 +1,6 @@
-//! Sokoban: push every box onto a target. Boxes can be pushed, one at a time, and never pulled.
-//! A room is drawn from a key by playing backwards from its solution ([`Room::generate`]), so that every room
-//! can be solved. Rules, rewards and symbols are those of `gym-sokoban` 0.0.6 as RAGEN wraps it:
+//! Sokoban: push every box onto a target. Boxes can be pushed, one at a time, and never pulled. A room is
+//! drawn from a key by playing backwards from its solution ([`Room::generate`]), so every room can be solved.
+//! Rules, rewards and symbols are those of `gym-sokoban` 0.0.6 as RAGEN wraps it:
 //!
 //! | event of an action | reward |
 //! |---|---|
@@ -36,13 +36,13 @@ pub const BOX_REWARD: f64 = 1.0;
 pub const SOLVED_REWARD: f64 = 10.0;
 
 choice! {
-    /// What an observation of Sokoban shows.
+    /// Content of an observation of Sokoban.
     pub enum SokobanObservation {
         /// The room as rows of symbols.
         Grid = "grid",
         /// Size of the room, and coordinates of targets, boxes and player.
         Coordinates = "coord",
-        /// The coordinates, and the rows of symbols below them.
+        /// The coordinates, followed by the rows of symbols.
         GridAndCoordinates = "grid_coord",
     }
 }
@@ -52,7 +52,7 @@ choice! {
     pub enum SokobanSymbols {
         /// `#` wall, `_` empty, `O` target, `√` box on target, `X` box, `P` player, `S` player on target.
         Shapes = "shapes",
-        /// The same with a space on either side, so that a tokenizer sees every cell by itself.
+        /// The same with a space on either side, so a tokenizer sees every cell separately.
         SpacedShapes = "spaced_shapes",
         /// `W` wall, `.` empty, `G` target, `C` box on target, `B` box, `A` player, `@` player on target.
         Letters = "letters",
@@ -63,15 +63,15 @@ settings! {
     /// A room of Sokoban. The defaults are those of RAGEN's `SimpleSokoban`, which leaves `search_depth` at
     /// the 300 of its environment.
     pub struct SokobanSettings {
-        /// Rows of the room, the walls at its border included.
+        /// Rows of the room, including the walls at its border.
         rows: usize = 6, Between(3.0, 100.0);
-        /// Columns of the room, the walls at its border included.
+        /// Columns of the room, including the walls at its border.
         columns: usize = 6, Between(3.0, 100.0);
-        /// Boxes, and as many targets.
+        /// Number of boxes and of targets.
         boxes: usize = 1, Between(1.0, 100.0);
-        /// Actions after which the game is over, solved or not.
+        /// Number of actions after which the game ends, solved or not.
         max_steps: u32 = 100, Between(1.0, 1e6);
-        /// Moves that the search for a room goes back from its solution, at most; two of them are spent on
+        /// Most moves by which the search for a room goes back from its solution. Two of them are spent on
         /// its ends, as in RAGEN. A small number makes easy rooms.
         search_depth: usize = 300, Between(3.0, 1e6);
         /// Content of an observation.
@@ -81,14 +81,14 @@ settings! {
     }
 }
 
-/// States that the search for a solution looks at: those of two boxes in a room of 8 x 8 are fewer.
+/// Most states of the search for a solution. Two boxes in a room of 8 x 8 have fewer.
 const MOST_STATES: usize = 100_000;
 
 impl SokobanSettings {
-    /// Whether a room can be made by them, as far as can be told without making one.
+    /// Checks whether they can make a room, without making one.
     ///
     /// # Errors
-    /// A number out of range, or numbers that do not go together.
+    /// A number out of range, or numbers that contradict each other.
     pub fn validate(&self) -> Result<(), Fault> {
         self.check_ranges()?;
         let &Self { rows, columns, boxes, search_depth, .. } = self;
@@ -145,12 +145,12 @@ pub struct Sokoban {
 }
 
 impl Sokoban {
-    /// A game in the room of a key; an error if no room comes of many tries ([`Room::generate`]).
+    /// A game in the room of a key; an error if many tries give no room ([`Room::generate`]).
     pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, Fault> {
         Ok(Self::of_room(Room::generate(settings, key)?, settings))
     }
 
-    /// A game in this room; of the settings count `max_steps`, `observation` and `symbols`.
+    /// A game in this room. Of the settings, only `max_steps`, `observation` and `symbols` count.
     pub fn of_room(room: Room, settings: &SokobanSettings) -> Self {
         Self {
             num_on_target: room.num_boxes_on_target(),
@@ -162,12 +162,12 @@ impl Sokoban {
         }
     }
 
-    /// The room as it stands.
+    /// The room in its present state.
     pub fn room(&self) -> &Room {
         &self.room
     }
 
-    /// Takes one step, which pushes a box that is in the way and can be pushed.
+    /// Takes one step, which pushes a box in the way if it can be pushed.
     pub fn step(&mut self, direction: Direction) -> Played {
         self.num_steps += 1;
         let is_effective = self.room.step(direction);
@@ -204,8 +204,7 @@ impl Game for Sokoban {
         Some(self.step(Direction::ALL[direction]))
     }
 
-    /// The first step of a shortest solution; `None` where the search does not show one in its 100,000
-    /// states.
+    /// The first step of a shortest solution; `None` if the search does not find one within 100,000 states.
     fn expert(&self) -> Option<String> {
         let mut seen = HashSet::from([self.room.clone()]);
         let mut open: VecDeque<(Room, Option<Direction>)> = VecDeque::from([(self.room.clone(), None)]);

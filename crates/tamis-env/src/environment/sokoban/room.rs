@@ -1,9 +1,9 @@
-//! Rooms: their cells, a step in them, and how one is drawn.
-//! A room is drawn in three stages. A walk of random turns stamps small patches of floor into solid wall.
-//! Player and targets are put on floor at random, a box on every target: this is the solved room. Then the
-//! game is played backwards, where a player pulls the box behind as it steps away: a depth-first search over
-//! what can be reached keeps the room whose boxes are farthest from their targets, weighted by how often the
-//! pulling changed from one box to another. Played forwards, the same moves solve it.
+//! Rooms: their cells, a step in them, and how one is drawn. A room is drawn in three stages. A walk of
+//! random turns stamps small patches of floor into solid wall. Player and targets are put on floor at random,
+//! a box on every target: this is the solved room. Then the game is played backwards: the player pulls a box
+//! as it steps away. A depth-first search over the reachable rooms keeps the room whose boxes are farthest
+//! from their targets, weighted by the number of changes from one box to another. Played forwards, the same
+//! moves solve it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,13 +33,13 @@ const PATCHES: [[u8; 3]; 5] = [
     [0b000, 0b011, 0b010],
 ];
 
-/// States that one search looks at, at most.
+/// Most states of one search.
 const MAX_STATES: usize = 300_000;
 
-/// Rooms that are tried for a key, at most.
+/// Most rooms that are tried for a key.
 const MAX_TRIES: u64 = 10_000;
 
-/// States that are looked at for a key in all, at most; counts where large rooms have no solution.
+/// Most states of all searches for a key. It matters if large rooms have no solution.
 const MAX_STATES_IN_ALL: usize = 100 * MAX_STATES;
 
 /// A direction of a step.
@@ -86,7 +86,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What a cell shows; the numbers are those of `gym-sokoban` as RAGEN shows them.
+/// Content of a cell; the numbers are those of `gym-sokoban`, as RAGEN shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     /// A wall.
@@ -109,14 +109,14 @@ const FLOOR: u8 = 1;
 const TARGET: u8 = 2;
 const BOX: u8 = 4;
 
-/// A room: walls, targets, boxes and the player. Its border is wall, so that a step never leaves it.
+/// A room: walls, targets, boxes and the player. Its border is wall, so a step never leaves it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Room {
     columns: usize,
     player: usize,
     num_boxes: usize,
     num_boxes_on_target: usize,
-    /// Row by row; a wall is 0, all else has `FLOOR`, and `TARGET` and `BOX` where they are.
+    /// Row by row. A wall is 0; all other cells have `FLOOR`, and `TARGET` and `BOX` if there is one.
     cells: Vec<u8>,
 }
 
@@ -146,7 +146,7 @@ impl Room {
         (self.player / self.columns, self.player % self.columns)
     }
 
-    /// What a cell shows.
+    /// Content of a cell.
     ///
     /// # Panics
     /// Outside the room.
@@ -165,8 +165,7 @@ impl Room {
         }
     }
 
-    /// Moves the player, and the box in front where there is one that can be pushed; says whether the player
-    /// moved.
+    /// Moves the player, and the box in front if it can be pushed. Returns whether the player moved.
     pub fn step(&mut self, direction: Direction) -> bool {
         let offset = direction.offset(self.columns);
         let to = self.player.wrapping_add_signed(offset);
@@ -289,8 +288,8 @@ fn carve(rows: usize, columns: usize, draws: &mut Draws) -> Vec<u8> {
     cells
 }
 
-/// Where the player stands after up to three steps over free cells, none of them twice. Otherwise it would
-/// always stand beside the box that it pulled last.
+/// The player's cell after up to three steps over free cells, none of them twice. Otherwise it would always
+/// be beside the box that it pulled last.
 fn stroll(cells: &[u8], columns: usize, start: &Start, draws: &mut Draws) -> usize {
     let mut path = vec![start.player];
     let mut goes_on = draws.happens(if start.displacement == 1 { 0.8 } else { 0.5 });
@@ -328,11 +327,11 @@ struct Move {
     num_tried: u8,
     /// The box that was pulled last, as `pulled`.
     last_pulled: u8,
-    /// Times that another box was pulled than before, up to and with this move.
+    /// Number of changes to another box, up to and including this move.
     num_changes: usize,
 }
 
-/// What states have in place of a hash: they are made of well-mixed numbers already.
+/// The identity instead of a hash, because states are already well-mixed numbers.
 #[derive(Default)]
 struct Unmixed(u64);
 
@@ -352,9 +351,8 @@ impl Hasher for Unmixed {
     }
 }
 
-/// The search backwards from a solved room.
-/// A state (places of player and boxes) is known by the exclusive or of one random number for each place and
-/// kind; two states of one such sum would cost a state, and nothing else.
+/// The search backwards from a solved room. A state (places of player and boxes) is identified by the
+/// exclusive or of one random number for each place and kind. A collision would only lose a state.
 struct Search {
     columns: usize,
     depth: usize,
@@ -382,17 +380,16 @@ impl Search {
         }
     }
 
-    /// The best room from which the solved one can be reached; `None` where not every box can leave its
-    /// target.
+    /// The best room from which the solved one can be reached; `None` if not every box can leave its target.
     /// Depth first, directions in their order; a state that was seen is not entered again. The score is the
     /// sum of the boxes' distances from their own targets times the changes from box to box, and 0 as long as
-    /// a target is covered by a box or the player; of equal ones the first counts.
+    /// a target is covered by a box or the player; among equal ones the first wins.
     fn play_backwards(&mut self, cells: &[u8], targets: &[usize], mut player: usize) -> Option<Start> {
         let (columns, is_target) = (self.columns, |place: usize| cells[place] & TARGET != 0);
         let distance =
             |a: usize, b: usize| (a / columns).abs_diff(b / columns) + (a % columns).abs_diff(b % columns);
         let mut boxes = targets.to_vec();
-        // Number of the box that stands there, counted from 1.
+        // Number of the box there, counted from 1.
         let mut standing = vec![0_u8; cells.len()];
         for (number, &place) in (1..).zip(targets) {
             standing[place] = number;
@@ -409,7 +406,7 @@ impl Search {
         let (mut num_tried, mut last_pulled, mut num_changes) = (0, 0, 0);
         loop {
             if num_tried == 4 {
-                // Back to where the last move came from.
+                // Takes back the last move.
                 let Some(taken) = self.moves.pop() else { break };
                 let offset = taken.direction.offset(columns);
                 let from = player.wrapping_add_signed(-offset);
