@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend};
 use tamis_core::fault::Fault;
+use tamis_process::{DEFAULT_INTERPRETER, interpreter};
 use tamis_rollout::launch::{LaunchError, Launched, Say};
 use tamis_train::api_key::random_key;
 use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::launcher::{Launcher, PlanInput, RunPlan, ServersToStart};
-use tamis_train::python_program::{default_interpreter, interpreter};
 
 use crate::launcher::LauncherProcess;
+use crate::plan::disks::shortages;
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::{Plan, RunModels};
 use crate::role::{Asked, Role, Standing, StartLauncher, State, is_late};
@@ -278,10 +279,11 @@ impl Launcher for Cluster {
         input: PlanInput<'_>,
         interrupt: &Interrupt,
     ) -> Result<RunPlan, Halt<std::convert::Infallible>> {
-        if !Plan::is_needed(config) {
-            return Ok(RunPlan::default());
-        }
         let models = RunModels::read(config, input.checkpoint, input.native, |model| Some(model.folder()));
+        let shortages = models.policy.iter().flat_map(|sizes| shortages(config, sizes)).collect();
+        if !Plan::is_needed(config) {
+            return Ok(RunPlan { warnings: shortages, ..RunPlan::default() });
+        }
         let machines = match input.logs {
             None => {
                 let device = config.learner.device.clone();
@@ -299,17 +301,19 @@ impl Launcher for Cluster {
                 }
             },
         };
-        Ok(Plan::new(config, &models, machines).for_run())
+        let mut plan = Plan::new(config, &models, machines).for_run();
+        plan.warnings.extend(shortages);
+        Ok(plan)
     }
 }
 
 /// The interpreter for what a launcher starts. On other nodes the default is the one of Ray's workers.
 fn python(config: &Config) -> String {
     let python = &config.learner.python;
-    if config.cluster.launcher == LauncherKind::Ray && python == default_interpreter() {
+    if config.cluster.launcher == LauncherKind::Ray && python == DEFAULT_INTERPRETER {
         return python.clone();
     }
-    interpreter(python, std::env::current_exe().ok().as_deref())
+    interpreter(python)
 }
 
 pub(crate) fn absolute(path: &Path) -> std::path::PathBuf {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tamis_config::{Config, LauncherKind};
+use tamis_process::interpreter;
 use tamis_rollout::launch::{HEALTHY, LaunchError, Launched, Say, pause_after};
 use tamis_train::launcher::COMMAND;
-use tamis_train::python_program::interpreter;
 
 use crate::cluster::{Cluster, LOOK_EVERY, MOST_RESTARTS, absolute};
 use crate::launcher::{Fate, LauncherProcess};
@@ -29,10 +29,9 @@ pub(crate) struct StartLauncher {
 impl StartLauncher {
     /// Settings of a configuration's launcher, which writes its log into this folder.
     pub(crate) fn new(config: &Config, logs: &Path) -> Self {
-        let program = std::env::current_exe().ok();
         let cluster = &config.cluster;
         Self {
-            python: interpreter(&config.learner.python, program.as_deref()),
+            python: interpreter(&config.learner.python),
             kind: cluster.launcher,
             address: cluster.address.clone(),
             log: absolute(logs).join("cluster.log"),

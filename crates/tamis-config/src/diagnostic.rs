@@ -152,6 +152,14 @@ pub enum Problem {
         /// The fix, if it is known.
         hint: Option<String>,
     },
+    /// What a run would end with before it samples anything.
+    #[error("{message}")]
+    Unready {
+        /// The run's own message.
+        message: String,
+        /// The fix, if it is known.
+        hint: Option<String>,
+    },
     /// A YAML tag.
     #[error("`{tag}` is a YAML tag, and tags are not supported: every key has a fixed type")]
     Tag {
@@ -222,7 +230,9 @@ impl Problem {
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
-            Self::Refused { hint, .. } | Self::Unreadable { hint, .. } => hint.clone(),
+            Self::Refused { hint, .. } | Self::Unreadable { hint, .. } | Self::Unready { hint, .. } => {
+                hint.clone()
+            }
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::Rule { hint, .. } => Some(hint.clone()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {

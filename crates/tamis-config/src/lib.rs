@@ -10,6 +10,7 @@ mod derived;
 pub mod diagnostic;
 pub mod generate;
 pub mod hub_name;
+mod interpreters;
 pub mod load;
 pub mod locate;
 mod note;

@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use crate::derived::leader;
+use crate::interpreters;
 use crate::load::Loaded;
 use crate::load::followers::{comment_of, comment_of_reward};
 use crate::path::{PathText as _, map_paths};
@@ -34,6 +35,7 @@ impl Loaded {
     /// folder.
     pub fn values(&self) -> Json {
         let mut values = json_of(&self.config);
+        interpreters::unname(&mut values);
         map_paths(table::root(), &mut values, &|kind, path| kind.absolute(path));
         values
     }

@@ -10,8 +10,9 @@ easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}
 
 Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl where several do. Requests and answers are
 JSON lines on standard input and output; whatever the function prints goes to standard error. Whatever it raises, and a result that is no
-number, is the answer "error" of that completion. A request {"introduce": {"columns": [...] | null}} is answered with the function's
-signature, the kinds that it fits and what is wrong with the one that is used.
+number, is the answer "error" of that completion. A request {"introduce": {"columns": [...] | null, "gold": [...]}}, columns of the rows
+and those of them that hold the ground truth, is answered with the function's signature, the kinds that it fits, what is wrong with the one
+that is used, and whether the function takes the ground truth.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def failure():
     try:
         kind, error, trace = sys.exc_info()
         # The user's own frames; of an error that is found here, its message.
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((__file__, "<frozen importlib")):
             trace = trace.tb_next
         text = "".join(traceback.format_exception(kind, error, trace))
     except Exception:  # its text cannot be made
@@ -456,7 +457,17 @@ def chosen(function, fits):
     return "trl" if not fits and named & set(TRL_CENTRAL) and not named & set(VERL) else "verl"
 
 
-def introduction(function, name, kind, fits, kwargs, columns):
+GOLD = ("ground_truth", "answer", "solution")
+
+
+def reads_gold(signature, kind, gold):
+    """Whether a function takes the ground truth: verl's and EasyR1's do, others by the name of a column that holds it."""
+    if kind == "verl" or kind.startswith("easyr1") or signature is None:
+        return True
+    return bool({*GOLD, *gold} & set(named_parameters(signature)))
+
+
+def introduction(function, name, kind, fits, kwargs, columns, gold):
     """What tamis should know of the function before it asks it anything."""
     signature = signature_of(function)
     return {
@@ -464,6 +475,7 @@ def introduction(function, name, kind, fits, kwargs, columns):
         "fits": fits,
         "signature": clean(f"{name}{signature if signature is not None else '(…)'}", 500),
         "problem": misfit(function, kind, kwargs, columns),
+        "reads_gold": reads_gold(signature, kind, gold),
     }
 
 
@@ -519,7 +531,10 @@ def main():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
 
-    function = load(arguments.path, arguments.name)
+    try:
+        function = load(arguments.path, arguments.name)
+    except Exception:
+        sys.exit(failure()["error"])
     fits = fitting(function, arguments.kwargs)
     kind = arguments.kind or chosen(function, fits)
     loop = asyncio.new_event_loop()
@@ -529,8 +544,8 @@ def main():
     for line in requests:
         request = json.loads(line)
         if "introduce" in request:
-            columns = request["introduce"]["columns"]
-            introduced = introduction(function, arguments.name, kind, fits, arguments.kwargs, columns)
+            columns, gold = request["introduce"]["columns"], request["introduce"].get("gold", ())
+            introduced = introduction(function, arguments.name, kind, fits, arguments.kwargs, columns, gold)
             answers.write(json.dumps({"introduction": introduced}) + "\n")
             answers.flush()
             continue

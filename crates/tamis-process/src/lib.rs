@@ -8,6 +8,7 @@ mod folder;
 mod group;
 #[cfg(unix)]
 mod guard;
+mod interpreter;
 mod line_child;
 mod lines;
 mod marked;
@@ -16,6 +17,7 @@ mod tail;
 
 pub use folder::GuardedFolder;
 pub use group::{ProcessGroup, Reach};
+pub use interpreter::{DEFAULT_INTERPRETER, interpreter};
 pub use line_child::{ChildHandle, ChildSettings, Copy, Errors, LineChild, command};
 pub use lines::{LONGEST_LINE, Line, Lines};
 pub use marked::kill_marked;

@@ -1,9 +1,10 @@
-//! The part of the Python package that is in this program, and the interpreter that runs it: the PyTorch
-//! learner, reward models, environments, loggers and the launcher are modules of it.
+//! The part of the Python package that is in this program: the PyTorch learner, reward models, environments,
+//! loggers and the launcher are its modules.
 
 use std::path::{Path, PathBuf};
 
 use tamis_process::GuardedFolder;
+pub use tamis_process::{DEFAULT_INTERPRETER, interpreter};
 use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
 
 use crate::interrupt::{Halt, Interrupt};
@@ -104,7 +105,7 @@ impl ModuleProcess<'_> {
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<(LaunchedServers, GuardedFolder), Halt<LaunchError>> {
-        let python = interpreter(self.python, std::env::current_exe().ok().as_deref());
+        let python = interpreter(self.python);
         let surroundings = |what: &str, source| LaunchError::Surroundings {
             command: format!("{python} -m {}", self.module),
             what: what.to_owned(),
@@ -163,27 +164,6 @@ pub fn module_environment(folder: &Path) -> Vec<(String, String)> {
     environment
 }
 
-/// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program
-/// where there is one: the Python of the environment that the package is installed in, whether it is
-/// activated or not.
-pub fn interpreter(python: &str, program: Option<&Path>) -> String {
-    let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
-    match beside {
-        Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => {
-            beside.to_string_lossy().into_owned()
-        }
-        _ => python.to_owned(),
-    }
-}
-
-/// Default of `learner.python`.
-const DEFAULT_INTERPRETER: &str = "python3";
-
-/// The interpreter that nobody named.
-pub fn default_interpreter() -> &'static str {
-    DEFAULT_INTERPRETER
-}
-
 /// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
 const LONGEST_FOLDER: usize = 90;
 
@@ -206,22 +186,6 @@ pub fn private_folder(prefix: &str) -> std::io::Result<GuardedFolder> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_interpreter_beside_the_program_comes_first() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (program, beside) = (folder.path().join("tamis"), folder.path().join("python3"));
-        assert_eq!(interpreter("python3", Some(&program)), "python3");
-        std::fs::write(&beside, "").expect("written");
-        assert_eq!(interpreter("python3", Some(&program)), beside.to_string_lossy());
-        assert_eq!(interpreter("python3", None), "python3");
-        // What somebody named is what is started.
-        std::fs::write(folder.path().join("python3.12"), "").expect("written");
-        for named in ["python3.12", "/usr/bin/python3", ".venv/bin/python"] {
-            assert_eq!(interpreter(named, Some(&program)), named);
-        }
-        assert_eq!(tamis_config::Config::default().learner.python, DEFAULT_INTERPRETER);
-    }
 
     /// The program that a run starts is the whole learner.
     #[test]

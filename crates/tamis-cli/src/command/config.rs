@@ -13,34 +13,35 @@ use tamis_import::{explain, import, reference_markdown};
 
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};
-use tamis_train::assemble::check::Placeholders;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::policy;
+use tamis_train::interrupt::Interrupt;
 
 use super::{notes, print, show, with_findings};
 use crate::arguments::{CheckArguments, ConfigCommand};
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// Checks that a run makes beyond these, since no program is started here; empty where there is none to
-/// start.
-fn list_unchecked(loaded: &Loaded) -> String {
-    let rewards = loaded.config.reward.iter().enumerate();
-    let external: Vec<String> = rewards
-        .filter(|(_, reward)| reward.kind.is_external())
-        .map(|(index, reward)| format!("`{}` (reward[{index}])", reward.name))
-        .collect();
-    if external.is_empty() {
+/// Rewards that a check leaves to the run; empty if there are none.
+fn list_untried(loaded: &Loaded, left: &[usize]) -> String {
+    let rewards = left.iter().filter_map(|&index| {
+        let reward = loaded.config.reward.get(index)?;
+        (!reward.kind.is_tried()).then(|| format!("`{}` (reward[{index}])", reward.name))
+    });
+    let rewards: Vec<String> = rewards.collect();
+    if rewards.is_empty() {
         return String::new();
     }
     format!(
-        "not checked, as a check starts no program: what {} takes and returns; `tamis train` asks before it generates anything\n",
-        external.join(", ")
+        "not tried, as it needs a server or a model in memory: {}; `tamis train` asks it before it generates anything\n",
+        rewards.join(", ")
     )
 }
 
 /// `tamis config check`.
 fn check(arguments: &CheckArguments) -> Result<(), Failure> {
-    let (loaded, followed) = arguments.layers.load_checked(Placeholders::Warned, Extent::Look)?;
+    let interrupt = Interrupt::new();
+    super::train::listen(&interrupt, "nothing was changed")?;
+    let (loaded, followed, left) = arguments.layers.load_rehearsed(&interrupt)?;
     let plan = arguments.plan.then(|| make_plan(&loaded, arguments.machines.as_ref()));
     let mut found = Vec::new();
     if let Some(plan) = &plan {
@@ -75,7 +76,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let num_warnings = loaded.warnings.len();
     let plural = if num_warnings == 1 { "" } else { "s" };
     let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
-    text.push_str(&list_unchecked(&loaded));
+    text.push_str(&list_untried(&loaded, &left));
     for line in followed {
         let _ = writeln!(text, "{line}");
     }

@@ -25,15 +25,20 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tamis_cluster::Cluster;
 use tamis_config::locate::{Extent, Locate, LocateFailure};
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Preset, Severity};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Preset, Problem, Severity};
+use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_import::{has_program, load, load_to_show, without_program};
+use tamis_run::log::progress::Console;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
+use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::run::{ConfigText, Rehearsal, rehearse};
 
 use crate::arguments::{Language, LayerArguments};
-use crate::failure::{FAILED, Failure, UNREACHABLE, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 /// Writes a result to stdout, at once. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -161,6 +166,34 @@ impl LayerArguments {
         let refused = |errors: ConfigErrors| Failure::new(USAGE, errors.to_string());
         follow_checked(self.load()?, CheckPurpose::Begin, placeholders, extent, refused)
     }
+
+    /// As [`Self::load_checked`] to look at names on a hub, and after the preparations of a run: everything
+    /// that it would be refused for before it samples, in one list. With the rewards that were not tried.
+    pub(crate) fn load_rehearsed(
+        &self,
+        interrupt: &Interrupt,
+    ) -> Result<(Loaded, Vec<String>, Vec<usize>), Failure> {
+        let refused = |errors: ConfigErrors| Failure::new(USAGE, errors.to_string());
+        let mut loaded = self.load()?;
+        let (begin, placeholders) = (CheckPurpose::Begin, Placeholders::Warned);
+        let (mut found, lines) = find_and_follow(&mut loaded, begin, placeholders, Extent::Look, &refused)?;
+        let rehearsal = Rehearsal::after(&loaded, &found);
+        let left = rehearsal.left.clone();
+        let (given, ui) = (ConfigText::of(loaded.clone(), Vec::new()), Console::keeping_warnings());
+        let refusals = rehearse(&given, rehearsal, Cluster::make, &ui, interrupt);
+        let refusals = refusals.map_err(|halt| match halt {
+            Halt::Interrupted => Failure::new(INTERRUPTED, "interrupted"),
+            Halt::Failed(error) => Failure::of(FAILED, &error, error.hint()),
+        })?;
+        for error in refusals {
+            let (message, hint) = (causes(&error).join("\n  caused by: "), error.hint());
+            found.push(Diagnostic::error(Problem::Unready { message, hint }, None));
+        }
+        for message in ui.kept_warnings() {
+            found.push(Diagnostic::warning(Problem::Unready { message, hint: None }, None));
+        }
+        Ok((with_findings(loaded, found).map_err(refused)?, lines, left))
+    }
 }
 
 /// Checks a configuration and follows its names on a hub; the lines about these. Faults of what is here are
@@ -172,12 +205,24 @@ pub(crate) fn follow_checked(
     extent: Extent,
     refused: impl Fn(ConfigErrors) -> Failure,
 ) -> Result<(Loaded, Vec<String>), Failure> {
-    let found = check::all(&loaded, purpose, placeholders);
+    let (found, lines) = find_and_follow(&mut loaded, purpose, placeholders, extent, &refused)?;
+    Ok((with_findings(loaded, found).map_err(refused)?, lines))
+}
+
+/// The findings of a check, and the lines about names on a hub.
+fn find_and_follow(
+    loaded: &mut Loaded,
+    purpose: CheckPurpose<'_>,
+    placeholders: Placeholders,
+    extent: Extent,
+    refused: &dyn Fn(ConfigErrors) -> Failure,
+) -> Result<(Vec<Diagnostic>, Vec<String>), Failure> {
+    let found = check::all(loaded, purpose, placeholders);
     let is_sound = found.iter().all(|finding| finding.severity != Severity::Error);
     let before = loaded.config.clone();
-    let lines = if is_sound { follow(&mut loaded, purpose, extent, &refused)? } else { Vec::new() };
-    let found = if loaded.config == before { found } else { check::all(&loaded, purpose, placeholders) };
-    Ok((with_findings(loaded, found).map_err(refused)?, lines))
+    let lines = if is_sound { follow(loaded, purpose, extent, refused)? } else { Vec::new() };
+    let found = if loaded.config == before { found } else { check::all(loaded, purpose, placeholders) };
+    Ok((found, lines))
 }
 
 /// What finds names of models and data sets.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use tamis_train::python_program::{default_interpreter, interpreter, private_folder};
+use tamis_train::python_program::{DEFAULT_INTERPRETER, interpreter, private_folder};
 
 use super::show;
 use crate::arguments::{Language, TrainArguments};
@@ -157,9 +157,7 @@ impl Script {
             std::fs::write(folder.join(name), text).map_err(|error| self.fail("prepare", &error))?;
         }
         // The active environment is the script's own; otherwise it is the one that tamis is installed in.
-        let is_active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().any(|name| std::env::var_os(name).is_some());
-        let program = std::env::current_exe().ok().filter(|_| !is_active);
-        let mut python = Command::new(interpreter(default_interpreter(), program.as_deref()));
+        let mut python = Command::new(interpreter(DEFAULT_INTERPRETER));
         python.arg(folder.join("tamis_script.py"));
         self.code_of(python, folder)
     }

@@ -286,25 +286,178 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder.tamis(&["train", "--resume", "runs/own", "train.total_steps=2"]).succeeds();
 }
 
+/// What a run refuses only after it has read its data and asked its rewards, and words of it.
+const REFUSED_LATE: &[(&[&str], &str)] = &[
+    // Rewards.
+    (&["reward=[{kind: python, path: reward.py, function: none}]"], "reward.py has no function `none`"),
+    (
+        &["reward=[{kind: python, path: reward.py, function: nothing}]"],
+        "its parameters fit none of the styles",
+    ),
+    (&["reward=[{kind: python, path: reward.py, function: lacks}]"], "missing a required argument: 'label'"),
+    (&["reward=[{kind: python, path: broken.py}]"], "No module named 'no_such_module'"),
+    (&["reward=[{kind: by_source}]"], "reward `by_source` has no verifier for some of the rows"),
+    // Gold answers.
+    (&["data.train=words.jsonl"], "not one gold answer is taken for right:"),
+    (&["data.train=words.jsonl", "reward=[{kind: python, path: reward.py}]"], "not one gold answer is taken"),
+    (&["data.train=fails.jsonl", "reward=[{kind: python, path: reward.py}]"], "invalid literal for int()"),
+    (&["data.train=truthless.jsonl"], "reward `number` compares with a ground truth, and no training prompt"),
+    (&["data.train=some.jsonl", "data.check_gold=error"], "gold answers are rejected by their own verifier"),
+    // Data.
+    (&["data.train=late.jsonl"], "late.jsonl, line 150: not valid JSON"),
+    (&["data.train=one.jsonl", "data.val_fraction=0.5"], "1 training prompts cannot be shared out"),
+    (&["data.train=equal.jsonl", "data.val_fraction=0.5"], "3 training prompts cannot be shared out"),
+    (&["data.max_prompt_length=2"], "has 4 tokens"),
+    (&["data.curriculum={column: level}"], "data.curriculum: "),
+    // What scores and steps must be.
+    (
+        &["filter.metric=nonsense", "reward=[{kind: python, path: reward.py}]"],
+        "no reward function gives a number of that name",
+    ),
+    (
+        &["checkpoint.keep_best={metric: nonsense}", "data.val=rows.jsonl", "validate.test_freq=1"],
+        "there is no figure `nonsense`",
+    ),
+    (
+        &[
+            "objective.advantage.kind=gae",
+            "filter=null",
+            "critic.warmup_steps=9",
+            "train.total_steps=null",
+            "train.total_epochs=1",
+        ],
+        "the policy would never be trained",
+    ),
+    (&["model.memory_limit=1MiB"], "of memory, 1.0 MiB is available"),
+    (&["rollout.regex='[é]+'"], "rollout.regex"),
+];
+
+/// The base of [`REFUSED_LATE`].
+fn late() -> Folder {
+    let row = |question: &str, answer: &str| {
+        format!("{{\"question\": \"{question}\", \"answer\": \"{answer}\"}}\n")
+    };
+    let rows = row("1+1=", "2") + &row("1+2=", "3");
+    let late = row("1+1=", "2").repeat(149) + "{\n";
+    let reward = "\
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str == str(int(ground_truth)))
+def nothing():
+    return 1.0
+def lacks(completion, label):
+    return 1.0
+";
+    folder()
+        .with("rows.jsonl", &rows)
+        .with("words.jsonl", &row("1+1=", "two").replace("two\"", "1 or 2\""))
+        .with("fails.jsonl", &row("1+1=", "two"))
+        .with("truthless.jsonl", "{\"question\": \"1+1=\"}\n")
+        .with("some.jsonl", &(rows.clone() + &row("1+3=", "four")))
+        .with("late.jsonl", &late)
+        .with("one.jsonl", &row("1+1=", "2"))
+        .with("equal.jsonl", &row("1+1=", "2").repeat(3))
+        .with("reward.py", reward)
+        .with("broken.py", "import no_such_module\n")
+}
+
+const OF_ROWS: [&str; 8] = [
+    "tiny.yaml",
+    "data.task=null",
+    "~data.arithmetic",
+    "data.train=rows.jsonl",
+    "validate.test_freq=0",
+    "validate.before_train=false",
+    "warm_start.steps=0",
+    "data.train_batch_size=2",
+];
+
+#[test]
+fn a_check_finds_what_a_run_refuses_before_it_samples() {
+    let folder = late();
+    let mut wrong = Vec::new();
+    for (overrides, expected) in REFUSED_LATE {
+        let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], overrides].concat());
+        let is_left = folder.join("runs").exists();
+        let trained = folder.tamis(&[&["train"], &OF_ROWS[..], overrides].concat());
+        let failure = trained.failure();
+        let failure = failure.split_once('\n').map_or("", |(_, failure)| failure);
+        let failure = failure.split("\nnote: ").next().unwrap_or_default().trim_end();
+        let failure = failure.replace(&folder.join("").display().to_string(), "");
+        // What is known of the end of a process depends on when it is looked at.
+        let [failure, printed] = [&failure, &checked.stderr]
+            .map(|text| text.replace("(it closed its output)", "(exit status: 1)"));
+        let is_same = checked.code == Some(2) && trained.code == Some(2) && printed.contains(&failure);
+        if !is_same || !failure.contains(expected) || is_left {
+            wrong.push(format!(
+                "{overrides:?}, expected {expected:?}\n{}{}",
+                checked.shown(),
+                trained.shown()
+            ));
+        }
+        let _ = std::fs::remove_dir_all(folder.join("runs"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn a_check_lists_all_of_it_at_once() {
+    let folder = late();
+    let overrides = [
+        "reward=[{kind: python, name: a, path: reward.py, function: nothing}, {kind: python, name: b, path: broken.py}]",
+        "data.max_prompt_length=2",
+        "run.loggers=[{kind: wandb, python: no-such-python}]",
+        "objective.shaping=[{kind: clip_advantage, low: 3}]",
+    ];
+    let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &overrides[..3]].concat()).exits(2);
+    for words in
+        ["nothing() cannot be called", "reward `b` cannot be used", "has 4 tokens", "3 errors in the"]
+    {
+        checked.says(words);
+    }
+    checked.says("warning: the logger `wandb` loses figures: `no-such-python` cannot be started");
+    // With an error of the settings what depends on them is not looked at; the rewards are.
+    let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &overrides[..]].concat()).exits(2);
+    checked.says("`low` is 3").says("nothing() cannot be called").says("reward `b` cannot be used");
+    checked.never_says("has 4 tokens");
+    assert!(!folder.join("runs").exists());
+}
+
 #[test]
 fn a_check_says_what_it_leaves_to_a_run() {
-    let folder = folder().with("reward.py", "def compute_score():\n    return 1.0\n");
-    let ended = folder.tamis(&[
-        "config",
-        "check",
-        "tiny.yaml",
-        "reward=[{kind: python, path: reward.py, name: mine}]",
-    ]);
-    let ended = ended.succeeds();
-    assert!(
-        ended.stdout.ends_with(
-            "not checked, as a check starts no program: what `mine` (reward[0]) takes and \
-             returns; `tamis train` asks before it generates anything\n"
-        ),
-        "{}",
-        ended.shown()
+    let folder = late();
+    let judge = "reward=[{kind: number}, {kind: judge, name: mine, servers: ['http://127.0.0.1:9'], model: m, prompt: '{completion}'}]";
+    let ended = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &[judge]].concat()).succeeds();
+    let expected = "not tried, as it needs a server or a model in memory: `mine` (reward[1]); `tamis train` asks it \
+         before it generates anything\n";
+    assert!(ended.stdout.contains(expected), "{}", ended.shown());
+    let ended = folder.tamis(&[&["config", "check"], &OF_ROWS[..]].concat()).succeeds();
+    ended.never_prints("not tried");
+    assert!(!folder.join("runs").exists());
+}
+
+#[test]
+fn a_function_that_takes_no_gold_answer_is_not_suspected() {
+    let folder = late().with(
+        "more.py",
+        "def short(completion):\n    return float(len(completion) < 9)\n\
+         def ignores(completion, answer):\n    return 1.0\n\
+         def of_trl(completions, **kwargs):\n    return [0.0 for _ in completions]\n",
     );
-    assert!(!folder.tamis(&["config", "check", "tiny.yaml"]).succeeds().stdout.contains("not checked"));
+    let rows = (0..20).map(|at| format!("{{\"question\": \"{at}+1=\", \"answer\": \"{}\"}}\n", at + 1));
+    folder.write("many.jsonl", &rows.collect::<String>());
+    let with = |function: &str, more: &[&str]| {
+        let reward = format!("reward=[{{kind: python, path: more.py, function: {function}}}]");
+        folder
+            .tamis(&[&["config", "check"], &OF_ROWS[..], &["data.train=many.jsonl", &reward], more].concat())
+    };
+    let metric = ["filter.metric=score"];
+    for function in ["short", "of_trl"] {
+        let ended = with(function, &metric).succeeds();
+        assert!(!ended.stdout.contains("no better than"), "{}", ended.shown());
+    }
+    with("ignores", &metric).succeeds().prints("no better than an empty completion");
+    // Without a ground truth too, a function that asks for none is as it should be.
+    with("short", &["data.train=truthless.jsonl", "filter.metric=score"]).succeeds();
 }
 
 #[test]

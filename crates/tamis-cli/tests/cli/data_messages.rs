@@ -34,6 +34,12 @@ fn data() {
     );
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
+    exit code 2
+    error: reward `number` compares with a ground truth, and no training prompt has one
+      hint: name the column of the answers by data.columns.ground_truth (the columns are gold, question), or set data.check_gold=off to train without this check
+    ");
+    let unchecked = of_file().replaced("  max_prompt_length", "  check_gold: off\n  max_prompt_length");
+    insta::assert_snapshot!(train(&folder, &unchecked).failure(), @"
 exit code 2
 error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
   hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`

@@ -86,7 +86,19 @@ fn what_a_function_logs_is_kept() {
     let ended = ended.succeeds();
     // So is what it prints; the run names the file once.
     assert!(folder.read("runs/tiny/reward-python.log").contains("looked at "));
-    assert_eq!(ended.stderr.matches("reward `python` prints: see ").count(), 1, "{}", ended.shown());
+    assert_eq!(
+        ended.stderr.matches("reward `python` (mine.py) prints: see ").count(),
+        1,
+        "{}",
+        ended.shown()
+    );
+    // The log has it with its step, and the console shows none of it.
+    ended.never_says("looked at ");
+    let log = folder.read("runs/tiny/run.log");
+    for step in ["before step 1", "step 1", "step 2"] {
+        let line = format!(" info reward `python` (mine.py), {step}: looked at ");
+        assert!(log.contains(&line), "no `{line}` in\n{log}");
+    }
     let rows: Vec<_> =
         folder.rows("tiny").into_iter().filter(|row| row.get("reward_log/state").is_some()).collect();
     // One pass of 64 prompts at 8 a step holds the two steps.
@@ -102,7 +114,7 @@ fn what_a_function_logs_is_kept() {
     }
     // Of a validation too: by data source in the metrics, beside the samples where these are kept.
     let ended = folder.tamis(&["eval", "runs/tiny", "--json", "--samples", "samples.jsonl"]).succeeds();
-    ended.says("reward `python`: looked at ");
+    ended.says("reward `python` (mine.py): looked at ");
     let found = ended.json();
     assert!(found["metrics"]["val-aux/arithmetic/reward_log/tokens"].is_number(), "{found}");
     for line in folder.read("samples.jsonl").lines() {

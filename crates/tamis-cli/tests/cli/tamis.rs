@@ -281,6 +281,8 @@ impl Folder {
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", self.join("hf"))
             .env_remove("HF_TOKEN")
+            .env_remove("VIRTUAL_ENV")
+            .env_remove("CONDA_PREFIX")
             .env_remove("HF_HUB_CACHE")
             .env_remove("HTTP_PROXY")
             .env_remove("http_proxy")

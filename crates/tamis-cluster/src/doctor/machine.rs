@@ -9,6 +9,7 @@ use tamis_core::figure;
 use tamis_model::SimdLevel;
 
 use super::{Finding, Topic};
+use crate::plan::disks::free_disk;
 use crate::plan::machines::{Machine, find_gpus};
 use tamis_process::{ProgramError, ask};
 
@@ -108,20 +109,6 @@ fn driver() -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// Bytes that are free on the disk of a folder, or of its nearest parent that exists.
-pub(super) fn free_disk(folder: &Path) -> Option<u64> {
-    let folder = std::path::absolute(folder).ok()?;
-    let there = folder.ancestors().find(|folder| folder.is_dir())?;
-    let text = ask(Command::new("df").arg("-Pk").arg(there), LONGEST).ok()?;
-    read_free(&text)
-}
-
-/// Reads the fourth column of `df -P`, in KiB.
-fn read_free(text: &str) -> Option<u64> {
-    let free = text.lines().nth(1)?.split_whitespace().nth(3)?;
-    free.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
-}
-
 /// A finding if the limit on open files is low.
 fn open_files() -> Option<Finding> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
@@ -158,15 +145,6 @@ fn name() -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_room_is_read_where_the_folder_is_not_there_yet() {
-        let df = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 100 40 60 40% /\n";
-        assert_eq!(read_free(df), Some(60 << 10));
-        assert_eq!(read_free("df: nothing\n"), None);
-        let folder = tempfile::tempdir().expect("a folder");
-        assert!(free_disk(&folder.path().join("not/there/yet")).expect("known") > 0);
-    }
 
     #[test]
     fn an_order_of_gpus_that_no_run_has_is_told() {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tamis_config::Config;
 use tamis_config::locate::Locate;
+use tamis_process::interpreter;
 use tamis_train::interrupt::{Halt, Interrupt};
-use tamis_train::python_program::interpreter;
 
 use crate::plan::machines::Machine;
 pub use python::Interpreter;
@@ -111,8 +111,7 @@ impl Report {
         let run_dir = read.run.dir.clone();
         let (mut of_machine, here) = interrupt.or_abandon(move || machine::examine(&run_dir))?;
         of_machine.findings.extend(interrupt.or_abandon(network::ports)?);
-        let program = std::env::current_exe().ok();
-        let named = interpreter(&read.learner.python, program.as_deref());
+        let named = interpreter(&read.learner.python);
         let python = {
             let named = named.clone();
             interrupt.or_abandon(move || Interpreter::ask(&named))?

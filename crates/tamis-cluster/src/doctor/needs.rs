@@ -5,19 +5,18 @@ use std::sync::Arc;
 
 use tamis_config::locate::{Extent, Locate};
 use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
-use tamis_core::figure;
+use tamis_process::interpreter;
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::loggers::{SET_URI, is_place_open};
 use tamis_train::assemble::policy::shape_before_data;
 use tamis_train::interrupt::{Halt, Interrupt};
-use tamis_train::python_program::interpreter;
 
 use super::python::{Interpreter, find_program};
 use super::{Finding, Topic, network};
 use crate::Cluster;
+use crate::plan::disks::{self, DiskNeed};
 use crate::plan::machines::{Machine, Machines};
-use crate::plan::model_sizes::ModelSizes;
 use crate::plan::{Misfit, Plan, RunModels};
 
 /// What was found before.
@@ -50,9 +49,12 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
     if Plan::is_needed(config) {
         plan(config, &models, there, interrupt, &mut found);
     }
-    if let Some(sizes) = &models.policy {
-        disks(config, sizes, &mut found);
-    }
+    let needs = models.policy.iter().flat_map(|sizes| disks::needs(config, sizes));
+    found.extend(needs.map(
+        |DiskNeed { text, is_enough }| {
+            if is_enough { Finding::good(text) } else { Finding::bad(text, disks::HINT) }
+        },
+    ));
     if found.is_empty() {
         found.push(Finding::good("nothing beyond this program".to_owned()));
     }
@@ -123,7 +125,7 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
             LoggerKind::Trackio(settings) => (&settings.python, &["trackio"]),
             _ => continue,
         };
-        let named = interpreter(&settings.0.to_string_lossy(), std::env::current_exe().ok().as_deref());
+        let named = interpreter(&settings.0.to_string_lossy());
         found.push(match Interpreter::ask(&named) {
             Err(error) => Finding::bad(
                 format!("logger {logger}: {named} does not answer: {error}"),
@@ -232,54 +234,4 @@ pub(super) fn no_cluster(halt: &Halt<LaunchError>) -> Finding {
         _ => "start one (`ray start --head`), or name its address (cluster.address, RAY_ADDRESS)",
     };
     Finding::bad(format!("Ray: {halt}"), hint)
-}
-
-/// Disk space for checkpoints and published weights.
-fn disks(config: &Config, sizes: &ModelSizes, found: &mut Vec<Finding>) {
-    let n = sizes.num_parameters;
-    let learned = match &config.learner.lora {
-        Some(lora) => sizes.adapter(lora.rank as u64, lora.targets.as_deref()),
-        None => n,
-    };
-    // Weights as they are saved, f32 copies of the learned weights if the saved type is smaller, and two
-    // moments.
-    let weights = match config.model.save_dtype {
-        tamis_model::SaveDtype::F32 => 4 * n,
-        _ => 2 * n + 4 * learned,
-    };
-    let each = weights + 8 * learned;
-    // A new checkpoint is written before an old one is deleted.
-    let kept = config.checkpoint.keep_last.unwrap_or(1) as u64 + 1;
-    let mut room = |what: String, folder: &Path, needed: u64| {
-        let Some(free) = super::machine::free_disk(folder) else { return };
-        let text = format!(
-            "{what}: {} in {}, where {} are free",
-            figure::bytes(needed),
-            folder.display(),
-            figure::bytes(free)
-        );
-        found.push(if free >= needed {
-            Finding::good(text)
-        } else {
-            Finding::bad(
-                text,
-                "free some, name another disk, or keep fewer (checkpoint.keep_last, publish.keep)",
-            )
-        });
-    };
-    room(format!("{kept} checkpoints of {}", figure::bytes(each)), &config.run.dir, each * kept);
-    if config.samples_at_servers() {
-        let number = if config.learner.backend == LearnerBackend::Torch && config.learner.device != "cpu" {
-            2
-        } else {
-            4
-        };
-        let versions = config.publish.keep as u64 + 1;
-        let folder = config.publish.dir.as_deref().unwrap_or(&config.run.dir);
-        room(
-            format!("{versions} versions of published weights of {}", figure::bytes(number * n)),
-            folder,
-            number * n * versions,
-        );
-    }
 }

@@ -9,6 +9,7 @@
 //! The memory of a micro-batch comes on top and is not estimated. `assemble::memory` of the kernel covers the
 //! native engine.
 
+pub mod disks;
 mod lines;
 pub mod machines;
 pub mod memory;

@@ -164,6 +164,7 @@ impl Layers {
         match config {
             Some(mut config) if !diagnostics.iter().any(refuses) => {
                 let followed = config.fill_followers();
+                config.name_interpreters();
                 let preset_differences = preset_difference::differences(&config, &tree);
                 Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree, followed })
             }

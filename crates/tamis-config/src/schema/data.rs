@@ -17,9 +17,10 @@ choice! {
     /// What happens if a verifier rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
-        /// A warning names the row.
+        /// A warning names the rows. The run stops if a reward reads the gold answer and accepts none, or no
+        /// row has one.
         Warn = "warn",
-        /// The run stops and names the row.
+        /// The run stops and names the rows.
         Error = "error",
         /// Gold answers are not scored.
         Off = "off",

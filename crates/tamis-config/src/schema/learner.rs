@@ -54,11 +54,9 @@ settings! {
         api_key_file: Option<PathBuf> = None, NotEmpty, Free;
         /// Environment variable with that key, instead of `learner.api_key_file`.
         api_key_env: Option<String> = None, NotEmpty, Free;
-        /// Python interpreter that the run starts; it needs PyTorch, transformers and safetensors. A bare
-        /// `python3` is the one beside the program `tamis`, if there is one (as in an environment with the
-        /// Python package), otherwise that of `PATH`. It also runs the launcher (`cluster.launcher`), and
-        /// needs the package `ray` for `launcher: ray`. On the nodes of Ray, a bare `python3` is the
-        /// interpreter of Ray's workers.
+        /// Python interpreter that the run starts; it needs PyTorch, transformers and safetensors. `python3`:
+        /// that of `run.python`. It also runs the launcher (`cluster.launcher`), and needs the package `ray`
+        /// for `launcher: ray`. On the nodes of Ray, `python3` is the interpreter of Ray's workers.
         python: String = "python3".to_owned(), NotEmpty, Free;
         /// Number of machines on which the PyTorch learner is started (`cluster.launcher: ray`).
         nodes: usize = 1, Between(1.0, 4096.0), Free;

@@ -196,6 +196,11 @@ pub trait RewardFunction: Send + Sync {
         None
     }
 
+    /// Whether its score depends on the ground truth, if that is known; `None` for a program of the user.
+    fn reads_gold(&self) -> Option<bool> {
+        Some(true)
+    }
+
     /// Completions with the ground truth in the forms that this function may expect, the likeliest first;
     /// empty if it has no right answers.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {

@@ -21,6 +21,9 @@ use rivals::best_form;
 /// Rejected answers that are kept as examples, for each function.
 const NUM_EXAMPLES: usize = 3;
 
+/// Prompts that are listed by their ids.
+const NUM_LISTED: usize = 10;
+
 /// Data sources that are told one by one.
 const NUM_SOURCES: usize = 10;
 
@@ -77,6 +80,10 @@ pub struct FunctionGold {
     pub name: String,
     /// Whether it comes from outside, so that nobody knows which score is the full one.
     pub is_external: bool,
+    /// Whether its score depends on the ground truth; `None` if that is not known.
+    pub reads_gold: Option<bool>,
+    /// Whether its score is trained on.
+    pub is_weighted: bool,
     /// Prompts with a ground truth.
     pub checked: usize,
     /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and
@@ -97,12 +104,23 @@ pub struct FunctionGold {
     pub by_source: Vec<(String, usize, usize)>,
     /// The first that were not accepted; where all were and there are rivals, the first of all.
     pub examples: Vec<GoldExample>,
+    /// Prompts that were not accepted.
+    pub refused: Vec<u64>,
 }
 
 impl FunctionGold {
     /// Whether every gold answer was accepted, and nothing else scores as much.
     pub fn is_clean(&self) -> bool {
         self.accepted == self.checked && !self.is_rivalled()
+    }
+
+    /// Whether nothing could be learned from it: it reads the ground truth and accepts none, or scores none
+    /// above 0 and above texts that are no answer.
+    pub fn is_hopeless(&self) -> bool {
+        let scores_nothing = self.spread.is_none_or(|spread| spread.max <= 0.0)
+            && self.rivals.len() == 2
+            && self.rivals.iter().all(|rival| rival.is_proven);
+        self.is_weighted && self.reads_gold == Some(true) && (self.accepted == 0 || scores_nothing)
     }
 
     /// Whether something else is known to score as much as the gold answers.
@@ -116,8 +134,10 @@ impl FunctionGold {
 pub struct GoldReport {
     /// Functions that know what a right answer is, in order.
     pub functions: Vec<FunctionGold>,
+    /// Functions that compare with a ground truth, where no prompt has one.
+    pub blind: Vec<String>,
     /// Prompts without a ground truth; they are not checked.
-    pub without_ground_truth: usize,
+    pub without_ground_truth: Vec<u64>,
     /// Prompts whose ground truth is a whole solution that ends as GSM8K's do.
     pub whole_solutions: usize,
     /// Names of all numbers seen or announced: what a filter's metric can be.
@@ -183,6 +203,9 @@ impl fmt::Display for FunctionGold {
             let more = if self.by_source.len() > NUM_SOURCES { ", ..." } else { "" };
             writeln!(f, "  by data source: {}{more}", reported.collect::<Vec<_>>().join(", "))?;
         }
+        if self.refused.len() > self.examples.len() && accepted > &0 {
+            writeln!(f, "  not accepted: {}", list_prompts(&self.refused))?;
+        }
         for GoldExample { prompt, ground_truth, completion, answer } in &self.examples {
             let truth = excerpt(ground_truth);
             writeln!(
@@ -195,6 +218,15 @@ impl fmt::Display for FunctionGold {
     }
 }
 
+/// The first of some prompts by their ids, and how many more there are.
+fn list_prompts(prompts: &[u64]) -> String {
+    let shown: Vec<String> = prompts.iter().take(NUM_LISTED).map(u64::to_string).collect();
+    let more = prompts.len().saturating_sub(NUM_LISTED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let word = if prompts.len() == 1 { "prompt" } else { "prompts" };
+    format!("{word} {}{more}", shown.join(", "))
+}
+
 /// Four digits are enough to be told.
 fn format_score(score: f64) -> String {
     shortest(format!("{score:.3e}").parse().unwrap_or(score))
@@ -203,7 +235,8 @@ fn format_score(score: f64) -> String {
 impl fmt::Display for GoldReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.functions.iter().try_for_each(|function| function.fmt(f))?;
-        self.notes().iter().try_for_each(|note| writeln!(f, "{note}"))
+        let missing = self.describe_missing();
+        self.notes().iter().chain(&missing).try_for_each(|note| writeln!(f, "{note}"))
     }
 }
 
@@ -218,13 +251,18 @@ impl GoldReport {
                 self.whole_solutions
             ));
         }
-        if self.without_ground_truth > 0 && !self.functions.is_empty() {
-            notes.push(format!(
-                "{} prompts have no ground truth and were not checked",
-                self.without_ground_truth
-            ));
-        }
         notes
+    }
+
+    /// Prompts without a ground truth, if a function may read it.
+    pub fn describe_missing(&self) -> Option<String> {
+        let rows = &self.without_ground_truth;
+        let may_read = |function: &FunctionGold| function.reads_gold != Some(false);
+        if rows.is_empty() || !self.functions.iter().any(may_read) {
+            return None;
+        }
+        let prompts = if rows.len() == 1 { "1 prompt has" } else { &format!("{} prompts have", rows.len()) };
+        Some(format!("{prompts} no ground truth and cannot be scored against one ({})", list_prompts(rows)))
     }
 }
 
@@ -246,7 +284,7 @@ pub fn check_gold_heard(
 ) -> Result<GoldReport, RewardError> {
     let with_truth: Vec<&Prompt> = prompts.iter().filter(|prompt| prompt.ground_truth.is_some()).collect();
     let mut score_names = rewards.score_names();
-    let mut functions = Vec::new();
+    let (mut functions, mut blind) = (Vec::new(), Vec::new());
     for named in rewards.functions() {
         let mut candidates: Vec<Vec<String>> = Vec::with_capacity(with_truth.len());
         for block in with_truth.chunks(BLOCK) {
@@ -256,6 +294,9 @@ pub fn check_gold_heard(
             candidates.extend(block.iter().map(|prompt| named.function.gold_completions(prompt)));
         }
         let asked: Vec<usize> = (0..with_truth.len()).filter(|&row| !candidates[row].is_empty()).collect();
+        if asked.is_empty() && with_truth.is_empty() && is_blind(named, prompts) {
+            blind.push(named.name.clone());
+        }
         if !asked.is_empty() {
             let check = Check {
                 named,
@@ -272,8 +313,16 @@ pub fn check_gold_heard(
         super::gsm8k::answer_part(truth).is_some() && !truth.starts_with("####")
     };
     let whole_solutions = with_truth.iter().filter(is_whole).count();
-    let without_ground_truth = prompts.len() - with_truth.len();
-    Ok(GoldReport { functions, without_ground_truth, whole_solutions, score_names })
+    let without = prompts.iter().filter(|prompt| prompt.ground_truth.is_none());
+    let without_ground_truth = without.map(|prompt| prompt.id.0).collect();
+    Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, score_names })
+}
+
+/// Whether a function that is trained on compares with a ground truth.
+fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
+    let with_truth = |prompt: &Prompt| Prompt { ground_truth: Some("1".to_owned()), ..prompt.clone() };
+    let is_asked = |prompt: &Prompt| !named.function.gold_completions(&with_truth(prompt)).is_empty();
+    named.weight != 0.0 && named.function.reads_gold() == Some(true) && prompts.first().is_some_and(is_asked)
 }
 
 struct Check<'a> {
@@ -338,7 +387,8 @@ impl Check<'_> {
             pace.advance(rows.len());
         }
         let mut function = self.judge(asked, &answers);
-        if is_external || function.accepted > 0 {
+        // A function that does not take the ground truth is not suspected of ignoring it.
+        if function.reads_gold != Some(false) && (is_external || function.accepted > 0) {
             let form = is_external.then(|| best_form(&form_scores));
             function.rivals = self.rivals(asked, &answers, form)?;
         }
@@ -383,7 +433,9 @@ impl Check<'_> {
         let outcome = |row: usize| answers[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
         let is_binary = accs().all(|acc| [0.0, 1.0].contains(&acc));
+        let reads_gold = self.named.function.reads_gold();
         let takes = |outcome: &RewardOutcome| match outcome.get("acc") {
+            _ if reads_gold == Some(false) => matches!(outcome, RewardOutcome::Scored(_)),
             _ if !is_external => is_accepted(outcome),
             Some(acc) => !is_binary || acc >= 1.0,
             None => matches!(outcome, RewardOutcome::Scored(_)),
@@ -392,6 +444,8 @@ impl Check<'_> {
         let mut function = FunctionGold {
             name: self.named.name.clone(),
             is_external,
+            reads_gold,
+            is_weighted: self.named.weight != 0.0,
             checked: asked.len(),
             accepted: 0,
             rejected: 0,
@@ -401,6 +455,7 @@ impl Check<'_> {
             rivals: Vec::new(),
             by_source: Vec::new(),
             examples: Vec::new(),
+            refused: Vec::new(),
         };
         let mut sources: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for &row in asked {
@@ -417,6 +472,7 @@ impl Check<'_> {
                 Some(RewardOutcome::NoAnswer) | None => &mut function.unanswered,
             };
             *place += 1;
+            function.refused.push(self.prompts[row].id.0);
             if function.examples.len() < NUM_EXAMPLES {
                 function.examples.push(self.example(row, answers[row].as_ref()));
             }

@@ -15,6 +15,10 @@ impl RewardSettings for JudgeSettings {
         Nature { gives_acc: self.pass_score.is_some(), ..Nature::EXTERNAL }
     }
 
+    fn is_tried(&self) -> bool {
+        false
+    }
+
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         context.host.check_judge(self, context)
     }

@@ -85,6 +85,10 @@ impl RewardSettings for BySourceSettings {
         Nature { is_external, ..Nature::VERIFIER }
     }
 
+    fn is_tried(&self) -> bool {
+        self.sources.0.iter().all(|(_, kind)| kind.is_tried())
+    }
+
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         self.sources.0.iter().try_for_each(|(source, kind)| {
             kind.check(&context.with_name(&format!("{}.{source}", context.name)))

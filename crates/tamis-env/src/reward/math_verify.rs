@@ -6,8 +6,10 @@
 
 use tamis_core::setting::Program;
 use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_process::interpreter;
 
 use super::as_written::as_written;
+use super::command::protocol::KnownRows;
 use super::command::{CommandReward, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
@@ -32,7 +34,7 @@ tamis_core::settings! {
     /// ground truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
     pub struct MathVerifySettings {
         /// Python interpreter with `math-verify` 0.9.0, `latex2sympy2_extended` 1.11.0 and
-        /// `antlr4-python3-runtime` 4.13.2.
+        /// `antlr4-python3-runtime` 4.13.2; `python3`: that of `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..pool: ProcessPool;
     }
@@ -46,9 +48,9 @@ struct MathVerify {
 impl RewardSettings for MathVerifySettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let program = context.host.install(FILE, PROGRAM)?;
-        let argv = vec![self.python.display().to_string(), program.display().to_string()];
-        let command = self.pool.start(argv, None, context)?;
-        let introduced = command.introduce(None).map_err(|failure| match failure {
+        let argv = vec![interpreter(&self.python.to_string_lossy()), program.display().to_string()];
+        let command = self.pool.start(argv, &program, None, context)?;
+        let introduced = command.introduce(&KnownRows::default()).map_err(|failure| match failure {
             RewardFailure::Interrupted => RewardError::Interrupted.into(),
             failure => context.fail(&format!("math-verify cannot be used: {failure}"), INSTALL),
         })?;

@@ -29,6 +29,10 @@ impl RewardSettings for ModelSettings {
         Nature { gives_acc: self.pass_score.is_some(), ..Nature::EXTERNAL }
     }
 
+    fn is_tried(&self) -> bool {
+        false
+    }
+
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
         context.host.check_model(self, context)
     }

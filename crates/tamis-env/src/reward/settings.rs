@@ -49,6 +49,12 @@ pub trait RewardSettings {
         if self.is_external() { Ok(()) } else { self.build(context).map(drop) }
     }
 
+    /// Whether `tamis config check` builds it and asks it about gold answers. A model that must be loaded and
+    /// a server that must answer are left to the run.
+    fn is_tried(&self) -> bool {
+        true
+    }
+
     /// Conflicts between values that are each allowed. `path` is the place of the settings (`reward[0]`),
     /// `limit` is `rollout.max_response_length`.
     fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {

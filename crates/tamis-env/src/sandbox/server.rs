@@ -296,7 +296,7 @@ fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>, warnings: &Warning
 /// The interpreter itself, where a name stands for a script that looks for one.
 pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
     let fail = |reason: String| SandboxError::Start { python: python.display().to_string(), reason };
-    let mut command = Command::new(python);
+    let mut command = Command::new(tamis_process::interpreter(&python.to_string_lossy()));
     command.args(["-c", "import sys; sys.stdout.write(sys.executable)"]);
     let ran = tamis_process::run(&mut command, STARTUP).map_err(|error| {
         fail(match error {

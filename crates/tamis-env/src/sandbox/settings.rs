@@ -19,7 +19,8 @@ tamis_core::choice! {
 tamis_core::settings! {
     /// Limits of code that a policy wrote, and the interpreter that runs it.
     pub struct SandboxSettings {
-        /// Python interpreter, 3.9 or newer, with the packages that the code may import.
+        /// Python interpreter, 3.9 or newer, with the packages that the code may import; `python3`: that of
+        /// `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         /// Longest time of one execution.
         timeout: TimeSpan = TimeSpan::seconds(10), Any, Free;

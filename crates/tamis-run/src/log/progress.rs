@@ -4,6 +4,7 @@
 //! bar, and `run.log` gets a copy of each. Progress goes to stderr; results go to stdout, elsewhere.
 //! Control characters in messages (a completion may hold any) are shown as escapes, never passed on.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,12 @@ use crate::log::run_log::{LineKind, RunLog};
 
 /// Fewest columns with room for a gauge.
 const WIDE: u16 = 72;
+
+/// Lines of a step that a user's function may print, before they are only counted.
+const PRINTED_LINES: usize = 20;
+
+/// Characters of such a line.
+const PRINTED_CHARACTERS: usize = 500;
 
 /// Fewest columns with room for more than words.
 const NARROW: u16 = 32;
@@ -59,16 +66,29 @@ struct Inner {
     total: Option<u64>,
     first: u64,
     done: u64,
+    // Whether the steps have begun.
+    has_begun: bool,
     started: Instant,
     // When `done` was reached.
     reached: Instant,
     // The present activity, in words; empty between two steps.
     stage: String,
+    // What was printed in the step at work, by whom.
+    printed: BTreeMap<String, Printed>,
+}
+
+/// Lines that a user's function printed in a step.
+#[derive(Debug, Default)]
+struct Printed {
+    num_shown: usize,
+    num_left_out: usize,
 }
 
 enum Screen {
     Bar(ProgressBar),
     Plain(Box<dyn Write + Send>),
+    /// The warnings so far.
+    Kept(Vec<String>),
 }
 
 impl std::fmt::Debug for Screen {
@@ -76,6 +96,7 @@ impl std::fmt::Debug for Screen {
         formatter.write_str(match self {
             Self::Bar(_) => "Bar",
             Self::Plain(_) => "Plain",
+            Self::Kept(_) => "Kept",
         })
     }
 }
@@ -103,6 +124,19 @@ impl Console {
     /// Plain lines to a writer.
     pub fn plain(writer: Box<dyn Write + Send>, total: Option<u64>, done: u64) -> Self {
         Self::new(Screen::Plain(writer), total, done)
+    }
+
+    /// Shows nothing and keeps the warnings, for what reports them itself.
+    pub fn keeping_warnings() -> Self {
+        Self::new(Screen::Kept(Vec::new()), None, 0)
+    }
+
+    /// The warnings that were kept.
+    pub fn kept_warnings(&self) -> Vec<String> {
+        match &self.inner().screen {
+            Screen::Kept(warnings) => warnings.clone(),
+            Screen::Bar(_) | Screen::Plain(_) => Vec::new(),
+        }
     }
 
     /// A bar on a terminal of so many columns. If there is not room for all, text has priority over the
@@ -133,9 +167,11 @@ impl Console {
             total,
             first: done,
             done,
+            has_begun: false,
             started: Instant::now(),
             reached: Instant::now(),
             stage: String::new(),
+            printed: BTreeMap::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -179,6 +215,25 @@ impl Console {
         self.inner().speak(LineKind::Warning, Weight::Usual, text, text);
     }
 
+    /// Takes a line that a user's function printed. The run log gets it with its step; a screen shows it if
+    /// everything is to be shown, or if there is no run log. Each `source` has [`PRINTED_LINES`] lines in a
+    /// step, and then the number of lines left out.
+    pub fn printed(&self, source: &str, line: &str) {
+        let mut inner = self.inner();
+        let printed = inner.printed.entry(source.to_owned()).or_default();
+        if printed.num_shown == PRINTED_LINES {
+            printed.num_left_out += 1;
+            return;
+        }
+        printed.num_shown += 1;
+        let num = line.chars().count();
+        let mut text: String = line.chars().take(PRINTED_CHARACTERS).collect();
+        if num > PRINTED_CHARACTERS {
+            let _ = write!(text, " ... and {} more characters", num - PRINTED_CHARACTERS);
+        }
+        inner.pass_on(source, &text);
+    }
+
     /// Writes only to the run log (for instance an error that the command line prints itself).
     pub fn note(&self, level: LineKind, text: &str) {
         self.inner().log(level, &visible(text));
@@ -187,7 +242,10 @@ impl Console {
     /// Starts the clock of this session's steps: earlier work (a warm start, a validation) does not
     /// count towards their pace.
     pub fn steps_begin(&self) {
-        self.inner().started = Instant::now();
+        let mut inner = self.inner();
+        inner.end_printed();
+        inner.has_begun = true;
+        inner.started = Instant::now();
     }
 
     /// Shows the present activity beside the bar.
@@ -200,6 +258,7 @@ impl Console {
     /// Moves the bar to a step that is done.
     pub fn step(&self, step: u64) {
         let mut inner = self.inner();
+        inner.end_printed();
         inner.done = step;
         inner.reached = Instant::now();
         inner.stage.clear();
@@ -220,6 +279,7 @@ impl Console {
 
     /// Takes the bar away at the end of a run.
     pub fn finish(&self) {
+        self.inner().end_printed();
         if let Screen::Bar(bar) = &self.inner().screen {
             bar.finish_and_clear();
         }
@@ -229,7 +289,7 @@ impl Console {
     pub fn suspend<R>(&self, act: impl FnOnce() -> R) -> R {
         match &self.inner().screen {
             Screen::Bar(bar) => bar.suspend(act),
-            Screen::Plain(_) => act(),
+            Screen::Plain(_) | Screen::Kept(_) => act(),
         }
     }
 
@@ -247,6 +307,31 @@ impl Console {
 }
 
 impl Inner {
+    /// Passes on what a user's function printed.
+    fn pass_on(&mut self, source: &str, text: &str) {
+        // An evaluation has no log, and no steps.
+        let step = match (&self.run_log, self.has_begun) {
+            (None, _) => String::new(),
+            (Some(_), true) => format!(", step {}", self.done + 1),
+            (Some(_), false) => format!(", before step {}", self.done + 1),
+        };
+        let text = format!("{source}{step}: {text}");
+        if self.verbosity == Verbosity::Verbose || self.run_log.is_none() {
+            self.speak(LineKind::Info, Weight::Usual, &text, &text);
+        } else {
+            self.log(LineKind::Info, &visible(&text));
+        }
+    }
+
+    /// Says of what was printed in a step how much was left out.
+    fn end_printed(&mut self) {
+        for (source, Printed { num_left_out, .. }) in std::mem::take(&mut self.printed) {
+            if num_left_out > 0 {
+                self.pass_on(&source, &format!("... and {num_left_out} more lines"));
+            }
+        }
+    }
+
     fn speak(&mut self, level: LineKind, weight: Weight, text: &str, short: &str) {
         let text = visible(text);
         self.log(level, &text);
@@ -275,6 +360,7 @@ impl Inner {
                 };
                 let _ = writeln!(std::io::stderr(), "{shown}");
             }),
+            Screen::Kept(warnings) => warnings.extend((level == LineKind::Warning).then_some(text)),
             Screen::Plain(writer) => {
                 let _ = writeln!(writer, "{mark}{text}").and_then(|()| writer.flush());
             }
@@ -389,6 +475,44 @@ mod tests {
     }
 
     #[test]
+    fn what_functions_print_is_in_the_log_with_its_step_and_bounded() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("run.log");
+        let screen = Captured::default();
+        let console = Console::plain(Box::new(screen.clone()), None, 0);
+        console.copy_to(RunLog::open(&Disk::without_flush(), &path).expect("open"));
+        let source = "reward `mine` (mine.py)";
+        console.printed(source, "loaded");
+        console.steps_begin();
+        for at in 0..PRINTED_LINES + 7 {
+            console.printed(source, &format!("line {at}"));
+        }
+        console.printed("environment (game.py)", &"x".repeat(PRINTED_CHARACTERS + 3));
+        console.step(1);
+        console.printed(source, "again");
+        console.finish();
+        let text = std::fs::read_to_string(&path).expect("read");
+        let lines: Vec<&str> = text.lines().map(|line| &line[25..]).collect();
+        assert_eq!(lines[0], "info reward `mine` (mine.py), before step 1: loaded");
+        assert_eq!(lines[1], "info reward `mine` (mine.py), step 1: line 0");
+        assert_eq!(lines[PRINTED_LINES], "info reward `mine` (mine.py), step 1: line 19");
+        let long =
+            format!("info environment (game.py), step 1: {} ... and 3 more characters", "x".repeat(500));
+        assert_eq!(
+            lines[PRINTED_LINES + 1..],
+            [
+                &*long,
+                "info reward `mine` (mine.py), step 1: ... and 7 more lines",
+                "info reward `mine` (mine.py), step 2: again",
+            ]
+        );
+        assert_eq!(screen.text(), "", "the screen shows it if all is to be shown");
+        console.inner().verbosity = Verbosity::Verbose;
+        console.printed(source, "seen");
+        assert_eq!(screen.text(), "reward `mine` (mine.py), step 2: seen\n");
+    }
+
+    #[test]
     fn the_run_log_gets_a_stamped_copy() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.log");
@@ -423,7 +547,7 @@ mod tests {
         let progress = Console::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
         let position = || match &progress.inner().screen {
             Screen::Bar(bar) => bar.position(),
-            Screen::Plain(_) => unreachable!("a bar"),
+            Screen::Plain(_) | Screen::Kept(_) => unreachable!("a bar"),
         };
         assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");

@@ -9,7 +9,7 @@
 //! generates anything.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{
@@ -553,6 +553,7 @@ impl<'c> Checker<'c> {
         if !self.is_real(key, program) {
             return;
         }
+        let program = &*PathBuf::from(tamis_process::interpreter(&program.to_string_lossy()));
         let is_there = if program.components().count() > 1 {
             program.is_file()
         } else {

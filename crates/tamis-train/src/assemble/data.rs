@@ -442,9 +442,14 @@ fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
 /// same path, and others of the same data share them.
 const IMAGE_FOLDER: &str = ".images";
 
+/// Where they are.
+pub(crate) fn image_folder(config: &Config) -> PathBuf {
+    config.run.dir.join(IMAGE_FOLDER)
+}
+
 fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
-    let options = read_options(data, Some(config.run.dir.join(IMAGE_FOLDER)));
+    let options = read_options(data, Some(image_folder(config)));
     let mut notes = Vec::new();
     let mut read = |split: &str, paths: &[PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {

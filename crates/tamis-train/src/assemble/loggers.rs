@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tamis_config::{Config, LoggerKind, MlflowSettings, without_secrets};
-use tamis_process::GuardedFolder;
+use tamis_process::{GuardedFolder, interpreter};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::DiskError;
 use tamis_run::log::Loggers;
@@ -18,7 +18,7 @@ use tamis_run::log::side_process::{SideProcessLogger, SideProcessSettings};
 use tamis_run::log::tensorboard::TensorBoardLogger;
 
 use crate::error::AssembleError;
-use crate::python_program::{interpreter, module_environment, write_program};
+use crate::python_program::{module_environment, write_program};
 
 /// Loggers, and the folder with the program of those in a process, which is there as long as they are.
 pub(crate) struct RunLoggers {
@@ -139,10 +139,45 @@ except packages.PackageNotFoundError:
     if !is_place_open(settings) {
         return None;
     }
-    let python = interpreter(&settings.python.0.to_string_lossy(), std::env::current_exe().ok().as_deref());
+    let python = interpreter(&settings.python.0.to_string_lossy());
     let found = tamis_process::ask(Command::new(&python).args(["-c", IS_SMALL]), LONGEST_LOOK).ok()?;
     let is_small = found.starts_with("mlflow-skinny");
     is_small.then(|| format!("{python} has {}, which keeps nothing by itself: {SET_URI}", found.trim()))
+}
+
+/// What the loggers in a process of their own lack, in the words of that process; for a check, which starts
+/// none of them.
+pub(crate) fn lacks(config: &Config) -> Vec<String> {
+    const LOOK: &str = "
+import importlib.util, sys
+name, installed_as = sys.argv[1:]
+if importlib.util.find_spec(name) is None:
+    fix = f'`{sys.executable} -m pip install {installed_as}`, or the logger\'s `python` names another interpreter'
+    print(f'the package `{name}` is not there: {fix}')
+";
+    let of = |kind: &LoggerKind| {
+        let (python, installed_as) = match kind {
+            LoggerKind::Wandb(settings) => (&settings.python, "wandb"),
+            LoggerKind::Mlflow(settings) => (&settings.python, "mlflow-skinny"),
+            LoggerKind::Trackio(settings) => (&settings.python, "trackio"),
+            _ => return None,
+        };
+        let python = interpreter(&python.0.to_string_lossy());
+        let name = kind.as_str();
+        let lack = match tamis_process::ask(
+            Command::new(python).args(["-c", LOOK, name, installed_as]),
+            LONGEST_LOOK,
+        ) {
+            Err(error) => Some(format!("{error} (its `python` names another interpreter)")),
+            Ok(lack) => Some(lack.trim().to_owned()).filter(|lack| !lack.is_empty()),
+        };
+        let lack = lack.or_else(|| match kind {
+            LoggerKind::Mlflow(settings) => no_store(settings),
+            _ => None,
+        });
+        Some(format!("the logger `{name}` loses figures: {}", lack?))
+    };
+    config.run.loggers.iter().filter_map(of).collect()
 }
 
 /// The name that a run is shown by: that of its folder.
@@ -169,7 +204,7 @@ impl Side<'_> {
         directory: &RunDirectory,
         voice: &Console,
     ) -> SideProcessLogger {
-        let python = interpreter(self.python, std::env::current_exe().ok().as_deref());
+        let python = interpreter(self.python);
         let command = match &self.lack {
             Some(lack) => Err(lack.clone()),
             None => self

@@ -67,29 +67,51 @@ pub fn rewards(
     interrupt: &Interrupt,
     rows: &[&[Prompt]],
 ) -> Result<Rewards, AssembleError> {
-    let list = &config.reward;
-    if list.is_empty() {
+    check_any(config)?;
+    let all = (0..config.reward.len()).map(|index| build(config, index, folder, listener, interrupt, rows));
+    Ok(Rewards::new(all.collect::<Result<_, _>>()?)?)
+}
+
+/// Refuses a configuration without a reward.
+pub(crate) fn check_any(config: &Config) -> Result<(), AssembleError> {
+    if config.reward.is_empty() {
         return Err(AssembleError::setting(
             "no reward function is set",
             "add one to `reward`, such as `reward: [{kind: gsm8k}]`, or `reward: [{kind: by_source}]` for the verifier of each row's `data_source`; \
              `tamis config explain reward` lists the kinds",
         ));
     }
-    let mut functions = Vec::with_capacity(list.len());
-    for reward in list {
-        let context = RewardContext {
-            name: &reward.name,
-            max_length: config.max_completion_length(),
-            rows,
-            verifier: first_verifier(list),
-            listener,
-            host: &Host { folder, threads: threads(config), interrupt },
-        };
-        let function = reward.kind.build(&context)?;
-        let (name, nature) = (reward.name.clone(), reward.kind.nature());
-        functions.push(NamedReward { name, weight: reward.weight, nature, function });
-    }
-    Ok(Rewards::new(functions)?)
+    Ok(())
+}
+
+/// Builds one of the reward functions, as [`rewards`] builds all.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build(
+    config: &Config,
+    index: usize,
+    folder: RewardFolder<'_>,
+    listener: &Arc<dyn Listener>,
+    interrupt: &Interrupt,
+    rows: &[&[Prompt]],
+) -> Result<NamedReward, AssembleError> {
+    let reward = &config.reward[index];
+    let context = RewardContext {
+        name: &reward.name,
+        max_length: config.max_completion_length(),
+        rows,
+        verifier: first_verifier(&config.reward),
+        listener,
+        host: &Host { folder, threads: threads(config), interrupt },
+    };
+    let function = reward.kind.build(&context)?;
+    Ok(NamedReward {
+        name: reward.name.clone(),
+        weight: reward.weight,
+        nature: reward.kind.nature(),
+        function,
+    })
 }
 
 impl From<BuildError> for AssembleError {

@@ -85,11 +85,13 @@ pub enum RunError {
     /// A logger.
     #[error("failed to {0}")]
     Logger(#[from] LoggerError),
-    /// A verifier rejects its own gold answers, and the run was told to stop then.
-    #[error("gold answers are rejected by their own verifier:\n{report}")]
+    /// Gold answers are missing, or a verifier rejects them.
+    #[error("{message}")]
     Gold {
         /// The rows, with examples.
-        report: String,
+        message: String,
+        /// The fix.
+        hint: String,
     },
     /// The estimate of the memory is above what there is.
     #[error("the run needs about {needed} of memory, {limit} is available:\n{breakdown}")]
@@ -447,11 +449,10 @@ impl RunError {
             Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint(),
-            Self::Gold { .. } => Some(
-                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
-            ),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
-            Self::Plan { hint, .. } | Self::Mismatch { hint, .. } => Some(hint.clone()),
+            Self::Gold { hint, .. } | Self::Plan { hint, .. } | Self::Mismatch { hint, .. } => {
+                Some(hint.clone())
+            }
             Self::CheckpointsGone { .. } => Some(
                 "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
                     .to_owned(),

@@ -15,10 +15,10 @@ use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::reward::{Listener, Nobody};
 use tamis_env::task::TaskPrompts;
-use tamis_process::GuardedFolder;
+use tamis_process::{GuardedFolder, interpreter};
 use tamis_rollout::environment_server::EnvironmentServer;
 
-use crate::python_program::{interpreter, module_environment, write_program};
+use crate::python_program::{module_environment, write_program};
 use tamis_core::fault::Fault;
 
 /// Variable with the key of an environment's server, if it wants one.
@@ -65,7 +65,7 @@ impl StartedEnvironment {
                     Reach::Module { python } => {
                         let folder = write_program()
                             .map_err(|error| failed(&error, "make room for temporary files"))?;
-                        let python = interpreter(python, std::env::current_exe().ok().as_deref());
+                        let python = interpreter(python);
                         let argv = vec![python, "-m".to_owned(), "tamis.environments".to_owned()];
                         let variables = module_environment(folder.path());
                         (argv, variables, Some(folder))

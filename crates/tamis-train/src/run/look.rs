@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifference, resume_differences};
 use tamis_core::figure;
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::gold::check_gold_heard;
+use tamis_env::reward::gold::{GoldReport, check_gold_heard};
 use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
@@ -248,9 +248,7 @@ pub(super) fn score_names(
     let report = check_gold_heard(&prompts.train, rewards, listener)
         .map_err(|error| AssembleError::from(error).halt().map(RunError::from))?;
     names.extend(report.score_names.iter().cloned());
-    if !report.is_clean() && config.data.check_gold == GoldCheck::Error {
-        return Err(RunError::Gold { report: report.to_string() }.into());
-    }
+    refuse_gold(config, prompts, &report)?;
     for function in &report.functions {
         let text = function.to_string();
         if function.is_clean() {
@@ -260,7 +258,51 @@ pub(super) fn score_names(
         }
     }
     report.notes().iter().for_each(|note| ui.say(note));
+    if let Some(missing) = report.describe_missing() {
+        ui.warn(&missing);
+    }
     Ok((names, report.knows_names(rewards)))
+}
+
+/// Refuses data without a ground truth for a function that compares with one, and a function that takes no
+/// gold answer; one that takes some, where that is wanted.
+fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) -> Result<(), RunError> {
+    let off = "or set data.check_gold=off to train without this check";
+    let blind: Vec<String> = report.blind.iter().map(|name| format!("`{name}`")).collect();
+    if !blind.is_empty() && config.environments().next().is_none() {
+        let (word, verb) = if blind.len() == 1 { ("reward", "compares") } else { ("rewards", "compare") };
+        let columns: BTreeSet<&str> =
+            prompts.train.iter().flat_map(|prompt| prompt.columns.keys().map(String::as_str)).collect();
+        let columns = columns.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(RunError::Gold {
+            message: format!(
+                "{word} {} {verb} with a ground truth, and no training prompt has one",
+                blind.join(" and ")
+            ),
+            hint: format!(
+                "name the column of the answers by data.columns.ground_truth (the columns are {columns}), {off}"
+            ),
+        });
+    }
+    let hopeless = report.functions.iter().filter(|function| function.is_hopeless());
+    let hopeless: Vec<String> = hopeless.map(ToString::to_string).collect();
+    if !hopeless.is_empty() {
+        return Err(RunError::Gold {
+            message: format!("not one gold answer is taken for right:\n{}", hopeless.concat().trim_end()),
+            hint: format!(
+                "look at what the function got, above; correct it, choose the verifier that fits the ground truth's form, {off}"
+            ),
+        });
+    }
+    if !report.is_clean() && config.data.check_gold == GoldCheck::Error {
+        return Err(RunError::Gold {
+            message: format!("gold answers are rejected by their own verifier:\n{report}"),
+            hint:
+                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on"
+                    .to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// The prompts of a split as the model sees them; says what was left out or cut.

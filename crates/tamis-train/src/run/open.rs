@@ -1,7 +1,6 @@
 //! Beginning a run, and resuming one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use tamis_config::{Config, LauncherKind};
 use tamis_core::early_stop::EarlyStop;
@@ -9,29 +8,25 @@ use tamis_core::early_stop::EarlyStop;
 use super::Run;
 use super::attempts::Attempts;
 use super::ending::Unbegun;
-use super::look::{Start, new_directory, prepare_prompts, settle_differences};
+use super::look::{Start, new_directory, settle_differences};
 use super::measurement::Measurement;
-use super::prepare::{Preparation, Scoring};
+use super::prepare::{Played, Preparation, Ready, Scoring};
 use super::recorder::Recorder;
 use super::recovery::Standing;
+use super::refusals::Refusals;
 use super::start::{ConfigText, RunStart};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::hints::hints;
 use crate::assemble::learner::native_generator;
 use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::validation_settings;
-use crate::assemble::validation::{best_figure, no_pass};
 use crate::assemble::{advantage, loggers, objective};
-use crate::error::AssembleError;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::NoLauncher;
 use crate::learner::warm_start::Example;
-use crate::prompts::worlds::RunWorlds;
-use crate::workers::listener::RunListener;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
-use tamis_env::reward::Listener;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::RunEnding;
@@ -188,46 +183,12 @@ impl Run {
         let answers = of.open_answers()?;
         let logs =
             of.begin_logs(is_new, notes.iter().chain(&prompts.notes), &prompts.warnings, &resources)?;
-        let scoring = match of.begin_scoring(&prompts, places.filter_metric.as_deref(), answers) {
-            Ok(scoring) => scoring,
-            Err(halt) => {
-                if matches!(halt, Halt::Interrupted) {
-                    // Giving a million prompts back one by one takes longer than the process has left to
-                    // live.
-                    std::mem::forget(prompts);
-                }
-                return Err(halt);
-            }
-        };
-        let Scoring { mut scorer, score_names, is_complete, sieve } = scoring;
-
-        let codec = of.date_templates(codec);
-        let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
-        let worlds = RunWorlds::of(&config, &codec, &listener)?.map(Arc::new);
-        // Prompts show the tools of their environment.
-        let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
-        for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
-            ui.say(&note);
-        }
-        let train = prepare_prompts(&codec, &config, prompts.train, "training", &ui, &interrupt)?;
-        if let Some(first) = train.first() {
-            ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
-        }
-        super::critic::check_warm_up(&config, train.len())?;
-        for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
-            ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
-        }
-        let examples = of.make_examples(&codec, &train, worlds.as_ref())?;
-        let validation_prompts =
-            prepare_prompts(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
-        let best_figure = best_figure(&config, &validation_prompts, &score_names)?;
-        if is_complete
-            && let Some(warning) =
-                no_pass(&config, &places, scorer.rewards(), score_names.iter().map(String::as_str))
-            && !validation_prompts.is_empty()
-        {
-            ui.warn(&warning);
-        }
+        // Only a check goes on without a part.
+        let ready = of.make_ready(prompts, codec, &places, answers, &mut Refusals::of_run())?;
+        let ready = ready.ok_or(Halt::<RunError>::Interrupted)?;
+        let Ready { scoring, played, best_figure } = ready;
+        let Scoring { mut scorer, is_complete, sieve, .. } = scoring;
+        let Played { codec, worlds, train, validation, examples, curriculum } = played;
         let data_crc32 = of.check_prompts(&train)?;
         let base_crc32 = of.check_base()?;
 
@@ -242,15 +203,15 @@ impl Run {
         let positions = learner.info().policy.max_positions.unwrap_or(usize::MAX);
         let hints = hints(&config, &advantage, &codec, positions, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
-        let pool = of.make_pool(train)?;
+        let pool = of.make_pool(train, curriculum)?;
         ui.say(&format!(
             "model: {} parameters, {} training prompts, {} validation prompts, {}",
             learner.info().policy.num_parameters,
             pool.num_prompts(),
-            validation_prompts.len(),
+            validation.len(),
             learner.info().device,
         ));
-        if validation_prompts.is_empty() {
+        if validation.is_empty() {
             ui.say("no validation: data.val, or data.val_fraction=0.1, would show what the run learns");
         }
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
@@ -294,7 +255,7 @@ impl Run {
         let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {
-                prompts: validation_prompts,
+                prompts: validation,
                 settings: validation_settings(&config),
                 best_figure,
                 is_pass_unproven: !is_complete,

@@ -9,7 +9,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_core::schedule::selector::PromptSelector;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::environment::kind::World;
-use tamis_env::reward::Listener;
+use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::launch::Launched;
 use tamis_rollout::{
@@ -18,22 +18,27 @@ use tamis_rollout::{
 };
 
 use super::ending::how_to_train_further;
-use super::look::{KEEP_KEYS, Resources, STARTED, opening_line, score_names};
+use super::look::{KEEP_KEYS, Resources, STARTED, opening_line, prepare_prompts, score_names};
+use super::refusals::Refusals;
 use super::state::{RunState, ScheduleState};
+use crate::assemble::data::CurriculumOrder;
 use crate::assemble::headline::headline;
 use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
+use crate::assemble::places::Places;
 use crate::assemble::rewards::RewardFolder;
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
+use crate::assemble::validation::{best_figure, no_pass};
 use crate::assemble::{data, learner, rewards, schedule};
 use crate::checkpoint::sum_of_model;
-use crate::error::RunError;
+use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, PlanInput};
 use crate::learner::RunLearner;
 use crate::learner::warm_start::Example;
+use crate::measure::validation_metrics::FigureName;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use crate::prompts::worlds::{self, RunWorlds};
@@ -66,6 +71,25 @@ pub(super) struct Scoring {
     /// Whether the names are all there can be: those of a program are known when it answers.
     pub(super) is_complete: bool,
     pub(super) sieve: Sieve,
+}
+
+/// The prompts as the model sees them.
+pub(super) struct Played {
+    pub(super) codec: Codec,
+    pub(super) worlds: Option<Arc<RunWorlds>>,
+    pub(super) train: Vec<PreparedPrompt>,
+    pub(super) validation: Vec<PreparedPrompt>,
+    /// What a warm start imitates (nothing without one), where the run begins.
+    pub(super) examples: Option<Vec<Example>>,
+    pub(super) curriculum: Option<CurriculumOrder>,
+}
+
+/// All that a run has before its learner.
+pub(super) struct Ready {
+    pub(super) scoring: Scoring,
+    pub(super) played: Played,
+    /// The figure of a validation that the best checkpoint is kept by.
+    pub(super) best_figure: Option<FigureName>,
 }
 
 impl Preparation<'_> {
@@ -146,22 +170,72 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// Makes the rewards, asks them for the names of their scores, and makes the filter.
+    /// All that a run has before its learner; whatever of it cannot be is a refusal. `config check` calls it
+    /// too, and gets `None` if something was refused or left to the run.
+    pub(super) fn make_ready(
+        &self,
+        prompts: data::Prompts,
+        codec: Codec,
+        places: &Places,
+        answers: Option<RecordedAnswers>,
+        refusals: &mut Refusals,
+    ) -> Result<Option<Ready>, Halt<RunError>> {
+        let scoring = self.begin_scoring(&prompts, places.filter_metric.as_deref(), answers, refusals);
+        let scoring = match scoring {
+            Err(Halt::Interrupted) => {
+                // Giving a million prompts back one by one takes longer than the process has left to live.
+                std::mem::forget(prompts);
+                return Err(Halt::Interrupted);
+            }
+            scoring => refusals.take(scoring)?.flatten(),
+        };
+        let played = self.prepare_prompts(prompts, codec, refusals);
+        let (Some(played), Some(scoring)) = (refusals.take(played)?.flatten(), scoring) else {
+            return Ok(None);
+        };
+        let best_figure = best_figure(self.config, &played.validation, &scoring.score_names)?;
+        let names = scoring.score_names.iter().map(String::as_str);
+        if scoring.is_complete
+            && let Some(warning) = no_pass(self.config, places, scoring.scorer.rewards(), names)
+            && !played.validation.is_empty()
+        {
+            self.ui.warn(&warning);
+        }
+        Ok(Some(Ready { scoring, played, best_figure }))
+    }
+
+    /// Makes the rewards, asks them for the names of their scores, and makes the filter. `None` if a check
+    /// refused a reward or leaves it to the run.
     pub(super) fn begin_scoring(
         &self,
         prompts: &data::Prompts,
         filter_metric: Option<&str>,
         answers: Option<RecordedAnswers>,
-    ) -> Result<Scoring, Halt<RunError>> {
+        refusals: &mut Refusals,
+    ) -> Result<Option<Scoring>, Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
         let folder = RewardFolder { path: directory.path(), disk: directory.disk(), is_run: true };
-        let mut rewards = rewards::rewards(config, folder, &listener, interrupt, &rows)
-            .map_err(|error| error.halt().map(RunError::from))?;
+        rewards::check_any(config)?;
+        let mut functions = Vec::with_capacity(config.reward.len());
+        for index in 0..config.reward.len() {
+            if !refusals.leaves(index) {
+                let built = rewards::build(config, index, folder, &listener, interrupt, &rows);
+                functions.extend(refusals.take(built.map_err(|error| error.halt().map(RunError::from)))?);
+            }
+        }
+        if functions.is_empty() {
+            return Ok(None);
+        }
+        let is_whole = functions.len() == config.reward.len();
+        let mut rewards = Rewards::new(functions).map_err(AssembleError::from)?;
         let num_tokens = self.state().map_or(0, |state| state.num_tokens);
         rewards.set_trainer_state(trainer_state(config, prompts.train.len(), self.step(), num_tokens));
         let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &*listener)?;
+        if !is_whole || !refusals.is_sound() {
+            return Ok(None);
+        }
         let names = score_names.iter().cloned();
         let sieve = schedule::sieve(config, names, is_complete, filter_metric, rewards.how_to_give_acc())?;
         ui.say(&headline(config)?);
@@ -173,7 +247,38 @@ impl Preparation<'_> {
         if let Some(answers) = answers {
             scorer = scorer.with_journal(Box::new(answers));
         }
-        Ok(Scoring { scorer, score_names, is_complete, sieve })
+        Ok(Some(Scoring { scorer, score_names, is_complete, sieve }))
+    }
+
+    /// The prompts as the model sees them, in their environments.
+    fn prepare_prompts(
+        &self,
+        prompts: data::Prompts,
+        codec: Codec,
+        refusals: &mut Refusals,
+    ) -> Result<Option<Played>, Halt<RunError>> {
+        let Self { config, ui, interrupt, .. } = *self;
+        let codec = self.date_templates(codec);
+        let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
+        let worlds = RunWorlds::of(config, &codec, &listener)?.map(Arc::new);
+        // Prompts show the tools of their environment.
+        let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
+        for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
+            ui.say(&note);
+        }
+        let train = prepare_prompts(&codec, config, prompts.train, "training", ui, interrupt)?;
+        if let Some(first) = train.first() {
+            ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
+        }
+        refusals.take(super::critic::check_warm_up(config, train.len()))?;
+        for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
+            ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
+        }
+        let examples = refusals.take(self.make_examples(&codec, &train, worlds.as_ref()))?;
+        let validation = prepare_prompts(&codec, config, prompts.validation, "validation", ui, interrupt)?;
+        let curriculum = refusals.take(data::curriculum(config, &train))?;
+        let (Some(curriculum), Some(examples)) = (curriculum, examples) else { return Ok(None) };
+        Ok(Some(Played { codec, worlds, train, validation, examples, curriculum }))
     }
 
     /// When the run was first started, in seconds of the Unix epoch; `None` where its file is gone.
@@ -289,7 +394,11 @@ impl Preparation<'_> {
         learner::learner(self.startup(codec), checkpoint, divergence)
     }
 
-    pub(super) fn make_pool(&self, train: Vec<PreparedPrompt>) -> Result<PromptPool, RunError> {
+    pub(super) fn make_pool(
+        &self,
+        train: Vec<PreparedPrompt>,
+        curriculum: Option<CurriculumOrder>,
+    ) -> Result<PromptPool, RunError> {
         let order = if self.config.data.shuffle {
             PromptOrder::Shuffled { seed: self.config.run.seed }
         } else {
@@ -302,7 +411,6 @@ impl Preparation<'_> {
         let first = schedule.screen_first.unwrap_or(self.config.rollout.n);
         let learnt = self.state().and_then(|state| state.schedule.selector.clone());
         let selector = PromptSelector::new(schedule.selector, seed, first, learnt);
-        let curriculum = data::curriculum(self.config, &train)?;
         let mut pool = PromptPool::new(train, order, position)?;
         if let Some(curriculum) = curriculum {
             pool = pool.with_ranks(curriculum.ranks, curriculum.epochs);

@@ -31,6 +31,10 @@ impl Listener for RunListener {
         self.progress.warn(message);
     }
 
+    fn printed(&self, source: &str, line: &str) {
+        self.progress.printed(source, line);
+    }
+
     fn is_interrupted(&self) -> bool {
         self.interrupt.is_requested()
     }

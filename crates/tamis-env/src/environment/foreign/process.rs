@@ -16,6 +16,7 @@ use super::{
     read_introduction,
 };
 use crate::reward::Listener;
+use crate::reward::listener::PrintedLines;
 
 const STDERR_LINES: usize = 6;
 /// Most lines in a row that are no answers; after that a worker counts as not speaking the protocol.
@@ -70,8 +71,12 @@ impl Worker {
         process.envs(command.variables.iter().map(|(name, value)| (name, value)));
         let (waiting, is_over) = (Waiting::default(), Arc::new(AtomicBool::new(false)));
         let num_silent = Arc::new(AtomicU64::new(0));
-        let settings =
-            ChildSettings { name: "worker", grace: GRACE, reach: Reach::Group, errors: Errors::Kept };
+        let settings = ChildSettings {
+            name: "worker",
+            grace: GRACE,
+            reach: Reach::Group,
+            errors: strays.errors(command),
+        };
         let read = {
             let (waiting, is_over, num_silent) = (waiting.clone(), is_over.clone(), num_silent.clone());
             let strays = Arc::clone(strays);
@@ -117,6 +122,16 @@ struct Strays {
 }
 
 impl Strays {
+    /// What a worker prints to its standard error, passed on under the name of its environment and its file.
+    fn errors(&self, command: &WorkerCommand) -> Errors {
+        let words = ["path", "id"].iter().filter_map(|key| command.settings.get(key)?.as_str());
+        let what = { words }.next().or(command.argv.first().map(String::as_str)).unwrap_or_default();
+        let what = what.rsplit('/').next().unwrap_or(what);
+        let name = command.name.as_deref().map_or_else(String::new, |name| format!(" `{name}`"));
+        let mut lines = PrintedLines::new(&format!("environment{name} ({what})"), &self.listener);
+        Errors::Copied(Box::new(move |bytes| lines.write(bytes)))
+    }
+
     fn note(&self, line: &str) {
         if !self.is_said.swap(true, Ordering::SeqCst) {
             let name = self.environment.get().map_or_else(String::new, |name| format!(" `{name}`"));

@@ -77,7 +77,7 @@ tamis_core::settings! {
         instruction: Option<String> = None;
         /// Reward of an answer that names no action.
         invalid_penalty: f64 = -0.1, Between(-1e6, 0.0);
-        /// Python interpreter with Gymnasium.
+        /// Python interpreter with Gymnasium; `python3`: that of `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..workers: WorkerPool;
     }
@@ -91,7 +91,7 @@ tamis_core::settings! {
         id: String = String::new(), NotEmpty;
         /// Keyword arguments for it. From verifiers 0.4 on they are the keys of its configuration `[env]`.
         args: Map<String, Value> = Map::new();
-        /// Python interpreter with verifiers and the environment.
+        /// Python interpreter with verifiers and the environment; `python3`: that of `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..workers: WorkerPool;
     }
@@ -104,7 +104,7 @@ tamis_core::settings! {
         path: String = String::new(), NotEmpty;
         /// Keyword arguments for it.
         args: Map<String, Value> = Map::new();
-        /// Python interpreter.
+        /// Python interpreter; `python3`: that of `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..workers: WorkerPool;
     }

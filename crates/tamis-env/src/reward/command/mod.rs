@@ -25,7 +25,7 @@ pub mod protocol;
 pub mod python;
 mod settings;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -36,7 +36,7 @@ use tamis_data::prompt::Prompt;
 pub use self::config::CommandConfig;
 pub(super) use self::printed::Printed;
 use self::process::{AnswerWait, Process, RowRequest, lock};
-use self::protocol::{FunctionIntroduction, Reply};
+use self::protocol::{FunctionIntroduction, KnownRows, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
@@ -148,18 +148,17 @@ impl CommandReward {
     }
 
     /// Asks the Python function of [`python::PythonSettings`] what it is, before it is asked anything else.
-    /// `columns` are those of the rows that it will see, `None` where they are not known.
     ///
     /// # Errors
     /// The process cannot be started or ended, as where the file cannot be imported.
-    pub fn introduce(&self, columns: Option<&BTreeSet<&str>>) -> Result<FunctionIntroduction, RewardFailure> {
+    pub fn introduce(&self, rows: &KnownRows<'_>) -> Result<FunctionIntroduction, RewardFailure> {
         let Some(slot) = self.slots.first() else { return Err(RewardFailure::Interrupted) };
         let mut slot = lock(slot);
         let process = match &mut slot.process {
             Some(process) => process,
             None => slot.process.insert(Process::start(&self.config, self.printed.as_ref())?),
         };
-        let introduced = process.introduce(columns, &self.config, &|wait| self.waits(wait));
+        let introduced = process.introduce(rows, &self.config, &|wait| self.waits(wait));
         match &introduced {
             Ok(introduction) => *lock(&self.introduced) = Some(introduction.clone()),
             Err(_) => slot.process = None,
@@ -363,6 +362,10 @@ impl RewardFunction for CommandReward {
             "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message says what went wrong in it",
             self.name
         ))
+    }
+
+    fn reads_gold(&self) -> Option<bool> {
+        lock(&self.introduced).as_ref()?.reads_gold
     }
 
     /// Gold completions in every common form, since the program's format is not known: the ground truth as it

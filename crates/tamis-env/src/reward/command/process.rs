@@ -2,7 +2,6 @@
 //!
 //! Its answers wait in a short queue: a flood fills it and then the pipe, never our memory.
 
-use std::collections::BTreeSet;
 use std::process::ChildStdout;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +12,7 @@ use tamis_process::{ChildSettings, Errors, Line, LineChild, Lines, Reach};
 
 use super::config::CommandConfig;
 use super::printed::Printed;
-use super::protocol::{self, FunctionIntroduction, Reply};
+use super::protocol::{self, FunctionIntroduction, KnownRows, Reply};
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
@@ -124,11 +123,11 @@ impl Process {
     /// Asks a Python function what it is. On a failure the process must be dropped.
     pub(super) fn introduce(
         &mut self,
-        columns: Option<&BTreeSet<&str>>,
+        rows: &KnownRows<'_>,
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<FunctionIntroduction, RewardFailure> {
-        self.child.send(protocol::introduce(columns));
+        self.child.send(protocol::introduce(rows));
         protocol::introduction(&self.next_line(config, goes_on)?)
     }
 

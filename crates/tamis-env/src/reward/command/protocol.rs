@@ -38,6 +38,7 @@
 //! that cannot be told to belong to a completion (no JSON object, no `id` that is waited for) costs the
 //! process.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,7 @@ use tamis_core::fault;
 use tamis_core::figure::shortest;
 use tamis_core::group::Score;
 use tamis_core::printable::one_line;
-use tamis_data::prompt::{Message, PromptContent};
+use tamis_data::prompt::{Message, Prompt, PromptContent};
 
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::{Logged, RewardInput, RewardOutcome, Scores, TrainerState};
@@ -121,9 +122,42 @@ pub struct Reply {
     pub logged: Logged,
 }
 
+/// What is known of the rows that a function will see.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct KnownRows<'a> {
+    /// Their columns; `None` if there are no rows yet.
+    pub columns: Option<BTreeSet<&'a str>>,
+    /// Those that hold the ground truth.
+    pub gold: BTreeSet<&'a str>,
+}
+
+impl<'a> KnownRows<'a> {
+    /// Of prompts.
+    pub fn of(prompts: impl Iterator<Item = &'a Prompt>) -> Self {
+        let (mut columns, mut gold) = (BTreeSet::new(), None::<BTreeSet<&str>>);
+        let mut has_rows = false;
+        for prompt in prompts {
+            has_rows = true;
+            columns.extend(prompt.columns.keys().map(String::as_str));
+            let Some(truth) = prompt.ground_truth.as_deref() else { continue };
+            let is_truth = |value: &Value| {
+                let text = value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed);
+                text == truth
+            };
+            if let Some(gold) = &mut gold {
+                gold.retain(|&name| prompt.columns.get(name).is_some_and(is_truth));
+            } else {
+                let holds = prompt.columns.iter().filter(|(_, value)| is_truth(value));
+                gold = Some(holds.map(|(name, _)| name.as_str()).collect());
+            }
+        }
+        Self { columns: has_rows.then_some(columns), gold: gold.unwrap_or_default() }
+    }
+}
+
 /// The request for a Python function's introduction, with its line break.
-pub(super) fn introduce(columns: Option<&BTreeSet<&str>>) -> Vec<u8> {
-    let mut line = serde_json::json!({"introduce": {"columns": columns}}).to_string().into_bytes();
+pub(super) fn introduce(rows: &KnownRows<'_>) -> Vec<u8> {
+    let mut line = serde_json::json!({"introduce": rows}).to_string().into_bytes();
     line.push(b'\n');
     line
 }
@@ -139,6 +173,9 @@ pub struct FunctionIntroduction {
     pub signature: String,
     /// Why it cannot be called in that style.
     pub problem: Option<String>,
+    /// Whether it takes the ground truth, or a column that holds it; `None` if it does not say.
+    #[serde(default)]
+    pub reads_gold: Option<bool>,
 }
 
 pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFailure> {

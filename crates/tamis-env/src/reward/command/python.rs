@@ -1,12 +1,12 @@
 //! `python`: a user's Python function, run unchanged through a small program that is shipped inside tamis.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 use tamis_core::setting::Program;
+use tamis_process::interpreter;
 
-use super::protocol::FunctionIntroduction;
+use super::protocol::{FunctionIntroduction, KnownRows};
 use super::{CommandReward, ProcessPool};
 use crate::reward::error::RewardError;
 use crate::reward::failure::RewardFailure;
@@ -51,7 +51,7 @@ tamis_core::settings! {
         style: Option<PythonStyle> = None;
         /// Further keyword arguments of every call.
         kwargs: Map<String, Json> = Map::new();
-        /// Python interpreter.
+        /// Python interpreter; `python3`: that of `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         ..pool: ProcessPool;
     }
@@ -76,7 +76,7 @@ impl PythonSettings {
     /// The command line, where the shipped program lies at `program`.
     pub fn command_line(&self, program: &Path) -> Vec<String> {
         let mut argv = vec![
-            self.python.display().to_string(),
+            interpreter(&self.python.to_string_lossy()),
             program.display().to_string(),
             "--path".to_owned(),
             self.path.display().to_string(),
@@ -94,11 +94,8 @@ impl PythonSettings {
     /// Refuses a function that cannot be called in its style, and says which style was taken where none was
     /// named.
     fn introduce(&self, command: &CommandReward, context: &RewardContext<'_>) -> Result<(), BuildError> {
-        let columns: BTreeSet<&str> =
-            context.prompts().flat_map(|prompt| prompt.columns.keys().map(String::as_str)).collect();
-        let has_rows = context.prompts().next().is_some();
         let name = context.name;
-        let introduction = match command.introduce(has_rows.then_some(&columns)) {
+        let introduction = match command.introduce(&KnownRows::of(context.prompts())) {
             Ok(introduction) => introduction,
             Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
             Err(failure) => {
@@ -109,7 +106,7 @@ impl PythonSettings {
                 });
             }
         };
-        let FunctionIntroduction { style: taken, fits, signature, problem } = introduction;
+        let FunctionIntroduction { style: taken, fits, signature, problem, .. } = introduction;
         let Some(problem) = problem else {
             if self.style.is_none() && taken != PythonStyle::Verl.as_str() {
                 context.listener.say(&format!(
@@ -150,7 +147,7 @@ impl RewardSettings for PythonSettings {
             return Err(BuildError::Setting { message, hint: format!("set its `path`; {RELATIVE}") });
         }
         let program = context.host.install(FILE, PROGRAM)?;
-        let command = self.pool.start(self.command_line(&program), None, context)?;
+        let command = self.pool.start(self.command_line(&program), &self.path, None, context)?;
         self.introduce(&command, context)?;
         Ok(Box::new(command))
     }

@@ -1,6 +1,6 @@
 //! The keys of `command`, and how its processes are started.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_core::setting::TimeSpan;
@@ -26,10 +26,12 @@ tamis_core::settings! {
 }
 
 impl ProcessPool {
-    /// Starts the processes of a command line; the listener hears of them under the reward's name.
+    /// Starts the processes of a command line, whose function is in a file; the listener hears of them under
+    /// the reward's name.
     pub(in crate::reward) fn start(
         &self,
         argv: Vec<String>,
+        file: &Path,
         working_dir: Option<PathBuf>,
         context: &RewardContext<'_>,
     ) -> Result<CommandReward, BuildError> {
@@ -43,7 +45,9 @@ impl ProcessPool {
             ..CommandConfig::default()
         };
         let log = context.host.log(context.name);
-        let printed = Arc::new(Printed::to(log, context.name, context.listener));
+        let file = file.file_name().unwrap_or_default().to_string_lossy();
+        let source = format!("reward `{}` ({file})", context.name);
+        let printed = Arc::new(Printed::to(log, &source, context.listener));
         let command = CommandReward::printing_to(Some(printed), config).map_err(|error| match error {
             RewardError::Start { failure } => BuildError::Setting {
                 message: format!("reward `{}` {failure}", context.name),
@@ -75,7 +79,11 @@ impl RewardSettings for CommandSettings {
             let message = format!("there is no folder {} to start it in", folder.display());
             return Err(context.fail(&message, format!("set its `working_dir`; {RELATIVE}")));
         }
-        Ok(Box::new(self.pool.start(self.argv.clone(), self.working_dir.clone(), context)?))
+        // `python3 score.py` is known by its second word.
+        let is_file = |word: &&String| word.contains('.') && !word.starts_with('-');
+        let file = self.argv.iter().skip(1).find(is_file).or(self.argv.first());
+        let file = file.map(PathBuf::from).unwrap_or_default();
+        Ok(Box::new(self.pool.start(self.argv.clone(), &file, self.working_dir.clone(), context)?))
     }
 
     fn nature(&self) -> Nature {

@@ -266,7 +266,7 @@ fn what_it_prints_is_kept_or_passed_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("reward-mine.log");
     let run = |log: Option<std::path::PathBuf>, is_heard: &dyn Fn() -> bool| {
-        let printed = Arc::new(Printed::to(log, "mine", &listener));
+        let printed = Arc::new(Printed::to(log, "reward `mine` (mine.sh)", &listener));
         let command = CommandReward::printing_to(Some(printed), config(&["sh", "-c", PRINTS])).unwrap();
         assert!(matches!(outcomes(&command, 1)[0], RewardOutcome::Failed(_)));
         drop(command);
@@ -278,19 +278,19 @@ fn what_it_prints_is_kept_or_passed_on() {
     };
     let read = || std::fs::read_to_string(&path).unwrap_or_default();
     let printed = "looking at it\nno end";
-    let named = format!("reward `mine` prints: see {}", path.display());
+    let both = "reward `mine` (mine.sh): looking at it\nreward `mine` (mine.sh): no end";
+    let named = format!("reward `mine` (mine.sh) prints: see {}\n{both}", path.display());
     run(Some(path.clone()), &|| read() == printed && heard.text() == named);
     run(Some(path.clone()), &|| read() == printed.repeat(2) && heard.text() == format!("{named}\n{named}"));
     assert_eq!(read(), printed.repeat(2));
     assert_eq!(heard.text(), format!("{named}\n{named}"));
     heard.lines.lock().unwrap().clear();
-    let both = "reward `mine`: looking at it\nreward `mine`: no end";
     run(None, &|| heard.text() == both);
     assert_eq!(heard.text(), both);
     heard.lines.lock().unwrap().clear();
     run(Some(folder.path().join("absent/reward-mine.log")), &|| !heard.text().is_empty());
     assert!(
-        heard.text().starts_with("warning: reward `mine`: what it prints cannot be kept in "),
+        heard.text().starts_with("warning: reward `mine` (mine.sh): what it prints cannot be kept in "),
         "{}",
         heard.text()
     );

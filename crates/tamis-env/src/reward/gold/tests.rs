@@ -93,7 +93,7 @@ fn a_verifier_that_rejects_its_gold_is_reported() {
     reward `number` accepts 2 of 4 gold answers (0 rejected, 2 without an answer, 0 failed)
       prompt 0, ground truth `seven apples`: `seven apples` gave no answer
       prompt 0, ground truth `1e3`: `1e3` gave no answer
-    1 prompts have no ground truth and were not checked
+    1 prompt has no ground truth and cannot be scored against one (prompt 0)
     ");
     insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
 }
@@ -357,4 +357,24 @@ fn the_expected_form_is_learnt() {
       it looks at something else than the answer, or for the answer in a form that was not tried
       prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
     ");
+}
+
+#[test]
+fn a_function_that_takes_no_gold_answer_at_all_is_hopeless() {
+    let prompts = ["seven", "eight"].map(test_prompt);
+    let of = |prompts: &[Prompt], weight: f64| {
+        let named = NamedReward { weight, ..NamedReward::verifier("number", Box::new(Number {})) };
+        check_gold(prompts, &Rewards::new(vec![named]).unwrap()).unwrap()
+    };
+    assert!(of(&prompts, 1.0).functions[0].is_hopeless());
+    // What is only logged costs nothing, and one that takes some is right about those.
+    assert!(!of(&prompts, 0.0).functions[0].is_hopeless());
+    let some = of(&["7", "eight"].map(test_prompt), 1.0);
+    assert!(!some.functions[0].is_hopeless() && !some.is_clean());
+    assert_eq!(some.functions[0].refused, [0]);
+    // Without any ground truth there is nothing to compare with.
+    let bare = ["7", "8"].map(|truth| Prompt { ground_truth: None, ..test_prompt(truth) });
+    let report = of(&bare, 1.0);
+    assert_eq!((report.blind.clone(), report.functions.len()), (vec!["number".to_owned()], 0));
+    assert!(of(&bare, 0.0).blind.is_empty() && of(&prompts, 1.0).blind.is_empty());
 }

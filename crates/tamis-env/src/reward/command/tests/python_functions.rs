@@ -4,6 +4,10 @@ use super::super::python::{FILE, PROGRAM, PythonSettings, PythonStyle};
 use super::*;
 use crate::reward::TrainerState;
 
+fn rows() -> KnownRows<'static> {
+    KnownRows { columns: Some(["answer", "level"].into()), gold: ["answer"].into() }
+}
+
 fn python(
     source: &str,
     name: &str,
@@ -269,8 +273,7 @@ built_in = max
 "#;
     let tell = |name: &str, kind: Option<PythonStyle>, kwargs: &Value| {
         let (folder, command) = python(source, name, kind, kwargs);
-        let columns = BTreeSet::from(["answer", "level"]);
-        match command.introduce(Some(&columns)) {
+        match command.introduce(&rows()) {
             Ok(found) => {
                 let style =
                     found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
@@ -324,7 +327,7 @@ built_in = max
     insta::assert_snapshot!(tell("solved", Some(PythonStyle::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
     // Introduced, and then asked: as it says.
     let (_folder, command) = python(source, "reward_len", None, &Value::Null);
-    assert_eq!(command.introduce(None).unwrap().style, "trl");
+    assert_eq!(command.introduce(&KnownRows::default()).unwrap().style, "trl");
     insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     // `kwargs` come before what is passed, as in verl.
     insta::assert_snapshot!(shown(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}), 1), @"acc=2 score=2");
@@ -486,10 +489,9 @@ def parts(completion): return {"right": True, "acc": 1, "brief": 0.25}
 def column(completion, colour): return 1
 def positional(completion, /): return 1
 "#;
-    let columns = BTreeSet::from(["answer", "level"]);
     let said = |name: &str| {
         let (_folder, command) = python(source, name, None, &Value::Null);
-        let found = command.introduce(Some(&columns)).unwrap();
+        let found = command.introduce(&rows()).unwrap();
         format!("{} {}", found.style, found.problem.unwrap_or_else(|| "runs".to_owned()))
     };
     for name in ["one", "all", "text", "later", "none"] {
@@ -504,4 +506,48 @@ def positional(completion, /): return 1
         ["later", "none", "total", "parts"].map(|name| shown(source, name, None, &Value::Null, 1)).join("; "),
         @"acc=1 score=0.5; no answer; acc=1 length=3 reward=0.5 score=0.5; acc=1 brief=0.25 right=1 score=1.25"
     );
+}
+
+#[test]
+fn whether_a_function_takes_the_ground_truth_is_known() {
+    let with = |columns: Value| Prompt {
+        ground_truth: Some("7".to_owned()),
+        columns: columns.as_object().cloned().unwrap_or_default(),
+        ..crate::reward::test_prompt("7")
+    };
+    // The second row tells the column of the truth from one that is the same by chance.
+    let prompts =
+        [with(json!({"label": 7, "size": "7", "text": "a"})), with(json!({"label": "7", "size": 3}))];
+    let known = KnownRows::of(prompts.iter());
+    assert_eq!(known.columns, Some(["label", "size", "text"].into()));
+    assert_eq!(known.gold, ["label"].into());
+    assert_eq!(KnownRows::of([].iter()), KnownRows::default());
+    if !has_python() {
+        return;
+    }
+    let source = "
+def short(completion): return 1
+def sized(completion, size): return 1
+def labelled(completion, label): return 1
+def answered(completion, answer): return 1
+def of_trl(completions, **kwargs): return [1 for _ in completions]
+def of_trl_solved(completions, solution, **kwargs): return [1 for _ in completions]
+def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1
+";
+    let reads = |name: &str| {
+        let (_folder, command) = python(source, name, None, &Value::Null);
+        command.introduce(&known).unwrap();
+        command.reads_gold()
+    };
+    for (name, expected) in [
+        ("short", false),
+        ("sized", false),
+        ("labelled", true),
+        ("answered", true),
+        ("of_trl", false),
+        ("of_trl_solved", true),
+        ("compute_score", true),
+    ] {
+        assert_eq!(reads(name), Some(expected), "{name}");
+    }
 }

@@ -1,0 +1,69 @@
+//! The Python interpreter that is started where nobody names one.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The name of the interpreter that nobody named.
+pub const DEFAULT_INTERPRETER: &str = "python3";
+
+/// Variables with the folder of an active environment, the nearest first.
+const ACTIVE: [&str; 2] = ["VIRTUAL_ENV", "CONDA_PREFIX"];
+
+/// The interpreter that is started for a name. A bare `python3` is that of the active environment
+/// (`VIRTUAL_ENV`, `CONDA_PREFIX`), otherwise the one beside this program, as in an environment that the
+/// package is installed in, otherwise that of `PATH`. Any other name is as it is.
+pub fn interpreter(python: &str) -> String {
+    interpreter_in(python, |name| std::env::var_os(name), std::env::current_exe().ok().as_deref())
+}
+
+fn interpreter_in(
+    python: &str,
+    variable: impl Fn(&str) -> Option<OsString>,
+    program: Option<&Path>,
+) -> String {
+    if python != DEFAULT_INTERPRETER {
+        return python.to_owned();
+    }
+    let active = ACTIVE.iter().filter_map(|name| variable(name)).filter(|folder| !folder.is_empty());
+    let active = active.map(|folder| PathBuf::from(folder).join("bin"));
+    let beside = program.and_then(Path::parent).map(Path::to_owned);
+    let found = active.chain(beside).map(|folder| folder.join(python)).find(|path| path.is_file());
+    found.map_or_else(|| python.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_active_environment_comes_first_then_the_one_beside_the_program() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let of = |python: &str, set: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let found = set.iter().find(|(key, _)| *key == name)?;
+                Some(if found.1.is_empty() { OsString::new() } else { at(found.1).into_os_string() })
+            };
+            interpreter_in(python, variable, Some(&at("bin/tamis")))
+        };
+        let make = |name: &str| {
+            std::fs::create_dir_all(at(name).parent().expect("a parent")).expect("made");
+            std::fs::write(at(name), "").expect("written");
+            at(name).to_string_lossy().into_owned()
+        };
+        let both = [("CONDA_PREFIX", "conda"), ("VIRTUAL_ENV", "venv")];
+        assert_eq!(of("python3", &both), "python3");
+        let beside = make("bin/python3");
+        assert_eq!(of("python3", &both), beside, "an environment without an interpreter is passed over");
+        let conda = make("conda/bin/python3");
+        assert_eq!(of("python3", &both), conda);
+        let venv = make("venv/bin/python3");
+        assert_eq!(of("python3", &both), venv);
+        assert_eq!(of("python3", &[("VIRTUAL_ENV", "")]), beside);
+        // What somebody named is what is started.
+        make("venv/bin/python3.12");
+        for named in ["python3.12", "/usr/bin/python3", ".venv/bin/python"] {
+            assert_eq!(of(named, &both), named);
+        }
+    }
+}
