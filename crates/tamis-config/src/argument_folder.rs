@@ -1,4 +1,4 @@
-//! Overrides that are written in a file, such as that of a sweep, and given to a command as arguments.
+//! Overrides that are written in a file, such as a sweep's, and passed to a command as arguments.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use crate::render::flow;
 use crate::table;
 use tamis_core::setting::Shape;
 
-/// An override that stands in a file of a folder, as a command started elsewhere has to be given it.
+/// Rewrites an override from a file in a folder for a command that is started elsewhere.
 ///
-/// Relative paths in it are taken from that folder, as those in a configuration are; programs of rewards and
-/// environments that it defines as a whole are started there. A key of another system, whose paths are taken
-/// from where tamis is started, and what is no override stay as they are.
+/// Relative paths in it are relative to that folder, as in a configuration. Programs of rewards and
+/// environments that it defines as a whole start there. Keys of other systems, whose paths are relative to
+/// the working directory, stay unchanged, as does text that is no override.
 ///
 /// ```
 /// use tamis_config::take_argument_from;

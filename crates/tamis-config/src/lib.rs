@@ -1,4 +1,4 @@
-//! Kernel: layered configuration, that is YAML with positions, overrides, validation, schema.
+//! Kernel: layered configuration (YAML with positions, overrides, validation, schema).
 //!
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys
 //! ([`table`]), the embedded defaults, the JSON Schema, the reference page and `explain`.

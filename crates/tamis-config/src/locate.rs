@@ -1,20 +1,20 @@
-//! The contract of what turns a name on a hub into files on this machine. `tamis-hub` fulfils it.
+//! The interface that resolves a name on a hub to files on this machine. `tamis-hub` implements it.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// How far a name is followed.
+/// How far a name is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Whether it is there: nothing is downloaded.
+    /// Only whether it exists; nothing is downloaded.
     Look,
     /// To its files.
     Files,
 }
 
-/// A model that there is.
+/// A model that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundModel {
     /// The commit of the revision.
@@ -23,7 +23,7 @@ pub struct FoundModel {
     pub folder: Option<PathBuf>,
 }
 
-/// A split that there is.
+/// A split that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundSplit {
     /// The commit of the revision.
@@ -36,12 +36,12 @@ pub struct FoundSplit {
     pub files: Option<Vec<PathBuf>>,
 }
 
-/// The split of a data set that is asked for.
+/// The requested split of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WantedSplit<'w> {
     /// Its configuration; `None`: the only one, or the default one.
     pub configuration: Option<&'w str>,
-    /// Its name; `None`: the first of `or` that there is.
+    /// Its name; `None`: the first of `or` that exists.
     pub split: Option<&'w str>,
     /// Names to try if none is given.
     pub or: &'w [&'w str],
@@ -50,15 +50,15 @@ pub struct WantedSplit<'w> {
 /// Sorts of failure, for an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocateFailure {
-    /// What was asked for is not there, or not for this user.
+    /// It does not exist, or this user has no access.
     Refused,
     /// The hub does not answer.
     Unreachable,
-    /// This machine, or what came over the wire, is at fault.
+    /// A fault of this machine or of the received data.
     Failed,
 }
 
-/// The files of a name cannot be had.
+/// The files of a name cannot be obtained.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct LocateError {
@@ -68,16 +68,16 @@ pub struct LocateError {
     pub hint: Option<String>,
     /// The sort of failure.
     pub failure: LocateFailure,
-    /// Whether there may be no such name at all, so that a path was meant.
+    /// Whether the name may not exist, so a path may have been meant.
     pub may_be_path: bool,
 }
 
-/// Finds what has a name.
+/// Resolves names.
 pub trait Locate: Debug + Send + Sync {
     /// Finds a model; `revision` is a branch, tag or commit of it (`None`: the main branch).
     ///
     /// # Errors
-    /// If there is none, or its files cannot be had.
+    /// If there is none, or its files cannot be obtained.
     fn model(&self, id: &str, revision: Option<&str>, extent: Extent) -> Result<FoundModel, LocateError>;
 
     /// Finds the folder with a model's `config.json`, and downloads nothing else.

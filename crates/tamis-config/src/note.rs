@@ -1,11 +1,11 @@
-//! What a key became that was given in the terms of another system.
+//! Translations of keys of other systems.
 
 use std::fmt;
 
 /// A note on the translation of a key that was given in another system's terms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// Whose key it is.
+    /// The system that the key belongs to.
     pub owner: &'static str,
     /// The key.
     pub key: String,
@@ -29,8 +29,8 @@ pub enum NoteOutcome {
 }
 
 impl Note {
-    /// Takes one of our keys, or all of a section, out of what this one became, for a reason. Returns whether
-    /// there is still something to say: not of a default that nobody gave.
+    /// Removes one of our keys, or all keys of a section, from this translation, for a reason. Returns
+    /// whether the note is still useful; a note on an unset default is not.
     pub fn forget(&mut self, ours: &str, reason: &str) -> bool {
         let NoteOutcome::Became(keys) = &mut self.outcome else { return true };
         let num_before = keys.len();

@@ -1,6 +1,6 @@
-//! The named algorithms: one YAML file each, which says at its head what it is, its formula, its source and
-//! how it differs from other implementations. The schema, the reference page and the catalogue take their
-//! texts from there.
+//! The named algorithms, one YAML file each. The comment at its head states its meaning, its formula, its
+//! source and its differences from other implementations. The schema, the reference page and the catalogue
+//! take their texts from there.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use crate::yaml;
 /// The table of presets: a name, and with it the file `presets/NAME.yaml`.
 macro_rules! presets {
     ($($variant:ident = $name:literal,)*) => {
-        /// A named algorithm: its settings are under the user's own and over the defaults.
+        /// A named algorithm. Its settings override the defaults, and the user's settings override them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Preset {
             $(
@@ -28,7 +28,7 @@ macro_rules! presets {
             /// Every preset, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The name as it is written in a configuration.
+            /// The name in a configuration.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -61,7 +61,7 @@ presets! {
     Ppo = "ppo",
 }
 
-/// A preset as it was read from its file.
+/// A parsed preset.
 struct Parsed {
     entry: Entry,
     settings: Node,
@@ -84,7 +84,7 @@ impl Preset {
         &self.parsed().entry
     }
 
-    /// Whether the preset adds a soft overlong punishment to the rewards.
+    /// Whether the preset adds a soft overlong penalty to the rewards.
     pub fn adds_overlong(self) -> bool {
         self.settings().get("reward").is_some_and(|rewards| !overlong_rewards(rewards).is_empty())
     }
@@ -147,7 +147,7 @@ impl Described for Preset {
     }
 }
 
-/// The places of soft overlong punishments in a list of rewards.
+/// The indices of soft overlong penalties in a list of rewards.
 pub fn overlong_rewards(rewards: &Node) -> Vec<usize> {
     let Value::List(items) = &rewards.value else { return Vec::new() };
     let is_overlong = |item: &Node| {

@@ -38,7 +38,7 @@ impl fmt::Display for PresetDifference {
     }
 }
 
-/// A value in a few words: of a filter what it is, not all of its settings.
+/// A value in short form: a filter without all of its settings.
 fn brief(key: &str, value: &Json) -> String {
     let text = |name: &str| value.get(name).and_then(Json::as_str);
     match (value, text("kind")) {
@@ -70,8 +70,8 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
     differences
 }
 
-/// Lists what of one setting of the preset is overridden, of a section key by key. A section of another kind
-/// has the keys of that kind: the kind is listed, and of the keys those that all kinds have.
+/// Lists the overridden parts of one setting of the preset; a section key by key. For a section of another
+/// kind, it lists the kind and the keys that all kinds have.
 fn collect(
     of: Preset,
     path: &str,
@@ -82,7 +82,7 @@ fn collect(
     differences: &mut Vec<PresetDifference>,
 ) {
     let mut list = |path: &str, preset: Json, value: &Json| {
-        // A key that nobody wrote has its value from the section around it.
+        // A key that is not written has its value from the section around it.
         let around = |path: &str| tree.at(path.rsplit_once('.')?.0);
         let origin = tree.at(path).or_else(|| around(path)).map(|node| node.origin.clone());
         let key = with_brackets(path);
@@ -112,7 +112,7 @@ fn collect(
     }
 }
 
-/// Equality that takes 1 and 1.0 for the same.
+/// Equality in which 1 and 1.0 are the same.
 pub(crate) fn is_same(left: &Json, right: &Json) -> bool {
     match (left.as_f64(), right.as_f64()) {
         (Some(left), Some(right)) => left.to_bits() == right.to_bits(),

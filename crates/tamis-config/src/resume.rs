@@ -31,14 +31,13 @@ impl fmt::Display for ResumeDifference {
 }
 
 /// Whether `train.total_steps` and `train.total_epochs` may differ when the run is resumed. A decaying
-/// learning rate is a function of the last step: moving that would change the steps already done.
+/// learning rate depends on the last step, so changing that would change completed steps.
 pub fn length_may_change(run: &Config) -> bool {
     let decays = |schedule: &LrScheduleConfig| schedule.kind != LrScheduleKind::Constant;
     !(decays(&run.train.lr_schedule) || run.has_critic() && decays(&run.critic.lr_schedule))
 }
 
-/// Every key that differs, in the order of the table; `refused` are those that the steps already done depend
-/// on.
+/// Every key that differs, in the order of the table; `refused` are those that completed steps depend on.
 pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
     compare("", table::root(), Resume::Fixed, &json_of(run), &json_of(now), &mut differences);
@@ -72,7 +71,7 @@ fn compare(
             compare(path, inner, resume, run, now, differences);
             return;
         }
-        // A path of a run of an earlier build may be relative, and a folder may have several names.
+        // A path in a run of an earlier build may be relative, and a folder may have several paths.
         (Shape::Path(kind), Json::String(run), Json::String(now)) if kind.is_same(run, now) => return,
         (Shape::OneOrMany(inner), Json::Array(old), Json::Array(new)) if old.len() == new.len() => {
             let mut among = Vec::new();

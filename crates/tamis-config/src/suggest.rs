@@ -2,8 +2,8 @@
 
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
 /// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
-/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. `ours_of` knows
-/// the last part if it is another system's name of a key: that goes before keys elsewhere.
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. If the last
+/// part is another system's name of a key, `ours_of` returns that key, which is preferred to keys elsewhere.
 pub fn nearest_key(
     key: &str,
     section: &str,
@@ -27,7 +27,7 @@ pub fn nearest_key(
     let is_around = |candidate: &str| key.strip_prefix(candidate).is_some_and(|rest| rest.starts_with('.'));
     let same = all.iter().filter(|candidate| candidate.rsplit('.').next() == Some(name));
     let same = same.filter(|candidate| !is_around(candidate));
-    // Of equals the first.
+    // Among equals, the first.
     if let Some(same) =
         same.rev().max_by(|left, right| similarity(key, left).total_cmp(&similarity(key, right)))
     {
@@ -45,8 +45,7 @@ pub fn nearest_key(
         .map(|(_, candidate)| candidate.clone())
 }
 
-/// Words of other systems and of papers for what is the value of a key here: the word, whose it is, the key,
-/// the value.
+/// Words of other systems and of papers for values of keys here: the word, its system, the key, the value.
 const OF_OTHERS: [(&str, &str, &str, &str); 7] = [
     ("dapo", "the recipe in verl", "simulate.policies", "verl"),
     ("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),
@@ -57,7 +56,7 @@ const OF_OTHERS: [(&str, &str, &str, &str); 7] = [
     ("use_dynamic_sample", "a fork of EasyR1's", "simulate.policies", "easyr1"),
 ];
 
-/// The key and the value that a word of others stands for, and whose word it is.
+/// The key and the value for a word of another system, and that system.
 pub fn find_value(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
     let is_meant = |(known, ..): &&(&str, &'static str, &'static str, &'static str)| is_same(known, word);
     OF_OTHERS.iter().find(is_meant).map(|&(_, whose, key, value)| (whose, key, value))

@@ -12,8 +12,8 @@ use tamis_core::setting::{Described as _, KeySpec, Shape};
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]
 pub struct ConfigKey {
-    /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only,
-    /// the kind in angle brackets (`reward[]<gsm8k>.method`).
+    /// Dotted path. Keys inside list items have `[]` after the list's name; keys of only one kind have the
+    /// kind in angle brackets (`reward[]<gsm8k>.method`).
     pub path: String,
     /// Specification of the key.
     pub spec: KeySpec,
@@ -27,7 +27,7 @@ pub fn root() -> &'static Shape {
     ROOT.get_or_init(Config::shape)
 }
 
-/// Every key, in the order of definition, sections before what is in them.
+/// Every key, in the order of definition; sections come before their keys.
 pub fn keys() -> &'static [ConfigKey] {
     static KEYS: OnceLock<Vec<ConfigKey>> = OnceLock::new();
     KEYS.get_or_init(|| {
@@ -37,7 +37,7 @@ pub fn keys() -> &'static [ConfigKey] {
     })
 }
 
-/// The paths that an unknown key may have been meant for.
+/// The paths that an unknown key may have meant.
 pub(crate) fn suggestion_keys() -> &'static [String] {
     static PATHS: OnceLock<Vec<String>> = OnceLock::new();
     PATHS.get_or_init(|| {
@@ -88,7 +88,7 @@ pub enum Place {
     Key(KeySpec),
     /// An item of a list.
     Item,
-    /// Something inside a mapping that is not looked at.
+    /// Something inside a mapping that is not checked.
     Free,
 }
 
@@ -98,7 +98,7 @@ pub struct Unknown {
     key: String,
     section: String,
     known: Vec<&'static str>,
-    /// The same within the first item of the list that it goes into.
+    /// The same path within the first item of the list.
     item: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl Unknown {
     }
 }
 
-/// Finds what stands at a dotted path, list items as numbers.
+/// Finds the content of a dotted path, with list items as numbers.
 pub fn place(path: &str) -> Result<Place, Unknown> {
     let mut shape = root().clone();
     let mut place = Place::Item;

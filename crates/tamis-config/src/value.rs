@@ -86,7 +86,7 @@ impl Described for TokenizerSource {
     }
 }
 
-/// A mapping whose keys tamis does not look at.
+/// A mapping whose keys tamis does not check.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FreeMap(pub serde_json::Map<String, Json>);
 
@@ -96,7 +96,7 @@ impl Described for FreeMap {
     }
 }
 
-/// Interval in training steps; never, where it is written as 0 or a negative number.
+/// Interval in training steps; 0 or a negative number means never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frequency(pub Option<NonZeroU64>);
 
@@ -104,7 +104,7 @@ impl Frequency {
     /// Never.
     pub const NEVER: Self = Self(None);
 
-    /// Every so many steps; 0 is never.
+    /// Every `steps` steps; 0 is never.
     pub fn every(steps: u64) -> Self {
         Self(NonZeroU64::new(steps))
     }
@@ -177,7 +177,7 @@ impl Described for MaxRounds {
                 if text == "auto" {
                     return Some(Json::from(text));
                 }
-                // What is below 0 becomes 0, which the key's check refuses.
+                // A negative number becomes 0, which the key's check refuses.
                 let rounds = parse_float(text).filter(|value| is_plain && value.fract() == 0.0);
                 rounds.map(|rounds| Json::from(rounds as u64))
             },
@@ -192,7 +192,7 @@ impl Described for MaxRounds {
     }
 }
 
-/// Treatment of a round that keeps no group: `retry`, `retry:N`, `skip` or `error`.
+/// What happens if a round keeps no group: `retry`, `retry:N`, `skip` or `error`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EmptyRounds(pub OnEmptyRound);
 
@@ -202,11 +202,11 @@ impl EmptyRounds {
             "retry" => OnEmptyRound::Retry { times: None },
             "skip" => OnEmptyRound::Skip,
             "error" => OnEmptyRound::Error,
-            // `retry: 3` inside braces is what `retry:3` looks like with a space too many.
+            // `retry: 3` inside braces is `retry:3` with an extra space.
             _ => {
                 let times =
                     text.strip_prefix("retry:")?.trim().parse::<u64>().ok().filter(|&times| times > 0)?;
-                // More than the machine counts is no limit that a run reaches.
+                // A run never reaches a limit above the counter's range.
                 OnEmptyRound::Retry { times: Some(u32::try_from(times).unwrap_or(u32::MAX)) }
             }
         }))

@@ -9,15 +9,14 @@ use crate::diagnostic::{Diagnostic, Problem};
 use crate::source::{Origin, Source};
 use crate::tree::{MapEntry, Node, Value};
 
-/// Aliases may multiply a small text into a huge tree ("billion laughs"); no configuration has this many
+/// Aliases can expand a small text into a huge tree ("billion laughs"); no configuration has this many
 /// values.
 const MAX_NODES: usize = 100_000;
 
 /// Parses a text that holds one YAML document. An empty text is an empty mapping.
 ///
 /// # Errors
-/// Everything that is wrong: a syntax error, keys given twice, more than one document, an explosion of
-/// aliases.
+/// All faults: a syntax error, keys given twice, more than one document, an explosion of aliases.
 pub fn parse(source: &Arc<Source>) -> Result<Node, Vec<Diagnostic>> {
     let (tree, diagnostics) = parse_on(source);
     match tree {
@@ -26,8 +25,8 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Vec<Diagnostic>> {
     }
 }
 
-/// As [`parse`], with what can be read in spite of what is wrong: of a key that is given twice, the later
-/// value. `None` where the text is not understood.
+/// As [`parse`], with everything that can be read despite faults; of a key that is given twice, the later
+/// value. `None` if the text cannot be parsed.
 pub fn parse_on(source: &Arc<Source>) -> (Option<Node>, Vec<Diagnostic>) {
     let mut builder = Builder {
         source,
@@ -179,8 +178,8 @@ impl Builder<'_> {
                     }
                 },
                 Some((key, origin)) => match entries.iter_mut().find(|entry| entry.key == key) {
-                    // Given twice: the later value, for what else there is to say; a third is told of the
-                    // first.
+                    // Given twice: the later value counts, for further checks. The error for a third names
+                    // the first.
                     Some(entry) => entry.node = node,
                     None => entries.push(MapEntry { key, origin, node }),
                 },
@@ -214,8 +213,8 @@ impl Builder<'_> {
     }
 }
 
-/// Lets the position of a collection cover what a reader takes for it: in flow style all between its brackets
-/// (of the first line), in block style the first key.
+/// Widens the position of a collection for messages: in flow style to everything between its brackets (on the
+/// first line), in block style to the first key.
 fn widen(origin: &mut Origin, end: Span, first: Option<&MapEntry>) {
     let line = origin.excerpt().unwrap_or_default();
     let is_flow = matches!(line.chars().nth(origin.column - 1), Some('{' | '['));

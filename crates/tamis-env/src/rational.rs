@@ -1,10 +1,10 @@
 //! Exact numbers: decimals of any length as canonical text, and rationals over 128-bit integers.
 
-/// The canonical text of a decimal number, or `None` where `text` is none.
+/// The canonical text of a decimal number; `None` if `text` is none.
 ///
 /// Surrounding white space, one leading sign, a leading `$` and commas between digits are accepted; exponents
-/// are not. Two texts name the same number exactly where their canonical texts are equal, whatever their
-/// length: `.5`, `0.50` and `+0.5` all give `0.5`; `-0` gives `0`; `5.` gives `5`.
+/// are not. Two texts are the same number if and only if their canonical texts are equal, at any length:
+/// `.5`, `0.50` and `+0.5` all give `0.5`; `-0` gives `0`; `5.` gives `5`.
 ///
 /// ```
 /// use tamis_env::rational::canonical_decimal;
@@ -154,7 +154,7 @@ impl Rational {
         )
     }
 
-    /// Quotient; `None` where `other` is 0.
+    /// Quotient; `None` if `other` is 0.
     pub fn checked_div(self, other: Self) -> Option<Self> {
         self.checked_mul(Self::new(other.denominator, other.numerator)?)
     }

@@ -10,7 +10,7 @@ use crate::tree::{MapEntry, Node, Value, forget_other_kind, with_brackets};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
-/// Applies one override to the tree; `others`: what an unknown key may mean.
+/// Applies one override to the tree; `others` suggests meanings of unknown keys.
 pub fn apply(tree: &mut Node, argument: Override, others: OtherNames, diagnostics: &mut Vec<Diagnostic>) {
     let Override { path, origin, operation } = argument;
     let parts: Vec<&str> = path.split('.').collect();
@@ -19,7 +19,7 @@ pub fn apply(tree: &mut Node, argument: Override, others: OtherNames, diagnostic
     let has_kind = matches!(around.without_null(), Shape::Tagged { .. });
     let place = match table::place(&path) {
         Ok(place) => place,
-        // The reader names the keys of the kind that the section has in the end.
+        // The reader later names the keys of the section's final kind.
         Err(_) if has_kind && !matches!(operation, Operation::Reset) => Place::Free,
         Err(unknown) => {
             let problem = unknown.into_problem(others);
@@ -44,7 +44,7 @@ pub fn apply(tree: &mut Node, argument: Override, others: OtherNames, diagnostic
     {
         forget_other_kind(entries, kind, &around);
     }
-    // The default of a key is that of the kind which the section has in the end.
+    // The default of a key depends on the section's final kind.
     if let (Operation::Reset, Shape::Tagged { default, .. }, Some((last, above))) =
         (&operation, around.without_null(), parts.split_last())
         && let Some(node) = existing(tree, above)
@@ -105,13 +105,13 @@ fn existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut Node> {
     if parts.is_empty() { Some(tree) } else { tree.at_mut(&parts.join(".")) }
 }
 
-/// The node at a path, made where it is not there.
+/// The node at a path, which is created if it is missing.
 fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n mut Node, Problem> {
     let mut node = tree;
     let mut shape = table::root().clone();
     for (depth, part) in parts.iter().enumerate() {
         if matches!(node.value, Value::Scalar { .. }) {
-            // The name of a kind alone stands for the kind.
+            // The bare name of a kind is short for the kind.
             let kind = Some(node.clone()).filter(|node| !node.is_null());
             let kind = kind.filter(|_| matches!(shape, Shape::Tagged { .. }));
             let entry = |node: Node| MapEntry { key: "kind".to_owned(), origin: node.origin.clone(), node };

@@ -1,4 +1,4 @@
-//! Values of rewards that follow from other keys: the task's verifier, what the preset adds, the folder in
+//! Values of rewards that follow from other keys: the task's verifier, the preset's additions, the folder in
 //! which a program starts.
 
 use super::defaults::default_tree;
@@ -8,8 +8,8 @@ use std::path::Path;
 use tamis_env::reward::RewardKind;
 use tamis_env::task::TaskKind;
 
-/// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the
-/// preset adds unless they have its kind.
+/// Completes the list of rewards. After the user's rewards come the task's verifier, if they have none, and
+/// the preset's addition, unless they have its kind.
 pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let text_at = |path| match tree.at(path) {
         Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
@@ -27,7 +27,7 @@ pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let is_verifier = |item| RewardKind::of_name(&kind_of(item)).is_some_and(|kind| kind.is_verifier());
     let has_verifier = items.iter().any(is_verifier);
     let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
-    // What a program plays, it scores too, unless a reward says otherwise.
+    // A program also scores its own episodes, unless there is a verifier.
     let verifier =
         if environment == "program" { Some("environment") } else { task.map(|task| task.verifier()) };
     if let Some(verifier) = verifier.filter(|_| !has_verifier) {
@@ -59,8 +59,8 @@ const STARTED_ENVIRONMENTS: [(&str, &str); 6] = [
     ("verifiers", "id"),
 ];
 
-/// Says of every reward and environment that is started as a program where that is, for its arguments may
-/// name files: in the folder of the file that it stands in.
+/// Sets the working folder of every reward and environment that is started as a program, because its
+/// arguments may name files. It is the folder of its configuration file.
 pub(super) fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     for MapEntry { key, node, .. } in entries {
@@ -68,7 +68,7 @@ pub(super) fn complete_working_folders(tree: &mut Node) {
     }
 }
 
-/// The same of the value of one key; `folder` is what is said in place of the folder of its file.
+/// The same for the value of one key; `folder` replaces the folder of its file.
 pub(crate) fn complete_working_folders_of(key: &str, value: &mut Node, folder: Option<&Path>) {
     let kinds: &[(&str, &str)] = match key.split('.').next() {
         Some("reward") => &STARTED,
@@ -85,7 +85,7 @@ pub(crate) fn complete_working_folders_of(key: &str, value: &mut Node, folder: O
     }
 }
 
-/// The same of one, and of those that it names by data source.
+/// The same for one, and for those that it names by data source.
 fn complete_working_folder(started: &mut Node, kinds: &[(&str, &str)], folder: Option<&Path>) {
     let Value::Map(entries) = &mut started.value else { return };
     if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")

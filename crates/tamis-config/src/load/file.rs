@@ -46,7 +46,7 @@ pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnos
     })
 }
 
-/// Reads a file of ours as a tree whose paths are as they are from where tamis was started.
+/// Reads a file of ours as a tree, with paths relative to the working directory.
 pub fn read_native(path: &Path) -> Option<Node> {
     let source = read_source(path, SourceKind::File(path.into())).ok()?;
     let mut tree = yaml::parse(&source).ok()?;

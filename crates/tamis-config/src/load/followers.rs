@@ -1,9 +1,10 @@
 //! Values that `tamis config show` filled in, read back.
 //!
-//! The `config.yaml` of a run says the value of every key that follows another, with a comment that has both:
-//! `ppo_mini_batch_size: 64  # 64 follows data.train_batch_size`. Read as a configuration again, such a key
-//! goes on following: a new run from the file with another batch size has another mini-batch size too, as the
-//! first one would have had. The value within the comment tells whether the key was edited since.
+//! The `config.yaml` of a run has the value of every key that follows another, and a comment with both:
+//! `ppo_mini_batch_size: 64  # 64 follows data.train_batch_size`. If the file is read as a configuration
+//! again, such a key still follows the other: a new run from it with another batch size has another
+//! mini-batch size too, as the first run would have had. The value in the comment shows whether the key was
+//! edited since.
 
 use serde_json::Value as Json;
 
@@ -15,13 +16,13 @@ use crate::tree::{Node, Value, join};
 /// Between the values and the keys that they follow.
 const FOLLOWS: [&str; 2] = [" follows ", " follow "];
 
-/// The comment behind a value that follows other keys.
+/// The comment after a value that follows other keys.
 pub(crate) fn comment_of(value: &Json, leader: &str) -> String {
     format!("{}{}{leader}", flow(value), FOLLOWS[0])
 }
 
-/// The end of the comment of a reward, which stands on one line, about its keys that follow others; `None`
-/// where none does.
+/// The end of the comment of a reward, which is on one line, about its keys that follow others; `None` if
+/// none does.
 pub(crate) fn comment_of_reward(reward: &Json, path: &str, followed: &[String]) -> Option<String> {
     let within = |key: &String| {
         let name = key.strip_prefix(path)?.strip_prefix('.')?;
@@ -32,8 +33,8 @@ pub(crate) fn comment_of_reward(reward: &Json, path: &str, followed: &[String]) 
     (!values.is_empty()).then(|| format!("{}{follow}{RESPONSE_LENGTH}", values.join(", ")))
 }
 
-/// Takes back the values of a file that are said to follow others: they are null again. One that was edited,
-/// so that it is not what the comment says, stays.
+/// Resets values of a file to null if their comment shows that they follow others. An edited value, which
+/// differs from the comment, stays.
 pub(crate) fn release(file: &mut Node) {
     let mut paths = Vec::new();
     collect(file, "", &mut paths);
@@ -77,7 +78,7 @@ fn collect(node: &Node, path: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// The comment of a value: behind it, otherwise what has the line above to itself.
+/// The comment of a value: after it, otherwise on the line above, if there is only the comment.
 fn comment(origin: &Origin) -> Option<&str> {
     if let Some((_, comment)) = origin.excerpt().and_then(|line| line.rsplit_once("  # ")) {
         return Some(comment);

@@ -23,25 +23,25 @@ use crate::tree::{Node, Value};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
-/// The layers above the defaults and the preset, as they are read: files from left to right, and overrides
-/// over all of them. Who knows the words of other systems puts what these become among the overrides.
+/// The layers above the defaults and the preset: files from left to right, and overrides above all of them.
+/// Translations from other systems are added to the overrides.
 #[derive(Debug)]
 pub struct Layers {
-    /// The files, the lower first.
+    /// The files, lowest first.
     pub files: Vec<Node>,
-    /// The overrides, the lower first.
+    /// The overrides, lowest first.
     pub overrides: Vec<Override>,
-    /// A note on each key that was given in another system's terms.
+    /// A note on each key of another system.
     pub notes: Vec<Note>,
-    /// What is wrong so far.
+    /// The findings so far.
     pub diagnostics: Vec<Diagnostic>,
-    /// A layer that is missing as a whole would only bring errors about what it holds.
+    /// Whether no layer is missing. A missing layer would only cause errors about its content.
     pub is_whole: bool,
     others: OtherNames,
 }
 
 impl Layers {
-    /// No layers yet; `others`: what an unknown key may mean.
+    /// Without layers; `others` suggests meanings of unknown keys.
     pub fn new(others: OtherNames) -> Self {
         Self {
             files: Vec::new(),
@@ -66,14 +66,14 @@ impl Layers {
         tree
     }
 
-    /// Reports findings for which a layer is missing.
+    /// Reports findings because of which a layer is missing.
     pub fn refuse(&mut self, found: impl IntoIterator<Item = Diagnostic>) {
         let num_found = self.diagnostics.len();
         self.diagnostics.extend(found);
         self.is_whole &= self.diagnostics.len() == num_found;
     }
 
-    /// Adds a file of ours over those that there are.
+    /// Adds a file of ours above the present ones.
     pub fn add_file(&mut self, mut tree: Node) {
         if tree.is_null() {
             tree = Node::empty_map(tree.origin);
@@ -83,7 +83,7 @@ impl Layers {
         self.files.push(tree);
     }
 
-    /// Adds overrides of ours over those that there are.
+    /// Adds overrides of ours above the present ones.
     pub(super) fn add_arguments(&mut self, arguments: &[String]) {
         for argument in arguments {
             match Override::parse(argument, value_form) {
@@ -98,7 +98,7 @@ impl Layers {
         chosen_preset(&self.files, &self.overrides)
     }
 
-    /// The defaults, the preset, the files and the overrides, one over the other.
+    /// The merged tree of the defaults, the preset, the files and the overrides.
     pub fn tree(&self) -> Node {
         let mut tree = default_tree().clone();
         if let Some(preset) = self.preset() {
@@ -108,7 +108,7 @@ impl Layers {
             tree.merge(file.clone(), table::root());
         }
         for argument in &self.overrides {
-            // What is wrong with it is reported when all layers are put together.
+            // Its faults are reported when all layers are assembled.
             apply(&mut tree, argument.clone(), self.others, &mut Vec::new());
         }
         tree
@@ -169,7 +169,7 @@ impl Layers {
                 Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree, followed })
             }
             _ => {
-                // What nobody has said yet is no part of a mistake.
+                // Values that are only missing are no mistakes.
                 diagnostics.retain(|found| found.severity != Severity::Error || refuses(found));
                 Err(ConfigErrors { diagnostics })
             }
@@ -177,7 +177,7 @@ impl Layers {
     }
 }
 
-/// `section:` with nothing below it says nothing; it must not wipe out what lower layers hold.
+/// An empty `section:` sets nothing; it must not remove values of lower layers.
 fn prune_empty_sections(node: &mut Node, shape: &Shape) {
     let Value::Map(entries) = &mut node.value else { return };
     if !matches!(shape, Shape::Section { .. }) {

@@ -7,25 +7,25 @@ use crate::schema::Config;
 use crate::source::{Origin, SourceKind};
 use crate::tree::Node;
 
-/// A configuration that is ready to run, with what there is to say about it.
+/// A configuration that is ready to run, with its warnings and notes.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
     /// Warnings about surprises, each with a hint.
     pub warnings: Vec<Diagnostic>,
-    /// A note on each key that was given in another system's terms.
+    /// A note on each key of another system.
     pub notes: Vec<Note>,
     /// Values of the preset that are overridden.
     pub preset_differences: Vec<PresetDifference>,
     pub(crate) tree: Node,
-    /// Keys that nobody set and that follow others.
+    /// Unset keys that follow others.
     pub(crate) followed: Vec<String>,
 }
 
 impl Loaded {
     /// Place where a value was set, for messages about findings that need data and model: the file and line,
-    /// the command line, or the preset and the place where it was chosen. `None` for a default.
+    /// the command line, or the preset and the place that chose it. `None` for a default.
     pub fn place(&self, key: &str) -> Option<String> {
         let origin = self.origin(key)?;
         match (&origin.source.kind, self.origin("preset")) {
@@ -40,22 +40,22 @@ impl Loaded {
         self.tree.at(key).map(|node| &node.origin)
     }
 
-    /// A setting that the run would be refused for, shown at the first of some keys that the user wrote
-    /// (`reward[0].path`), otherwise called by the first that there is.
+    /// A setting that a run refuses, shown at the first of some keys that the user wrote (`reward[0].path`),
+    /// otherwise at the first that exists.
     pub fn refuse(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
         let (key, origin) = self.locate(keys);
         let hint = hint.map(str::to_owned);
         Diagnostic::error(Problem::Refused { key, message: message.to_owned(), hint }, origin)
     }
 
-    /// A setting that has no effect, found out only with what is named at hand.
+    /// A setting without effect, which only shows once the named files or programs are available.
     pub fn ignore(&self, key: &str, reason: &str) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
         let message = format!("`{key}` has no effect: {reason}");
         Diagnostic::warning(Problem::rule(message, format!("remove `{key}`")), origin)
     }
 
-    /// A path that stands for one.
+    /// A placeholder path.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
         let problem = Problem::rule(
@@ -65,8 +65,8 @@ impl Loaded {
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 
-    /// The first of some keys that a user wrote, or a section around one; where none did, the first that
-    /// there is.
+    /// The first of some keys that a user wrote, or a section around one; if there is none, the first that
+    /// exists.
     fn locate(&self, keys: &[String]) -> (String, Option<Origin>) {
         let paths: Vec<String> = keys.iter().map(|key| key.replace('[', ".").replace(']', "")).collect();
         let written = |path: &str| {

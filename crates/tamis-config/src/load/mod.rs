@@ -32,7 +32,7 @@ pub use layers::Layers;
 pub use loaded::Loaded;
 pub use unread::drop_unread;
 
-/// A function that loads a configuration as [`load`] does; it may know more than that.
+/// A function that loads a configuration like [`load`], possibly with more features.
 pub type Load = fn(&[PathBuf], &[String]) -> Result<Loaded, ConfigErrors>;
 
 /// Loads a configuration from files and command-line overrides.
@@ -43,15 +43,15 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
     load_files(None, files, arguments, LoadPurpose::Training)
 }
 
-/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
+/// Loads the configuration of a run with further files and overrides above it, like [`load`]; `own` is the
 /// `config.yaml` that the run wrote.
 pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(Some(own), files, arguments, LoadPurpose::Training)
 }
 
-/// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a
-/// policy: training prompts, the length of a run and the like may be missing, and nothing is said about what
-/// only training reads.
+/// Loads a configuration like [`load`], for measuring a policy. If `run` is a run's `config.yaml`, it is the
+/// configuration of that run. Training prompts, the length of a run and the like may be missing, and keys
+/// that only training reads are not checked.
 pub fn load_for_evaluation(
     run: Option<&Path>,
     files: &[PathBuf],
@@ -71,15 +71,15 @@ fn load_files(
     load_layers(layers, &sources, arguments, purpose)
 }
 
-/// Reads the `config.yaml` of a run and further files; what cannot be read is reported in the layers.
+/// Reads the `config.yaml` of a run and further files. Unreadable files are reported in the layers.
 pub fn read_sources(run: Option<&Path>, files: &[PathBuf], layers: &mut Layers) -> Vec<Arc<Source>> {
     let run = run.map(|own| (own, SourceKind::RunFile(own.to_owned())));
     let files = files.iter().map(|file| (file.as_path(), SourceKind::File(file.clone())));
     run.into_iter().chain(files).filter_map(|(path, kind)| layers.read(path, kind)).collect()
 }
 
-/// Loads a configuration as [`load`] does, to look at it: what nobody has said yet, such as the model or the
-/// data, stays an error in [`Loaded::warnings`] and refuses nothing.
+/// Loads a configuration like [`load`], only to show it. Missing values, such as the model or the data, are
+/// errors in [`Loaded::warnings`] and do not refuse it.
 pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_files(None, files, arguments, LoadPurpose::Showing)
 }
@@ -94,8 +94,8 @@ pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Re
     load_layers(Layers::new(OtherNames::NONE), sources, arguments, LoadPurpose::Showing)
 }
 
-/// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs
-/// is checked, but no rule between sections.
+/// Reads some sections of a configuration from a text, for use without a run. Every key in them is checked,
+/// but no rule between sections.
 ///
 /// # Errors
 /// Every key that is unknown or out of range.

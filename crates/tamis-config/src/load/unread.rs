@@ -7,9 +7,9 @@ use crate::table;
 use crate::tree::{Node, Value, join};
 use tamis_core::setting::{KeySpec, Shape};
 
-/// Takes out what other systems say of keys that the kind of a section does not have, for their keys stand
-/// for all kinds at once: the values are checked as some kind that has the key reads them, and the notes say
-/// that they have no effect.
+/// Removes other systems' values for keys that a section's kind does not have, because their keys are for all
+/// kinds at once. The values are checked as by some kind with the key, and the notes state that they have no
+/// effect.
 pub fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
     let mut reader = Reader::default();
     drop_unread_below(tree, "", table::root(), &mut reader, notes);

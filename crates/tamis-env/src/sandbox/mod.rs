@@ -1,14 +1,13 @@
-//! A sandbox for Python code that nobody trusts: that a policy wrote.
+//! A sandbox for untrusted Python code, which a policy wrote.
 //!
-//! [`Sandbox::run`] executes [`Code`] in a fresh process which has limits (time, memory, processes, output),
-//! no network, a file system that it cannot write to but for an empty working folder, and few system calls.
-//! What it has in all and what this machine's kernel does not offer says [`Sandbox::protection`], tried out
-//! when the sandbox is made; `required` refuses to work with less.
+//! [`Sandbox::run`] executes [`Code`] in a fresh process. The process has limits (time, memory, processes,
+//! output), no network, a read-only file system except for an empty working folder, and few system calls.
+//! [`Sandbox::protection`] lists the protection in force, and what this machine's kernel does not offer; it
+//! is tested when the sandbox is made. `required` refuses less protection.
 //!
-//! Data flows one way: [`Code`] → a server process of the harness, which is kept and holds no secrets → a
-//! process of its own namespaces → output and exit, as an [`Execution`]. The harness is a Python program,
-//! since the system calls it takes are out of reach of safe Rust; the program's own text says how it
-//! protects.
+//! Data flows one way: [`Code`] → a server process of the harness, which is reused and holds no secrets → a
+//! process with its own namespaces → output and exit, as an [`Execution`]. The harness is a Python program,
+//! because safe Rust cannot make the required system calls; its source documents the protection.
 
 mod protection;
 mod server;
@@ -29,7 +28,7 @@ pub use settings::{Required, SandboxSettings};
 
 use server::{Place, Server, Warnings};
 
-/// A sandbox cannot be made, or could not do its work. Wrong code is never an error.
+/// A sandbox cannot be made, or failed. Wrong code is never an error.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SandboxError {
     /// The interpreter cannot be started.
@@ -48,7 +47,7 @@ pub enum SandboxError {
         /// What is in force and what is not.
         protection: String,
     },
-    /// A file outside of the working folder.
+    /// A file outside the working folder.
     #[error("the file `{name}` must lie in the working folder: a relative path without `..`")]
     File {
         /// Its name.
@@ -62,7 +61,7 @@ pub enum SandboxError {
     },
 }
 
-/// A program and what it finds.
+/// A program with its input and files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Code {
     /// Its text, run as `__main__`.
@@ -80,16 +79,16 @@ impl Code {
     }
 }
 
-/// The way in which an execution ended.
+/// How an execution ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// By itself, with an exit code; 1 after an exception.
     Exited(u8),
     /// At the time limit.
     TimedOut,
-    /// By a signal, a crash for instance.
+    /// By a signal, for example in a crash.
     Killed(i32),
-    /// At the limit of what all its processes together may take. One process alone gets a `MemoryError`.
+    /// At the memory limit of all its processes together. A single process gets a `MemoryError`.
     OutOfMemory,
 }
 
@@ -104,7 +103,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// What code did.
+/// Result of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution {
     /// Standard output, up to `max_output` bytes.
@@ -117,7 +116,7 @@ pub struct Execution {
     pub truncated: u64,
     /// Whether nothing of standard output was cut.
     pub is_stdout_whole: bool,
-    /// What the harness says of tests. The code can forge it, as far as it knows what to say.
+    /// The harness's report on tests. The code can forge it as far as it knows its content.
     pub(crate) report: Vec<u8>,
 }
 
@@ -127,9 +126,9 @@ pub(crate) enum Mode {
     Script,
     /// Runs it as a module, then the test of the late part.
     Test,
-    /// Runs it as a module that finds the usual names imported, then calls a function of it.
+    /// Runs it as a module with the usual names imported, then calls one of its functions.
     Call,
-    /// Runs none: takes the tests of rows, the late part, apart.
+    /// Runs nothing: parses the tests of rows, which are the late part.
     Split,
 }
 
@@ -141,13 +140,13 @@ pub(crate) struct Job<'a> {
     pub(crate) source: &'a str,
     pub(crate) stdin: &'a str,
     pub(crate) files: Option<&'a BTreeMap<String, String>>,
-    /// What the worker reads only once the code has been run.
+    /// Data that the worker reads only after the code has run.
     pub(crate) late: Option<Json>,
     /// Bytes that are kept of its report.
     pub(crate) max_report: usize,
 }
 
-/// Runs Python code that nobody trusts, from any number of threads.
+/// Runs untrusted Python code, from any number of threads.
 pub struct Sandbox {
     settings: SandboxSettings,
     place: Place,
@@ -157,7 +156,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Finds the interpreter and tries out what protects on this machine.
+    /// Finds the interpreter and tests the protection on this machine.
     ///
     /// # Errors
     /// No usable interpreter, or less protection than `required`.
@@ -165,7 +164,7 @@ impl Sandbox {
         Self::without(settings, &[])
     }
 
-    /// The same, with parts of the protection left out as on a kernel that lacks them.
+    /// The same, without some parts of the protection, as on a kernel that lacks them.
     pub(crate) fn without(settings: &SandboxSettings, without: &[&str]) -> Result<Self, SandboxError> {
         let executable = server::find_executable(&settings.python)?;
         let place = Place { executable, without: without.iter().map(|&part| part.to_owned()).collect() };
@@ -178,12 +177,12 @@ impl Sandbox {
         Ok(Self { settings: settings.clone(), place, protection, idle: Mutex::new(vec![server]), warnings })
     }
 
-    /// What is in force.
+    /// The protection in force.
     pub fn protection(&self) -> &Protection {
         &self.protection
     }
 
-    /// What a person should hear since the last call: of folders that cannot be emptied, say.
+    /// Warnings since the last call, for example about folders that cannot be emptied.
     pub fn take_warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
@@ -193,10 +192,10 @@ impl Sandbox {
         &self.settings
     }
 
-    /// Executes code and waits for its end, which comes at the time limit at the latest.
+    /// Executes code and waits for its end, at most until the time limit.
     ///
     /// # Errors
-    /// The sandbox itself failed, twice in a row; or a file's name leads out of the working folder.
+    /// The sandbox itself failed, twice in a row; or a file's name leads outside the working folder.
     ///
     /// ```
     /// use tamis_env::sandbox::{Code, Exit, Sandbox, SandboxSettings};
@@ -224,9 +223,9 @@ impl Sandbox {
         })
     }
 
-    /// Runs a job; where the harness fails, in another one, and once more.
+    /// Runs a job in an idle harness. If there is none or it fails, it tries a new one, at most twice.
     pub(crate) fn execute(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
-        // One that waited may have died of what came before, which says nothing of this job.
+        // An idle harness may have died because of an earlier job, which is not this job's fault.
         let idle = self.lock_idle().pop();
         if let Some(server) = idle
             && let Ok(execution) = self.execute_in(server, job)

@@ -6,14 +6,14 @@ use serde::Deserialize;
 
 use super::settings::Required;
 
-/// One thing that code in a sandbox must not be able to do, and what prevents it.
+/// Something that code in a sandbox must not be able to do, and what prevents it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Layer {
     /// `limits`, `network`, `processes`, `files`, `system calls` or `user`.
     pub name: String,
-    /// What prevents it; empty where nothing does.
+    /// What prevents it; empty if nothing does.
     pub means: Vec<String>,
-    /// What could not be had, and why.
+    /// What is missing, and why.
     pub reason: String,
 }
 
@@ -35,7 +35,7 @@ impl Layer {
     }
 }
 
-/// What a sandbox protects from, as tried out when it was made. Displayed, it is one line.
+/// The protection of a sandbox, as tested when it was made. Its display is one line.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Protection {
     /// The layers, always the same six.
@@ -55,7 +55,7 @@ impl Protection {
         self.layers.iter().all(Layer::is_in_force)
     }
 
-    /// Whether the same means are in force in another.
+    /// Whether another one has the same means in force.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let means = |protection: &Self| -> Vec<Vec<String>> {
             protection.layers.iter().map(|layer| layer.means.clone()).collect()
@@ -63,7 +63,7 @@ impl Protection {
         means(self) == means(other)
     }
 
-    /// Whether it is as much as is required.
+    /// Whether it has the required protection.
     pub fn fulfils(&self, required: Required) -> bool {
         match required {
             Required::None => true,
@@ -77,7 +77,7 @@ impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |layer: &Layer| match layer.name.as_str() {
             "limits" => layer.words().to_owned(),
-            // One of two walls is missing.
+            // One of two means is missing.
             _ if !layer.reason.is_empty() => {
                 format!("{} ({}; without {})", layer.words(), layer.means.join(", "), layer.reason)
             }

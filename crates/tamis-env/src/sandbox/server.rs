@@ -1,4 +1,4 @@
-//! A process of the harness, which waits for jobs: its start, and one job at a time.
+//! A process of the harness, which waits for jobs and runs one at a time.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const HARNESS: &str = concat!(
     include_str!("harness/server.py"),
 );
 
-/// Longest time of a start, on a machine with much else to do.
+/// Longest time of a start, on a busy machine.
 const STARTUP: Duration = Duration::from_secs(120);
 
 /// Time that a job may take beyond its own limit: namespaces are made, processes ended.
@@ -36,7 +36,8 @@ const FAREWELL: Duration = Duration::from_millis(300);
 /// Longest frame.
 const FRAME_BYTES: usize = 1 << 24;
 
-/// The place of an interpreter, and what is left out of its protection (tests of what a kernel lacks).
+/// The path of an interpreter, and the parts that are left out of its protection (for tests of kernels that
+/// lack them).
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) executable: PathBuf,
@@ -64,11 +65,11 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-/// What a person should hear of the harnesses of a sandbox, once.
+/// Warnings of a sandbox's harnesses; each is reported once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Warnings(Arc<Mutex<Vec<String>>>);
 
-/// Warnings that are kept until somebody takes them: the first ones tell enough.
+/// Most warnings that are kept until they are taken; the first ones are enough.
 const MOST_WARNINGS: usize = 16;
 
 impl Warnings {
@@ -83,13 +84,13 @@ impl Warnings {
         }
     }
 
-    /// Those since the last call.
+    /// Warnings since the last call.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.lock())
     }
 }
 
-/// The folder of a harness, with a warning if it cannot be removed: a job may have locked a part of it.
+/// The folder of a harness. If it cannot be removed, there is a warning: a job may have locked a part of it.
 #[derive(Debug)]
 struct Folder(GuardedFolder, Warnings);
 
@@ -115,7 +116,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running harness. Dropped, it is ended, and the job that it has.
+/// A running harness. When it is dropped, it ends with its job.
 pub(super) struct Server {
     child: LineChild,
     frames: Receiver<Frame>,
@@ -123,7 +124,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a harness and waits until it has found out what protects.
+    /// Starts a harness and waits until it has tested its protection.
     pub(super) fn start(
         settings: &SandboxSettings,
         place: &Place,
@@ -144,8 +145,8 @@ impl Server {
             "without": place.without,
         });
         let mut command = Command::new(&place.executable);
-        // Not `-I`: it ignores the seed of hashes too, without which the order of a set differs from run to
-        // run. No other variable of ours is there to be ignored.
+        // Not `-I`, because it would also ignore the seed of hashes, and then the order of a set differs from
+        // run to run. There is no other variable of ours to ignore.
         command.args(["-s", "-B", "-c", HARNESS, &options.to_string()]).current_dir("/");
         command.env_clear().envs([
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
@@ -264,7 +265,7 @@ impl Server {
         self.child.handle.id()
     }
 
-    /// Kills the harness, as one that dies by itself.
+    /// Kills the harness, as if it had died by itself.
     pub(super) fn kill(&mut self) {
         self.child.end();
     }
@@ -293,7 +294,7 @@ fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>, warnings: &Warning
     }
 }
 
-/// The interpreter itself, where a name stands for a script that looks for one.
+/// The interpreter itself, if a name is that of a script that finds one.
 pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
     let fail = |reason: String| SandboxError::Start { python: python.display().to_string(), reason };
     let mut command = Command::new(tamis_process::interpreter(&python.to_string_lossy()));

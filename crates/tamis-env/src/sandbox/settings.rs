@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use tamis_core::setting::{Program, TimeSpan};
 
 tamis_core::choice! {
-    /// The protection without which a sandbox refuses to run anything.
+    /// The protection that a sandbox requires before it runs anything.
     pub enum Required {
-        /// None: what is not in force is said once, when a run begins.
+        /// None. A run reports missing protection once, at its start.
         None = "none",
         /// The code must have no network.
         NoNetwork = "no_network",
@@ -17,25 +17,25 @@ tamis_core::choice! {
 }
 
 tamis_core::settings! {
-    /// Limits of code that a policy wrote, and the interpreter that runs it.
+    /// Limits on code that a policy wrote, and the interpreter that runs it.
     pub struct SandboxSettings {
         /// Python interpreter, 3.9 or newer, with the packages that the code may import; `python3`: that of
         /// `run.python`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         /// Longest time of one execution.
         timeout: TimeSpan = TimeSpan::seconds(10), Any, Free;
-        /// Memory of one execution in MiB, all of its processes together.
+        /// Memory of one execution in MiB, for all of its processes together.
         memory_mb: usize = 1024, Between(16.0, 1_048_576.0), Free;
-        /// Bytes that are kept of each of standard output and standard error.
+        /// Bytes that are kept of standard output, and of standard error.
         max_output: usize = 1_048_576, Between(1.0, 1_073_741_824.0), Free;
-        /// Processes and threads of one execution.
+        /// Most processes and threads of one execution.
         max_processes: usize = 16, Between(1.0, 4096.0), Free;
         /// Size of the working folder in MiB, and of the largest file in it.
         folder_mb: usize = 64, Between(1.0, 1_048_576.0), Free;
-        /// Further files and folders that the code may read. It reads the interpreter's own and `/usr`, and
-        /// nothing else.
+        /// Further files and folders that the code may read. Otherwise it can read only the interpreter's own
+        /// and `/usr`.
         readable: Vec<PathBuf> = Vec::new(), Any, Free;
-        /// Protection without which nothing is run.
+        /// Protection that is required before anything is run.
         required: Required = Required::None, Any, Free;
     }
 }

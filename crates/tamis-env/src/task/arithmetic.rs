@@ -1,13 +1,12 @@
 //! `arithmetic`: procedural expressions such as `12+7=` with their answers.
 //!
-//! **Partition.** Which side an expression belongs to is a property of the expression, not of a draw: it is
-//! written as a sum of signed products, factors and terms are put in order, and the expression is held out
-//! exactly where a fixed hash of that canonical form falls below [`HELD_OUT_SHARE`]. So `7+12` and `12+7` lie
-//! on the same side, and no seed, size or mixture of levels can put a held-out expression into a training
-//! set.
+//! **Partition.** The side of an expression depends only on the expression, not on a draw. It is written as a
+//! sum of signed products with sorted factors and terms, and is held out if and only if a fixed hash of that
+//! canonical form is below [`HELD_OUT_SHARE`]. So `7+12` and `12+7` are on the same side, and no seed, size
+//! or mixture of levels can put a held-out expression into a training set.
 //!
 //! **Determinism.** A row is a function of (seed, levels, weights, side, row number): a larger set begins
-//! with the smaller one, and the row number is the prompt's id. Levels take turns in proportion to their
+//! with the smaller one, and the row number is the prompt's id. Levels alternate in proportion to their
 //! weights.
 
 use std::collections::HashSet;
@@ -46,13 +45,13 @@ choice! {
 settings! {
     /// One level of difficulty of the arithmetic task.
     pub struct ArithmeticLevel {
-        /// Digits of each number, at most.
+        /// Most digits of each number.
         digits: u32 = 2, Between(1.0, 9.0);
         /// Operators, drawn with equal probability.
         operators: Vec<Operator> = vec![Operator::Add], NotEmpty;
-        /// Numbers in an expression.
+        /// Number of numbers in an expression.
         terms: u32 = 2, Between(2.0, 8.0);
-        /// Share of this level among the levels, relative to the other levels' weights.
+        /// Share of this level, relative to the other levels' weights.
         weight: f64 = 1.0, Positive;
     }
 }
@@ -65,9 +64,9 @@ settings! {
             operators: vec![Operator::Add, Operator::Subtract],
             ..ArithmeticLevel::default()
         }], NotEmpty;
-        /// Training prompts, at most: a level with fewer different expressions gives them all.
+        /// Most training prompts. A level with fewer different expressions gives all of them.
         train_size: usize = 8192, Between(1.0, 1e7);
-        /// Validation prompts, at most.
+        /// Most validation prompts.
         val_size: usize = 512, Between(0.0, 1e7);
     }
 }
@@ -221,7 +220,7 @@ impl Arithmetic {
     /// At most `size` prompts of a side, all different: a level with fewer different expressions than its
     /// share gives them all. Columns: `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
     ///
-    /// Fails where a level has no expression on that side at all.
+    /// Fails if a level has no expression on that side.
     pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, Fault> {
         let turns: Vec<usize> = self.turns().take(size).collect();
         let mut rows = Vec::with_capacity(self.levels.len());
@@ -237,8 +236,8 @@ impl Arithmetic {
         Ok(drawn.enumerate().map(|(row, (index, expression))| self.prompt(row, index, &expression)).collect())
     }
 
-    /// The first different expressions of a level and side; fewer where it is exhausted, which does not
-    /// depend on how many are asked for.
+    /// The first different expressions of a level and side; fewer if it is exhausted, which does not depend
+    /// on the requested number.
     fn distinct(&self, index: usize, split: Split, most: usize) -> Vec<Expression> {
         let side = Key::new(self.seed, Purpose::Task).with(index as u64).with(split as u64);
         let mut seen = HashSet::with_capacity(most);

@@ -1,7 +1,6 @@
-//! `environment`: levels of a game, to be played turn by turn.
-//! **Partition.** Which side a level belongs to is a property of what it shows first: it is held out exactly
-//! where a fixed hash of that text falls below [`HELD_OUT_SHARE`]. So no training level opens as a held-out
-//! one does.
+//! `environment`: levels of a game, to be played turn by turn. **Partition.** The side of a level depends
+//! only on its first observation: it is held out if and only if a fixed hash of that text is below
+//! [`HELD_OUT_SHARE`]. So no training level has the same first observation as a held-out one.
 //!
 //! **Determinism.** Level n of a side is a function of (seed, settings, side, n).
 
@@ -18,10 +17,10 @@ use crate::environment::Environment;
 use crate::environment::context::Context;
 use crate::environment::kind::EnvironmentMaker;
 
-/// The column that has the key of a level.
+/// The column with the key of a level.
 const LEVEL: &str = "level";
 
-/// The column that has the number of a level's environment, where that is not the first.
+/// The column with the number of a level's environment, if that is not the first.
 const ENVIRONMENT: &str = "environment_of_level";
 
 /// The number of a prompt's environment among those of a run.
@@ -29,14 +28,14 @@ pub fn environment_of(prompt: &Prompt) -> usize {
     prompt.columns.get(ENVIRONMENT).and_then(Value::as_u64).unwrap_or(0) as usize
 }
 
-/// Notes the number of a prompt's environment.
+/// Sets the number of a prompt's environment.
 pub fn set_environment(prompt: &mut Prompt, number: usize) {
     if number > 0 {
         prompt.columns.insert(ENVIRONMENT.to_owned(), number.into());
     }
 }
 
-/// Draws after which an environment counts as one that does not open in so many ways.
+/// Most draws for a level; after that an environment counts as having too few different starts.
 const MOST_DRAWS: u64 = 1000;
 
 /// The levels of an environment.
@@ -48,17 +47,17 @@ pub struct EnvironmentLevels {
     pub name: Option<String>,
     /// Number among the environments of a run.
     pub number: usize,
-    /// What the policy sees of an episode.
+    /// The part of an episode that the policy sees.
     pub context: Context,
     /// Number of training levels.
     pub train_size: usize,
     /// Number of held-out levels.
     pub val_size: usize,
-    /// How often a demonstration does what a perfect player would.
+    /// Probability that a demonstration takes a perfect player's action.
     pub expert_prob: f64,
 }
 
-/// The environment of a prompt that this task has made; `None` for one of another task.
+/// The environment of a prompt of this task; `None` for a prompt of another task.
 pub fn begin(
     maker: &EnvironmentMaker,
     prompt: &Prompt,
@@ -74,14 +73,14 @@ fn start_of(prompt: &Prompt) -> Option<Key> {
 /// The task: one row for each level.
 pub(super) struct EnvironmentTask;
 
-/// Whether a level that opens so is held out.
+/// Whether a level with this first observation is held out.
 fn is_held_out(opening: &str) -> bool {
     let key = opening.bytes().fold(Key::new(0, Purpose::Environment), |key, byte| key.with(u64::from(byte)));
     key.uniform(0) < HELD_OUT_SHARE
 }
 
 impl EnvironmentLevels {
-    /// The level of a number on a side, and whether it opens as that side's do.
+    /// The level of a number on a side, and whether its first observation is on that side.
     fn level(&self, seed: u64, split: Split, number: u64, most_draws: u64) -> Result<(Prompt, bool), Fault> {
         let side = Key::new(seed, Purpose::Environment).with(u64::from(split == Split::HeldOut));
         let side = if self.number > 0 { side.with(u64::MAX).with(self.number as u64) } else { side };
@@ -114,8 +113,8 @@ impl EnvironmentLevels {
         }
     }
 
-    /// Turns of a script that plays a prompt's level: each answer, and what is shown after it, `None` after
-    /// the last. Empty where the game has none to play.
+    /// Turns of a script that plays a prompt's level: each answer, and the observation after it (`None` after
+    /// the last). Empty if the game has no script.
     pub fn demonstrate(&self, prompt: &Prompt, key: Key) -> Vec<(String, Option<String>)> {
         let mut turns = Vec::new();
         let Some(start) = start_of(prompt) else { return turns };
@@ -143,7 +142,7 @@ impl EnvironmentLevels {
     fn side(&self, seed: u64, split: Split, number: usize) -> Result<(Vec<Prompt>, usize), Fault> {
         let (mut prompts, mut num_wrong) = (Vec::with_capacity(number), 0);
         for number in 0..number as u64 {
-            // A game that opens in one way does so for ever.
+            // A game with only one start always has it.
             let is_one = num_wrong > 3 && num_wrong == prompts.len();
             let most_draws = if is_one { 1 } else { MOST_DRAWS };
             let (prompt, is_right) = self.level(seed, split, number, most_draws)?;
@@ -173,7 +172,7 @@ impl Task for EnvironmentTask {
             .as_ref()
             .ok_or_else(|| fault!("data.task is environment, and `environment` does not say which"))?;
         if levels.maker.foreign().is_some() {
-            // They are asked for where it runs.
+            // They are requested later, from the running environment.
             let (train, held_out, notes) = (Vec::new(), Vec::new(), Vec::new());
             return Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() });
         }

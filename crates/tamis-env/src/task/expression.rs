@@ -10,10 +10,10 @@ const MAX_DEPTH: usize = 64;
 /// Why an expression has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NoValue {
-    /// It does not parse.
+    /// It cannot be parsed.
     #[error("the text is no expression of decimals, `+ - * /` and parentheses")]
     Unreadable,
-    /// It parses, and divides by zero or leaves 128 bits.
+    /// It divides by zero or exceeds 128 bits.
     #[error("the expression divides by zero or leaves 128 bits")]
     Undefined,
 }
@@ -35,7 +35,7 @@ pub fn evaluate(text: &str) -> Result<Rational, NoValue> {
     if reader.is_undefined { Err(NoValue::Undefined) } else { Ok(value) }
 }
 
-/// The same; `None` where it does not parse, divides by zero or leaves 128 bits.
+/// The same; `None` if it cannot be parsed, divides by zero or exceeds 128 bits.
 ///
 /// ```
 /// use tamis_env::{rational::Rational, task::expression::value};
@@ -46,7 +46,7 @@ pub fn value(text: &str) -> Option<Rational> {
     evaluate(text).ok()
 }
 
-/// The expression without white space, commas and `$`, or `None` where another character than digits, `.`,
+/// The expression without white space, commas and `$`; `None` if another character than digits, `.`,
 /// `+ - * / ( )` is left.
 pub fn clean(text: &str) -> Option<String> {
     let mut cleaned = String::with_capacity(text.len());
@@ -82,7 +82,7 @@ pub fn with_canonical_numbers(cleaned: &str) -> String {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Whether a part had no value; 1 stands for it, so that the rest is read too.
+    /// Whether a part had no value. It is replaced by 1, so the rest is parsed too.
     is_undefined: bool,
 }
 

@@ -1,14 +1,14 @@
 //! `gsm8k_calculator`: the calculator annotations `<<48/2=24>>` of files in GSM8K's format, JSONL or Parquet,
 //! as prompts `48/2=` with their answers.
 //!
-//! Each row has a text `answer`. White space, `$` and commas inside an annotation are
-//! removed (they do not change its value); an annotation in which any other character than digits, `.`,
-//! `+ - * / ( )` is left, whose right side is not one decimal number, or which has no `=`, is counted as
-//! unparsable and skipped (a percent sign among them: dropping it would change the value). Expressions are
-//! the same where they differ only in how numbers are written (`.5*4`, `0.50*4`): duplicates are dropped, and
-//! so are test expressions that occur in train. Answers are canonical decimals: `12.00` becomes `12`. Where
-//! two annotations of one expression disagree (one of them rounds, say), the one equal to the exact value
-//! wins, otherwise the first; both are counted.
+//! Each row has a text `answer`. White space, `$` and commas inside an annotation are removed (they do not
+//! change its value); an annotation in which any other character than digits, `.`, `+ - * / ( )` is left,
+//! whose right side is not one decimal number, or which has no `=`, is counted as unparsable and skipped (a
+//! percent sign among them: dropping it would change the value). Expressions are the same if they differ only
+//! in the form of numbers (`.5*4`, `0.50*4`). Duplicates are dropped, and so are test expressions that occur
+//! in train. Answers are canonical decimals: `12.00` becomes `12`. If two annotations of one expression
+//! disagree (for example because one of them rounds), the one equal to the exact value wins, otherwise the
+//! first; both are counted.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn answers(path: &Path) -> Result<Vec<String>, TaskError> {
         let path = path.display();
         of_file(fault!("{path}, line {line}: expected a JSON object with a text field `answer`: {reason}"))
     };
-    // Of a file that is not there the reader of text says so.
+    // For a missing file, the text reader reports the error.
     if matches!(FileFormat::of(path), Ok(FileFormat::Parquet)) {
         let rows = Records::open(path).map_err(Fault::of)?.enumerate();
         let answer = |(index, row): (usize, Result<DataRecord, RecordError>)| {

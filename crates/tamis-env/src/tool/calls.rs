@@ -9,7 +9,7 @@ use tamis_core::fault::Fault;
 /// A call as the model wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
-    /// The tool's name; nobody has looked whether there is one of that name.
+    /// The tool's name, which may not exist.
     pub name: String,
     /// Its arguments, an object.
     pub arguments: Json,
@@ -20,11 +20,11 @@ const CLOSE: &str = "</tool_call>";
 const PYTHON: &str = "<|python_tag|>";
 
 /// The tool calls of an answer in their order, each readable or not; none if the answer calls no tool. The
-/// message of one that cannot be read is for the model.
-/// Forms: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them (Hermes, Qwen);
+/// error of an unreadable call is for the model. Forms:
+/// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them (Hermes, Qwen);
 /// `{"name": ..., "parameters": {...}}` as the whole answer or after `<|python_tag|>`, several with `;`
-/// between them (Llama 3); code after `<|python_tag|>`, which is a call of `python`. What a model thinks, up
-/// to `</think>`, calls nothing.
+/// between them (Llama 3); code after `<|python_tag|>`, which is a call of `python`. A model's thoughts, up
+/// to `</think>`, call nothing.
 ///
 /// ```
 /// use tamis_env::tool::tool_calls;
@@ -49,7 +49,7 @@ pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, Fault>> {
         return is_code.then_some(Ok(call)).into_iter().collect();
     }
     let whole = without_end(text);
-    // An object that names no tool is an answer.
+    // An object without a tool's name is an answer.
     let is_call = |value: &Json| value["name"].is_string() && arguments_of(value).is_some();
     match serde_json::from_str::<Json>(whole) {
         Ok(value) if is_call(&value) => vec![read_call(&value, whole)],
@@ -58,7 +58,7 @@ pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, Fault>> {
     }
 }
 
-/// An answer without the calls in it that can be read, and these; the others stay in it.
+/// An answer without its readable calls, and these calls; unreadable ones stay in it.
 ///
 /// ```
 /// use tamis_env::tool::split_tool_calls;
@@ -91,7 +91,7 @@ pub fn split_tool_calls(text: &str) -> (String, Vec<ToolCall>) {
     }
 }
 
-/// Where what a model thinks is over.
+/// The end of a model's thoughts.
 fn end_of_thoughts(text: &str) -> usize {
     const END: &str = "</think>";
     text.rfind(END).map_or(0, |at| at + END.len())
@@ -114,7 +114,7 @@ fn tagged_calls(text: &str) -> Vec<(Range<usize>, Result<ToolCall, Fault>)> {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(OPEN) {
         let start = text.len() - after.len() - OPEN.len();
-        // The tag may stand inside of a text, so the object is read first and its end looked for behind it.
+        // The tag may be inside a text, so the object is read first, and its end is searched after it.
         let mut values = serde_json::Deserializer::from_str(after).into_iter::<Json>();
         match values.next() {
             Some(Ok(value)) => {
@@ -179,7 +179,7 @@ fn read_call(value: &Json, text: &str) -> Result<ToolCall, Fault> {
         value["name"].as_str().filter(|name| !name.is_empty()).ok_or_else(|| form("it has no name"))?;
     let arguments = match arguments_of(value) {
         None | Some(Json::Null) => json!({}),
-        // As servers with OpenAI's interface write them.
+        // In the form of servers with OpenAI's interface.
         Some(Json::String(text)) => match serde_json::from_str(text) {
             Ok(arguments @ Json::Object(_)) => arguments,
             _ => return Err(form("its arguments are a text")),

@@ -7,19 +7,19 @@ use serde_json::{Value as Json, json};
 use super::{Tool, ToolAnswer};
 use crate::sandbox::{Code, Exit, Sandbox, SandboxError, SandboxSettings};
 
-/// Lines of a traceback that the model is shown.
+/// Most lines of a traceback in an answer to the model.
 const TRACEBACK_LINES: usize = 12;
 
 tamis_core::settings! {
     /// The Python interpreter that a model may call.
     pub struct PythonToolSettings {
-        /// Characters of an answer to the model; what is more is cut in the middle.
+        /// Most characters of an answer to the model. A longer answer is cut in the middle.
         max_answer: usize = 8192, Between(64.0, 1_073_741_824.0);
         ..sandbox: SandboxSettings;
     }
 }
 
-/// Runs the code of a call in a sandbox, each in a fresh process: nothing is kept from one call to the next.
+/// Runs the code of a call in a sandbox, each call in a fresh process. Nothing is kept between calls.
 #[derive(Debug)]
 pub struct PythonTool {
     sandbox: Sandbox,
@@ -27,12 +27,12 @@ pub struct PythonTool {
 }
 
 impl PythonTool {
-    /// Finds the interpreter and tries out what protects.
+    /// Finds the interpreter and tests the protection.
     pub fn new(settings: &PythonToolSettings) -> Result<Self, SandboxError> {
         Ok(Self { sandbox: Sandbox::new(&settings.sandbox)?, max_answer: settings.max_answer })
     }
 
-    /// The sandbox, which says what protects.
+    /// The sandbox, which reports its protection.
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
@@ -64,8 +64,7 @@ impl Tool for PythonTool {
         })
     }
 
-    /// A program that ends with another code than 0, as a traceback does, or at a limit is a call that
-    /// failed.
+    /// A call fails if the program ends with another exit code than 0, as after an exception, or at a limit.
     fn call(&self, arguments: &Json) -> Result<ToolAnswer, String> {
         let Some(code) = arguments["code"].as_str() else {
             let text = "TypeError: python() needs the argument 'code', a string".to_owned();
