@@ -149,8 +149,8 @@ exit code 0
 ----- stdout
 schedule.on_limit
 
-  What happens if a step's batch is not full when `max_num_gen_batches` is reached. A step
-  that kept no group at all is skipped, unless this is `error`.
+  Action if a step's batch is not full when `max_num_gen_batches` is reached. A step that
+  kept no group at all is skipped, unless this is `error`.
 
   type       one of error, use_partial, skip, keep_dropped, duplicate
   default    error

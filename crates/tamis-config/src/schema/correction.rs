@@ -6,7 +6,7 @@ use tamis_core::settings;
 settings! {
     /// Importance weights: ratios of the policy's probabilities to the sampler's.
     pub struct CorrectionWeightsConfig {
-        /// Whether each token or each trajectory has an importance weight.
+        /// Unit with one importance weight: a token or a trajectory.
         level: CorrectionLevel = CorrectionLevel::Token;
         /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
         outside: OutsideBounds = OutsideBounds::Truncate;

@@ -93,18 +93,18 @@ settings! {
         gen_batch_size: Option<usize> = None, Between(1.0, 1e6);
         /// Longest prompt, in tokens.
         max_prompt_length: usize = 512, AtLeast(1.0);
-        /// What happens to prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
+        /// Action for prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
         overlong_prompts: OverlongPrompts = OverlongPrompts::Error;
-        /// What happens to a row that cannot be parsed.
+        /// Action for a row that cannot be parsed.
         bad_rows: BadRows = BadRows::Error;
-        /// What happens to Parquet columns of bytes that are not UTF-8, such as images. Prompt, ground truth
-        /// and data source must be text.
+        /// Action for Parquet columns of bytes that are not UTF-8, such as images. Prompt, ground truth and
+        /// data source must be text.
         binary_columns: BinaryColumns = BinaryColumns::Error;
         /// Shuffle the prompts again in every epoch, by `run.seed`.
         shuffle: bool = true;
         /// Order of the prompts by a column of the data. Null: only `shuffle` sets the order.
         curriculum: Option<CurriculumConfig> = None;
-        /// What happens if a verifier rejects a gold answer. All are scored before training.
+        /// Action if a verifier rejects a gold answer. All are scored before training.
         check_gold: GoldCheck = GoldCheck::Warn, Any, Free;
         /// Pass the images of the data's rows to the model. This needs a vision-language model (Qwen2-VL,
         /// Qwen2.5-VL), a learner in PyTorch, and vLLM. False: columns of images are ordinary columns.

@@ -46,7 +46,7 @@ tamis_core::settings! {
         entity: Option<String> = None, NotEmpty, Free;
         /// Group in which runs are shown together. Null: none.
         group: Option<String> = None, NotEmpty, Free;
-        /// Whether metrics are sent at once or written to a folder.
+        /// Delivery of metrics: to the server at once, or to a folder.
         mode: WandbMode = WandbMode::Auto, Any, Free;
         /// Write histograms of each step as well.
         histograms: bool = true, Any, Free;

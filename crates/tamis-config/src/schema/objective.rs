@@ -105,7 +105,7 @@ settings! {
         masks: MasksConfig = MasksConfig::default();
         /// Correction for a sampler whose probabilities differ from the policy's.
         correction: CorrectionConfig = CorrectionConfig::default();
-        /// Whether groups that the filter dropped count in the denominators of the loss.
+        /// Role of groups that the filter dropped in the denominators of the loss.
         zero_groups: ZeroGroups = ZeroGroups::Drop;
     }
 }

@@ -54,7 +54,7 @@ settings! {
         timeout: TimeSpan = TimeSpan::seconds(300), Any, Free;
         /// Number of versions that stay on disk, including the newest.
         keep: usize = 2, AtLeast(2.0), Free;
-        /// What happens to samples in flight when weights are published (there are some only with
+        /// Action for samples in flight when weights are published (there are some only with
         /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming`, and if a learner in
         /// another process samples (`rollout.backend: learner`); otherwise `wait`.
         pause: Option<InFlight> = None;

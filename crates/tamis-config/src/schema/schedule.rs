@@ -22,7 +22,7 @@ choice! {
 }
 
 choice! {
-    /// What happens to kept groups beyond `data.train_batch_size`.
+    /// Use of kept groups beyond `data.train_batch_size`.
     pub enum SurplusKind {
         /// Surplus groups are discarded and counted.
         Discard = "discard",
@@ -52,8 +52,8 @@ settings! {
         /// a step. While nothing was kept it is 10 times the rounds of a batch without a filter, and it is
         /// never above 50 times. Null: no limit.
         max_num_gen_batches: MaxRounds = MaxRounds(RoundLimit::Rounds(10)), AtLeast(1.0);
-        /// What happens if a step's batch is not full when `max_num_gen_batches` is reached. A step that kept
-        /// no group at all is skipped, unless this is `error`.
+        /// Action if a step's batch is not full when `max_num_gen_batches` is reached. A step that kept no
+        /// group at all is skipped, unless this is `error`.
         on_limit: OnLimit = OnLimit::Error;
         /// Rounds generated at once. With more than 1, the prompts of the next rounds start while a round is
         /// still generating. Rounds are still judged in order, so with `surplus: discard` the trained groups
@@ -61,13 +61,13 @@ settings! {
         /// `mode: streaming`: most groups in flight, in units of `data.gen_batch_size`. Null: 8 with
         /// `mode: streaming` and servers, otherwise 1.
         rounds_in_flight: Option<usize> = None, AtLeast(1.0);
-        /// What happens if a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N
-        /// such rounds in a row are an error), `skip` (the step is skipped) or `error`.
+        /// Action if a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such
+        /// rounds in a row are an error), `skip` (the step is skipped) or `error`.
         on_empty_round: EmptyRounds = EmptyRounds::default();
-        /// What happens if the data of an epoch ends before the batch is full. An epoch that keeps no group
-        /// at all ends the run.
+        /// Action if the data of an epoch ends before the batch is full. An epoch that keeps no group at all
+        /// ends the run.
         on_exhausted: OnExhausted = OnExhausted::NextEpoch;
-        /// What happens to kept groups beyond `data.train_batch_size`.
+        /// Use of kept groups beyond `data.train_batch_size`.
         surplus: SurplusKind = SurplusKind::Discard;
         /// Greatest age of a carried group, in steps. Required with `surplus: carry`.
         max_lag: Option<usize> = None, AtLeast(1.0);

@@ -175,7 +175,7 @@ settings! {
     pub struct SimulatedPublicationConfig {
         /// Seconds in which servers load new weights and do not decode.
         time: f64 = 0.0, NonNegative, Free;
-        /// What happens to samples in flight meanwhile. Null: the value of `publish.pause` if that is set,
+        /// Action for samples in flight meanwhile. Null: the value of `publish.pause` if that is set,
         /// otherwise `keep`.
         in_flight: Option<InFlight> = None, Any, Free;
     }

@@ -49,7 +49,7 @@ settings! {
         low: f64 = 0.0;
         /// Upper bound of the group's mean, in units of the metric.
         high: f64 = 1.0;
-        /// What happens to a group whose mean equals `low` or `high`.
+        /// Verdict on a group whose mean equals `low` or `high`.
         bounds: Bounds = Bounds::Open;
     }
 }

@@ -50,7 +50,7 @@ settings! {
         /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the
         /// metric.
         tolerance: f64 = 0.0, NonNegative;
-        /// What happens to a group of one trajectory.
+        /// Verdict on a group of one trajectory.
         singleton: Singleton = Singleton::Keep;
     }
 }

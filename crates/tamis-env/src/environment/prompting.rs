@@ -75,7 +75,7 @@ settings! {
         max_actions: usize = 10, AtLeast(1.0);
         /// Most turns of an episode.
         max_turns: usize = 5, AtLeast(1.0);
-        /// Added to the reward of a turn with an invalid action or without a valid one.
+        /// Amount added to the reward of a turn with an invalid action or without a valid one.
         format_penalty: f64 = -0.1, Between(-1e6, 0.0);
         /// Longest answer, in tokens, that the messages ask for. It is not enforced. Null: the messages do
         /// not mention it.

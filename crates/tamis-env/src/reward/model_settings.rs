@@ -79,7 +79,7 @@ tamis_core::settings! {
         add_special_tokens: bool = false;
         /// Longest text in tokens. Null: the model's own limit.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// What happens to a longer text.
+        /// Action for a longer text.
         overlong: OverlongTexts = OverlongTexts::Unscored;
         /// Index of the logit that is the score, from 0.
         label: usize = 0;
