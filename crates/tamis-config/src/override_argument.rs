@@ -108,12 +108,12 @@ impl Override {
             (Some('{'), Some(ValueForm::Tight)) => parse_value(&add_spaces(text), &source, column)?,
             _ => parse_value(text, &source, column)?,
         };
-        // `++` is Hydra's "set, or add where it is absent".
+        // `++` is Hydra's "set, or add if it is absent".
         let operation = if num_plus == 1 { Operation::Add(value) } else { Operation::Set(value) };
         Ok(Self { path, origin, operation })
     }
 
-    /// The value, where there is one.
+    /// The value, if there is one.
     pub fn value(&self) -> Option<&Node> {
         match &self.operation {
             Operation::Set(node) | Operation::Add(node) => Some(node),

@@ -1,4 +1,4 @@
-//! Rules about what starts learner and servers, and about ranks.
+//! Rules about the launcher of learner and servers, and about ranks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tamis_core::setting::TimeSpan;
 use super::Checker;
 use crate::schema::{BackendKind, LaunchConfig, LauncherKind, LearnerBackend, PublishMode};
 
-/// Least silence after which a rank may count as lost: one that is busy is silent for longer than an instant.
+/// Shortest silence after which a rank may count as lost, because a busy rank is silent for a moment.
 const LEAST_HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl Checker<'_> {
@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks what a learner of so many ranks, where it is known how many, cannot do.
+    /// Checks settings that a learner with this number of ranks cannot have.
     fn several_ranks(&mut self, num_ranks: usize) {
         let learner = &self.config.learner;
         if learner.heartbeat.0 < LEAST_HEARTBEAT {

@@ -1,4 +1,4 @@
-//! Rules about the critic, and about filters beside estimators that do not compare within the group.
+//! Rules about the critic, and about filters with estimators that do not compare within the group.
 
 use super::Checker;
 use super::train::divisors_near;
@@ -20,7 +20,7 @@ impl Checker<'_> {
             return;
         }
         let critic = &config.critic;
-        // Where the critic has the policy's size, the policy's own rules have checked it.
+        // If the critic uses the policy's size, the policy's own rules have checked it.
         if let Some(mini) = critic.ppo_mini_batch_size.filter(|&mini| mini != self.config.mini_batch_size()) {
             self.critic_mini_batches(mini);
         }
@@ -91,7 +91,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns of a filter that drops groups by their scores where advantages are not made within the group.
+    /// Warns of a filter that drops groups by their scores if advantages are not computed within the group.
     pub(super) fn lost_signal(&mut self) {
         let estimator = &self.config.objective.advantage;
         let Some(against) = estimator.baseline_beyond_group() else { return };

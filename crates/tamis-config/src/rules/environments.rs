@@ -39,7 +39,7 @@ impl Checker<'_> {
                     ignored.push((at(&of_workers), reason));
                 }
                 if !tools.interpreter {
-                    // The keys are those of the kind, wherever the environment stands.
+                    // The keys are those of the kind, in any place of the environment.
                     let of_sandbox = |key: &'_ table::ConfigKey| {
                         let name = key.path.strip_prefix("environment<tools>.sandbox.")?;
                         Some(format!("{section}.sandbox.{name}"))
@@ -64,7 +64,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses advantages that are defined for a range of rewards where a penalty of a game is outside of it.
+    /// Refuses advantages that are defined for a range of rewards if a game's penalty is outside it.
     pub(super) fn penalties(&mut self) {
         let advantage = &self.config.objective.advantage;
         let (name, Some((low, _))) = (advantage.name(), advantage.reward_range()) else { return };
@@ -81,7 +81,7 @@ impl Checker<'_> {
                 }
                 _ => continue,
             };
-            // A turn of nothing usable may be the only one.
+            // An unusable turn may be the only one.
             if environment.train_size > 0 && penalty * reward.weight < low {
                 let key = format!("{section}.{key}");
                 self.error(

@@ -28,14 +28,14 @@ impl Checker<'_> {
         self.metric(filter);
     }
 
-    /// Warns of groups of one, which have nothing to be compared with. A run that learns nothing is refused.
+    /// Warns of groups of one, which cannot be compared with anything. A run that learns nothing is refused.
     fn single_member(&mut self, purpose: LoadPurpose) {
         let config = self.config;
         if config.rollout.n != 1 {
             return;
         }
         let hint = "set `rollout.n` to 4 or more";
-        // Those that compare within the group have a key for it.
+        // Estimators that compare within the group have a key for it.
         let singleton = serde_json::to_value(&config.objective.advantage).unwrap_or_default();
         if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str()) {
             let why = "`rollout.n` is 1: a group of one has nothing to be compared with";
@@ -76,7 +76,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses settings of the kind that do not fit together, as the filter itself says.
+    /// Refuses contradictory settings of the kind, by the filter's own check.
     fn settings(&mut self, filter: &FilterConfig) {
         let Err(error) = filter.kind.check() else { return };
         let keys: Vec<String> = error.keys().iter().map(|key| format!("filter.{key}")).collect();
@@ -85,7 +85,7 @@ impl Checker<'_> {
         self.error(&keys, error.to_string(), hint);
     }
 
-    /// Warns of a selection that leaves nothing out.
+    /// Warns of a selection that keeps everything.
     fn selection(&mut self, filter: &FilterConfig) {
         let (kind, n, generated) =
             (filter.kind.as_str(), self.config.rollout.n, self.config.gen_batch_size());
@@ -190,7 +190,7 @@ impl Checker<'_> {
             .filter(|reward| !reward.kind.is_verifier() && reward.weight != 0.0)
             .map(|reward| reward.name.as_str())
             .collect();
-        // `score` is the sum without shaping, where there is anything else.
+        // `score` is the sum without shaping, unless there is only shaping.
         let is_sum = matches!(metric, "seq_reward" | "seq_final_reward" | "token_level_rewards")
             || metric == "score" && shaping.len() == config.reward.len();
         if is_sum && !shaping.is_empty() {

@@ -1,4 +1,4 @@
-//! Rules about where the policy learns.
+//! Rules about the learner.
 
 use super::Checker;
 use crate::schema::{BackendKind, KlPlace, LauncherKind, LearnerBackend};
@@ -75,14 +75,14 @@ impl Checker<'_> {
             let why =
                 if has_url { "the learner at `learner.url` runs already" } else { "no learner is started" };
             self.warn_ignored(&["learner.startup_timeout"], why);
-            // It runs the launcher, too.
+            // It also runs the launcher.
             if self.config.cluster.launcher == LauncherKind::None {
                 self.warn_ignored(&["learner.python"], why);
             }
         }
     }
 
-    /// Looks whether there is a reference that could be kept elsewhere than on the GPU.
+    /// Checks whether there is a reference that could be moved off the GPU.
     fn reference_in_torch(&mut self) {
         let reason = if self.config.objective.kl.place == KlPlace::None {
             "no KL term is on, so there is no reference"
@@ -96,7 +96,7 @@ impl Checker<'_> {
         self.warn_ignored(&["learner.offload_reference"], reason);
     }
 
-    /// Checks how the learner and its device are named.
+    /// Checks the names of the learner and its device.
     fn learner_address(&mut self) {
         let learner = &self.config.learner;
         let is_address = |url: &str| {

@@ -1,4 +1,4 @@
-//! Rules about the places that metrics are written to.
+//! Rules about the loggers that metrics are written to.
 
 use super::Checker;
 use crate::schema::LoggerKind;

@@ -1,8 +1,8 @@
 //! The rules between settings: a combination that cannot work is an error, one that will surprise is a
 //! warning.
 //!
-//! A rule is one place: its condition, and under it the keys that it is about, the message and the hint. The
-//! files are cut by what the rules are about.
+//! Each rule is in one place: its condition, followed by its keys, the message and the hint. Each file has
+//! the rules about one topic.
 
 mod cluster;
 mod critic;
@@ -32,15 +32,15 @@ use crate::yaml;
 pub enum LoadPurpose {
     /// A whole run.
     Training,
-    /// Measuring a policy on held-out prompts: rules about training alone are left out.
+    /// Measuring a policy on held-out prompts, without rules that are only about training.
     Evaluation,
-    /// Looking at it: what nobody has said yet, such as the model, is a warning.
+    /// Showing it: a missing value, such as the model, is a warning.
     Showing,
-    /// Use of some sections without a run: no rule between sections is looked at.
+    /// Use of some sections without a run, without rules between sections.
     Sections,
 }
 
-/// Checks a configuration against every rule. Rules about a key whose own value is wrong are left out: the
+/// Checks a configuration against every rule. Rules about a key with a wrong value are skipped, because the
 /// value in `config` is then not the user's.
 pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: LoadPurpose) -> Vec<Diagnostic> {
     let mut checker = Checker { config, tree, reader, found: Vec::new() };
@@ -85,8 +85,8 @@ impl Checker<'_> {
         self.report(Severity::Error, keys, message.into(), hint.into(), false);
     }
 
-    /// Reports an error about something that nobody has said yet, such as the model: `tamis config import`
-    /// prints a configuration all the same.
+    /// Reports an error about a missing value, such as the model. `tamis config import` still prints the
+    /// configuration.
     fn missing(&mut self, keys: &[&str], message: impl Into<String>, hint: impl Into<String>) {
         self.report(Severity::Error, keys, message.into(), hint.into(), true);
     }
@@ -109,8 +109,8 @@ impl Checker<'_> {
         self.found.push(Diagnostic { severity, problem: Box::new(problem), origin });
     }
 
-    /// Warns of each of the keys that a user set although nothing reads it. A default that is written out (as
-    /// in a run's own `config.yaml`) asks for nothing.
+    /// Warns of each key that a user set although nothing reads it. A default that is written out (as in a
+    /// run's own `config.yaml`) does not count.
     fn warn_ignored(&mut self, keys: &[&str], reason: &str) {
         for key in keys {
             if self.is_asked_for(key) {
@@ -119,7 +119,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a user set a key to something else than its default.
+    /// Whether a user set a key to another value than its default.
     fn is_asked_for(&self, key: &str) -> bool {
         // In a list as in a tree, and as in the table of keys.
         let place = key.replace('[', ".").replace(']', "");

@@ -11,7 +11,7 @@ use super::Checker;
 use super::validation::validation_prompts;
 use crate::table;
 
-/// Where the environments of a configuration stand, in their order.
+/// The paths of a configuration's environments, in their order.
 pub(super) fn environment_paths() -> impl Iterator<Item = String> {
     std::iter::once("environment".to_owned()).chain((0..).map(|place| format!("more_environments[{place}]")))
 }
@@ -134,8 +134,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A warm start in environments: a script plays built-in games, and of other levels gold answers are
-    /// imitated.
+    /// A warm start in environments imitates a script in built-in games, and gold answers in other levels.
     fn warm_start_in_environments(&mut self) {
         let config = self.config;
         let all = config.environments().zip(environment_paths());
@@ -162,7 +161,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Settings of environments that nothing reads.
+    /// Warns of settings of environments that nothing reads.
     fn environment_settings(&mut self) {
         let config = self.config;
         for (environment, path) in config.environments().zip(environment_paths()) {
@@ -201,7 +200,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Environments beside the first one.
+    /// Checks environments besides the first one.
     fn more_environments(&mut self) {
         let Some(first) =
             self.config.environment.as_ref().filter(|_| !self.config.more_environments.is_empty())
@@ -222,7 +221,7 @@ impl Checker<'_> {
             );
             self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
         }
-        // What environments elsewhere call themselves is known where prompts are made.
+        // The names of external environments are known only when prompts are made.
         let mut names: Vec<String> =
             self.config.environments().filter_map(EnvironmentConfig::metric_name).collect();
         names.sort_unstable();

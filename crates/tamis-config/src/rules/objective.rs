@@ -99,7 +99,7 @@ impl Checker<'_> {
         self.right_completions(cpo.right);
     }
 
-    /// Warns where `cpo` cannot recognise a right completion by its reward.
+    /// Warns if `cpo` cannot recognise a right completion by its reward.
     fn right_completions(&mut self, right: f64) {
         let config = self.config;
         let message = |trouble: &str| {

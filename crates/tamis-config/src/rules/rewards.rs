@@ -9,7 +9,7 @@ use crate::source::SourceKind;
 use crate::tree::Node;
 
 impl Checker<'_> {
-    /// Whether there is a reward beside those that a preset adds.
+    /// Whether there is a reward besides those that a preset adds.
     pub(super) fn has_own_reward(&self) -> bool {
         let from_preset = |index: usize| {
             let node = self.tree.at(&format!("reward.{index}"));

@@ -27,7 +27,7 @@ impl Checker<'_> {
         self.screening();
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
-            // Others are the defaults of systems whose limit may be off.
+            // Other values are the defaults of systems whose limit may be off.
             if schedule.max_num_gen_batches.0 == RoundLimit::None
                 && matches!(schedule.on_limit, OnLimit::KeepDropped | OnLimit::Duplicate)
                 && schedule.mode != ScheduleMode::Streaming
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Where the first members of a group can say whether the others are worth it.
+    /// Checks that a group's first members can decide whether the others are needed.
     fn screening(&mut self) {
         let config = self.config;
         let Some(first) = config.schedule.screen_first else { return };

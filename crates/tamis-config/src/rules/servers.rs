@@ -212,7 +212,7 @@ impl Checker<'_> {
             return;
         }
         if !rollout.servers.is_empty() {
-            // A server that a key of another system started is not what this user asked for.
+            // This user did not ask for a server that another system's key started.
             let node = self.tree.at("rollout.launch");
             if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Translated(_))) {
                 self.warn_ignored(
@@ -225,7 +225,7 @@ impl Checker<'_> {
             self.warn_ignored(&["rollout.max_num_seqs"], reason);
             return;
         }
-        // Servers with a model of their own are started by whoever has them.
+        // The user starts servers that have their own model.
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);

@@ -1,9 +1,9 @@
-//! Rules about the world of `tamis simulate`.
+//! Rules about the section of `tamis simulate`.
 
 use super::Checker;
 
 impl Checker<'_> {
-    /// Rows have names, each one. Without servers there is no clock, and nothing that takes time has an
+    /// Checks that no policy is named twice. Without servers there is no clock, so keys about time have no
     /// effect.
     pub(super) fn simulate(&mut self) {
         let policies = self.config.simulate.as_ref().map_or(&[][..], |simulate| &simulate.policies);

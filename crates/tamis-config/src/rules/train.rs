@@ -157,8 +157,8 @@ fn divisor_above(whole: usize, near: usize) -> usize {
     divisors(whole).filter(|&part| part >= near).min().unwrap_or(whole)
 }
 
-/// The divisors of a number, in pairs. Of a number beyond any batch size only those near its ends, so that no
-/// message takes long.
+/// The divisors of a number, in pairs. For a number above any batch size, only those near its ends, so
+/// messages stay fast.
 fn divisors(whole: usize) -> impl Iterator<Item = usize> {
     (1..=whole.isqrt().min(1 << 16))
         .filter(move |&part| whole.is_multiple_of(part))

@@ -6,7 +6,7 @@ use tamis_env::task::TaskKind;
 use crate::schema::{Config, ValidationMetric};
 use crate::value::Frequency;
 
-/// The way to validation prompts.
+/// How to get validation prompts.
 pub(super) fn validation_prompts(config: &Config) -> &'static str {
     match config.data.task {
         Some(TaskKind::Arithmetic) => "set `data.arithmetic.val_size` above 0",

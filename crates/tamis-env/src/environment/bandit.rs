@@ -28,7 +28,7 @@ use tamis_core::{choice, settings};
 
 use super::game::{Game, Played, find_action};
 
-/// What is drawn with a key, so that no two draws share numbers.
+/// Purposes of draws, so no two draws share numbers.
 const NAMES: u64 = 1;
 const PULL: u64 = 2;
 

@@ -33,7 +33,7 @@ use crate::rational::Rational;
 /// Sets of numbers that are drawn before settings count as impossible.
 const MAX_DRAWS: u64 = 10_000;
 
-/// What is drawn with a key, so that no two draws share numbers.
+/// Purposes of draws, so no two draws share numbers.
 const TASK: u64 = 1;
 
 choice! {

@@ -31,7 +31,7 @@ use self::map::{Cell, Map};
 pub use self::map::{LakeDirection, MAX_DRAWS, MAX_SIZE};
 use super::game::{Game, Played, find_action};
 
-/// What is drawn with a key, so that no two draws share numbers.
+/// Purposes of draws, so no two draws share numbers.
 const MAP: u64 = 1;
 const START: u64 = 2;
 const SLIPS: u64 = 3;

@@ -1,4 +1,4 @@
-//! Names that stand in the names of metrics.
+//! Names that are part of metrics' names.
 
 /// Most characters of a name.
 pub const LONGEST: usize = 64;

@@ -139,7 +139,7 @@ impl Sudoku {
         })
     }
 
-    /// The puzzle of one full grid; `None` where fewer cells can be emptied. One pass is enough: a cell whose
+    /// The puzzle of one full grid; `None` if too few cells can be emptied. One pass is enough: a cell whose
     /// number was needed is needed all the more when others are gone.
     fn draw(box_size: usize, empty_cells: usize, key: Key) -> Option<Self> {
         let side = box_size * box_size;

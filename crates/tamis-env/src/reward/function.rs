@@ -124,7 +124,7 @@ pub enum RewardOutcome {
 }
 
 impl RewardOutcome {
-    /// `score` alone.
+    /// Only `score`.
     pub fn score(value: f64) -> Self {
         Self::Scored(BTreeMap::from([("score".to_owned(), Score::of(value))]))
     }

@@ -110,7 +110,7 @@ tamis_core::tagged! {
 #[cfg(test)]
 mod tests;
 
-/// Python programs are tested where there is a Python.
+/// Python programs are tested only if there is a Python.
 #[cfg(test)]
 fn has_python() -> bool {
     let found = std::process::Command::new("python3").arg("--version").output().is_ok();

@@ -1,19 +1,19 @@
 //! The program of a completion.
 
 tamis_core::choice! {
-    /// The place of a program in a completion.
+    /// How the program is found in a completion.
     pub enum CodeExtract {
-        /// The last block fenced by three backticks that is marked `python` (or `py`, `python3`); where there
-        /// is none, the last block without a mark. The last may be open.
+        /// The last block in a fence of three backticks that is marked `python` (or `py`, `python3`). If
+        /// there is none, the last block without a mark. The last block may be open.
         Fenced = "fenced",
-        /// The last `<answer>...</answer>`, without a fence around it.
+        /// The content of the last `<answer>...</answer>`, without a fence around it.
         Answer = "answer",
         /// The whole completion.
         Whole = "whole",
     }
 }
 
-/// The program of a completion; `None` where there is none.
+/// The program of a completion; `None` if there is none.
 pub(super) fn extract(completion: &str, place: CodeExtract) -> Option<String> {
     match place {
         CodeExtract::Fenced => last_block(completion),

@@ -16,7 +16,7 @@ fn fraction(word: &str) -> Option<f64> {
 }
 
 /// Whether an output is the one expected: the same words on the same lines. Spaces between words and empty
-/// lines at the end do not count; numbers are compared within the tolerance where one of them has a fraction.
+/// lines at the end do not count; numbers are compared within the tolerance if one of them has a fraction.
 pub(super) fn is_same_output(actual: &str, expected: &str, tolerance: f64) -> bool {
     let (mut actual, mut expected) = (actual.trim_end().lines(), expected.trim_end().lines());
     loop {

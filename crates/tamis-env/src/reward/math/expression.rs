@@ -430,7 +430,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// What a word or command stands for, behind its name.
+    /// The value of a word or command, read after its name.
     fn named(&mut self, name: &str, is_word: bool) -> Option<Quotient> {
         match name {
             "frac" => {

@@ -17,12 +17,12 @@ pub enum Token {
     Symbol(char),
 }
 
-/// A token and whether white space stands before it.
+/// A token, and whether white space precedes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lexed {
     /// The token.
     pub token: Token,
-    /// Whether white space stands before it.
+    /// Whether white space precedes it.
     pub is_spaced: bool,
 }
 
