@@ -82,8 +82,9 @@ impl Comparison {
                 unit: over.unit().to_owned(),
                 ..Heading::default()
             };
-            let has_points = lines.iter().any(|line| !line.points.is_empty());
-            has_points.then(|| chart(heading, &lines, Range::default(), &number))
+            // A line without points is none; the table has the value of what never changes.
+            let is_drawn = lines.iter().any(|line| !line.points.is_empty() && line.constant().is_none());
+            is_drawn.then(|| chart(heading, &lines, Range::default(), &number))
         };
         let tables = self.tables.iter().enumerate().map(|(number, table)| Table {
             grid: self.grid(table),

@@ -99,6 +99,18 @@ fn a_metric_that_no_run_has_is_noted() {
     assert_eq!(found.tables.len(), 1);
 }
 
+#[test]
+fn what_never_changes_is_in_the_table_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = ["a", "b"].map(|name| write(folder.path(), name, &[0.25, 0.25], 10.0));
+    let page = compare(&variants_of(&runs), &[]).unwrap().html().unwrap();
+    assert!(
+        !page.contains("<figure ") && page.contains("Not drawn: no variant has more than one value."),
+        "{page}"
+    );
+    assert!(page.contains("<td>0.2500"), "{page}");
+}
+
 /// Each algorithm of a sweep has its own baseline.
 #[test]
 fn baselines_are_told_apart_in_the_page() {
