@@ -1,4 +1,4 @@
-//! `run.python`: the interpreter of everything that names none of its own.
+//! `run.python`: the interpreter for everything that names no other.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,10 +7,10 @@ use serde_json::Value as Json;
 use crate::render::json_of;
 use crate::schema::Config;
 
-/// What a key says that names no interpreter.
+/// Value of a key that names no interpreter.
 const UNNAMED: &str = "python3";
 
-/// Puts one interpreter in place of another: of a reward, and of those within it.
+/// Replaces an interpreter in a reward, and in the rewards within it.
 fn replace(section: &mut Json, from: &str, to: &str) -> bool {
     let mut is_changed = false;
     if let Some(python) = section.get_mut("python").filter(|python| python.as_str() == Some(from)) {

@@ -90,8 +90,8 @@ impl Preset {
     }
 }
 
-/// Reads a file of settings whose first comment holds a meaning and then `Formula:`, `Source:` and any number
-/// of `Differs:`, each in one or more lines of which the further ones are indented.
+/// Reads a file of settings. Its first comment has a meaning, followed by `Formula:`, `Source:` and any
+/// number of `Differs:`; continuation lines are indented.
 fn parse(preset: Preset) -> Parsed {
     let mut parts: Vec<String> = Vec::new();
     for line in preset.yaml().lines().map_while(|line| line.strip_prefix("# ")) {

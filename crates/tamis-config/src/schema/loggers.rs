@@ -120,11 +120,11 @@ tamis_core::tagged! {
         Jsonl(JsonlSettings) = "jsonl",
         /// Event files for TensorBoard, under `tensorboard/` in the run folder.
         Tensorboard(TensorboardSettings) = "tensorboard",
-        /// Weights & Biases, through its own package in a process beside the run.
+        /// Weights & Biases, through its own package in a separate process.
         Wandb(WandbSettings) = "wandb",
-        /// MLflow, through its own package in a process beside the run.
+        /// MLflow, through its own package in a separate process.
         Mlflow(MlflowSettings) = "mlflow",
-        /// Trackio's store on this machine, through its own package in a process beside the run.
+        /// Trackio's store on this machine, through its own package in a separate process.
         Trackio(TrackioSettings) = "trackio",
         /// An HTTP endpoint, `/metrics`, that Prometheus scrapes.
         Prometheus(PrometheusSettings) = "prometheus",

@@ -21,7 +21,7 @@ settings! {
     pub struct OptimizerConstants {
         /// Decay of AdamW's first and second moment.
         betas: [f64; 2] = [0.9, 0.999], FromBelow(0.0, 1.0);
-        /// Number added to the square root of AdamW's second moment, by which a step is divided.
+        /// Number added to the square root of AdamW's second moment, which divides each step.
         epsilon: f64 = 1e-8, Positive;
         /// Weight decay: each step subtracts this times the learning rate times the weight.
         weight_decay: f64 = 0.01, NonNegative;

@@ -139,7 +139,7 @@ impl Bandit {
         let &BanditSettings { names, is_reversed, safe_reward, miss_reward, hit_reward, hit_prob } = settings;
         let safe_reward = safe_reward.unwrap_or(names.safe_reward());
         let average = hit_prob * hit_reward + (1.0 - hit_prob) * miss_reward;
-        // Written so that an average beyond all numbers is refused.
+        // Written so that an infinite or undefined average is refused.
         if !(safe_reward < average && average.is_finite()) {
             return Err(fault!(
                 "setting `safe_reward` is {safe_reward}; expected less than the {average} that `miss_reward`, `hit_reward` and `hit_prob` make on average"

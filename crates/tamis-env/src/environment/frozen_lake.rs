@@ -297,7 +297,7 @@ impl Game for FrozenLake {
             rest -= transition.prob;
             rest < 0.0
         });
-        // Rounding may leave a little after the last; it is that of the last that can happen at all.
+        // Rounding may leave a remainder, which belongs to the last possible result.
         let chosen = *chosen.or(transitions.iter().rfind(|transition| transition.prob > 0.0))?;
         let is_effective = chosen.cell != self.cell;
         self.cell = chosen.cell;

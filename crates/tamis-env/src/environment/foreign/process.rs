@@ -386,7 +386,7 @@ impl EnvironmentLine for EnvironmentWorkers {
             Err(RecvTimeoutError::Timeout) => {
                 lock(&waiting).remove(&id);
                 if num_silent.fetch_add(1, Ordering::SeqCst) + 1 >= MOST_SILENT {
-                    // It answers nobody any more: another one takes its place.
+                    // It no longer answers, so another one replaces it.
                     let mut slot = lock(self.slot(place));
                     let is_same = |worker: &mut Worker| Arc::ptr_eq(&worker.num_silent, &num_silent);
                     let silent = slot.worker.take_if(is_same);

@@ -12,7 +12,7 @@ pub const MAX_DRAWS: u64 = 1000;
 /// Rows and columns of a lake, at most.
 pub const MAX_SIZE: usize = 64;
 
-/// What is drawn with the key of an attempt, so that no two draws share numbers.
+/// Purposes of draws with the key of an attempt, so no two draws share numbers.
 const CELLS: u64 = 1;
 const PLACES: u64 = 2;
 const CUT: u64 = 3;
@@ -31,7 +31,7 @@ impl Cell {
     }
 }
 
-/// A direction, in gymnasium's order: the two beside one are the one before and the one after it.
+/// A direction, in gymnasium's order: the perpendicular directions of one are its neighbours in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LakeDirection {
     /// A column to the left.
@@ -122,7 +122,7 @@ impl Map {
         Ok(map)
     }
 
-    /// A square map with a path from start to goal. Each attempt has a key of its own.
+    /// A square map with a path from start to goal. Each attempt has its own key.
     pub(super) fn draw(size: usize, frozen_prob: f64, places: LakePlaces, key: Key) -> Self {
         let mut attempt = 1;
         loop {
