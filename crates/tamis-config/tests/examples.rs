@@ -207,5 +207,5 @@ fn every_recipe_loads() {
         assert!(loaded.warnings.is_empty(), "{text}\n{:?}", loaded.warnings);
         names.push(loaded.config.run.name);
     }
-    assert_eq!(names, ["grpo", "dapo", "ppo", "gspo", "streaming", "own_reward", "reward_model", "own_data"]);
+    assert_eq!(names, ["grpo", "dapo", "ppo", "gspo", "streaming", "own_reward"]);
 }
