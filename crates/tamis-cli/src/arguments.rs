@@ -177,6 +177,9 @@ pub(crate) struct LayerArguments {
     /// TRL, EasyR1 and RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
     #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
+    /// Overrides over all of them, which this machine asks for.
+    #[arg(skip)]
+    pub(crate) of_machine: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -205,7 +208,7 @@ pub(crate) struct CheckArguments {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
@@ -680,6 +683,15 @@ pub(crate) enum ConfigCommand {
         /// The foreign command, or its arguments (after `--` if they are options).
         #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Write a configuration as a script of TRL or a command of verl, with what has no counterpart there. The
+    /// opposite of `import`.
+    Export {
+        /// `trl` (a script of Python with its `GRPOConfig`) or `verl` (a script of the shell).
+        #[arg(long = "as", value_name = "SYSTEM", value_parser = ["trl", "verl"])]
+        system: String,
+        #[command(flatten)]
+        layers: LayerArguments,
     },
     /// Print which models fit into which GPUs (as docs/cluster.md has it).
     #[command(hide = true)]

@@ -18,7 +18,7 @@ use tamis_core::setting::{Described, PathKind, Shape};
 use crate::path::PathText as _;
 
 /// Prefix that marks a name on a hub.
-pub(crate) const PREFIX: &str = "hf://";
+pub const PREFIX: &str = "hf://";
 
 /// Endings of files: a text with one of them is a path.
 const FILES: [&str; 15] = [

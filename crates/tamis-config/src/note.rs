@@ -15,6 +15,8 @@ pub struct Note {
     pub outcome: NoteOutcome,
     /// Something to know about it.
     pub remark: Option<String>,
+    /// Whether something changes or is lost by it: what a run's console shows.
+    pub is_change: bool,
 }
 
 /// The translations of a key.

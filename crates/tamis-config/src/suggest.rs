@@ -2,8 +2,9 @@
 
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
 /// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
-/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. If the last
-/// part is another system's name of a key, `ours_of` returns that key, which is preferred to keys elsewhere.
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. If the key or its
+/// last part is another system's name of a key, `ours_of` returns that key, which is preferred to keys
+/// elsewhere.
 pub fn nearest_key(
     key: &str,
     section: &str,
@@ -21,7 +22,7 @@ pub fn nearest_key(
     if let Some((_, candidate)) = sibling {
         return Some(crate::tree::join(section, candidate));
     }
-    if let Some(ours) = ours_of(name) {
+    if let Some(ours) = ours_of(key).or_else(|| ours_of(name)) {
         return Some(ours.to_owned());
     }
     let is_around = |candidate: &str| key.strip_prefix(candidate).is_some_and(|rest| rest.starts_with('.'));

@@ -154,15 +154,27 @@ def lora_arguments(config, reasons):
     return given
 
 
+def adapter_of(model, reasons):
+    """The adapter that a model of PEFT has, as TRL's arguments. One that has learned something is refused: a run begins a new one."""
+    adapters = getattr(model, "peft_config", None)
+    if not adapters:
+        return {}
+    if len(adapters) > 1:
+        reasons.append(f"`model` has {len(adapters)} adapters: a run trains one")
+        return {}
+    if any("lora_B" in name and bool((weight != 0).any()) for name, weight in model.named_parameters()):
+        reasons.append("the adapter of `model` has learned something, and a run begins a new one: merge it (`merge_and_unload`, `save_pretrained`)")
+    return lora_arguments(next(iter(adapters.values())), reasons)
+
+
 def model_arguments(model, args, reasons):
     """Where the model is, and what of `model_init_kwargs` has a counterpart."""
     given = {}
     if isinstance(model, (str, os.PathLike)):
         given["model_name_or_path"] = os.fspath(model)
-    elif getattr(model, "peft_config", None) is not None:
-        reasons.append("`model` has an adapter already: give the name of its base model, and the adapter as `peft_config`")
     else:
         name = getattr(getattr(model, "config", None), "_name_or_path", None)
+        given.update(adapter_of(model, reasons))
         if name:
             given["model_name_or_path"] = name
             say(f"the model is read from {name} anew: a change that the script made to it is not in there")
@@ -289,6 +301,8 @@ class GRPOTrainer:
         self._arguments = model_arguments(model, args, reasons)
         name = self._arguments.get("model_name_or_path", "model")
         self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
+        if peft_config is not None and "use_peft" in self._arguments:
+            reasons.append("`model` has an adapter, and `peft_config` names another: give one of them")
         self._arguments.update(lora_arguments(peft_config, reasons))
         own = getattr(processing_class, "name_or_path", name if processing_class is None else None)
         if own != name:

@@ -109,7 +109,7 @@ fn list_leaves(node: &Node, path: &str) -> Vec<String> {
 }
 
 /// One tree of a file and the overrides after it, in order.
-fn tree_of(
+pub(crate) fn tree_of(
     file: Option<Node>,
     overrides: impl Iterator<Item = Override>,
     notes: &mut Vec<Note>,

@@ -14,6 +14,7 @@
 mod calls;
 mod documents;
 mod easyr1;
+mod export;
 mod free_values;
 mod hydra;
 mod import;
@@ -41,6 +42,7 @@ use tamis_config::table::{Place, place};
 
 use table::Table;
 
+pub use export::{Export, Lost, export};
 pub use import::{Import, import};
 pub use invocation::{has_program, without_program};
 pub use key::{Becomes, ForeignKey, Rule};

@@ -162,7 +162,7 @@ fn filled_pairs(text: &str, first: &str, default: &str, t: &mut Translator) -> V
 }
 
 /// A value with its placeholders filled in; `None` if one of them has no value.
-fn fill(value: &str, first: &str, default: &str, t: &mut Translator) -> Option<String> {
+pub(crate) fn fill(value: &str, first: &str, default: &str, t: &mut Translator) -> Option<String> {
     let mut filled = String::new();
     let mut rest = value;
     while let Some((before, (placeholder, after))) =

@@ -11,7 +11,7 @@
 //! | | `never` | a reason | is refused |
 //!
 //! `@name` in place of a note repeats the note of the line that begins with it. After the rows come the
-//! rules, see [`crate::steps`].
+//! rules, see [`crate::steps`], and at the end the block `= export`, see [`crate::export`].
 
 use std::collections::HashMap;
 
@@ -21,9 +21,16 @@ use super::owner::Owner;
 pub(crate) struct Table {
     pub(crate) rows: Vec<ForeignKey>,
     pub(crate) rules: Vec<Rule>,
+    /// The rows of the block `= export`.
+    back: Vec<[&'static str; 5]>,
 }
 
 impl Table {
+    /// The row of the block `= export` for a key.
+    pub(crate) fn back(&self, key: &str) -> Option<&[&'static str; 5]> {
+        self.back.iter().find(|row| row[0] == key)
+    }
+
     /// The rule of this name. The table must have it.
     pub(crate) fn rule(&self, name: &str) -> Rule {
         find(&self.rules, name)
@@ -35,6 +42,7 @@ fn find(rules: &[Rule], name: &str) -> Rule {
 }
 
 pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
+    let (table, back) = table.split_once("\n= export\n").unwrap_or((table, ""));
     let mut blocks = table.split("\n= ");
     let rows = blocks.next().unwrap_or_default();
     let rules: Vec<Rule> = blocks
@@ -69,7 +77,7 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
         ForeignKey { key, default, becomes }
     };
     let rows = rows.into_iter().map(of_columns).collect();
-    Table { rows, rules }
+    Table { rows, rules, back: back.lines().map(columns).collect() }
 }
 
 /// The five columns of a line. Missing ones at the end are empty.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::key::{Becomes, ForeignKey, Rule};
 use super::owner::Owner;
+use super::shared::learner::on_gpus;
 use super::steps;
 pub(crate) use super::translator::Lower;
 use super::translator::{Given, Translator, note_on, point, refusal, show};
@@ -49,6 +50,9 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         translator.take(argument, easyr1, &mut rows);
     }
     translator.settle_single_keys(&rows);
+    if whole {
+        on_gpus(&mut translator);
+    }
     // Names in a rule are local, except the sizes, which other rules use.
     let mut sizes = HashMap::new();
     for rule in translator.rules(&rows) {
@@ -64,6 +68,9 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         translator.defaults_of_owner();
     }
     translator.sort_notes();
+    for note in &mut translator.notes {
+        note.is_change = changes(note, rows.get(&note.key).map_or("", |row| row.default));
+    }
     let Translator { overrides, notes, diagnostics, .. } = translator;
     Translation { overrides, notes, diagnostics }
 }
@@ -263,6 +270,35 @@ impl Translator {
         let position =
             |note: &Note| given.iter().position(|given| given.key == note.key).unwrap_or(usize::MAX);
         self.notes.sort_by_key(position);
+    }
+}
+
+/// Whether something changes or is lost by what a key became: a number that is another one here, a remark, or
+/// no effect of a value that is not its owner's default.
+fn changes(note: &Note, default: &str) -> bool {
+    let is_other = |left: &str, right: &str| match (parse_float(left), parse_float(right)) {
+        (Some(left), Some(right)) => left.to_bits() != right.to_bits(),
+        _ => !left.eq_ignore_ascii_case(right),
+    };
+    let Some(value) = &note.value else {
+        // A default of its owner's is what the command means.
+        return match &note.outcome {
+            NoteOutcome::NoEffect(_) => true,
+            _ => note.remark.as_ref().is_some_and(|remark| !remark.ends_with("'s default")),
+        };
+    };
+    match &note.outcome {
+        _ if note.remark.is_some() => true,
+        NoteOutcome::Became(pairs) => match pairs.as_slice() {
+            [(_, ours)] if parse_float(value).is_some() && parse_float(ours).is_some() => {
+                is_other(value, ours)
+            }
+            _ => false,
+        },
+        NoteOutcome::PartOf(_) => false,
+        NoteOutcome::NoEffect(reason) => {
+            reason.starts_with("warning") || !default.is_empty() && is_other(value, default)
+        }
     }
 }
 

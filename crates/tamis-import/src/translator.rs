@@ -325,7 +325,7 @@ impl Translator {
 }
 
 pub(super) fn note_on(owner: Owner, key: &str, value: Option<String>, outcome: NoteOutcome) -> Note {
-    Note { owner: owner.as_str(), key: key.to_owned(), value, outcome, remark: None }
+    Note { owner: owner.as_str(), key: key.to_owned(), value, outcome, remark: None, is_change: false }
 }
 
 pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Problem {

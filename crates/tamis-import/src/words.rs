@@ -9,13 +9,19 @@ use crate::owner_of_section;
 /// What an unknown key may mean.
 pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of };
 
-/// Common words that are no argument of any system, or that mean different things in several.
-const WORDS: [(&str, &str); 28] = [
+/// Common words that are an argument of none of the systems, or of one that has several counterparts there.
+const WORDS: [(&str, &str); 57] = [
     ("batch_size", "data.train_batch_size"),
     ("beta", "objective.kl.coefficient"),
+    ("data_seed", "run.seed"),
     ("dataset", "data.train"),
     ("epochs", "train.total_epochs"),
+    ("epsilon_high", "objective.loss.clip_high"),
+    ("eval.n", "validate.n"),
+    ("eval.temperature", "validate.temperature"),
     ("eval_dataset", "data.val"),
+    ("eval_n", "validate.n"),
+    ("eval_temperature", "validate.temperature"),
     ("freq", "validate.test_freq"),
     ("grad_clip", "train.optimizer.max_grad_norm"),
     ("gradient_clipping", "train.optimizer.max_grad_norm"),
@@ -23,21 +29,44 @@ const WORDS: [(&str, &str); 28] = [
     ("kl_beta", "objective.kl.coefficient"),
     ("kl_coef", "objective.kl.coefficient"),
     ("kl_coeff", "objective.kl.coefficient"),
+    ("load_best_model_at_end", "checkpoint.keep_best"),
+    ("log_completions", "rollout.save"),
+    ("loss_type", "objective.loss.kind"),
+    ("max_length", "rollout.max_response_length"),
     ("max_new_tokens", "rollout.max_response_length"),
     ("max_response_len", "rollout.max_response_length"),
     ("max_seq_length", "rollout.max_response_length"),
     ("max_tokens", "rollout.max_response_length"),
+    ("min_lr_ratio", "train.lr_schedule.min_ratio"),
     ("model_name", "model.path"),
+    ("n_eval", "validate.n"),
     ("num_epochs", "train.total_epochs"),
+    ("num_processes", "learner.gpus_per_node"),
     ("num_samples", "rollout.n"),
     ("num_steps", "train.total_steps"),
+    ("optim", "train.optimizer"),
+    ("optimizer", "train.optimizer"),
+    ("output_dir", "run.dir"),
+    ("per_device_eval_batch_size", "rollout.max_num_seqs"),
+    ("per_device_train_batch_size", "train.micro_batch_size"),
+    ("per_gpu_train_batch_size", "train.micro_batch_size"),
     ("rollouts_per_example", "rollout.n"),
     ("samples_per_prompt", "rollout.n"),
+    ("scale_rewards", "objective.advantage.scale"),
     ("scheduler", "train.lr_schedule.kind"),
     ("steps", "train.total_steps"),
     ("temp", "rollout.temperature"),
     ("train_dataset", "data.train"),
+    ("truncation_mode", "data.overlong_prompts"),
+    ("use_adaptive_entropy", "objective.entropy.adaptive"),
+    ("use_cpu", "learner.device"),
+    ("use_vllm", "rollout.backend"),
+    ("val.n", "validate.n"),
+    ("val.temperature", "validate.temperature"),
+    ("val_batch_size", "rollout.max_num_seqs"),
     ("val_dataset", "data.val"),
+    ("val_kwargs.n", "validate.n"),
+    ("val_max_samples", "validate.max_prompts"),
     ("warmup", "train.lr_schedule.warmup_steps"),
 ];
 
@@ -72,13 +101,17 @@ fn ours_of(word: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::entry;
+    use crate::key::ForeignKey;
 
     #[test]
     fn words_lead_to_keys_that_there_are() {
         for (word, ours) in WORDS {
             assert!(tamis_config::explain(ours).is_ok(), "{word}: {ours}");
             // TRL's argument has the same meaning.
-            assert!(*word == *"beta" || entry(Owner::Trl, word).is_none(), "{word} is an argument of TRL");
+            let theirs = entry(Owner::Trl, word).map_or(Becomes::NoEffect(""), |row| row.becomes.clone());
+            if let Becomes::Key(targets) | Becomes::By(_, targets) = theirs {
+                assert!(targets.split(' ').any(|target| target == ours), "{word} becomes {targets} of TRL");
+            }
         }
         for (word, ours) in [
             ("lr", "train.optimizer.learning_rate"),
@@ -94,8 +127,36 @@ mod tests {
             assert_eq!(ours_of(word), Some(ours), "{word}");
         }
         assert_eq!(ours_of("LR"), ours_of("lr"));
+        assert_eq!(ours_of("optimizer"), Some("train.optimizer"));
+        assert_eq!(ours_of("eval.n"), Some("validate.n"));
         for word in ["fsdp_size", "lr_warmup_steps_ratio"] {
             assert_eq!(ours_of(word), None, "{word}");
         }
+    }
+    /// Those that fit no one key.
+    const OF_SEVERAL: [&str; 9] = [
+        "epsilon",
+        "generation_kwargs",
+        "gradient_accumulation_steps",
+        "lr_warmup_steps_ratio",
+        "steps_per_generation",
+        "use_peft",
+        "vllm_mode",
+        "warmup_ratio",
+        "clip_ratio",
+    ];
+
+    #[test]
+    fn every_argument_with_a_counterpart_leads_to_one() {
+        let of = |owner: Owner, prefix: &'static str| {
+            let is_set = |row: &&ForeignKey| matches!(row.becomes, Becomes::Key(_) | Becomes::By(..));
+            owner.keys().iter().filter(is_set).filter_map(move |row| row.key.strip_prefix(prefix))
+        };
+        let words = of(Owner::Trl, "")
+            .chain(of(Owner::Verl, "data."))
+            .chain(of(Owner::Verl, "actor_rollout_ref.actor.optim."));
+        let without: Vec<&str> =
+            words.filter(|word| ours_of(word).is_none() && !OF_SEVERAL.contains(word)).collect();
+        assert!(without.is_empty(), "no key for {without:?}");
     }
 }

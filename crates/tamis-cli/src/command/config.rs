@@ -9,7 +9,7 @@ use tamis_config::{
     Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
 use tamis_core::printable::lines;
-use tamis_import::{explain, import, reference_markdown};
+use tamis_import::{Owner, explain, export, import, reference_markdown};
 
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};
@@ -39,9 +39,13 @@ fn list_untried(loaded: &Loaded, left: &[usize]) -> String {
 
 /// `tamis config check`.
 fn check(arguments: &CheckArguments) -> Result<(), Failure> {
+    let (layers, line) = match arguments.machines {
+        None => arguments.layers.here(),
+        Some(_) => (arguments.layers.clone(), None),
+    };
     let interrupt = Interrupt::new();
     super::train::listen(&interrupt, "nothing was changed")?;
-    let (loaded, followed, left) = arguments.layers.load_rehearsed(&interrupt)?;
+    let (loaded, followed, left) = layers.load_rehearsed(&interrupt)?;
     let plan = arguments.plan.then(|| make_plan(&loaded, arguments.machines.as_ref()));
     let mut found = Vec::new();
     if let Some(plan) = &plan {
@@ -69,7 +73,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     if arguments.json {
         return Ok(());
     }
-    let mut text = String::new();
+    let mut text = line.map_or_else(String::new, |line| line + "\n");
     for note in notes(&loaded) {
         let _ = writeln!(text, "{note}");
     }
@@ -171,6 +175,18 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
                 }
             }
             print(&text)?;
+        }
+        ConfigCommand::Export { system, layers } => {
+            let loaded = layers.load_to_show()?;
+            let owner = if system == "trl" { Owner::Trl } else { Owner::Verl };
+            let exported = export(&loaded.config, owner);
+            show(&exported.script())?;
+            let lost = exported.lost_lines();
+            if !lost.is_empty() {
+                let text =
+                    format!("no counterpart in {owner}, written at the top too:\n  {}", lost.join("\n  "));
+                let _ = writeln!(std::io::stderr().lock(), "{}", lines(&text));
+            }
         }
         ConfigCommand::Fits => print(&tamis_cluster::plan::table::markdown())?,
         ConfigCommand::Reference => print(&reference_markdown())?,

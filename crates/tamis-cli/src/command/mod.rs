@@ -26,8 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_cluster::Cluster;
+use tamis_cluster::plan::machines::Machines;
 use tamis_config::locate::{Extent, Locate, LocateFailure};
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Preset, Problem, Severity};
+use tamis_config::source::{Origin, SourceKind};
+use tamis_config::{
+    ConfigErrors, Diagnostic, LauncherKind, LearnerBackend, Loaded, ModelSource, Note, NoteOutcome, Preset,
+    Problem, Severity,
+};
 use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_import::{has_program, load, load_to_show, without_program};
@@ -124,7 +129,54 @@ impl LayerArguments {
                 files.push(PathBuf::from(argument));
             }
         }
+        overrides.extend(self.of_machine.iter().cloned());
         (files, overrides)
+    }
+
+    /// The same for this machine, and the first line of what is done with it: without a GPU here, and without a
+    /// cluster that is named, the CPU learns what another system's command has GPUs learn.
+    pub(crate) fn here(&self) -> (Self, Option<String>) {
+        let unchanged = || (self.clone(), None);
+        let Ok(loaded) = self.load() else { return unchanged() };
+        let (learner, cluster) = (&loaded.config.learner, &loaded.config.cluster);
+        let is_translated = |key: &str| {
+            loaded.origin(key).is_some_and(|origin| {
+                matches!(origin.source.kind, SourceKind::Translated(_) | SourceKind::TranslatedFile(_))
+            })
+        };
+        let ranks = learner.gpus_per_node.unwrap_or(1) * learner.nodes;
+        let is_for_gpus = learner.backend == LearnerBackend::Torch
+            && learner.lora.is_none()
+            && learner.url.is_none()
+            && learner.device == "auto"
+            && (learner.gpus_per_node.is_some() || learner.nodes > 1);
+        let is_cluster_named = loaded.origin("cluster.address").is_some_and(Origin::is_from_user)
+            || std::env::var_os("RAY_ADDRESS").is_some()
+            || cluster.launcher == LauncherKind::Ray && !is_translated("cluster.launcher");
+        let is_on_cpu = || matches!(Machines::here("auto"), Machines::Known(machines) if machines.iter().all(|machine| machine.gpus.is_empty()));
+        if !is_for_gpus || is_cluster_named || !is_on_cpu() {
+            return unchanged();
+        }
+        let mut here = self.clone();
+        here.of_machine.push("learner.backend=native".to_owned());
+        // What a command became is translated anew; a configuration has these written out.
+        let only_for_gpus = [
+            "learner.gpus_per_node",
+            "learner.nodes",
+            "cluster.launcher",
+            "cluster.colocate",
+            "rollout.sleep_level",
+        ];
+        let is_written = |key: &&str| {
+            loaded.origin(key).is_some_and(|origin| origin.is_from_user()) && !is_translated(key)
+        };
+        here.of_machine
+            .extend(only_for_gpus.iter().filter(|key| is_written(key)).map(|key| format!("~{key}")));
+        let plural = if ranks == 1 { "" } else { "s" };
+        let line = format!(
+            "no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, {ranks} rank{plural}"
+        );
+        (here, Some(line))
     }
 
     /// Loads the configuration, or tells everything that is wrong with it.
@@ -297,8 +349,29 @@ pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
 
 /// Notes on its configuration that the run prints at the start.
 pub(crate) fn notes(loaded: &Loaded) -> Vec<String> {
+    notes_but(loaded, |_| true)
+}
+
+fn notes_but(loaded: &Loaded, is_shown: impl Fn(&Note) -> bool) -> Vec<String> {
     let mut notes: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-    notes.extend(loaded.notes.iter().map(ToString::to_string));
+    notes.extend(loaded.notes.iter().filter(|note| is_shown(note)).map(ToString::to_string));
     notes.extend(loaded.preset_differences.iter().map(ToString::to_string));
     notes
+}
+
+/// As [`notes`], of the keys of other systems only those by which something changes or is lost, and their
+/// number; and the notes on all others, for `run.log`.
+pub(crate) fn notes_on_changes(loaded: &Loaded) -> (Vec<String>, Vec<String>) {
+    let mut notes = notes_but(loaded, |note| note.is_change);
+    let rest: Vec<&Note> = loaded.notes.iter().filter(|note| !note.is_change).collect();
+    let num_idle = rest.iter().filter(|note| matches!(note.outcome, NoteOutcome::NoEffect(_))).count();
+    if let [first, ..] = rest.as_slice() {
+        let num_became = rest.len() - num_idle;
+        notes.push(format!(
+            "{} more keys of {}: {num_became} mean the same here, {num_idle} have no effect here; run.log lists them",
+            rest.len(),
+            first.owner
+        ));
+    }
+    (notes, rest.iter().map(ToString::to_string).collect())
 }

@@ -1,8 +1,9 @@
 //! `tamis train SCRIPT`: a user's own script, in which the call of a trainer becomes a run of tamis.
 //!
-//! A script of the shell runs in bash with stand-ins for `python`, `python3` and `ray`
-//! (`stand_in.bash`), first on `PATH` and as functions, so that an environment activated in the script does
-//! not go before them. The command that starts verl's trainer becomes `tamis train -- COMMAND`.
+//! A script of the shell runs in bash with stand-ins for [`NAMES`] (`stand_in.bash`), first on `PATH` and as
+//! functions, so that an environment activated in the script does not go before them. The command that starts
+//! verl's trainer becomes `tamis train -- COMMAND`. An interpreter that is named by its path or a variable
+//! cannot be stood for: its word is replaced before the script runs.
 //!
 //! A script of Python runs in its own interpreter, with a stand-in for TRL's trainer
 //! (`tamis_script.py`), whose `train()` starts the run and answers for the script's rewards.
@@ -28,7 +29,19 @@ pub(crate) struct Script {
 }
 
 /// Programs that [`STAND_IN`] stands for.
-const NAMES: [&str; 3] = ["python", "python3", "ray"];
+const NAMES: [&str; 11] = [
+    "python",
+    "python3",
+    "python3.10",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "ray",
+    "uv",
+    "trl",
+    "accelerate",
+    "torchrun",
+];
 /// Programs that start another one, which they look for on `PATH`.
 const STARTERS: [&str; 6] = ["env", "nohup", "timeout", "nice", "setsid", "stdbuf"];
 /// Beginning of the name of the folder of a script that runs.
@@ -36,7 +49,8 @@ const PREFIX: &str = "tamis-script-";
 const PYTHON: &str = include_str!("../../../tamis-env/python/tamis_script.py");
 const REWARD: &str = include_str!("../../../tamis-env/python/tamis_reward.py");
 const STAND_IN: &str = include_str!("stand_in.bash");
-const WHAT_IS_CAUGHT: &str = "caught are `python3 -m verl.trainer...`, `python3 -m recipe...` and `ray job submit ... -- python3 -m ...`; a \
+const WHAT_IS_CAUGHT: &str = "caught are `python3 -m verl.trainer...`, `python3 -m recipe...`, `ray job submit ... -- python3 -m ...`, `trl \
+    grpo ...`, and `python3 SCRIPT.py` and `accelerate launch SCRIPT.py` of a script with a GRPOTrainer, all of them after `uv run` too; a \
     command of another form can be given itself: `tamis train -- COMMAND`";
 
 impl Script {
@@ -82,10 +96,10 @@ impl Script {
     fn show_commands(&self) -> Result<u8, Failure> {
         let text = std::fs::read(&self.path).map_err(|error| self.fail("read", &error))?;
         let text = String::from_utf8_lossy(&text);
-        let commands = trainer_commands(&text);
+        let commands = trainer_commands(&text, self.path.parent().unwrap_or(Path::new("")));
         if commands.is_empty() {
             let text = format!(
-                "error: no line of {} starts verl's trainer (it was read, not run)\n  hint: {WHAT_IS_CAUGHT}",
+                "error: no line of {} starts a trainer that can be caught (it was read, not run)\n  hint: {WHAT_IS_CAUGHT}",
                 self.path.display()
             );
             return Err(Failure::new(USAGE, text));
@@ -117,11 +131,17 @@ impl Script {
         let path = std::env::join_paths(paths)
             .map_err(|error| self.fail("prepare", &std::io::Error::other(error)))?;
         let mut bash = Command::new("bash");
-        bash.arg(&self.path).args(own).env("PATH", path).env("BASH_ENV", folder.join("functions"));
+        let text = std::fs::read(&self.path).map_err(|error| self.fail("read", &error))?;
+        match with_stood_for(&String::from_utf8_lossy(&text)) {
+            // `$0` is the script all the same.
+            Some(text) => bash.arg("-c").arg(text).arg(&self.path),
+            None => bash.arg(&self.path),
+        };
+        bash.args(own).env("PATH", path).env("BASH_ENV", folder.join("functions"));
         let code = self.code_of(bash, folder)?;
         let Ok(codes) = std::fs::read_to_string(folder.join("codes")) else {
             let text = format!(
-                "error: {} started no trainer of verl that can be caught (exit code {code})\n  hint: {WHAT_IS_CAUGHT}",
+                "error: {} started no trainer that can be caught (exit code {code})\n  hint: {WHAT_IS_CAUGHT}",
                 self.path.display()
             );
             return Err(Failure::new(if code == 0 { USAGE } else { FAILED }, text));
@@ -214,23 +234,84 @@ fn write_stand_ins(folder: &Path, options: &[&str], overrides: &[&String]) -> st
     std::fs::write(folder.join("overrides"), overrides.iter().map(|word| ended(word)).collect::<String>())
 }
 
-/// The commands of a script that start verl's trainer, with the numbers of their first lines: found by
-/// reading the text, in which a line that ends with a backslash goes on in the next.
-fn trainer_commands(text: &str) -> Vec<(usize, String)> {
+/// The words of a text with their places.
+fn words_of(text: &str) -> Vec<(usize, &str)> {
+    text.split_whitespace().map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word)).collect()
+}
+
+/// Whether a word names a trainer of verl, as `-m` takes it.
+fn is_trainer(word: &str) -> bool {
+    word.starts_with("verl.trainer.") || word.starts_with("recipe.")
+}
+
+/// Whether a word is an interpreter of Python, by its name, its path or a variable such as `$PYTHON`.
+fn is_python(word: &str) -> bool {
+    let name = word.trim_matches(['"', '\'', '$', '{', '}']);
+    let name = name.rsplit('/').next().unwrap_or(name).trim_matches(['$', '{', '}']).to_lowercase();
+    name.starts_with("python") || word.contains('$') && name.ends_with("python")
+}
+
+/// Places among words of the interpreters that start a trainer of verl.
+fn interpreters(words: &[(usize, &str)]) -> Vec<usize> {
+    let starts = |at: &usize| {
+        let next = words.iter().skip(at + 1).find(|(_, word)| *word != "\\");
+        words[*at].1 == "-m" && next.is_some_and(|(_, word)| is_trainer(word))
+    };
+    let python_before = |at: usize| {
+        let before = words[..at].iter().rposition(|(_, word)| !word.starts_with('-') && *word != "\\")?;
+        is_python(words[before].1).then_some(before)
+    };
+    (0..words.len()).filter(starts).filter_map(python_before).collect()
+}
+
+/// A script in which `python3` takes the place of interpreters of verl's trainer that are named by a path or
+/// a variable; `None` if there are none.
+fn with_stood_for(text: &str) -> Option<String> {
+    let words = words_of(text);
+    let is_elsewhere = |word: &str| word.contains(['/', '$']);
+    let found: Vec<_> =
+        interpreters(&words).into_iter().map(|at| words[at]).filter(|(_, word)| is_elsewhere(word)).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let mut changed = text.to_owned();
+    for (place, word) in found.into_iter().rev() {
+        // What is before it in the same word, as in `$(/usr/bin/python3`, stays.
+        let start = word.rfind(['(', '`']).map_or(0, |at| at + 1);
+        changed.replace_range(place + start..place + word.len(), "python3");
+    }
+    // A text that is run has no file.
+    let sources = ["${BASH_SOURCE[0]}", "${BASH_SOURCE}", "$BASH_SOURCE"];
+    Some(sources.iter().fold(changed, |text, source| text.replace(source, "$0")))
+}
+
+/// The commands of a script that start a trainer, with the numbers of their first lines: found by reading the
+/// text, in which a line that ends with a backslash goes on in the next. `folder` is that of the script.
+fn trainer_commands(text: &str, folder: &Path) -> Vec<(usize, String)> {
+    let has_trainer = |script: &str| {
+        let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+        // A path with a variable is not known before the script runs.
+        script.contains('$')
+            || read(PathBuf::from(script))
+                .or_else(|| read(folder.join(script)))
+                .is_some_and(|text| text.contains("GRPOTrainer") && !text.contains("tamis.trl"))
+    };
     let starts = |command: &str| {
-        let words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'']));
-        let words: Vec<&str> = words.filter(|word| *word != "\\").collect();
-        let is_python = |word: &&str| {
-            Path::new(word).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
+        let words = words_of(command);
+        let name = |at: usize| words.get(at).map_or("", |(_, word)| word.trim_matches(['"', '\'']));
+        let starts_script = |at: usize| {
+            let is_start = is_python(name(at))
+                || name(at) == "torchrun"
+                || (name(at), name(at + 1)) == ("accelerate", "launch");
+            let script = words
+                .iter()
+                .skip(at + 1)
+                .map(|(_, word)| word.trim_matches(['"', '\'']))
+                .find(|word| word.ends_with(".py"));
+            is_start && script.is_some_and(has_trainer)
         };
-        words.windows(2).enumerate().any(|(at, pair)| {
-            pair[0] == "-m"
-                && (pair[1].starts_with("verl.trainer.") || pair[1].starts_with("recipe."))
-                && words[..at]
-                    .iter()
-                    .rposition(&is_python)
-                    .is_some_and(|python| words[python + 1..at].iter().all(|word| word.starts_with('-')))
-        })
+        !interpreters(&words).is_empty()
+            || (0..words.len()).any(|at| (name(at), name(at + 1)) == ("trl", "grpo") || starts_script(at))
     };
     let mut found = Vec::new();
     let mut command: Option<(usize, String)> = None;
@@ -254,12 +335,36 @@ mod tests {
 
     #[test]
     fn commands_are_found_in_the_text() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("mine.py"), "GRPOTrainer(...).train()").expect("written");
         let text = "set -x\nexport N=8\n# python3 -m verl.trainer.main_ppo a=0\n\nPYTHONUNBUFFERED=1 python3 -u -m \\\n  \
             recipe.dapo.main_dapo \\\n  a=$N\npython3 -m verl.model_merger merge\nray job submit -- \
-            python3 -m verl.trainer.main_ppo b=1\npython3 prepare.py -m verl.trainer.main_ppo\necho -m verl.trainer.main_ppo";
-        let found = trainer_commands(text);
+            python3 -m verl.trainer.main_ppo b=1\npython3 prepare.py -m verl.trainer.main_ppo\necho -m verl.trainer.main_ppo\n\
+            /opt/venv/bin/python -u -m verl.trainer.main_ppo\nuv run --with x python -m verl.trainer.main_ppo\ntrl grpo --bf16\n\
+            accelerate launch --num_processes 8 mine.py --x\naccelerate launch other.py\n\"$PYTHON\" -m verl.trainer.main_ppo";
+        let found = trainer_commands(text, folder.path());
         let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [5, 9], "{found:?}");
+        assert_eq!(lines, [5, 9, 12, 13, 14, 15, 17], "{found:?}");
         assert!(found[0].1.ends_with("\\\n  a=$N"), "{found:?}");
+    }
+
+    #[test]
+    fn an_interpreter_by_its_path_is_stood_for() {
+        let stood_for = |text: &str| with_stood_for(text).expect("something changes");
+        assert_eq!(
+            stood_for("A=1 /usr/bin/python3.11 -u -m verl.trainer.main_ppo a=/usr/bin/python3"),
+            "A=1 python3 -u -m verl.trainer.main_ppo a=/usr/bin/python3"
+        );
+        assert_eq!(
+            stood_for("cd $(dirname ${BASH_SOURCE[0]})\n\"$PYTHON\" \\\n -m \\\n recipe.dapo.main_dapo"),
+            "cd $(dirname $0)\npython3 \\\n -m \\\n recipe.dapo.main_dapo"
+        );
+        for text in [
+            "python3 -m verl.trainer.main_ppo",
+            "/usr/bin/python3 -m verl.model_merger",
+            "/usr/bin/python3 x.py",
+        ] {
+            assert_eq!(with_stood_for(text), None, "{text}");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! `tamis train`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tamis_config::locate::Extent;
+use tamis_config::source::Origin;
+use tamis_config::{Loaded, Note};
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
 use tamis_rollout::GeneratorError;
@@ -22,7 +24,7 @@ use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbeg
 
 use super::advise::{start_lines, start_lines_of_data};
 use super::script::Script;
-use super::{follow_checked, new_errors, notes, show};
+use super::{follow_checked, new_errors, notes_on_changes, show};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
@@ -46,17 +48,31 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
             "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
         ));
     } else {
-        let layers = arguments.layers.clone();
+        let (layers, line) = arguments.layers.here();
+        let of_name = layers.clone();
         let (loaded, followed) = interrupt
             .or_abandon(move || layers.load_checked(Placeholders::Refused, Extent::Files))
             .map_err(|_| fail_unbegun(&Unbegun::NotBegun))??;
-        let mut notes = notes(&loaded);
+        if let Some(run) = run_to_continue(&loaded) {
+            let arguments = TrainArguments { layers: of_name, ..arguments.clone() };
+            let mut begin = resume(&arguments, &run, &interrupt)?;
+            if let RunStart::Resume { now, .. } = &mut begin {
+                now.headline = line;
+            }
+            return train_from(&arguments, begin, &interrupt);
+        }
+        let (mut notes, details) = notes_on_changes(&loaded);
         notes.extend(followed);
+        notes.extend(taken_name(&loaded));
         let config = loaded.config.clone();
         let advice = interrupt.or_abandon(move || start_lines_of_data(&config));
         notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotBegun))?);
-        RunStart::New(ConfigText::of(loaded, notes))
+        RunStart::New(ConfigText { headline: line, details, ..ConfigText::of(loaded, notes) })
     };
+    train_from(arguments, begin, &interrupt)
+}
+
+fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt) -> Result<u8, Failure> {
     let verbosity = match (arguments.verbose, arguments.quiet) {
         (true, _) => Verbosity::Verbose,
         (_, true) => Verbosity::Quiet,
@@ -64,7 +80,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
     };
     let console = |total, done| Console::on_stderr(verbosity, total, done);
     let trained =
-        train(begin, console, tamis_cluster::Cluster::make, &interrupt).map_err(|error| fail(&error))?;
+        train(begin, console, tamis_cluster::Cluster::make, interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
@@ -74,6 +90,29 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
     })
+}
+
+/// The folder of a run by the name that a command of another system gives it, if something is there.
+fn folder_of_name(loaded: &Loaded) -> Option<PathBuf> {
+    let run = &loaded.config.run;
+    let is_named = loaded.origin("run.name").is_some_and(Origin::is_from_user) && !loaded.notes.is_empty();
+    let folder = run.dir.join(&run.name);
+    (is_named && folder.exists()).then_some(folder)
+}
+
+/// The run of that name, which verl's `resume_mode=auto` continues.
+fn run_to_continue(loaded: &Loaded) -> Option<PathBuf> {
+    let is_auto = |note: &Note| note.key == "trainer.resume_mode" && note.value.as_deref() == Some("auto");
+    loaded.notes.iter().any(is_auto).then(|| folder_of_name(loaded))?
+}
+
+fn taken_name(loaded: &Loaded) -> Option<String> {
+    let folder = folder_of_name(loaded)?;
+    let folder = folder.display();
+    Some(format!(
+        "{folder} is there: this run takes another name; to continue that one: `tamis train --resume {folder}`, or \
+         trainer.resume_mode=auto in a command of verl"
+    ))
 }
 
 /// Ctrl-C stops soon, which does what is said; a second one ends the process.

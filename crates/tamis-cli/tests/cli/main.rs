@@ -12,6 +12,7 @@ mod agents;
 mod agreement;
 mod algorithms;
 mod chat;
+mod commands_for_gpus;
 mod config_command;
 mod data_messages;
 mod elsewhere;

@@ -80,13 +80,21 @@ fn only_the_trainer_of_verl_is_caught() {
          bash -c 'python3 -m recipe.dapo.main_dapo y=2'\n\
          ray job submit --no-wait --runtime-env=r.yaml -- python3 -m verl.trainer.main_ppo z=3 | cat\n\
          ray status\n\
+         /usr/bin/python3 -u -m verl.trainer.main_ppo w=4\n\
+         uv run --with x python -m verl.trainer.main_ppo v=5\n\
+         trl grpo --nothing=6\n\
+         accelerate launch --config_file a.yaml --num_processes 2 mine.py --own 7\n\
          exit 0\n",
     );
+    folder.write("mine.py", "from trl import GRPOTrainer\n");
     // A pipe does not hide that the run failed.
     let ended = run(&folder, "train run.sh -- own word", &[]).exits(2);
     ended.prints("real: -c print(1)\nreal: -m verl.model_merger merge\nown, 2\n");
     ended.prints("unknown key `data.x`").prints("1 | data.x=a b\n");
     ended.says("unknown key `y`").says("unknown key `z`").never_prints("real: -u");
+    ended.says("unknown key `w`").says("unknown key `v`").says("`nothing`").prints("mine ['--own', '7']\n");
+    // The interpreter of the script's own environment is this one.
+    ended.prints("/tamis_script.py\n");
     assert_eq!(ended.stderr.matches("\nray: command not found").count(), 1, "{}", ended.shown());
 }
 
@@ -222,6 +230,38 @@ fn a_script_with_arguments_of_trl() {
         &[],
     );
     adapter.succeeds().prints("lora: {rank: 4, alpha: 32, targets: [q_proj, k_proj]}");
+}
+
+/// A model with an adapter, as PEFT's `get_peft_model` returns one.
+const ADAPTED: &str = "\
+import types
+from peft import LoraConfig
+from trl import GRPOTrainer
+
+
+class Adapted:
+    config = types.SimpleNamespace(_name_or_path='tiny')
+    peft_config = {'default': LoraConfig(r=4, lora_alpha=8, target_modules=['q_proj', 'v_proj'])}
+
+    def named_parameters(self):
+        class Weight:
+            def __ne__(self, other):
+                return types.SimpleNamespace(any=lambda: LEARNED)
+
+        return [('model.q_proj.lora_A.weight', Weight()), ('model.q_proj.lora_B.weight', Weight())]
+
+
+GRPOTrainer(model=Adapted(), train_dataset=[{'prompt': '1'}], reward_funcs='m/judge').train()
+";
+
+#[test]
+fn a_model_with_an_adapter_is_its_base_and_the_adapter() {
+    let folder = Folder::new().with("train.py", &format!("LEARNED = False\n{ADAPTED}"));
+    let dry = folder.tamis(&words("train train.py --dry-run")).succeeds();
+    dry.prints("lora: {rank: 4, alpha: 8, targets: [q_proj, v_proj]}").prints("path: tiny");
+    folder.write("train.py", &format!("LEARNED = True\n{ADAPTED}"));
+    let refused = folder.tamis(&words("train train.py --dry-run")).exits(2);
+    refused.says("the adapter of `model` has learned something, and a run begins a new one");
 }
 
 #[test]

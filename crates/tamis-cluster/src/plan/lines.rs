@@ -14,6 +14,8 @@ impl Plan {
         }
         if let Some(url) = &self.learner_url {
             lines.push(format!("  learner at {url}: whoever started it has planned it"));
+        } else if self.learner.is_none() {
+            lines.push("  learner: the built-in engine, on the CPU of this machine".to_owned());
         }
         if let Some(plan) = &self.servers {
             lines.extend(plan.lines());

@@ -26,6 +26,21 @@ pub(crate) fn layers(key: &str, default: &str, t: &Translator) -> Option<String>
     }
 }
 
+/// A whole command for GPUs learns in PyTorch on them, unless a layer of ours says what learns.
+pub(crate) fn on_gpus(t: &mut Translator) {
+    let tree = t.lower.tree.as_ref();
+    let is_said =
+        |key: &&str| tree.and_then(|tree| tree.at(key)).is_some_and(|node| node.origin.is_from_user());
+    if [BACKEND, "learner.url"].iter().any(is_said) {
+        return;
+    }
+    for (key, least) in [("trainer.n_gpus_per_node", 1.0), ("num_processes", 2.0)] {
+        if t.number(key).is_some_and(|number| number >= least) {
+            t.set(&[key], BACKEND, "torch");
+        }
+    }
+}
+
 /// Whether the learner is PyTorch, over all layers.
 pub(crate) fn is_torch(t: &Translator) -> bool {
     t.text_of(BACKEND).as_deref() == Some("torch")

@@ -242,7 +242,14 @@ fn defaults_said_and_not_said_are_the_same() {
     let files = files.map(str::to_owned);
     // The critic's start and the places of logs are not part of the algorithm; micro-batches and their limits
     // change no result.
-    let left_out = ["critic.model.path", "trainer.project_name", "trainer.experiment_name", "trainer.logger"];
+    // A command that names GPUs learns on them.
+    let left_out = [
+        "critic.model.path",
+        "trainer.n_gpus_per_node",
+        "trainer.project_name",
+        "trainer.experiment_name",
+        "trainer.logger",
+    ];
     let defaults = keys(VERL)
         .into_iter()
         .filter(|(key, _)| !left_out.contains(key))
@@ -264,8 +271,9 @@ fn defaults_said_and_not_said_are_the_same() {
 /// RAGEN's configuration refers to itself, as its files do.
 #[test]
 fn defaults_of_ragen_said_and_not_said_are_the_same() {
-    // The old filter's share, names, and the engine: without a name, sampling is in the run's own process.
+    // The old filter's share, names, the engine (without a name, sampling is in the run's own process), and GPUs.
     let left_out = [
+        "trainer.n_gpus_per_node",
         "actor_rollout_ref.rollout.name",
         "actor_rollout_ref.rollout.rollout_filter_ratio",
         "trainer.logger",

@@ -115,6 +115,7 @@ fn defaults_of_trl_and_easyr1_are_theirs() {
 
 /// Keys whose default differs from not being given.
 const TOLD_APART: &[(&str, &str)] = &[
+    ("trainer.n_gpus_per_node", "a command that names its GPUs learns on them"),
     ("gradient_checkpointing", "memory alone: it is not switched on where nobody asks"),
     (
         "worker.actor.model.enable_gradient_checkpointing",

@@ -4,6 +4,7 @@
 mod brief;
 mod commands;
 mod documents;
+mod export;
 mod invocations;
 mod keys;
 mod launchers;

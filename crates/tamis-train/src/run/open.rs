@@ -168,7 +168,7 @@ impl Run {
         interrupt: Interrupt,
         standing: &mut Standing,
     ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
-        let ConfigText { config, notes, places, .. } = given;
+        let ConfigText { config, notes, headline, details, places, .. } = given;
         let Start { state, prompts, codec, resources, native } = start;
         let of = Preparation {
             config: &config,
@@ -181,8 +181,14 @@ impl Run {
         let (_, divergence) = objective::objective(&config)?;
         // What a checkpoint counts on is looked at before anything is cut.
         let answers = of.open_answers()?;
-        let logs =
-            of.begin_logs(is_new, notes.iter().chain(&prompts.notes), &prompts.warnings, &resources)?;
+        let logs = of.begin_logs(
+            is_new,
+            headline.as_deref(),
+            &details,
+            notes.iter().chain(&prompts.notes),
+            &prompts.warnings,
+            &resources,
+        )?;
         // Only a check goes on without a part.
         let ready = of.make_ready(prompts, codec, &places, answers, &mut Refusals::of_run())?;
         let ready = ready.ok_or(Halt::<RunError>::Interrupted)?;

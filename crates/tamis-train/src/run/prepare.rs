@@ -124,6 +124,8 @@ impl Preparation<'_> {
     pub(super) fn begin_logs<'n>(
         &self,
         is_new: bool,
+        headline: Option<&str>,
+        details: &[String],
         notes: impl Iterator<Item = &'n String>,
         warnings: &[String],
         resources: &Resources,
@@ -139,7 +141,13 @@ impl Preparation<'_> {
         }
         ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
         let step = self.state().map(|state| state.step);
+        if let Some(headline) = headline {
+            ui.say(headline);
+        }
         ui.say(&opening_line(directory.path(), step, is_new, logged));
+        for line in details {
+            ui.detail(line);
+        }
         for note in notes {
             ui.say(note);
         }

@@ -15,6 +15,10 @@ pub struct ConfigText {
     /// Lines that the run prints at the start: warnings, translations of foreign keys, differences from the
     /// preset.
     pub notes: Vec<String>,
+    /// The line that comes before all others.
+    pub headline: Option<String>,
+    /// Further lines for `run.log`, which the console shows only if it shows all.
+    pub details: Vec<String>,
     /// Places of the keys that can be judged only with data and model at hand.
     pub places: Places,
 }
@@ -23,7 +27,14 @@ impl ConfigText {
     /// Of a loaded configuration.
     pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
         let places = Places::of(&loaded);
-        Self { text: loaded.show(), notes, places, config: loaded.config }
+        Self {
+            text: loaded.show(),
+            notes,
+            headline: None,
+            details: Vec::new(),
+            places,
+            config: loaded.config,
+        }
     }
 }
 

@@ -1,0 +1,295 @@
+//! A script of another system with exported settings.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+use tamis_config::hub_name::{PREFIX, SplitName};
+use tamis_config::render::flow;
+
+use super::{Export, Lost, value_of};
+use crate::owner::Owner;
+
+/// Settings that a script of TRL has elsewhere than in its `GRPOConfig`.
+const OUTSIDE: [&str; 14] = [
+    "model_name_or_path",
+    "model_revision",
+    "attn_implementation",
+    "dataset_name",
+    "dataset_config",
+    "dataset_train_split",
+    "num_processes",
+    "dataset_test_split",
+    "reward_funcs",
+    "use_peft",
+    "lora_r",
+    "lora_alpha",
+    "lora_target_modules",
+    "lora_dropout",
+];
+
+/// Keys whose value a script of TRL has as it is, whatever a command can say.
+const IN_SCRIPT: [&str; 2] = ["data.train", "data.val"];
+/// What the sizes of a device's pass are in TRL changes no result.
+const PASS: &str = "train.micro_batch_";
+
+/// Beginnings of keys that say where a run computes.
+const MACHINES: [&str; 7] =
+    ["cluster.", "learner.", "publish.", "rollout.backend", "rollout.launch", "rollout.sleep_level", PASS];
+
+impl Lost {
+    /// The key with both values, on one line.
+    fn line(&self, owner: Owner) -> String {
+        let shown = |value: &Option<Json>| value.as_ref().map_or_else(|| "none".to_owned(), flow);
+        format!("{}: {} (in {owner}: {})", self.key, shown(&self.ours), shown(&self.theirs))
+    }
+}
+
+impl Export {
+    /// What the script does not have of the configuration, a line each.
+    pub fn lost_lines(&self) -> Vec<String> {
+        let is_in_script = |lost: &&Lost| {
+            self.owner == Owner::Trl && IN_SCRIPT.iter().chain([&PASS]).any(|key| lost.key.starts_with(key))
+        };
+        let mut lines: Vec<String> = self
+            .lost
+            .iter()
+            .filter(|lost| !is_in_script(lost) && !self.is_of_machines(lost))
+            .map(|lost| lost.line(self.owner))
+            .collect();
+        if let Some(line) = self.machines_line() {
+            lines.push(line);
+        }
+        let is_parquet = |file: &String| file.ends_with(".parquet");
+        if self.owner == Owner::Verl && !self.files("train").iter().chain(&self.files("val")).all(is_parquet)
+        {
+            lines.push("data.train, data.val: verl reads Parquet files with its own columns (prompt, data_source, reward_model)".to_owned());
+        }
+        if self.owner == Owner::Trl && lines.iter().any(|line| line.starts_with("filter")) {
+            lines.push(
+                "the filter: `tamis.trl.attach(trainer, filter=...)` before `trainer.train()` applies it in TRL".to_owned(),
+            );
+        }
+        lines
+    }
+
+    /// Whether a value says where a run computes, and that is verl's own to say.
+    fn is_of_machines(&self, lost: &Lost) -> bool {
+        self.owner == Owner::Verl && MACHINES.iter().any(|key| lost.key.starts_with(key))
+    }
+
+    fn machines_line(&self) -> Option<String> {
+        let keys: Vec<&str> =
+            self.lost.iter().filter(|lost| self.is_of_machines(lost)).map(|lost| lost.key.as_str()).collect();
+        (!keys.is_empty()).then(|| {
+            format!(
+                "where it computes ({}): verl learns on GPUs and samples with an engine there",
+                keys.join(", ")
+            )
+        })
+    }
+
+    /// The script, which names what is lost at its top: a script of Python for TRL, of the shell for verl.
+    pub fn script(&self) -> String {
+        match self.owner {
+            Owner::Trl => self.python(),
+            _ => self.shell(),
+        }
+    }
+
+    fn heading(&self, version: &str) -> String {
+        let mut text = format!("# For {version}, written by `tamis config export`.\n");
+        let lost = self.lost_lines();
+        if !lost.is_empty() {
+            let _ = writeln!(text, "# No counterpart in {}:", self.owner);
+        }
+        for line in lost {
+            let _ = writeln!(text, "#   {}", line.replace('\n', " "));
+        }
+        text
+    }
+
+    fn shell(&self) -> String {
+        let mut text = format!("#!/usr/bin/env bash\n{}set -euo pipefail\n\n", self.heading("verl 0.9.1"));
+        text.push_str("python3 -m verl.trainer.main_ppo");
+        for (key, value) in &self.settings {
+            let plus =
+                self.owner.table().back(key).map_or("", |row| if row[2].starts_with('+') { "+" } else { "" });
+            let word = format!("{plus}{key}={}", hydra(&value_of(key, value)));
+            let _ = write!(text, " \\\n    {}", quoted(&word));
+        }
+        text.push_str(" \\\n    \"$@\"\n");
+        text
+    }
+
+    /// The files or names of a data set, without the mark of names.
+    fn files(&self, set: &str) -> Vec<String> {
+        let text = |item: &Json| item.as_str().map(str::to_owned);
+        match self.wanted.pointer(&format!("/data/{set}")) {
+            Some(Json::Array(items)) => items.iter().filter_map(text).collect(),
+            Some(item) => text(item).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    fn python(&self) -> String {
+        let mut imports = vec!["from datasets import concatenate_datasets, load_dataset".to_owned()];
+        let mut own = String::new();
+        let functions = self.functions(&mut imports, &mut own);
+        imports.push("from trl import GRPOConfig, GRPOTrainer".to_owned());
+        let adapter = self.setting("use_peft").map(|_| {
+            imports.push("from peft import LoraConfig".to_owned());
+            let of = |key: &str, default: &str| python(&value_of(key, self.setting(key).unwrap_or(default)));
+            format!(
+                "LoraConfig(r={}, lora_alpha={}, lora_dropout=0.0, target_modules={}, task_type=\"CAUSAL_LM\")",
+                of("lora_r", "16"),
+                of("lora_alpha", "32"),
+                of("lora_target_modules", "[q_proj, v_proj]")
+            )
+        });
+        imports.sort();
+        let start = match self.setting("num_processes") {
+            Some(number) => format!("accelerate launch --num_processes {number} train_grpo.py"),
+            None => "python train_grpo.py".to_owned(),
+        };
+        let mut text =
+            format!("{}# Start: {start}\n\n{}\n{own}\n", self.heading("TRL 1.16"), imports.join("\n"));
+        text.push_str("\ndef load(*sets):\n");
+        text.push_str("    parts = [load_dataset(path, **options) for path, options in sets]\n");
+        text.push_str("    return concatenate_datasets(parts)\n\n\n");
+        text.push_str("args = GRPOConfig(\n");
+        for (key, value) in self.settings.iter().filter(|(key, _)| !OUTSIDE.contains(key)) {
+            let _ = writeln!(text, "    {key}={},", python(&value_of(key, value)));
+        }
+        let options: Vec<String> =
+            [("revision", "model_revision"), ("attn_implementation", "attn_implementation")]
+                .iter()
+                .filter_map(|(name, key)| {
+                    Some(format!("\"{name}\": {}", python(&value_of(key, self.setting(key)?))))
+                })
+                .collect();
+        if !options.is_empty() {
+            let _ = writeln!(text, "    model_init_kwargs={{{}}},", options.join(", "));
+        }
+        let model = self.setting("model_name_or_path").unwrap_or("PATH/TO/MODEL");
+        let _ = writeln!(text, ")\ntrainer = GRPOTrainer(\n    model={},", python(&Json::from(model)));
+        let _ = writeln!(text, "    args=args,\n    reward_funcs=[{}],", functions.join(", "));
+        let _ = writeln!(text, "    train_dataset={},", loaded(&self.files("train")));
+        if self.setting("eval_strategy").is_some() {
+            let _ = writeln!(text, "    eval_dataset={},", loaded(&self.files("val")));
+        }
+        if let Some(adapter) = adapter {
+            let _ = writeln!(text, "    peft_config={adapter},");
+        }
+        text.push_str(")\ntrainer.train()\n");
+        text
+    }
+
+    /// The reward functions as a script names them, with what it imports and defines for them.
+    fn functions(&self, imports: &mut Vec<String>, own: &mut String) -> Vec<String> {
+        let names = self.setting("reward_funcs").map(|text| value_of("reward_funcs", text));
+        let names: Vec<String> = match names {
+            Some(Json::Array(items)) => {
+                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut functions = Vec::new();
+        for name in names {
+            if name.contains('/') {
+                functions.push(python(&Json::from(name)));
+            } else if let Some((module, function)) = name.rsplit_once('.') {
+                imports.push(format!("from {module} import {function}"));
+                functions.push(function.to_owned());
+            } else {
+                imports.push(format!("from trl.rewards import {name}"));
+                // Those that make a function take the lengths that TRL's own script has.
+                functions.push(match name.as_str() {
+                    "get_soft_overlong_punishment" => {
+                        format!("{name}(max_completion_len=1280, soft_punish_cache=256)")
+                    }
+                    "get_cosine_scaled_reward" | "get_repetition_penalty_reward" => format!("{name}()"),
+                    _ => name,
+                });
+            }
+        }
+        if functions.is_empty() {
+            own.push_str("\n\ndef reward(completions, **columns):\n");
+            own.push_str("    raise NotImplementedError(\"write the reward of the configuration here\")\n");
+            functions.push("reward".to_owned());
+        }
+        functions
+    }
+}
+
+/// A call that loads files and data sets of a hub.
+fn loaded(files: &[String]) -> String {
+    let one = |file: &String| {
+        let is_marked = file.starts_with(PREFIX);
+        let name = SplitName::parse(file).filter(|_| is_marked);
+        match name.as_ref().and_then(|_| file[PREFIX.len()..].split_once(':')) {
+            Some((name, split)) => {
+                let (configuration, split) =
+                    split.split_once('/').map_or((None, split), |(own, split)| (Some(own), split));
+                let configuration = configuration.map(|own| format!("\"name\": {}, ", python(&own.into())));
+                let configuration = configuration.unwrap_or_default();
+                format!("({}, {{{configuration}\"split\": {}}})", python(&name.into()), python(&split.into()))
+            }
+            None => {
+                let kind = if file.ends_with(".parquet") { "parquet" } else { "json" };
+                format!(
+                    "(\"{kind}\", {{\"data_files\": {}, \"split\": \"train\"}})",
+                    python(&Json::from(file.as_str()))
+                )
+            }
+        }
+    };
+    format!("load({})", files.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// A value of Python.
+fn python(value: &Json) -> String {
+    match value {
+        Json::Null => "None".to_owned(),
+        Json::Bool(true) => "True".to_owned(),
+        Json::Bool(false) => "False".to_owned(),
+        Json::Array(items) => format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", ")),
+        Json::Object(entries) => {
+            let entries: Vec<String> = entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", python(&key.as_str().into()), python(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        Json::Number(_) => flow(value),
+        Json::String(text) => Json::from(text.as_str()).to_string(),
+    }
+}
+
+/// A value of Hydra's overrides.
+fn hydra(value: &Json) -> String {
+    match value {
+        Json::Bool(value) => if *value { "True" } else { "False" }.to_owned(),
+        Json::Array(items) => format!("[{}]", items.iter().map(hydra).collect::<Vec<_>>().join(",")),
+        Json::Object(entries) => {
+            let entries: Vec<String> =
+                entries.iter().map(|(key, value)| format!("{key}:{}", hydra(value))).collect();
+            format!("{{{}}}", entries.join(","))
+        }
+        Json::String(text) => {
+            let is_plain = |c: char| c.is_alphanumeric() || "/-\\+.$%*@?|_:".contains(c);
+            let is_word = !text.is_empty() && text.chars().all(is_plain);
+            if is_word {
+                text.clone()
+            } else {
+                format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+            }
+        }
+        other => flow(other),
+    }
+}
+
+/// A word of the shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/-+.@_:=,%".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}

@@ -1,0 +1,457 @@
+//! Settings of another system whose import comes nearest to a configuration.
+
+use serde_json::Value as Json;
+use tamis_config::hub_name::PREFIX;
+use tamis_config::load::{Layers, LoadPurpose};
+use tamis_config::override_argument::{Operation, Override};
+use tamis_config::render::{flow, json_of};
+use tamis_config::source::{Origin, Source, SourceKind};
+use tamis_config::tree::{Node, join, parse_float};
+
+use super::Lost;
+use crate::documents::flatten;
+use crate::import::tree_of;
+use crate::key::{Becomes, ForeignKey, Rule};
+use crate::owner::Owner;
+use crate::steps::fill;
+use crate::table::columns;
+use crate::translate::translate_whole;
+use crate::translator::Translator;
+use crate::value_form;
+use crate::words::OTHER_NAMES;
+
+/// Values of a row that are looked for as those of a key without a row.
+const AS_OTHERS: &str = "*";
+/// Mark of a row whose key is tried from the start, with the others that are.
+const FIRST: &str = "first";
+
+/// Bound on the pairs that are tried when no single key helps.
+const MOST_PAIRS: usize = 2_000;
+
+type Settings = Vec<(&'static ForeignKey, String)>;
+
+pub(super) struct Search<'a> {
+    owner: Owner,
+    wanted: &'a Json,
+    settings: Settings,
+    /// Where the import of the settings differs from what is wanted.
+    lost: Vec<Lost>,
+    /// The values of the configuration, for the rows of the block `= export`.
+    values: Translator,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(owner: Owner, wanted: &'a Json) -> Self {
+        let origin = Origin::start_of(&Source::new(SourceKind::Argument, ""));
+        let mut leaves = Vec::new();
+        push_leaves("", wanted, &mut leaves);
+        let of_leaf = |(path, value): (String, &Json)| Override {
+            path,
+            origin: origin.clone(),
+            operation: Operation::Set(Node::plain(typed(value), origin.clone())),
+        };
+        let overrides = leaves.into_iter().filter(|(_, value)| !value.is_null()).map(of_leaf).collect();
+        let values = Translator { overrides, ..Translator::default() };
+        Self { owner, wanted, settings: Vec::new(), lost: Vec::new(), values }
+    }
+
+    pub(super) fn run(&mut self) {
+        // With one key of its owner an import takes the owner's defaults.
+        let first = self.rows().find(|row| is_same(row, "train.optimizer.learning_rate"));
+        if let Some(row) = first {
+            let value = self.candidates(row).into_iter().next().unwrap_or_default();
+            self.settings.push((row, value));
+        }
+        self.lost = self.differences(&self.settings).unwrap_or_default();
+        let table = self.owner.table();
+        let mut together = self.settings.clone();
+        for row in self.rows().filter(|row| table.back(row.key).is_some_and(|row| row[2].ends_with(FIRST))) {
+            together.extend(self.candidates(row).into_iter().next().map(|value| (row, value)));
+        }
+        let all = self.with_same_values(&together);
+        for settings in [all, self.with_same_values(&self.settings.clone()), together] {
+            if self.accept(settings) {
+                break;
+            }
+        }
+        while self.improve() || self.improve_by_two() {}
+        self.leave_out_what_changes_nothing();
+        self.prefer_own_keys();
+        for (unless, key, value) in needed(self.owner) {
+            let is_set = |key: &str| self.settings.iter().any(|(own, _)| own.key == key);
+            let row = self.owner.keys().iter().find(|row| row.key == *key);
+            if let Some(row) = row.filter(|_| !is_set(unless)) {
+                self.settings.push((row, (*value).to_owned()));
+            }
+        }
+        self.lost = self.differences(&self.settings).unwrap_or_default();
+    }
+
+    pub(super) fn finish(self) -> (Vec<(&'static str, String)>, Vec<Lost>) {
+        let place = |key: &str| self.owner.keys().iter().position(|row| row.key == key);
+        let mut settings: Vec<(&str, String)> =
+            self.settings.into_iter().map(|(row, value)| (row.key, value)).collect();
+        settings.sort_by_key(|(key, _)| place(key));
+        (settings, self.lost)
+    }
+
+    /// The keys that may be written.
+    fn rows(&self) -> impl Iterator<Item = &'static ForeignKey> + use<> {
+        let table = self.owner.table();
+        table.rows.iter().filter(|row| {
+            !row.key.ends_with('*') && table.back(row.key).is_none_or(|[_, values, ..]| !values.is_empty())
+        })
+    }
+
+    /// Settings with the keys of the same value for all that differs: most of them have nothing to do with each
+    /// other.
+    fn with_same_values(&mut self, settings: &[(&'static ForeignKey, String)]) -> Settings {
+        let mut settings = settings.to_vec();
+        for row in self.rows() {
+            let Becomes::Key(ours) = row.becomes else { continue };
+            let is_taken = settings.iter().any(|(other, _)| other.key == row.key || is_same(other, ours));
+            let value = self.candidates(row).into_iter().next();
+            if let Some(value) = value.filter(|_| !is_taken && self.is_lost(ours)) {
+                settings.push((row, value));
+            }
+        }
+        settings
+    }
+
+    /// Takes settings if they come nearer.
+    fn accept(&mut self, settings: Settings) -> bool {
+        let Some(lost) = self.differences(&settings) else { return false };
+        let is_nearer = lost.len() < self.lost.len();
+        if is_nearer {
+            (self.settings, self.lost) = (settings, lost);
+        }
+        is_nearer
+    }
+
+    /// Goes through the keys once, and takes the best value of each.
+    fn improve(&mut self) -> bool {
+        let mut is_improved = false;
+        for row in self.rows() {
+            if !targets(row).any(|ours| self.is_lost(ours)) {
+                continue;
+            }
+            for value in self.candidates(row) {
+                is_improved |= self.accept(self.with(&[(row, value)]));
+            }
+        }
+        is_improved
+    }
+
+    /// Two keys of one rule that mean something only together.
+    fn improve_by_two(&mut self) -> bool {
+        let rows: Vec<_> = self.rows().filter(|row| targets(row).any(|ours| self.is_lost(ours))).collect();
+        let mut num_tried = 0;
+        for (at, first) in rows.iter().enumerate() {
+            for second in rows.iter().skip(at + 1).filter(|second| rule_of(second) == rule_of(first)) {
+                for one in self.candidates(first) {
+                    for two in self.candidates(second) {
+                        num_tried += 1;
+                        if num_tried > MOST_PAIRS {
+                            return false;
+                        }
+                        if self.accept(self.with(&[(first, one.clone()), (second, two)])) {
+                            return true;
+                        }
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes values that bring the first key of a row right, even if another one differs for it.
+    fn prefer_own_keys(&mut self) {
+        for row in self.rows() {
+            let Some(ours) = targets(row).next() else { continue };
+            for value in self.candidates(row) {
+                if !self.lost.iter().any(|lost| lost.key == ours) {
+                    break;
+                }
+                let settings = self.with(&[(row, value)]);
+                let lost = self.differences(&settings).filter(|lost| {
+                    lost.len() == self.lost.len() && !lost.iter().any(|lost| lost.key == ours)
+                });
+                if let Some(lost) = lost {
+                    (self.settings, self.lost) = (settings, lost);
+                }
+            }
+        }
+    }
+
+    fn leave_out_what_changes_nothing(&mut self) {
+        // The first is what the import takes its owner's defaults for.
+        for row in self.settings.iter().skip(1).map(|(row, _)| *row).collect::<Vec<_>>() {
+            let mut fewer = self.settings.clone();
+            fewer.retain(|(other, _)| other.key != row.key);
+            if let Some(lost) = self.differences(&fewer).filter(|lost| lost.len() <= self.lost.len()) {
+                (self.settings, self.lost) = (fewer, lost);
+            }
+        }
+    }
+
+    fn with(&self, more: &[(&'static ForeignKey, String)]) -> Settings {
+        let is_replaced = |key: &str| more.iter().any(|(row, _)| row.key == key);
+        let kept = self.settings.iter().filter(|(row, _)| !is_replaced(row.key));
+        kept.chain(more).cloned().collect()
+    }
+
+    /// Whether one of ours differs, or something in it or around it.
+    fn is_lost(&self, ours: &str) -> bool {
+        let is_in = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self.lost.iter().any(|lost| is_in(&lost.key, ours) || is_in(ours, &lost.key))
+    }
+
+    /// Values that a key may have for the configuration, the likeliest first.
+    fn candidates(&mut self, row: &ForeignKey) -> Vec<String> {
+        let table = self.owner.table();
+        let mut found: Vec<String> = Vec::new();
+        match row.key {
+            "reward_funcs" => return vec![flow(&self.of_items("reward", function))],
+            "reward_weights" => {
+                let weight = |item: &Json| function(item).and(item.get("weight").cloned());
+                return vec![flow(&self.of_items("reward", weight))];
+            }
+            "report_to" | "trainer.logger" => {
+                let kind =
+                    |item: &Json| item.get("kind").or(Some(item)).filter(|kind| *kind != "jsonl").cloned();
+                return vec![flow(&self.of_items("run.loggers", kind))];
+            }
+            _ => {}
+        }
+        if let Some([_, values, ..]) = table.back(row.key).filter(|row| row[1] != AS_OTHERS) {
+            let filled = values.split('|').filter_map(|value| fill(value, row.key, "", &mut self.values));
+            found.extend(filled.filter(|value| !value.is_empty()));
+            return found;
+        }
+        let Some(rule) = rule_of(row) else {
+            let value = targets(row).next().and_then(|ours| at(self.wanted, ours));
+            return value.map(typed).into_iter().collect();
+        };
+        for ours in targets(row) {
+            let mut leaves = Vec::new();
+            if let Some(value) = at(self.wanted, ours) {
+                found.push(typed(value));
+                push_leaves("", value, &mut leaves);
+            }
+            for (_, leaf) in leaves {
+                let text = typed(leaf);
+                let parts = [':', '/', '@', '='].into_iter().filter_map(|sign| text.split_once(sign));
+                let parts: Vec<String> =
+                    parts.flat_map(|(before, after)| [before.to_owned(), after.to_owned()]).collect();
+                found.push(text);
+                found.extend(parts);
+            }
+        }
+        push_conditions(self.owner, rule, row.key, &mut found);
+        found.retain(|value| !value.is_empty());
+        let mut known = Vec::new();
+        found.retain(|value| {
+            let is_new = !known.contains(value);
+            known.push(value.clone());
+            is_new
+        });
+        found
+    }
+
+    /// One value for each item of one of our lists.
+    fn of_items(&self, ours: &str, value: impl Fn(&Json) -> Option<Json>) -> Json {
+        let items = at(self.wanted, ours).and_then(Json::as_array);
+        Json::Array(items.into_iter().flatten().filter_map(value).collect())
+    }
+
+    /// Where the import of settings differs from what is wanted; `None` if it refuses them.
+    fn differences(&self, settings: &[(&'static ForeignKey, String)]) -> Option<Vec<Lost>> {
+        let mut parsed = Vec::new();
+        for (row, value) in settings {
+            flatten(Override::parse(&format!("{}={value}", row.key), value_form).ok()?, &mut parsed);
+        }
+        let mut diagnostics = Vec::new();
+        let empty = tree_of(None, std::iter::empty(), &mut Vec::new(), &mut diagnostics);
+        let translation = translate_whole(&parsed, empty);
+        diagnostics.extend(translation.diagnostics);
+        let overrides = translation.overrides.into_iter();
+        let tree = tree_of(None, overrides, &mut Vec::new(), &mut diagnostics);
+        if !diagnostics.is_empty() {
+            return None;
+        }
+        let mut layers = Layers::new(OTHER_NAMES);
+        layers.files.push(tree);
+        let loaded = layers.assemble(LoadPurpose::Showing).ok()?;
+        let mut found = Vec::new();
+        let theirs = in_full(json_of(&loaded.config));
+        compare("", Some(&in_full(self.wanted.clone())), Some(&theirs), &mut found);
+        Some(found)
+    }
+}
+
+/// TRL's name of a reward function: one of its own, of a file of Python, of a model.
+fn function(item: &Json) -> Option<Json> {
+    let text = |key: &str| item.get(key).and_then(Json::as_str);
+    let name = match text("kind")? {
+        "math_verify" => "accuracy_reward".to_owned(),
+        "think_format" => "think_format_reward".to_owned(),
+        "soft_overlong" => "get_soft_overlong_punishment".to_owned(),
+        "cosine" => "get_cosine_scaled_reward".to_owned(),
+        "repetition" => "get_repetition_penalty_reward".to_owned(),
+        "model" => typed(item.get("path")?),
+        "python" if text("style") == Some("trl") => {
+            let module = text("path")?.strip_suffix(".py")?.replace('/', ".");
+            format!("{module}.{}", text("function")?)
+        }
+        _ => return None,
+    };
+    Some(name.into())
+}
+
+/// What a system's own command cannot do without unless another key is set: that one, the key and its value.
+fn needed(owner: Owner) -> &'static [(&'static str, &'static str, &'static str)] {
+    const SIZE: &str = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu";
+    const TOKENS: &str = "actor_rollout_ref.actor.use_dynamic_bsz";
+    match owner {
+        Owner::Verl => &[
+            ("actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.name", "vllm"),
+            ("trainer.n_gpus_per_node", "trainer.n_gpus_per_node", "1"),
+            (SIZE, TOKENS, "True"),
+            (TOKENS, "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz", "True"),
+            (TOKENS, "actor_rollout_ref.ref.log_prob_use_dynamic_bsz", "True"),
+        ],
+        _ => &[],
+    }
+}
+
+fn rule_of(row: &ForeignKey) -> Option<&'static str> {
+    match row.becomes {
+        Becomes::By(rule, _) => Some(rule.name),
+        _ => None,
+    }
+}
+
+/// Whether a key has the same value as one of ours.
+fn is_same(row: &ForeignKey, ours: &str) -> bool {
+    matches!(row.becomes, Becomes::Key(own) if own == ours)
+}
+
+/// Our keys that a key sets.
+fn targets(row: &ForeignKey) -> impl Iterator<Item = &'static str> + use<> {
+    let ours = match row.becomes {
+        Becomes::Key(ours) | Becomes::By(_, ours) => ours,
+        Becomes::NoEffect(_) | Becomes::Unless(..) => "",
+    };
+    ours.split(' ').filter(|ours| !ours.is_empty())
+}
+
+/// The values that the conditions of a rule, and of those that it takes, name for a key.
+fn push_conditions(owner: Owner, rule: &str, key: &str, found: &mut Vec<String>) {
+    let rules = |owner: Owner| owner.table().rules.iter();
+    let Some(&Rule { steps, .. }) = rules(owner).chain(rules(Owner::Verl)).find(|own| own.name == rule)
+    else {
+        return;
+    };
+    for [_, _, becomes, condition, _] in steps.lines().map(columns) {
+        for term in condition.split("; ") {
+            let term = term.strip_prefix("not ").unwrap_or(term);
+            if let Some(("on" | "off", of)) = term.split_once(' ') {
+                if of == key {
+                    found.extend(["True".to_owned(), "False".to_owned()]);
+                }
+            } else if let Some((of, values)) = term.split_once('=')
+                && of == key
+            {
+                found.extend(values.split('|').map(str::to_owned));
+            }
+        }
+        if let Some(other) = becomes.strip_prefix("rule ").filter(|other| *other != rule) {
+            push_conditions(owner, other, key, found);
+        }
+    }
+}
+
+/// A value as it is typed: a text as it stands, a name on a hub without its mark.
+fn typed(value: &Json) -> String {
+    match value {
+        Json::String(text) => text.strip_prefix(PREFIX).unwrap_or(text).to_owned(),
+        other => flow(other).replace(PREFIX, ""),
+    }
+}
+
+/// The value at a dotted path.
+fn at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').try_fold(value, |value, name| value.get(name))
+}
+
+/// The values that are no mappings, with their paths; of lists their items too.
+fn push_leaves<'a>(path: &str, value: &'a Json, leaves: &mut Vec<(String, &'a Json)>) {
+    match value {
+        Json::Object(entries) => {
+            entries.iter().for_each(|(name, value)| push_leaves(&join(path, name), value, leaves));
+        }
+        Json::Array(items) => {
+            leaves.push((path.to_owned(), value));
+            for (index, value) in items.iter().enumerate() {
+                push_leaves(&format!("{path}[{index}]"), value, leaves);
+            }
+        }
+        leaf => leaves.push((path.to_owned(), leaf)),
+    }
+}
+
+/// The outermost places at which two values differ.
+fn compare(path: &str, ours: Option<&Json>, theirs: Option<&Json>, found: &mut Vec<Lost>) {
+    match (ours, theirs) {
+        (Some(Json::Object(left)), Some(Json::Object(right))) => {
+            for name in left.keys().chain(right.keys().filter(|name| !left.contains_key(*name))) {
+                compare(&join(path, name), left.get(name), right.get(name), found);
+            }
+        }
+        (Some(Json::Array(left)), Some(Json::Array(right))) if path == "reward" => {
+            // Their names are labels, and one without a counterpart does not move the others.
+            let is_in =
+                |item: &Json, items: &[Json]| items.iter().any(|other| unnamed(other) == unnamed(item));
+            for (index, item) in left.iter().enumerate().filter(|(_, item)| !is_in(item, right)) {
+                found.push(Lost { key: format!("{path}[{index}]"), ours: Some(item.clone()), theirs: None });
+            }
+            for item in right.iter().filter(|item| !is_in(item, left)) {
+                found.push(Lost { key: path.to_owned(), ours: None, theirs: Some(item.clone()) });
+            }
+        }
+        (Some(Json::Array(left)), Some(Json::Array(right))) if left.len() == right.len() => {
+            for (index, (left, right)) in left.iter().zip(right).enumerate() {
+                compare(&format!("{path}[{index}]"), Some(left), Some(right), found);
+            }
+        }
+        _ if is_equal(ours, theirs) => {}
+        _ => found.push(Lost { key: path.to_owned(), ours: ours.cloned(), theirs: theirs.cloned() }),
+    }
+}
+
+/// A reward without its name.
+fn unnamed(item: &Json) -> Json {
+    let mut item = item.clone();
+    if let Some(entries) = item.as_object_mut() {
+        entries.remove("name");
+    }
+    item
+}
+
+/// A configuration in which sizes that follow the batch have its size.
+fn in_full(mut config: Json) -> Json {
+    let batch = config.pointer("/data/train_batch_size").cloned().unwrap_or_default();
+    for key in ["/data/gen_batch_size", "/train/ppo_mini_batch_size"] {
+        if let Some(size) = config.pointer_mut(key).filter(|size| size.is_null()) {
+            *size = batch.clone();
+        }
+    }
+    config
+}
+
+fn is_equal(left: Option<&Json>, right: Option<&Json>) -> bool {
+    let number = |value: Option<&Json>| parse_float(&value.filter(|value| value.is_number())?.to_string());
+    left == right || matches!((number(left), number(right)), (Some(left), Some(right)) if left == right)
+}
