@@ -133,8 +133,8 @@ impl LayerArguments {
         (files, overrides)
     }
 
-    /// The same for this machine, and the first line of what is done with it: without a GPU here, and without a
-    /// cluster that is named, the CPU learns what another system's command has GPUs learn.
+    /// The same for this machine, and a first line about it. Without a GPU here and without a named cluster,
+    /// the CPU learns what another system's command has GPUs learn.
     pub(crate) fn here(&self) -> (Self, Option<String>) {
         let unchanged = || (self.clone(), None);
         let Ok(loaded) = self.load() else { return unchanged() };

@@ -57,7 +57,7 @@ impl<'a> Search<'a> {
 
     pub(super) fn run(&mut self) {
         // With one key of its owner an import takes the owner's defaults.
-        let first = self.rows().find(|row| is_same(row, "train.optimizer.learning_rate"));
+        let first = self.rows().into_iter().find(|row| is_same(row, "train.optimizer.learning_rate"));
         if let Some(row) = first {
             let value = self.candidates(row).into_iter().next().unwrap_or_default();
             self.settings.push((row, value));
@@ -65,7 +65,11 @@ impl<'a> Search<'a> {
         self.lost = self.differences(&self.settings).unwrap_or_default();
         let table = self.owner.table();
         let mut together = self.settings.clone();
-        for row in self.rows().filter(|row| table.back(row.key).is_some_and(|row| row[2].ends_with(FIRST))) {
+        for row in self
+            .rows()
+            .into_iter()
+            .filter(|row| table.back(row.key).is_some_and(|row| row[2].ends_with(FIRST)))
+        {
             together.extend(self.candidates(row).into_iter().next().map(|value| (row, value)));
         }
         let all = self.with_same_values(&together);
@@ -74,6 +78,7 @@ impl<'a> Search<'a> {
                 break;
             }
         }
+        self.take_what_is_idle_alone();
         while self.improve() || self.improve_by_two() {}
         self.leave_out_what_changes_nothing();
         self.prefer_own_keys();
@@ -96,15 +101,36 @@ impl<'a> Search<'a> {
     }
 
     /// The keys that may be written.
-    fn rows(&self) -> impl Iterator<Item = &'static ForeignKey> + use<> {
+    fn rows(&self) -> Vec<&'static ForeignKey> {
         let table = self.owner.table();
-        table.rows.iter().filter(|row| {
+        let is_written = |row: &&ForeignKey| {
             !row.key.ends_with('*') && table.back(row.key).is_none_or(|[_, values, ..]| !values.is_empty())
-        })
+        };
+        table.rows.iter().filter(is_written).collect()
     }
 
-    /// Settings with the keys of the same value for all that differs: most of them have nothing to do with each
-    /// other.
+    /// Takes the keys of a rule that are tried from the start if they do no harm: each may need another one
+    /// that is not there yet. Those that stay idle are left out in the end.
+    fn take_what_is_idle_alone(&mut self) {
+        let table = self.owner.table();
+        let is_first = |row: &&ForeignKey| table.back(row.key).is_some_and(|row| row[2].ends_with(FIRST));
+        let rows: Vec<&ForeignKey> = self.rows().into_iter().filter(|row| is_first(row)).collect();
+        let mut rules: Vec<Option<&str>> = rows.iter().map(|row| rule_of(row)).collect();
+        rules.dedup();
+        for rule in rules {
+            let mut settings = self.settings.clone();
+            for row in rows.iter().filter(|row| rule_of(row) == rule) {
+                let value = self.candidates(row).into_iter().next();
+                let is_set = settings.iter().any(|(other, _)| other.key == row.key);
+                settings.extend(value.filter(|_| !is_set).map(|value| (*row, value)));
+            }
+            if let Some(lost) = self.differences(&settings).filter(|lost| lost.len() <= self.lost.len()) {
+                (self.settings, self.lost) = (settings, lost);
+            }
+        }
+    }
+
+    /// Settings with the keys of the same value for all that differs, most of which are independent.
     fn with_same_values(&mut self, settings: &[(&'static ForeignKey, String)]) -> Settings {
         let mut settings = settings.to_vec();
         for row in self.rows() {
@@ -132,7 +158,7 @@ impl<'a> Search<'a> {
     fn improve(&mut self) -> bool {
         let mut is_improved = false;
         for row in self.rows() {
-            if !targets(row).any(|ours| self.is_lost(ours)) {
+            if !targets(row).iter().any(|ours| self.is_lost(ours)) {
                 continue;
             }
             for value in self.candidates(row) {
@@ -144,7 +170,11 @@ impl<'a> Search<'a> {
 
     /// Two keys of one rule that mean something only together.
     fn improve_by_two(&mut self) -> bool {
-        let rows: Vec<_> = self.rows().filter(|row| targets(row).any(|ours| self.is_lost(ours))).collect();
+        let rows: Vec<_> = self
+            .rows()
+            .into_iter()
+            .filter(|row| targets(row).iter().any(|ours| self.is_lost(ours)))
+            .collect();
         let mut num_tried = 0;
         for (at, first) in rows.iter().enumerate() {
             for second in rows.iter().skip(at + 1).filter(|second| rule_of(second) == rule_of(first)) {
@@ -167,7 +197,7 @@ impl<'a> Search<'a> {
     /// Takes values that bring the first key of a row right, even if another one differs for it.
     fn prefer_own_keys(&mut self) {
         for row in self.rows() {
-            let Some(ours) = targets(row).next() else { continue };
+            let Some(&ours) = targets(row).first() else { continue };
             for value in self.candidates(row) {
                 if !self.lost.iter().any(|lost| lost.key == ours) {
                     break;
@@ -231,7 +261,7 @@ impl<'a> Search<'a> {
             return found;
         }
         let Some(rule) = rule_of(row) else {
-            let value = targets(row).next().and_then(|ours| at(self.wanted, ours));
+            let value = targets(row).first().and_then(|ours| at(self.wanted, ours));
             return value.map(typed).into_iter().collect();
         };
         for ours in targets(row) {
@@ -339,12 +369,11 @@ fn is_same(row: &ForeignKey, ours: &str) -> bool {
 }
 
 /// Our keys that a key sets.
-fn targets(row: &ForeignKey) -> impl Iterator<Item = &'static str> + use<> {
-    let ours = match row.becomes {
-        Becomes::Key(ours) | Becomes::By(_, ours) => ours,
-        Becomes::NoEffect(_) | Becomes::Unless(..) => "",
-    };
-    ours.split(' ').filter(|ours| !ours.is_empty())
+fn targets(row: &ForeignKey) -> Vec<&'static str> {
+    match row.becomes {
+        Becomes::Key(ours) | Becomes::By(_, ours) => ours.split(' ').collect(),
+        Becomes::NoEffect(_) | Becomes::Unless(..) => Vec::new(),
+    }
 }
 
 /// The values that the conditions of a rule, and of those that it takes, name for a key.

@@ -271,7 +271,7 @@ fn defaults_said_and_not_said_are_the_same() {
 /// RAGEN's configuration refers to itself, as its files do.
 #[test]
 fn defaults_of_ragen_said_and_not_said_are_the_same() {
-    // The old filter's share, names, the engine (without a name, sampling is in the run's own process), and GPUs.
+    // The old filter's share, names, GPUs, and the engine: without one the run's own process samples.
     let left_out = [
         "trainer.n_gpus_per_node",
         "actor_rollout_ref.rollout.name",

@@ -227,7 +227,7 @@ fn an_export_imports_as_the_configuration_that_it_is_of() {
             _ => {}
         }
     }
-    // Keys of the same value have nothing to do with each other: many at once, those that are refused left out.
+    // Keys of the same value are independent: many at once, without those that are refused.
     for owner in [Owner::Trl, Owner::Verl] {
         let accepts = |more: &[String]| {
             import(&command(owner, more), Path::new("")).is_ok_and(|imported| is_sound(&imported))
