@@ -39,10 +39,9 @@ runpy.run_path(sys.argv[1])
 BASE = """
 model: {path: some/model}
 data: {train: [a.jsonl, "some/sums:main/train"], val: v.jsonl, train_batch_size: 32}
-reward: [{kind: math_verify}, {kind: python, path: mine.py, function: score, style: trl, weight: 0.5}]
+reward: [{kind: math_verify}, {kind: python, path: mine.py, function: shorter, style: trl, weight: 0.5}]
 rollout: {n: 16, max_response_length: 1024, temperature: 0.8}
 train: {ppo_mini_batch_size: 16, total_steps: 100, optimizer: {learning_rate: 2.0e-6}}
-validate: {test_freq: 10}
 """
 
 
@@ -53,7 +52,7 @@ class ExportTests(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         home = Path(folder.name)
         (home / "mine.yaml").write_text(BASE)
-        (home / "mine.py").write_text("def score(completions, **columns):\n    return [0.0 for _ in completions]\n")
+        (home / "mine.py").write_text("def shorter(completions, **columns):\n    return [0.0 for _ in completions]\n")
         (home / "runner.py").write_text(RUNNER)
         words = [PROGRAM, "config", "export", "--as", "trl", "mine.yaml", *overrides]
         done = subprocess.run(words, cwd=home, capture_output=True, text=True, check=True)
@@ -72,8 +71,8 @@ class ExportTests(unittest.TestCase):
         self.assertEqual(given.get("per_device_train_batch_size", 8) * given["gradient_accumulation_steps"], 16 * 16)
         self.assertEqual((given["learning_rate"], given["max_completion_length"], given["temperature"]), (2e-6, 1024, 0.8))
         # A step of tamis has two updates.
-        self.assertEqual((given["max_steps"], given["eval_steps"], given["eval_strategy"]), (200, 20, "steps"))
-        self.assertEqual((given["names"], given["model"]), (["accuracy_reward", "score"], "some/model"))
+        self.assertEqual(given["max_steps"], 200)
+        self.assertEqual((given["names"], given["model"]), (["accuracy_reward", "shorter"], "some/model"))
         self.assertEqual(given["reward_weights"], [1.0, 0.5])
         file, named = given["data"]
         self.assertEqual(file, [["json"], {"data_files": "a.jsonl", "split": "train"}])

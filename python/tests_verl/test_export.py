@@ -57,9 +57,9 @@ class ExportTests(unittest.TestCase):
         self.assertIn("#   schedule.order: completion", script)
 
     def test_an_overlong_punishment(self):
-        config, _ = self.composed("+reward={kind: soft_overlong, max_length: 1024, buffer: 256}")
+        config, _ = self.composed("+reward={kind: soft_overlong, form: verl, max_length: 1024, buffer: 256, penalty_factor: 1}")
         buffer = config.reward.reward_kwargs.overlong_buffer_cfg
-        self.assertEqual((buffer.enable, buffer.len, config.reward.reward_kwargs.max_resp_len), (True, 256, 1024))
+        self.assertEqual((buffer.enable, buffer.len, buffer.penalty_factor), (True, 256, 1.0))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ const TOGETHER: &[(Owner, &str)] = &[
     (Owner::Trl, "multi_objective_aggregation=normalize_then_sum"),
     (
         Owner::Trl,
-        "reward_funcs=[accuracy_reward, think_format_reward, mine.score] reward_weights=[1, 0.5, 2]",
+        "reward_funcs=[accuracy_reward, think_format_reward, mine.shorter] reward_weights=[1, 0.5, 2]",
     ),
     (Owner::Trl, "dataset_name=a/b dataset_config=main dataset_train_split=train[:10]"),
     (Owner::Trl, "model_name_or_path=a/b model_revision=v2"),
