@@ -2,9 +2,9 @@
 
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
 /// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
-/// otherwise one that is spelled alike as a whole. Never a section that the key itself names. If the key or its
-/// last part is another system's name of a key, `ours_of` returns that key, which is preferred to keys
-/// elsewhere.
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
+/// If the key or its last part is another system's name of a key, `ours_of` returns that key, which is
+/// preferred to keys elsewhere.
 pub fn nearest_key(
     key: &str,
     section: &str,
