@@ -266,8 +266,10 @@ pub(crate) struct SweepArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct EvalArguments {
-    /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub [default: the newest run].
+    /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of a
+    /// model on a hub [default: the newest run with a checkpoint]. If a second one follows, both are
+    /// measured on the same prompts with the same draws, as the first one's run validates, and compared
+    /// prompt by prompt.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: Option<PathBuf>,
     /// Files and overrides on top of the run's own configuration (`validate.n=8`). A checkpoint outside a run
@@ -305,7 +307,7 @@ pub(crate) struct ExportArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RolloutsArguments {
     /// A run directory, a folder of TRL, verl, verifiers or prime-rl, or a file of rollouts or of validation
-    /// samples (Parquet or JSONL) [default: the newest run].
+    /// samples (Parquet or JSONL) [default: the newest run with rollouts].
     #[arg(value_name = "RUN_DIR | FILE")]
     pub(crate) source: Option<PathBuf>,
     /// Step of the run [default: the last one whose rollouts were saved].
@@ -332,7 +334,7 @@ pub(crate) struct RolloutsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArguments {
     /// A run directory, a folder of TRL, verl, verifiers or prime-rl, a `metrics.jsonl`, or a log: of tamis,
-    /// verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run].
+    /// verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run with a step].
     #[arg(value_name = "RUN_DIR|LOG")]
     pub(crate) path: Option<PathBuf>,
     /// Print what is known now as text, and end; so it is where stdout is no terminal.
@@ -475,7 +477,8 @@ fn temperature(text: &str) -> Result<f64, String> {
 #[derive(Debug, Args)]
 pub(crate) struct ChatArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub [default: the newest run]. A second one answers after it, with the same seed.
+    /// a model on a hub [default: the newest run with a checkpoint]. A second one answers after it, with the
+    /// same seed.
     #[arg(value_name = "RUN_DIR|CHECKPOINT", num_args = 0..=2)]
     pub(crate) sources: Vec<PathBuf>,
     /// Message of the system before every conversation; needs a model with a chat template.
@@ -495,7 +498,7 @@ pub(crate) struct ChatArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub [default: the newest run].
+    /// a model on a hub [default: the newest run with a checkpoint].
     #[arg(value_name = "RUN_DIR|CHECKPOINT")]
     pub(crate) source: Option<PathBuf>,
     /// Name or address to listen on; an address that other machines reach needs --api-key-file.

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_lab::{Fault, FaultKind};
+use tamis_run::log::progress::fit_to_stderr;
 
 use crate::pages::page_named_in;
 
@@ -34,6 +35,16 @@ impl Failure {
         Self { code, text: text.into() }
     }
 
+    /// Nobody reads the output any more: nothing is printed, and that is no error.
+    pub(crate) fn reader_gone() -> Self {
+        Self { code: 0, text: String::new() }
+    }
+
+    /// Whether it is [`Self::reader_gone`].
+    pub(crate) fn is_of_reader(&self) -> bool {
+        self.code == 0
+    }
+
     /// An error with its causes and a hint.
     pub(crate) fn of(code: u8, error: &dyn Error, hint: Option<String>) -> Self {
         let mut text = format!("error: {}", causes(error).join("\n  caused by: "));
@@ -58,7 +69,10 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
-        let _ = writeln!(std::io::stderr().lock(), "{}", lines(&self.text));
+        if self.is_of_reader() {
+            return;
+        }
+        let _ = writeln!(std::io::stderr().lock(), "{}", fit_to_stderr(&lines(&self.text)));
         if let Some(page) = page_named_in(&self.text) {
             let _ = writeln!(std::io::stderr().lock(), "note: `tamis docs {page}` prints the page");
         }

@@ -24,6 +24,18 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
+/// A number with what it counts, in the plural unless it is 1: a word whose plural ends in `s`.
+///
+/// ```
+/// use tamis_core::figure::counted;
+/// assert_eq!([0, 1, 2].map(|number| counted(number, "prompt")), ["0 prompts", "1 prompt", "2 prompts"]);
+/// ```
+pub fn counted(number: impl std::fmt::Display, one: &str) -> String {
+    let number = number.to_string();
+    let ending = if number == "1" { "" } else { "s" };
+    format!("{number} {one}{ending}")
+}
+
 /// A share in percent with one digit, two below 1%, or three below 0.1%; `-` for a share of nothing (NaN).
 ///
 /// ```

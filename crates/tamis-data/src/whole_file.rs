@@ -20,8 +20,9 @@ pub struct WholeFile {
 impl WholeFile {
     /// Creates a file that will become `target`. Its folder must exist.
     pub fn create(target: &Path) -> std::io::Result<Self> {
-        let name =
-            target.file_name().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        let name = target.file_name().ok_or_else(|| {
+            std::io::Error::new(std::io::ErrorKind::InvalidInput, "it names a folder, not a file")
+        })?;
         let mut temporary_name = std::ffi::OsString::from(".");
         temporary_name.push(name);
         temporary_name.push(".tmp");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tamis_core::figure::shortest;
+use tamis_core::figure::{counted, shortest};
 use tamis_core::filter::DropReason;
 use tamis_data::records::Records;
 use tamis_data::{rollouts, samples};
@@ -273,7 +273,7 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (Some(Value::Array(ids)), _) => Some(ids.len() as u64),
         (_, number) => number.and_then(Value::as_u64),
     };
-    how.extend(num_tokens.map(|count| format!("{count} token{}", if count == 1 { "" } else { "s" })));
+    how.extend(num_tokens.map(|count| counted(count, "token")));
     how.extend(
         text(&["data_source"]).filter(|source| !source.is_empty()).map(|source| format!("of {source}")),
     );

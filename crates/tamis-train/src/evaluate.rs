@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config, LearnerBackend, ModelSource, PublishMode};
+use tamis_core::figure::counted;
 use tamis_data::prompt::PromptContent;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
@@ -22,13 +23,14 @@ use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::Launcher;
 use crate::learner::{LearnerError, logits_hint};
-use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
+use crate::measure::validation::{self, Shown, Validation, ValidationReport, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
 use crate::prompts::worlds::{self, RunWorlds};
 use crate::workers::evaluation_sampler::EvaluationSampler;
 use crate::workers::listener::RunListener;
 use crate::workers::logs_of_processes;
 use tamis_core::fault::Fault;
+use tamis_core::group::PromptId;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_run::metrics::Metrics;
@@ -80,6 +82,12 @@ pub struct EvaluationReport {
     pub sources: Vec<SourceResult>,
     /// Some completions.
     pub samples: Vec<Shown>,
+    /// The mean outcome, and that of each prompt.
+    #[serde(skip)]
+    pub validation: ValidationReport,
+    /// The prompts, in the order of their outcomes.
+    #[serde(skip)]
+    pub prompts: Vec<PromptId>,
     /// The groups of all completions, if they were asked for.
     #[serde(skip)]
     pub all_samples: Vec<Record>,
@@ -283,11 +291,10 @@ fn evaluate_in(
     };
     let mut sampler = EvaluationSampler::new(startup, learner).map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
-    let plural = if settings.groups.group_size == 1 { "" } else { "s" };
     progress.say(&format!(
-        "evaluating {} prompts, {} sample{plural} of each",
-        prepared.prompts.len(),
-        settings.groups.group_size
+        "evaluating {}, {} of each",
+        counted(prepared.prompts.len(), "prompt"),
+        counted(settings.groups.group_size, "sample")
     ));
     let mut plays = worlds::plays(config, worlds);
     let with = CompletionWorkers {
@@ -318,10 +325,12 @@ fn evaluate_in(
         num_prompts: report.num_prompts,
         num_samples: settings.groups.group_size,
         num_failed: report.num_failed,
-        first_failure: report.first_failure,
+        first_failure: report.first_failure.clone(),
         metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         sources,
-        samples: report.shown,
+        samples: report.shown.clone(),
+        prompts: prepared.prompts.iter().map(|prompt| prompt.prompt.id).collect(),
+        validation: report,
         all_samples: samples,
     })
 }

@@ -7,12 +7,12 @@ use tamis_import::{load_of_run, load_to_show};
 use tamis_lab::advise::{self, Plan, advise, read, read_with_notes};
 use tamis_run::directory::CONFIG;
 
-use super::{new_errors, print, show, source_and_layers, warn};
+use super::{Needed, new_errors, print, show, source_and_layers, warn};
 use crate::arguments::{AdviseArguments, LayerArguments};
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
-    let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers)?;
+    let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers, Needed::Steps)?;
     let plan = plan(&source, &layers)?;
     let metric = arguments.metric.as_deref();
     let (evidence, notes) = read_with_notes(&source, arguments.steps, metric, &plan)

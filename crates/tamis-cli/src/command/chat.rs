@@ -11,7 +11,7 @@ use tamis_core::printable::{lines, one_line};
 use tamis_serve::{Answered, LocalEngine, ServeSettings, SlowDown};
 
 use super::serve::{num_cores, of_fault, read_policy};
-use super::{named_or_newest, show};
+use super::{Needed, named_or_newest, show};
 use crate::arguments::ChatArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -21,7 +21,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
     let mut sources = arguments.sources.clone();
     if sources.is_empty() {
-        sources.push(named_or_newest(None)?);
+        sources.push(named_or_newest(None, Needed::Checkpoint)?);
     }
     let is_terminal = std::io::stdin().is_terminal();
     let speakers = sources.iter().map(|source| Speaker::begin(source, arguments));
@@ -198,6 +198,9 @@ impl<'a> Conversation<'a> {
         let mut shown = Ok(());
         let asked = engine.answer(request, stop, |piece| {
             let written = show(piece);
+            if written.is_err() {
+                stop.store(true, Ordering::SeqCst);
+            }
             shown = std::mem::replace(&mut shown, Ok(())).and(written);
         });
         let Answered { text, finish_reason, usage } = asked.map_err(|error| {

@@ -8,6 +8,7 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, json_schema, load_sources,
 };
+use tamis_core::figure::counted;
 use tamis_core::printable::lines;
 use tamis_import::{Owner, explain, export, import, reference_markdown};
 
@@ -77,9 +78,8 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     for note in notes(&loaded) {
         let _ = writeln!(text, "{note}");
     }
-    let num_warnings = loaded.warnings.len();
-    let plural = if num_warnings == 1 { "" } else { "s" };
-    let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
+    let warnings = counted(loaded.warnings.len(), "warning");
+    let _ = writeln!(text, "the configuration is sound ({warnings})");
     text.push_str(&list_untried(&loaded, &left));
     for line in followed {
         let _ = writeln!(text, "{line}");

@@ -53,24 +53,35 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
 }
 
 pub(crate) fn init(folder: &Path) -> Result<u8, Failure> {
+    let other = folder.file_name().map_or_else(
+        || "my-run".to_owned(),
+        |name| folder.with_file_name(format!("{}-2", name.to_string_lossy())).display().to_string(),
+    );
+    let hint = format!("`tamis init {other}` writes into another folder");
     let unwritten = |path: &Path, error: &std::io::Error| {
-        let code = if error.kind() == std::io::ErrorKind::AlreadyExists { USAGE } else { FAILED };
-        let hint = "nothing that is there is overwritten: name another folder with `tamis init FOLDER`";
-        Failure::new(code, format!("error: failed to write {}: {error}\n  hint: {hint}", path.display()))
+        let path = path.display();
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            let text = format!(
+                "error: {path} is there already, and nothing that is there is overwritten\n  hint: {hint}"
+            );
+            return Failure::new(USAGE, text);
+        }
+        Failure::new(FAILED, format!("error: failed to write {path}: {error}\n  hint: {hint}"))
     };
     let paths = START.map(|(name, text)| (folder.join(name), text));
     if let Some((path, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
         return Err(unwritten(path, &std::io::ErrorKind::AlreadyExists.into()));
     }
     std::fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+    let mut told = String::new();
     for (path, text) in &paths {
         let written = OpenOptions::new().write(true).create_new(true).open(path);
         written
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|error| unwritten(path, &error))?;
-        print(&format!("wrote {}\n", path.display()))?;
+        let _ = writeln!(told, "wrote {}", path.display());
     }
     let config = paths.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
-    print(&format!("next: tamis config check {config} --plan\n      tamis train {config}\n"))?;
+    print(&format!("{told}next: tamis config check {config} --plan\n      tamis train {config}\n"))?;
     Ok(0)
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
-use tamis_config::{BackendKind, Config, Diagnostic, ModelSource};
-use tamis_core::figure::{fixed, percent};
+use tamis_config::{BackendKind, Config, Diagnostic, Loaded, ModelSource, Preset};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_import::load_for_evaluation;
@@ -14,6 +14,7 @@ use tamis_rollout::Record;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
+use tamis_run::metrics::summary::NumberSummary;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::places::Places;
 use tamis_train::error::AssembleError;
@@ -24,20 +25,30 @@ use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::{Figure, SourceResult};
 
 use super::train::{exit_code, listen, shorten};
-use super::{follow, new_errors, new_notes, notes, print, show, source_and_layers, with_findings};
-use crate::arguments::EvalArguments;
+use super::{
+    Needed, follow, follow_model, new_errors, new_notes, notes, paired, print, show, source_and_layers,
+    with_findings,
+};
+use crate::arguments::{EvalArguments, LayerArguments};
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt, "no result is written; Ctrl-C again ends at once")?;
-    let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers)?;
+    let (source, mut layers) =
+        source_and_layers(arguments.source.as_ref(), &arguments.layers, Needed::Checkpoint)?;
+    let second = take_second(&mut layers);
     let (files, overrides) = layers.split();
     let on_hub = name_on_hub(&source);
-    let (checkpoint, run_config) = match &on_hub {
+    let (checkpoint, mut run_config) = match &on_hub {
         Some(name) => (PathBuf::from(name.to_string()), None),
         None => find(&source)?,
     };
+    let second = second.map(|second| find_second(&second)).transpose()?;
+    if let Some((_, config)) = &second {
+        // What is measured is the same of both.
+        run_config = run_config.or_else(|| config.clone());
+    }
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
         let source = source.display();
         return Err(Failure::new(
@@ -49,7 +60,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
             ),
         ));
     }
-    check_output(arguments)?;
+    check_output(arguments, second.is_some())?;
     let names_prompts = overrides.iter().any(|one| one.starts_with("data.val=")) && run_config.is_some();
     let overrides: Vec<String> = std::iter::once(format!("model.path={}", checkpoint.display()))
         .chain(["model.init=null".to_owned()])
@@ -96,42 +107,139 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     {
         progress.say(&note);
     }
-    let check = move || {
-        let found = check::all(&loaded, CheckPurpose::Evaluate, Placeholders::Refused);
-        with_findings(loaded, found)
-    };
-    let checked = interrupt.or_abandon(check).map_err(interrupted)?;
-    let loaded = checked.map_err(|errors| new_errors(&known, errors))?;
-    let is_new = |found: &&Diagnostic| !known.iter().any(|known| known.problem == found.problem);
-    for warning in loaded.warnings.iter().filter(is_new) {
-        progress.say(&warning.to_string());
+    let mut measured = vec![(checkpoint, loaded.clone())];
+    if let Some((checkpoint, _)) = second {
+        loaded.config.model.path = Some(ModelSource::Folder(checkpoint.clone()));
+        measured.push((checkpoint, loaded));
+    }
+    let mut checked = Vec::new();
+    for (checkpoint, loaded) in measured {
+        let check = move || {
+            let found = check::all(&loaded, CheckPurpose::Evaluate, Placeholders::Refused);
+            with_findings(loaded, found)
+        };
+        let loaded = interrupt.or_abandon(check).map_err(interrupted)?;
+        let loaded = loaded.map_err(|errors| new_errors(&known, errors))?;
+        let is_new = |found: &&Diagnostic| !known.iter().any(|known| known.problem == found.problem);
+        let new: Vec<Diagnostic> = loaded.warnings.iter().filter(is_new).cloned().collect();
+        for warning in &new {
+            progress.say(&warning.to_string());
+        }
+        known.extend(new);
+        checked.push((checkpoint, loaded));
     }
     let keeps_samples = arguments.samples.is_some();
-    let places = Places::of(&loaded);
-    let mut evaluation =
-        evaluate(&loaded.config, &places, &progress, &*Cluster::make(), &interrupt, keeps_samples).map_err(
-            |halt| {
-                let error = match halt {
-                    Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
-                    Halt::Failed(error) => error,
-                };
-                let code = match &error {
-                    // A damaged file is no mistake in the configuration.
-                    EvaluateError::Assemble(AssembleError::Checksum(_)) => FAILED,
-                    EvaluateError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
-                    EvaluateError::Assemble(_) | EvaluateError::NoPrompts => USAGE,
-                    EvaluateError::Servers { error, .. } => exit_code(error),
-                    _ => FAILED,
-                };
-                Failure::of(code, &error, error.hint())
-            },
-        )?;
-    let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
-    if arguments.json {
-        print(&json)?;
-    } else {
-        show(&as_text(&checkpoint, &loaded.config, &evaluation))?;
+    let mut evaluations = Vec::new();
+    for (checkpoint, loaded) in checked {
+        let evaluation = measure(&loaded, &progress, &interrupt, keeps_samples)?;
+        let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
+        evaluations.push(Evaluated { checkpoint, config: loaded.config, evaluation, json });
     }
+    let printed = show_all(&evaluations, arguments.json);
+    for one in evaluations {
+        keep(one, arguments, &progress)?;
+    }
+    printed.map(|()| 0)
+}
+
+/// A checkpoint that was measured.
+struct Evaluated {
+    checkpoint: PathBuf,
+    config: Config,
+    evaluation: EvaluationReport,
+    json: serde_json::Value,
+}
+
+fn measure(
+    loaded: &Loaded,
+    progress: &Console,
+    interrupt: &Interrupt,
+    keeps_samples: bool,
+) -> Result<EvaluationReport, Failure> {
+    let places = Places::of(loaded);
+    evaluate(&loaded.config, &places, progress, &*Cluster::make(), interrupt, keeps_samples).map_err(|halt| {
+        let error = match halt {
+            Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
+            Halt::Failed(error) => error,
+        };
+        let code = match &error {
+            // A damaged file is no mistake in the configuration.
+            EvaluateError::Assemble(AssembleError::Checksum(_)) => FAILED,
+            EvaluateError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
+            EvaluateError::Assemble(_) | EvaluateError::NoPrompts => USAGE,
+            EvaluateError::Servers { error, .. } => exit_code(error),
+            _ => FAILED,
+        };
+        Failure::of(code, &error, error.hint())
+    })
+}
+
+/// Prints the results; of two also by how much the second is better.
+fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
+    let pair = match evaluations {
+        [one, other] => Some((one, other)),
+        _ => None,
+    };
+    let gains = pair.and_then(|(one, other)| gains(&one.evaluation, &other.evaluation));
+    if is_json {
+        let json = match pair {
+            None => evaluations.iter().map(|one| one.json.clone()).next().unwrap_or_default(),
+            Some((one, other)) => serde_json::json!({
+                "evaluations": [one.json, other.json],
+                "difference": gains.map(|gains| serde_json::json!({
+                    "num_prompts": gains.count,
+                    "mean": gains.mean,
+                    "standard_error": gains.standard_error(),
+                })),
+            }),
+        };
+        return print(&as_text_of_json(&json)?);
+    }
+    let mut text = String::new();
+    for (place, one) in evaluations.iter().enumerate() {
+        let gap = if place > 0 { "\n" } else { "" };
+        let _ = write!(text, "{gap}{}", as_text(&one.checkpoint, &one.config, &one.evaluation));
+    }
+    if let Some((one, other)) = pair {
+        text.push_str(&compare(one, other, gains));
+    }
+    show(&text)
+}
+
+/// The differences of the mean outcomes, prompt by prompt; `None` if the two were measured on other prompts.
+fn gains(one: &EvaluationReport, other: &EvaluationReport) -> Option<NumberSummary> {
+    if one.prompts == other.prompts { one.validation.gains(&other.validation) } else { None }
+}
+
+/// Two checkpoints side by side.
+fn compare(one: &Evaluated, other: &Evaluated, gains: Option<NumberSummary>) -> String {
+    let (first, second) = (&one.evaluation.validation, &other.evaluation.validation);
+    let mut text = format!("\nA  {}\nB  {}\n", one.checkpoint.display(), other.checkpoint.display());
+    let Some(gains) = gains else {
+        let _ = writeln!(
+            text,
+            "there is no paired difference: the tokenizers leave out different prompts as too long, or no prompt was scored \
+             twice; raise data.max_prompt_length if the numbers of prompts differ ({} and {})",
+            first.num_prompts, second.num_prompts
+        );
+        return text;
+    };
+    text.push_str(&paired::table(["A", "B"], &counted(gains.count, "prompt"), first, second));
+    let _ = match gains.standard_error() {
+        Some(_) => writeln!(text, "± is one standard error; the difference is B less A, prompt by prompt"),
+        None => writeln!(
+            text,
+            "the difference is {} on {}, so that nothing is known of its error",
+            fixed(gains.mean, 4),
+            if gains.count == 1 { "the only prompt" } else { "every prompt" }
+        ),
+    };
+    text
+}
+
+/// Writes the samples and keeps the result in the run of the checkpoint.
+fn keep(evaluated: Evaluated, arguments: &EvalArguments, progress: &Console) -> Result<(), Failure> {
+    let Evaluated { checkpoint, config, mut evaluation, json } = evaluated;
     let nothing = why_nothing(&evaluation);
     if let Some(step) = step_of_checkpoint(&checkpoint) {
         evaluation.all_samples.iter_mut().for_each(|sample| sample.step = step);
@@ -139,7 +247,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let samples: Vec<RolloutRow<'_>> = evaluation.all_samples.iter().flat_map(Record::rows).collect();
     if let Some(path) = arguments.samples.as_ref().filter(|_| !samples.is_empty()) {
         write_samples(path, &samples).map_err(|error| Failure::of(FAILED, &error, None))?;
-        progress.say(&format!("wrote {} samples to {}", samples.len(), path.display()));
+        progress.say(&format!("wrote {} to {}", counted(samples.len(), "sample"), path.display()));
     }
     if let Some(reason) = nothing {
         return Err(Failure::new(
@@ -148,16 +256,41 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         ));
     }
     // What a server's own model says is no figure of the checkpoint.
-    if loaded.config.rollout.backend == BackendKind::OpenAi {
-        return Ok(0);
+    if config.rollout.backend == BackendKind::OpenAi {
+        return Ok(());
     }
-    match keep_evaluation(&Disk::new(), &checkpoint, json.as_bytes()) {
+    match keep_evaluation(&Disk::new(), &checkpoint, as_text_of_json(&json)?.as_bytes()) {
         Ok(Some(path)) => progress.say(&format!("kept in {}", path.display())),
         Ok(None) => {}
         // The result has been printed; a run that cannot be written to loses nothing by it.
         Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
     }
-    Ok(0)
+    Ok(())
+}
+
+/// Takes the second checkpoint out of the words behind the first: a word that is no override, no preset and
+/// no file of a configuration.
+fn take_second(layers: &mut LayerArguments) -> Option<PathBuf> {
+    let is_second = |word: &str| {
+        let path = Path::new(word);
+        let is_file =
+            path.is_file() || path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+        let is_preset = Preset::ALL.iter().any(|preset| preset.as_str() == word);
+        let is_override = word.contains('=') || word.starts_with(['~', '+']);
+        !(is_override || is_file || is_preset)
+    };
+    let first = layers.arguments.first().filter(|word| is_second(word))?;
+    let second = PathBuf::from(first);
+    layers.arguments.remove(0);
+    Some(second)
+}
+
+/// As [`find`], with the folder of a model on a hub.
+fn find_second(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    match name_on_hub(source) {
+        Some(model) => Ok((follow_model(model)?, None)),
+        None => find(source),
+    }
 }
 
 /// Why there is no figure at all; `None` where there is one.
@@ -209,7 +342,7 @@ fn check_held_out(own: &Config, config: &Config) -> Result<(), Failure> {
 }
 
 /// Refuses a file of samples that would not be written in the end, before anything is generated.
-fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
+fn check_output(arguments: &EvalArguments, has_second: bool) -> Result<(), Failure> {
     let Some(path) = &arguments.samples else {
         if arguments.overwrite {
             return Err(Failure::new(
@@ -219,6 +352,12 @@ fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
         }
         return Ok(());
     };
+    if has_second {
+        return Err(Failure::new(
+            USAGE,
+            "error: --samples names one file, and there are two checkpoints\n  hint: evaluate them one by one, or leave --samples out",
+        ));
+    }
     let hint = "name it `samples.jsonl` or `samples.parquet`, say".to_owned();
     format_of(path).map_err(|error| Failure::of(USAGE, &error, Some(hint)))?;
     if path.exists() && !arguments.overwrite {
@@ -238,9 +377,12 @@ fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
 }
 
 /// Everything that was found, with what it was found with.
-fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) -> Result<String, Failure> {
-    let failed = |error| Failure::new(FAILED, format!("error: failed to write the result: {error}"));
-    let found = serde_json::to_value(evaluation).map_err(failed)?;
+fn as_json(
+    checkpoint: &Path,
+    config: &Config,
+    evaluation: &EvaluationReport,
+) -> Result<serde_json::Value, Failure> {
+    let found = serde_json::to_value(evaluation).map_err(|error| unwritten(&error))?;
     let mut result = serde_json::Map::new();
     result.insert("checkpoint".to_owned(), checkpoint.display().to_string().into());
     let settings = serde_json::json!({
@@ -260,12 +402,15 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
     if let serde_json::Value::Object(found) = found {
         result.extend(found);
     }
-    let text = serde_json::to_string_pretty(&result).map_err(failed)?;
-    Ok(format!("{text}\n"))
+    Ok(result.into())
 }
 
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
+fn as_text_of_json(json: &serde_json::Value) -> Result<String, Failure> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(json).map_err(|error| unwritten(&error))?))
+}
+
+fn unwritten(error: &serde_json::Error) -> Failure {
+    Failure::new(FAILED, format!("error: failed to write the result: {error}"))
 }
 
 /// One table for each data source, and some completions.
@@ -297,16 +442,14 @@ fn as_text(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
         }
     };
     let mut text = format!(
-        "{whose}\n{} prompt{}, {} sample{} each, {how}\n",
-        evaluation.num_prompts,
-        plural(evaluation.num_prompts),
-        evaluation.num_samples,
-        plural(evaluation.num_samples)
+        "{whose}\n{}, {} each, {how}\n",
+        counted(evaluation.num_prompts, "prompt"),
+        counted(evaluation.num_samples, "sample")
     );
     if evaluation.num_failed > 0 {
         let (count, reason) = (evaluation.num_failed, evaluation.first_failure.as_deref());
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-        let _ = writeln!(text, "{count} prompt{} could not be generated from{reason}", plural(count));
+        let _ = writeln!(text, "{} could not be generated from{reason}", counted(count, "prompt"));
     }
     for source in &evaluation.sources {
         table(source, &mut text);
@@ -347,12 +490,10 @@ fn table(source: &SourceResult, text: &mut String) {
     }
     let _ = writeln!(
         text,
-        "\n{} ({} prompt{}, {} completion{}{})",
+        "\n{} ({}, {}{})",
         source.source,
-        source.num_prompts,
-        plural(source.num_prompts),
-        source.num_completions,
-        plural(source.num_completions),
+        counted(source.num_prompts, "prompt"),
+        counted(source.num_completions, "completion"),
         if source.num_failed > 0 { format!("; {} failed", source.num_failed) } else { String::new() }
     );
     if figures.is_empty() {
@@ -394,7 +535,7 @@ fn table(source: &SourceResult, text: &mut String) {
     text.push_str(&legend(source));
 }
 
-/// What the figures are: their errors, and how `pass` counts where a score has values between 0 and 1.
+/// What the figures are: their errors, and what `acc` and `pass` count.
 fn legend(source: &SourceResult) -> String {
     let mut text = String::new();
     if source.figures.iter().any(|figure| figure.standard_error.is_some()) {
@@ -404,14 +545,19 @@ fn legend(source: &SourceResult) -> String {
         let is_it = |figure: &&Figure| figure.score == "acc" && figure.name.starts_with(statistic);
         source.figures.iter().find(is_it)
     };
-    if let (Some(mean), Some(pass)) = (of("mean@"), of("pass@1"))
-        && (mean.value - pass.value).abs() > 1e-9
-    {
-        let _ = writeln!(
-            text,
-            "  acc has values between 0 and 1 here: {} is their mean, and pass@k counts a completion as right from acc 1 on",
-            mean.name
-        );
+    if let (Some(mean), Some(pass)) = (of("mean@"), of("pass@1")) {
+        let name = &mean.name;
+        let _ = if (mean.value - pass.value).abs() > 1e-9 {
+            writeln!(
+                text,
+                "  acc has other values than 0 and 1 here: {name} is their mean, and pass@k counts a completion as right from acc 1 on"
+            )
+        } else {
+            writeln!(
+                text,
+                "  acc is 1 for a right completion and 0 for a wrong one: {name} is their mean, and pass@k the chance that one of k is right"
+            )
+        };
     }
     text
 }

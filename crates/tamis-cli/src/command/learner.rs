@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tamis_core::figure::counted;
 use tamis_rollout::call_server::{CallAddress, CallLimits, CallServer};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -11,7 +12,7 @@ use tamis_train::interrupt::Interrupt;
 use tamis_train::learner::wire::service::{LearnerService, MAX_BODY_BYTES, MAX_JSON_BYTES};
 use tamis_train::native;
 
-use super::print;
+use super::announce;
 use super::serve::read_key;
 use super::train::listen;
 use crate::arguments::{LearnerArguments, LearnerFault};
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
     let implementation = concat!("tamis ", env!("CARGO_PKG_VERSION"), " native");
     let mut service = LearnerService::new(
         implementation,
-        &format!("{threads} thread{}", if threads == 1 { "" } else { "s" }),
+        &counted(threads, "thread"),
         &["f32"],
         Box::new(|request| native::open(request, threads, &disk, &interrupt)),
     );
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
         let text = format!("error: failed to listen on {}: {error}", arguments.listen);
         Failure::new(FAILED, format!("{text}\n  hint: choose another address with --listen"))
     })?;
-    print(&format!("listening on {}\n", server.address()))?;
+    announce(&format!("listening on {}\n", server.address()))?;
     let progress = Console::lines_on_stderr();
     let (mut num_calls, mut silenced) = (0, Vec::new());
     while !interrupt.is_requested() {

@@ -12,6 +12,7 @@ pub(crate) mod export;
 pub(crate) mod filter;
 pub(crate) mod learner;
 pub(crate) mod monitor;
+pub(crate) mod paired;
 pub(crate) mod report;
 pub(crate) mod rollouts;
 pub(crate) mod script;
@@ -36,7 +37,7 @@ use tamis_config::{
 use tamis_core::fault::causes;
 use tamis_core::printable::lines;
 use tamis_import::{has_program, load, load_to_show, without_program};
-use tamis_run::log::progress::Console;
+use tamis_run::log::progress::{Console, fit_to_stderr};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
 use tamis_train::interrupt::{Halt, Interrupt};
@@ -45,15 +46,19 @@ use tamis_train::run::{ConfigText, Rehearsal, rehearse};
 use crate::arguments::{Language, LayerArguments};
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
-/// Writes a result to stdout, at once. A closed pipe (`| head`) is no failure.
+/// Writes a result to stdout, at once. If nobody reads it any more (`| head`), the command ends quietly with
+/// [`Failure::reader_gone`].
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(FAILED, format!("error: failed to write to stdout: {error}")))
-        }
-        _ => Ok(()),
-    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::reader_gone(),
+        _ => Failure::new(FAILED, format!("error: failed to write to stdout: {error}")),
+    })
+}
+
+/// As [`show`], for what is not all that the command is for: it goes on if nobody reads that.
+pub(crate) fn announce(text: &str) -> Result<(), Failure> {
+    show(text).or_else(|failure| if failure.is_of_reader() { Ok(()) } else { Err(failure) })
 }
 
 /// Writes text that may hold what was sampled or read from files: without what a terminal would obey.
@@ -73,17 +78,57 @@ pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
 }
 
-/// The path that a command line names, or the newest run if it names none, which is said on stderr.
-pub(crate) fn named_or_newest(named: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+/// What a command needs of a run that nobody named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    Nothing,
+    Checkpoint,
+    Rollouts,
+    /// Rollouts, or the counts of a step.
+    Steps,
+}
+
+impl Needed {
+    fn is_in(self, run: &Path) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Checkpoint => tamis_run::directory::last_checkpoint(run).is_ok_and(|last| last.is_some()),
+            Self::Rollouts => tamis_run::directory::step_files(run).is_ok_and(|files| !files.is_empty()),
+            Self::Steps => {
+                let metrics = run.join(tamis_run::directory::METRICS).metadata();
+                Self::Rollouts.is_in(run) || metrics.is_ok_and(|metrics| metrics.len() > 0)
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "a checkpoint",
+            Self::Rollouts => "rollouts",
+            Self::Nothing | Self::Steps => "steps",
+        }
+    }
+}
+
+/// The path that a command line names, or the newest run that has what is needed if it names none, which is
+/// said on stderr. If no run has it, the newest one, of which the command reports what is missing.
+pub(crate) fn named_or_newest(named: Option<&PathBuf>, needed: Needed) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         return Ok(named.clone());
     }
-    let Some(run) = tamis_run::directory::newest() else {
+    let Some(newest) = tamis_run::directory::newest() else {
         let text = "error: no run is named, and there is none in `runs`\n  hint: name the folder that a run printed at its start";
         return Err(Failure::new(USAGE, text));
     };
-    let _ = writeln!(std::io::stderr().lock(), "the newest run: {}", lines(&run.display().to_string()));
-    Ok(run)
+    let found = tamis_run::directory::newest_with(|run| needed.is_in(run)).unwrap_or_else(|| newest.clone());
+    let line = if found == newest {
+        format!("the newest run: {}", newest.display())
+    } else {
+        let what = needed.name();
+        format!("the newest run with {what}: {} ({} has none)", found.display(), newest.display())
+    };
+    let _ = writeln!(std::io::stderr().lock(), "{}", lines(&line));
+    Ok(found)
 }
 
 /// As [`named_or_newest`] before layers of a configuration: if the first word is an override, it names no
@@ -91,6 +136,7 @@ pub(crate) fn named_or_newest(named: Option<&PathBuf>) -> Result<PathBuf, Failur
 pub(crate) fn source_and_layers(
     source: Option<&PathBuf>,
     layers: &LayerArguments,
+    needed: Needed,
 ) -> Result<(PathBuf, LayerArguments), Failure> {
     let mut layers = layers.clone();
     let word = source.and_then(|source| source.to_str().filter(|_| !source.exists()));
@@ -98,12 +144,12 @@ pub(crate) fn source_and_layers(
     if is_override && let Some(word) = word {
         layers.arguments.insert(0, word.to_owned());
     }
-    Ok((named_or_newest(source.filter(|_| !is_override))?, layers))
+    Ok((named_or_newest(source.filter(|_| !is_override), needed)?, layers))
 }
 
 /// Writes a warning to stderr.
 pub(crate) fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "warning: {}", lines(text));
+    let _ = writeln!(std::io::stderr().lock(), "{}", fit_to_stderr(&lines(&format!("warning: {text}"))));
 }
 
 impl LayerArguments {

@@ -8,12 +8,12 @@ use tamis_lab::monitor::terminal::{Closed, follow};
 use tamis_lab::monitor::view::Look;
 use tamis_lab::monitor::{Watch, text};
 
-use super::{named_or_newest, print, show};
+use super::{Needed, named_or_newest, print, show};
 use crate::arguments::MonitorArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 
 pub(crate) fn run(arguments: &MonitorArguments) -> Result<u8, Failure> {
-    let path = named_or_newest(arguments.path.as_ref())?;
+    let path = named_or_newest(arguments.path.as_ref(), Needed::Nothing)?;
     let mut watch = Watch::open(&path).map_err(|fault| Failure::of_fault(&fault))?;
     if arguments.json {
         watch.check_understood().map_err(|fault| Failure::of_fault(&fault))?;

@@ -7,12 +7,16 @@ use tamis_lab::report::{PageOptions, StepRange, page};
 use tamis_run::directory::REPORT;
 use tamis_run::durable::Disk;
 
-use super::{named_or_newest, print, refuse_others, show, warn};
+use super::{Needed, named_or_newest, print, refuse_others, show, warn};
 use crate::arguments::ReportArguments;
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
-    let runs = if arguments.runs.is_empty() { vec![named_or_newest(None)?] } else { arguments.runs.clone() };
+    let runs = if arguments.runs.is_empty() {
+        vec![named_or_newest(None, Needed::Nothing)?]
+    } else {
+        arguments.runs.clone()
+    };
     let out = out(arguments.out.as_deref(), &runs);
     let options = PageOptions {
         runs,

@@ -2,12 +2,12 @@
 
 use tamis_lab::rollouts::{RolloutQuery, read};
 
-use super::{named_or_newest, print, show, warn};
+use super::{Needed, named_or_newest, print, show, warn};
 use crate::arguments::RolloutsArguments;
 use crate::failure::{FAILED, Failure};
 
 pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
-    let source = named_or_newest(arguments.source.as_ref())?;
+    let source = named_or_newest(arguments.source.as_ref(), Needed::Rollouts)?;
     let query = RolloutQuery {
         source: source.clone(),
         step: arguments.step,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::Local;
 use tamis_core::fault;
+use tamis_core::figure::counted;
 use tamis_core::printable::cut_middle;
 use tamis_import::load_for_evaluation;
 use tamis_run::log::progress::Console;
@@ -20,7 +21,7 @@ use tamis_train::prompts::codec::{Codec, CodecError};
 
 use super::eval::{find, name_on_hub};
 use super::train::listen;
-use super::{follow_model, named_or_newest, print, warn};
+use super::{Needed, announce, follow_model, named_or_newest, warn};
 use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -29,7 +30,7 @@ const LONGEST_KEY: u64 = 4096;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let settings = settings(arguments)?;
-    let source = named_or_newest(arguments.source.as_ref())?;
+    let source = named_or_newest(arguments.source.as_ref(), Needed::Checkpoint)?;
     let interrupt = Interrupt::new();
     listen(
         &interrupt,
@@ -42,18 +43,17 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
         Err(Interrupted) => return Err(Failure::new(INTERRUPTED, "interrupted")),
     };
     progress.say(&format!(
-        "serving {} ({} parameters) on {} thread{}",
+        "serving {} ({} parameters) on {}",
         policy.folder.display(),
         policy.model.num_parameters(),
-        settings.threads,
-        if settings.threads == 1 { "" } else { "s" }
+        counted(settings.threads, "thread")
     ));
     if policy.template.is_none() {
         progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
     }
     let failed = |error| of_fault(&error);
     let server = NativeServer::begin(policy, settings).map_err(failed)?;
-    print(&format!("listening on http://{}\n", server.address()))?;
+    announce(&format!("listening on http://{}\n", server.address()))?;
     let log = arguments.verbose.then(|| Arc::new(print_request) as RequestLog);
     server.run(&interrupt.flag(), log).map_err(failed)?;
     Ok(0)

@@ -16,7 +16,7 @@ use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::interrupt::Interrupt;
 
 use super::train::listen;
-use super::{show, warn};
+use super::{announce, show, warn};
 use crate::arguments::SweepArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -139,7 +139,7 @@ fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan, name: &str) -> Res
         }
     }
     let found = of_variants(arguments, &variants)?;
-    show(&found.text())?;
+    announce(&found.text())?;
     if found.variants.is_empty() {
         return Ok(());
     }
@@ -153,7 +153,7 @@ fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, F
         return Err(Failure::new(USAGE, format!("error: there is no `{}`{hint}", missing.display())));
     }
     let found = of_variants(arguments, &variants_of(paths))?;
-    show(&found.text())?;
+    announce(&found.text())?;
     if let Some(folder) = &arguments.out {
         write(&found, folder, "comparison")?;
     }

@@ -1,16 +1,21 @@
 //! `tamis train`.
 
+use std::cell::OnceCell;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::locate::Extent;
 use tamis_config::source::Origin;
 use tamis_config::{Loaded, Note};
+use tamis_core::figure::counted;
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
+use tamis_lab::advise::{Gains, end_lines};
 use tamis_rollout::GeneratorError;
-use tamis_run::directory::{RunDirectory, RunDirectoryError};
+use tamis_run::directory::{CONFIG, RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::{Console, Verbosity};
+use tamis_run::log::progress::{Console, Verbosity, fit_to_stderr};
+use tamis_run::log::run_log::LineKind;
 use tamis_train::assemble::check::{CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::keep_revisions;
 use tamis_train::checkpoint::SaveError;
@@ -19,12 +24,12 @@ use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::warm_start::WarmStartError;
-use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
+use tamis_train::measure::validation::OutcomeKind;
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
 use super::advise::{start_lines, start_lines_of_data};
 use super::script::Script;
-use super::{follow_checked, new_errors, notes_on_changes, show};
+use super::{announce, follow_checked, new_errors, notes_on_changes, paired};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
@@ -78,14 +83,21 @@ fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt
         (_, true) => Verbosity::Quiet,
         _ => Verbosity::Normal,
     };
-    let console = |total, done| Console::on_stderr(verbosity, total, done);
+    let begun: OnceCell<Console> = OnceCell::new();
+    let console = |total, done| begun.get_or_init(|| Console::on_stderr(verbosity, total, done)).clone();
     let trained =
         train(begin, console, tamis_cluster::Cluster::make, interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
-    show(&format_closing(&summary))?;
+    let advice = advice(&summary);
+    if let Some(console) = begun.get().filter(|_| !advice.is_empty()) {
+        console.note(LineKind::Info, &advice);
+    }
+    // A table is not wrapped, sentences are.
+    let advice = if std::io::stdout().is_terminal() { fit_to_stderr(&advice) } else { advice };
+    announce(&format_closing(&summary, &advice))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
@@ -216,50 +228,28 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
     }
 }
 
+/// What to change if nothing was learned; empty otherwise.
+fn advice(summary: &RunSummary) -> String {
+    let Ok(own) = load_of_run(&summary.run.join(CONFIG), &[], &[]) else { return String::new() };
+    if summary.ending == Ending::Interrupted {
+        return String::new();
+    }
+    let held_out = summary.before.as_ref().zip(summary.after.as_ref()).and_then(|(before, after)| {
+        let is_share = [before, after].iter().all(|report| report.outcome == OutcomeKind::Accuracy);
+        Some(Gains { gains: before.gains(after)?, is_share })
+    });
+    end_lines(&summary.run, &own.config, held_out).join("\n")
+}
+
 /// The closing words: before and after with samples, where the run is, what to type next.
-fn format_closing(summary: &RunSummary) -> String {
+fn format_closing(summary: &RunSummary, advice: &str) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
-        let figure = |report: &ValidationReport| {
-            let figure = report.outcome.figure_within(report.accuracy, report.standard_error());
-            figure.unwrap_or_else(|| "none".to_owned())
-        };
-        let length = |report: &ValidationReport| {
-            report.mean_length.map_or_else(|| "none".to_owned(), |length| format!("{length:.1}"))
-        };
-        // What one of them could not measure has the name that the other one gives it.
-        let outcome = match after.outcome {
-            OutcomeKind::Unscored => before.outcome,
-            outcome => outcome,
-        };
-        let gain = before.gain(after).and_then(|(gain, error)| {
-            let sign = if gain > 0.0 { "+" } else { "" };
-            Some(format!("{sign}{}", outcome.figure_within(Some(gain), Some(error))?))
-        });
-        let heading = if gain.is_some() { "difference" } else { "" };
-        let mut rows = vec![
-            [String::new(), "before RL".to_owned(), "after RL".to_owned(), heading.to_owned()],
-            [
-                format!("{} ({} held-out)", outcome.name(), after.num_prompts),
-                figure(before),
-                figure(after),
-                gain.unwrap_or_default(),
-            ],
-        ];
-        // They may be means of other prompts.
-        if before.num_failed + after.num_failed > 0 {
-            let num = |report: &ValidationReport| (report.num_prompts - report.num_failed).to_string();
-            let label = format!("prompts measured, of {}", after.num_prompts);
-            rows.push([label, num(before), num(after), String::new()]);
-        }
-        rows.push(["mean completion tokens".to_owned(), length(before), length(after), String::new()]);
-        text.push('\n');
-        for [name, before, after, gain] in rows {
-            let row = format!("{name:<28} {before:>14} {after:>14} {gain:>15}");
-            let _ = writeln!(text, "{}", row.trim_end());
-        }
+        let prompts = format!("{} held-out", after.num_prompts);
+        let table = paired::table(["before RL", "after RL"], &prompts, before, after);
+        let _ = write!(text, "\n{table}");
         let mark = |is_correct: Option<bool>| match is_correct {
             Some(true) => " (right)",
             Some(false) => " (wrong)",
@@ -279,23 +269,25 @@ fn format_closing(summary: &RunSummary) -> String {
         }
         text.push('\n');
     }
+    if !advice.is_empty() {
+        let _ = writeln!(text, "{advice}\n");
+    }
+    let steps = counted(summary.steps, "step");
     match summary.ending {
         Ending::Finished(_) => {
-            let _ = writeln!(text, "done: {} steps, run directory {run}", summary.steps);
+            let _ = writeln!(text, "done: {steps}, run directory {run}");
             let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
         }
         Ending::StoppedEarly(reason) => {
             let _ = writeln!(
                 text,
-                "stopped early after {} steps ({}): {reason}\nsaved, run directory {run}",
-                summary.steps,
+                "stopped early after {steps} ({}): {reason}\nsaved, run directory {run}",
                 reason.name()
             );
             let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
         }
         Ending::Interrupted => {
-            let _ =
-                writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
+            let _ = writeln!(text, "interrupted after {steps} and saved, run directory {run}");
             let _ = writeln!(text, "next: tamis train --resume {run}");
         }
     }

@@ -78,6 +78,25 @@ fn without_a_template_each_line_is_a_prompt_of_its_own() {
     refused.fails_with("--system needs a chat template");
 }
 
+/// The first of three answers is never read: the others are not generated.
+#[cfg(unix)]
+#[test]
+fn chat_ends_when_nobody_reads_its_answers() {
+    let folder = Folder::new();
+    save_checkpoint(&folder.join("checkpoint"));
+    folder.write("questions", &"Hello\n".repeat(3));
+    let tamis = env!("CARGO_BIN_EXE_tamis");
+    // Each answer is 400 tokens of 20 ms: all of them would take 24 seconds.
+    let script = format!(
+        "'{tamis}' chat checkpoint --max-tokens 400 --test-step-ms 20 <questions 2>errors | true; echo \"${{PIPESTATUS[0]}}\""
+    );
+    let ended = Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output();
+    let Ok(ended) = ended else { return eprintln!("there is no bash") };
+    assert_eq!(String::from_utf8_lossy(&ended.stdout), "0\n");
+    let errors = folder.read("errors");
+    assert!(!errors.contains("cut at"), "no answer came to its end: {errors}");
+}
+
 #[test]
 fn messages() {
     let folder = Folder::new();

@@ -307,7 +307,7 @@ fn a_first_configuration_is_written_and_is_sound() {
     folder.write("model/config.json", "{}");
     let shown = folder.tamis(&["config", "show", "first/my.yaml"]).succeeds().stdout;
     assert!(shown.contains("style: simple") && shown.contains("val_fraction: 0.2"), "{shown}");
-    folder.tamis(&["init", "first"]).exits(2).fails_with("nothing that is there is overwritten");
+    folder.tamis(&["init", "first"]).exits(2).fails_with("first/my.yaml is there already, and nothing that is there is overwritten\n  hint: `tamis init first-2` writes into another folder");
     let trained = folder.tamis(&[
         "train",
         "first/my.yaml",

@@ -30,7 +30,7 @@ fn data() {
     "#);
     let cut = of_file().replaced("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
     assert!(
-        train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut")
+        train(&folder, &cut).succeeds().stderr.contains("training: 1 prompt over 12 tokens left out, 0 cut")
     );
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"

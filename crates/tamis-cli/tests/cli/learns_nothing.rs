@@ -112,6 +112,22 @@ fn no_end_of_a_step_hides_that_rewards_are_missing() {
     train(&folder, FAILS, &early_stop).fails_with("failed on every completion of the only round");
 }
 
+/// Every completion has the same reward, and no filter says so.
+#[test]
+fn a_run_in_which_nothing_was_learned_ends_with_advice() {
+    let folder = Folder::new();
+    let ended = train(&folder, "{'score': 0}", &NO_FILTER).succeeds();
+    let (_, advice) = ended.stdout.split_once("\n\nnothing was learned ").expect(&ended.stdout);
+    let (advice, rest) = advice.split_once("\n\n").expect(advice);
+    insta::assert_snapshot!(advice, @r"
+    in 6 steps: no held-out prompt changed (+0.000 on 8 held-out prompts, prompt by prompt)
+      verifier: every one of 96 trajectories has `score` 0; score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts where both are as they should be
+      verifier: 4 of 24 groups whose members are all wrong hold a completion whose last answer is the right one (step 6 group 21, step 5 group 17, step 2 group 6); look at their completions: the verifier may want another form than the prompt asks for
+    ");
+    assert!(rest.starts_with("done: 6 steps, run directory runs/tiny\n"), "{rest}");
+    assert!(folder.read("runs/tiny/run.log").contains("info nothing was learned in 6 steps: "));
+}
+
 #[test]
 fn a_short_run_without_any_reward_is_not_done() {
     let folder = Folder::new();

@@ -582,6 +582,24 @@ fn a_command_without_a_run_takes_the_newest() {
     folder.tamis(&["monitor", "--once"]).succeeds().says("the newest run: runs/tiny\n");
 }
 
+/// The newest run has ended before it saved or generated anything.
+#[test]
+fn a_command_without_a_run_takes_the_newest_that_has_what_it_needs() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    folder.write("runs/young/config.yaml", &folder.read("runs/tiny/config.yaml"));
+    folder.write("runs/young/run.log", "");
+    let eval = folder.tamis(&["eval"]).succeeds();
+    eval.prints("runs/tiny/checkpoints/step_1");
+    eval.says("the newest run with a checkpoint: runs/tiny (runs/young has none)");
+    folder.tamis(&["advise"]).succeeds().says("the newest run with steps: runs/tiny (runs/young has none)");
+    let rollouts = folder.tamis(&["rollouts", "--limit", "1"]).succeeds();
+    rollouts.says("the newest run with rollouts: runs/tiny (runs/young has none)");
+    // If none has one, the newest is named, and what it lacks.
+    std::fs::remove_dir_all(folder.join("runs/tiny")).expect("removed");
+    folder.tamis(&["eval"]).says("the newest run: runs/young");
+}
+
 #[test]
 fn a_run_by_its_name_alone_or_misspelt_is_suggested() {
     let folder = Folder::tiny();

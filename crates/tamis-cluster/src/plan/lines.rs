@@ -1,6 +1,7 @@
 //! The plan in words.
 
 use tamis_core::figure;
+use tamis_core::figure::counted;
 
 use super::machines::{Machine, Machines};
 use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
@@ -147,8 +148,4 @@ fn spell_ids(ids: &[String]) -> String {
         }
         _ => ids.join(", "),
     }
-}
-
-pub(super) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

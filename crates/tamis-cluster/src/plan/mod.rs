@@ -371,7 +371,7 @@ impl Plan {
                 keys: vec!["learner.gpus_per_node".to_owned(), "rollout.launch".to_owned()],
                 message: format!(
                     "the learner is to have {at_least}{}{on_each}{of_servers}; there are {there}{room}",
-                    lines::counted(ranks * learner.machines, "GPU")
+                    figure::counted(ranks * learner.machines, "GPU")
                 ),
                 hint: format!(
                     "lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or \

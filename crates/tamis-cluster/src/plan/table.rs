@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
+use tamis_core::figure::counted;
 
 use super::memory::{Kept, RankMemory};
 use super::model_sizes::ModelSizes;
@@ -67,8 +68,7 @@ pub fn markdown() -> String {
          It counts parameters from the headers of the model's tensors, and compares with the memory that \
          `nvidia-smi` reports.\nThe page is printed by `tamis config fits`.\n\n",
     );
-    let headings: Vec<String> =
-        RANKS.iter().map(|&ranks| format!("{ranks} GPU{}", if ranks == 1 { "" } else { "s" })).collect();
+    let headings: Vec<String> = RANKS.iter().map(|ranks| counted(ranks, "GPU")).collect();
     let _ = writeln!(text, "| model | parameters | learns | {} |", headings.join(" | "));
     let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(RANKS.len()));
     for (name, sizes) in models() {

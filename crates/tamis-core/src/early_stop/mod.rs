@@ -23,7 +23,7 @@ pub use low_success::{LowSuccess, LowSuccessState};
 pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseState};
 
 use crate::entry::Entry;
-use crate::figure::{exact_percent, fixed, shortest};
+use crate::figure::{counted, exact_percent, fixed, shortest};
 use crate::settings;
 
 /// The catalogue's entries of this module.
@@ -118,7 +118,7 @@ impl fmt::Display for StopReason {
                 fixed(*lowest, 4)
             ),
             Self::EmptySteps { steps } => {
-                write!(formatter, "{steps} steps in a row had no group to train on")
+                write!(formatter, "{} in a row had no group to train on", counted(steps, "step"))
             }
         }
     }

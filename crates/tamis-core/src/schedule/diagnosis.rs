@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, Tally, UNKNOWN_BATCHES};
-use crate::figure::percent;
+use crate::figure::{counted, percent};
 
 /// Why an attempt at a step ended without training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,10 +175,6 @@ struct Advice<'a> {
 
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-fn format_count(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 impl Advice<'_> {
@@ -471,7 +467,7 @@ impl Advice<'_> {
             "at {} kept a batch of {} takes about {}",
             percent(keep),
             settings.train_batch_size,
-            format_count(needed, "round")
+            counted(needed, "round")
         );
         if raised <= MOST_ROUNDS {
             let now = match settings.max_num_gen_batches {
@@ -508,7 +504,9 @@ impl Advice<'_> {
             size /= 2;
         }
         if size >= 1 && size < settings.train_batch_size && size * 16 >= settings.train_batch_size {
-            let why = format!("{} groups were at hand when the rounds were used up", self.num_accumulated);
+            let verb = if self.num_accumulated == 1 { "was" } else { "were" };
+            let groups = counted(self.num_accumulated, "group");
+            let why = format!("{groups} {verb} at hand when the rounds were used up");
             self.say("data.train_batch_size", format!("{} -> {size}", settings.train_batch_size), why);
         }
         let now = match settings.on_limit {
@@ -547,7 +545,7 @@ impl fmt::Display for Diagnosis {
                 self.step,
                 self.num_accumulated,
                 self.target,
-                format_count(self.rounds, "round"),
+                counted(self.rounds, "round"),
                 self.limit()
             )?,
             StopCause::EmptyRounds { rounds: 1 } => {
@@ -563,13 +561,13 @@ impl fmt::Display for Diagnosis {
                     first if first < last => write!(formatter, "epochs {first} to {last}")?,
                     _ => write!(formatter, "epoch {last}")?,
                 }
-                write!(formatter, " ({})", format_count(self.rounds, "round"))?;
+                write!(formatter, " ({})", counted(self.rounds, "round"))?;
             }
             StopCause::SkippedSteps { steps, .. } => write!(
                 formatter,
                 "stopped in step {}: {steps} attempts in a row trained nothing ({})",
                 self.step,
-                format_count(self.rounds, "round")
+                counted(self.rounds, "round")
             )?,
             StopCause::NoPrompts { epoch } => {
                 write!(formatter, "stopped in step {}: epoch {} has no prompts", self.step, epoch + 1)?;

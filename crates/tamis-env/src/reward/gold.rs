@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use tamis_core::figure::shortest;
+use tamis_core::figure::{counted, shortest};
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
@@ -172,15 +172,16 @@ impl fmt::Display for FunctionGold {
                 }
             }
             let rest = if rest.is_empty() { String::new() } else { format!(": {}", rest.join(", ")) };
+            let prompts = counted(checked, "prompt");
             match self.spread {
                 Some(GoldSpread { mean, min, max }) => writeln!(
                     f,
-                    "reward `{name}`: gold answers score {} on average, {} to {} ({checked} prompts{rest})",
+                    "reward `{name}`: gold answers score {} on average, {} to {} ({prompts}{rest})",
                     format_score(mean),
                     format_score(min),
                     format_score(max)
                 )?,
-                None => writeln!(f, "reward `{name}` scores no gold answer ({checked} prompts{rest})")?,
+                None => writeln!(f, "reward `{name}` scores no gold answer ({prompts}{rest})")?,
             }
         } else if accepted == checked {
             writeln!(f, "reward `{name}` accepts all {checked} gold answers")?;
@@ -246,9 +247,9 @@ impl GoldReport {
         let mut notes = Vec::new();
         if self.whole_solutions > 0 {
             notes.push(format!(
-                "the ground truth of {} prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, \
+                "the ground truth of {} is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, \
                  functions from outside and `exact` get the whole",
-                self.whole_solutions
+                counted(self.whole_solutions, "prompt")
             ));
         }
         notes

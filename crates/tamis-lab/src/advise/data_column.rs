@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_core::schedule::yields::keep_probability;
 use tamis_data::records::Records;
 
 use super::cost::{CostBasis, Costs};
-use super::finding::count;
 use super::keep_rate::Estimate;
 use super::plan::Plan;
 use super::text::cost_lines;
@@ -72,7 +71,7 @@ pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
         "advice: of a policy that solves what the column `{column}` of the data says (mean {} of {}), {} of groups of {} \
          have members that differ",
         fixed(pass_rate, 2),
-        count(rates.len(), "prompt"),
+        counted(rates.len(), "prompt"),
         percent(keep),
         plan.n
     );

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tamis_core::figure::{percent, shortest};
+use tamis_core::figure::{counted, percent, shortest};
 
 use super::evidence::{Group, Groups, LoggedCounts, Scale};
 use super::keep_rate::Estimate;
@@ -56,11 +56,6 @@ fn warning(topic: &'static str, text: String, fix: impl Into<String>) -> Finding
 
 fn note(topic: &'static str, text: String, fix: Option<&str>) -> Finding {
     Finding { topic, weight: Weight::Note, text, fix: fix.map(ToOwned::to_owned) }
-}
-
-/// `1 group`, `2 groups`.
-pub(super) fn count(number: usize, one: &str) -> String {
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
 pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes) {
@@ -132,7 +127,7 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
             let number = filled.num_left_out;
             found.push(warning(
                 "sample",
-                format!("the lines of {number} step{} are missing, or cannot be of one run: the keep rate is of the others, and too high where these took more batches", if number == 1 { "" } else { "s" }),
+                format!("the lines of {} are missing, or cannot be of one run: the keep rate is of the others, and too high if these took more batches", counted(number, "step")),
                 "give a whole log, or the rollouts that verl dumps (`trainer.rollout_data_dir`)",
             ));
         }
@@ -251,7 +246,7 @@ fn right_looking(groups: &Groups) -> Option<Finding> {
         format!(
             "{} of {} whose members are all wrong hold a completion whose last answer is the right one ({})",
             looking.len(),
-            count(failed.len(), "group"),
+            counted(failed.len(), "group"),
             ids.join(", ")
         ),
         "look at their completions: the verifier may want another form than the prompt asks for",
@@ -302,7 +297,7 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
     let mut text = format!(
         "{} of {} hold one text alone; of a group's members {} are different",
         identical,
-        count(with_texts, "group"),
+        counted(with_texts, "group"),
         percent(distinct / with_texts as f64)
     );
     if wrong_alike > 0 {
@@ -432,7 +427,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
 
 /// Rows that were left out, and repeated prompts.
 fn unread(groups: &Groups) -> Option<Finding> {
-    let rows = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX), "row");
+    let rows = |number: u64| counted(number, "row");
     let mut parts = Vec::new();
     if groups.num_unread > 0 {
         parts.push(format!(
@@ -447,7 +442,7 @@ fn unread(groups: &Groups) -> Option<Finding> {
         parts.push(format!(
             "{} came more than once in a file, without an id of the group: its rows are cut into groups of one \
              size",
-            count(groups.num_repeated, "prompt")
+            counted(groups.num_repeated, "prompt")
         ));
     }
     (!parts.is_empty()).then(|| note("sample", parts.join("; "), None))

@@ -6,6 +6,7 @@
 //!                          -> cost.rs: rounds, cost by mode, size of a round, limit
 //!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
+//!                          -> ended.rs: what a run that learned nothing prints at its end
 //! training data -> data_column.rs: forecast from its pass rates at a run's start
 //! ```
 //! [`advise`] is a pure function of evidence and plan. The cost model is [`crate::cost`], which
@@ -13,6 +14,7 @@
 
 mod cost;
 mod data_column;
+mod ended;
 mod evidence;
 mod filled;
 mod finding;
@@ -29,11 +31,12 @@ mod text;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tamis_core::figure::percent;
+use tamis_core::figure::{counted, percent};
 use tamis_core::schedule::yields::{PassRateSpread, Screening};
 
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
+pub use ended::{Gains, end_lines};
 pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub(crate) use finding::of_pass_rates;
 pub use finding::{Finding, Weight};
@@ -46,7 +49,7 @@ pub use plan::Plan;
 pub(crate) use read::read_groups;
 pub use read::{EvidenceSource, read, read_with_notes};
 
-use finding::{count, is_kept_alone, of_choice, of_counts, of_groups};
+use finding::{is_kept_alone, of_choice, of_counts, of_groups};
 use lines::Values;
 use plan::SCREENED;
 
@@ -596,7 +599,7 @@ fn filter_advice(
     if use_filter && keep.value < NEARLY_ALL {
         reasons.push(format!(
             "where computing time is short, leave it off: a batch of {} then holds about {} that differ, at the cost of one round",
-            count(plan.train_batch_size, "group"),
+            counted(plan.train_batch_size, "group"),
             tamis_core::figure::fixed(plan.train_batch_size as f64 * keep.value, 0)
         ));
     }

@@ -3,11 +3,11 @@
 use std::fmt::{self, Write as _};
 
 use tamis_config::shell_word;
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_core::schedule::yields::Screening;
 
 use super::cost::{Costs, LimitAdvice};
-use super::finding::{Weight, count};
+use super::finding::Weight;
 use super::keep_rate::{Estimate, KeepRateSource};
 use super::plan::Plan;
 use super::read::EvidenceSource;
@@ -21,7 +21,7 @@ const WIDTH: usize = 12;
 
 /// How often steps reach a limit on rounds, now and at half the keep rate.
 fn limit_text(limit: LimitAdvice) -> String {
-    let rounds = count(usize::try_from(limit.max_num_gen_batches).unwrap_or(usize::MAX), "round");
+    let rounds = counted(limit.max_num_gen_batches, "round");
     let at_half = format!("{} at half the keep rate", chance(limit.exceeded_at_half));
     let met = match (chance(limit.exceeded), chance(limit.exceeded_at_half)) {
         (now, half) if now == NEVER && half == NEVER => {
@@ -80,7 +80,7 @@ pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Ve
     if let Some(limit) = limit.filter(|limit| limit.exceeded > 0.01) {
         lines.push(format!(
             "advice: {} (schedule.max_num_gen_batches) will be too few {}",
-            count(limit.max_num_gen_batches as usize, "round"),
+            counted(limit.max_num_gen_batches, "round"),
             chance(limit.exceeded)
         ));
     }
@@ -124,13 +124,13 @@ impl Advice {
                 let _ = write!(
                     text,
                     "{} of {}, {}",
-                    count(sample.groups as usize, "group"),
+                    counted(sample.groups, "group"),
                     sizes_text(sample.sizes.keys()),
-                    count(sample.prompts.unwrap_or(0), "prompt")
+                    counted(sample.prompts.unwrap_or(0), "prompt")
                 );
             }
             EvidenceSource::Log if sample.groups > 0 => {
-                let _ = write!(text, "a log, {} counted", count(sample.groups as usize, "group"));
+                let _ = write!(text, "a log, {} counted", counted(sample.groups, "group"));
             }
             EvidenceSource::Log => text += "a log",
         }
@@ -278,7 +278,7 @@ impl Advice {
         let example = if self.plan.is_batch_known { "" } else { " (an example)" };
         writeln!(f)?;
         let of = if self.plan.n > 0 { format!(" of {}", self.plan.n) } else { String::new() };
-        writeln!(f, "A step of {} groups{of}{example}:", self.plan.train_batch_size)?;
+        writeln!(f, "A step of {}{of}{example}:", counted(self.plan.train_batch_size, "group"))?;
         let known = |all: Option<Estimate>| all.map_or_else(|| "-".to_owned(), |all| thousands(all.value));
         let width = costs.modes.iter().map(|mode| mode.what.chars().count()).max().unwrap_or(0);
         writeln!(f, "{:<width$}  rounds  generated a kept group    trajectories        tokens", "")?;

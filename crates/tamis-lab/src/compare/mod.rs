@@ -7,11 +7,13 @@
 
 pub mod measure;
 pub mod page;
+pub(crate) mod paired;
 pub mod series;
 pub mod table;
 
 use std::path::{Path, PathBuf};
 
+use tamis_core::figure::counted;
 use tamis_run::directory::CONFIG;
 
 use crate::report::settings::{Settings, unlike_rewards};
@@ -66,6 +68,9 @@ pub struct Cell {
     pub summary: Option<Summary>,
     /// Difference between its mean and the baseline's; `None` for a baseline.
     pub difference: Option<f64>,
+    /// Standard error of the difference, prompt by prompt: of the last validations of runs with the same
+    /// prompts.
+    pub difference_error: Option<f64>,
 }
 
 /// The numbers of one metric.
@@ -131,7 +136,8 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         && least < most
     {
         notes.push(format!(
-            "{name} has {least} steps, of {most}: what is compared at equal cost ends where it does"
+            "{name} has {}, of {most}: what is compared at equal cost ends where it does",
+            counted(least, "step")
         ));
     }
     let all = || measured.iter().flat_map(|variant| &variant.series);
@@ -177,7 +183,13 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         if choice == Choice::Validation {
             notes.extend(errors_of_last(&measured));
         }
-        let rows = cells(&measured, &choice, limits);
+        let rows = cells(variants, &measured, &choice, limits);
+        if rows.iter().flatten().any(|cell| cell.difference_error.is_some()) {
+            notes.push(
+                "± after a difference of last validations is one standard error, prompt by prompt over the same prompts"
+                    .to_owned(),
+            );
+        }
         tables.push(MetricTable { choice, names, rows });
     }
     Ok(Comparison { variants: measured, tables, limits, notes })
@@ -212,7 +224,14 @@ fn errors_of_last(variants: &[Measured]) -> Option<String> {
     })
 }
 
-fn cells(variants: &[Measured], choice: &Choice, limits: [Option<f64>; 3]) -> Vec<Vec<Cell>> {
+fn cells(
+    all: &[Variant],
+    variants: &[Measured],
+    choice: &Choice,
+    limits: [Option<f64>; 3],
+) -> Vec<Vec<Cell>> {
+    // Runs that are left out are those without a step.
+    let runs_of = |name: &str| all.iter().find(|variant| variant.name == name);
     let summary = |variant: &Measured, measure: Measure| {
         // A mean over only some seeds would not be comparable.
         let of = |series: &Series| Some(number(series, &choice.name(series)?, measure, limits));
@@ -225,7 +244,12 @@ fn cells(variants: &[Measured], choice: &Choice, limits: [Option<f64>; 3]) -> Ve
             let own = summary(variant, measure);
             let of_base = base.and_then(|base| summary(base, measure));
             let difference = own.zip(of_base).map(|(own, base)| own.mean - base.mean);
-            Cell { summary: own, difference }
+            let is_last = *choice == Choice::Validation && measure == Measure::Last;
+            let pair = difference.filter(|_| is_last).and_then(|difference| {
+                paired::difference(runs_of(&variant.baseline)?, runs_of(&variant.name)?, difference)
+            });
+            let difference_error = pair.and_then(|pair| pair.standard_error());
+            Cell { summary: own, difference, difference_error }
         };
         Measure::ALL.map(cell).to_vec()
     };

@@ -158,10 +158,22 @@ impl Series {
         })
     }
 
+    /// Whether a verifier's `acc` has other values than 0 and 1: its mean is then not the share that is
+    /// right.
+    pub fn is_graded(&self) -> bool {
+        self.rows.iter().any(|row| is_graded(|name| row.values.get(name).copied()))
+    }
+
     /// Names of all metrics.
     pub fn names(&self) -> std::collections::BTreeSet<&str> {
         self.rows.iter().flat_map(|row| row.values.keys().map(String::as_str)).collect()
     }
+}
+
+/// As [`Series::is_graded`], of one row.
+pub(crate) fn is_graded(value: impl Fn(&str) -> Option<f64>) -> bool {
+    let both = value("all/pass_rate").zip(value("all/rewards/acc/mean"));
+    both.is_some_and(|(right, mean)| (right - mean).abs() > 1e-9)
 }
 
 /// Parses a row as an object. Python writes `NaN`, `Infinity` and `-Infinity`, which JSON does not have. They

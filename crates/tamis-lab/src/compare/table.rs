@@ -18,7 +18,8 @@ fn shown(cell: &Cell) -> String {
     }
     if let Some(difference) = cell.difference {
         let sign = if difference >= 0.0 { "+" } else { "" };
-        let _ = write!(text, " ({sign}{})", figure(difference));
+        let error = cell.difference_error.map_or_else(String::new, |error| format!(" ±{}", figure(error)));
+        let _ = write!(text, " ({sign}{}{error})", figure(difference));
     }
     text
 }
@@ -119,7 +120,8 @@ impl Comparison {
 
     /// One row per variant, metric and measure.
     pub fn csv(&self) -> String {
-        let mut text = "variant,baseline,metric,measure,up_to,runs,mean,spread,difference\n".to_owned();
+        let mut text =
+            "variant,baseline,metric,measure,up_to,runs,mean,spread,difference,difference_error\n".to_owned();
         let optional = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value}"));
         for table in &self.tables {
             for (variant, cells) in self.variants.iter().zip(&table.rows) {
@@ -134,6 +136,7 @@ impl Comparison {
                         optional(cell.summary.map(|summary| summary.mean)),
                         optional(cell.summary.and_then(|summary| summary.spread)),
                         optional(cell.difference),
+                        optional(cell.difference_error),
                     ];
                     let _ = writeln!(text, "{}", line.join(","));
                 }

@@ -61,6 +61,41 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
     assert!(!page.contains("NaN"), "{page}");
 }
 
+/// Prompts of outcomes 0, 0, 1, 1 become 1, 0, 1, 1: a gain of 1/4 with an error of 1/4, though each of the
+/// two means has one of about 0.29.
+#[test]
+fn last_validations_of_the_same_prompts_are_compared_prompt_by_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, outcomes: &[f64], first: &str, seed: u64| {
+        let run = write(folder.path(), name, &[0.1, 0.2], 10.0);
+        let mean = outcomes.iter().sum::<f64>() / outcomes.len() as f64;
+        let metrics = format!("{{\"step\":1,\"val-core/a/acc/mean@1\":{mean},\"num_tokens\":1}}\n");
+        std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+        std::fs::write(run.join("config.yaml"), format!("run: {{seed: {seed}}}\ndata:\n  val: []\n"))
+            .unwrap();
+        let checkpoint = run.join("checkpoints/step_1");
+        std::fs::create_dir_all(&checkpoint).unwrap();
+        let shown = serde_json::json!([{"prompt": first, "ground_truth": "2"}]);
+        let state =
+            serde_json::json!({"validation": {"latest": [1, {"outcomes": outcomes, "shown": shown}]}});
+        std::fs::write(checkpoint.join("state.json"), state.to_string()).unwrap();
+        run
+    };
+    let base = run("base", &[0.0, 0.0, 1.0, 1.0], "1+1=", 1);
+    let compared = |other: PathBuf| {
+        let found = compare(&variants_of(&[base.clone(), other]), &[]).unwrap();
+        (found.tables[0].rows[1][0], found.text())
+    };
+    let (cell, text) = compared(run("other", &[1.0, 0.0, 1.0, 1.0], "1+1=", 1));
+    assert_eq!((cell.difference, cell.difference_error), (Some(0.25), Some(0.25)));
+    assert!(text.contains("0.7500 (+0.2500 ±0.2500)") && text.contains("prompt by prompt"), "{text}");
+    for (first, seed) in [("1+2=", 1), ("1+1=", 2)] {
+        let (cell, text) = compared(run("unlike", &[1.0, 0.0, 1.0, 1.0], first, seed));
+        assert_eq!((cell.difference, cell.difference_error), (Some(0.25), None), "other prompts");
+        assert!(!text.contains("prompt by prompt"), "{text}");
+    }
+}
+
 #[test]
 fn names_of_variants() {
     let name = |path: &str| variants_of(&[PathBuf::from(path)])[0].name.clone();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_core::filter::{DropReason, GroupFilter, GroupStatistics, Verdict};
 
 use super::columns::RolloutColumns;
@@ -232,7 +232,7 @@ impl fmt::Display for FilterSummary {
             write!(formatter, "\n  - Unscored trajectories: {}", self.num_unscored_trajectories)?;
         }
         for output in &self.outputs {
-            write!(formatter, "\n  - Wrote {} ({} rows)", output.path.display(), output.num_rows)?;
+            write!(formatter, "\n  - Wrote {} ({})", output.path.display(), counted(output.num_rows, "row"))?;
         }
         Ok(())
     }

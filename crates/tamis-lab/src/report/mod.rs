@@ -25,7 +25,7 @@ pub(crate) mod settings;
 mod sieve;
 mod steps;
 mod time;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The head of a page: what was run, how far it is, and the figures that most look for.
 
 use serde::Serialize;
-use tamis_core::figure::percent;
+use tamis_core::figure::{counted, percent};
 
 use super::groups::StepGroups;
 use super::run::{Run, state_name};
@@ -48,8 +48,7 @@ fn state(run: &Run) -> String {
     let done = run.last_step.unwrap_or(0);
     let steps = match run.settings.number("train.total_steps") {
         Some(total) => format!("{done} of {total} steps"),
-        None if done == 1 => "1 step".to_owned(),
-        None => format!("{done} steps"),
+        None => counted(done, "step"),
     };
     if run.state == RunState::Unknown { steps } else { format!("{}, {steps}", state_name(run.state)) }
 }
@@ -86,13 +85,13 @@ fn facts(run: &Run) -> Vec<(&'static str, Fact)> {
     add("Reward, trained", course(run, "critic/score/mean", false));
     add("Pass rate, all generated", course(run, "all/pass_rate", true));
     let sum = |name: &str| run.sum(name);
-    let counted = sum("trajectories/generated").or_else(|| {
+    let trajectories = sum("trajectories/generated").or_else(|| {
         let in_files = run.groups.steps.iter().map(StepGroups::num_trajectories).sum::<u64>();
         (in_files > 0).then_some(in_files as f64)
     });
     add(
         if run.other.is_some() { "In its files" } else { "Generated" },
-        counted.map(|count| {
+        trajectories.map(|count| {
             let groups = sum("groups/generated")
                 .map_or_else(String::new, |groups| format!(" in {} groups", number(groups)));
             format!("{} trajectories{groups}", number(count)).into()
@@ -124,8 +123,9 @@ fn facts(run: &Run) -> Vec<(&'static str, Fact)> {
     add_text(
         "Batch",
         get("data.train_batch_size").map(|batch| {
-            let members = get("rollout.n").map_or_else(String::new, |n| format!(" × {n} samples"));
-            format!("{batch} groups{members}")
+            let members =
+                get("rollout.n").map_or_else(String::new, |n| format!(" × {}", counted(n, "sample")));
+            format!("{}{members}", counted(batch, "group"))
         }),
     );
     add_text("Seed", get("run.seed"));

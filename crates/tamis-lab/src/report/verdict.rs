@@ -1,11 +1,14 @@
 //! One sentence that answers "is it learning?".
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
+use tamis_run::metrics::summary::NumberSummary;
 
 use super::run::Run;
 use crate::compare::measure::{Choice, source_of, standard_error};
+use crate::compare::paired;
 use crate::compare::series::Series;
 
 /// A change counts from so many standard errors on.
@@ -15,7 +18,7 @@ const MANY_CUT: f64 = 0.05;
 
 /// The sentence; `None` if the run has no figure that says it.
 pub(crate) fn of_run(run: &Run) -> Option<String> {
-    let mut text = of_series(&run.series)?;
+    let mut text = of_series(&run.series, paired::before_and_after(&run.path))?;
     if let Some((_, cut)) = values(&run.series, "response_length/clip_ratio").last()
         && *cut >= MANY_CUT
     {
@@ -26,20 +29,31 @@ pub(crate) fn of_run(run: &Run) -> Option<String> {
     Some(text)
 }
 
-fn of_series(series: &Series) -> Option<String> {
-    validation(series).or_else(|| {
-        Some(
-            reward(series)?
-                + " There is no validation: held-out prompts (`data.val`) would say what it has learned.",
-        )
+/// `gains` are those of the held-out prompts, prompt by prompt, if they are known.
+fn of_series(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
+    validation(series, gains).or_else(|| {
+        let (verdict, change) = reward(series)?;
+        let verdict = match verdict {
+            Ordering::Equal => "No clear change",
+            Ordering::Greater => "The reward rises",
+            Ordering::Less => "The reward falls",
+        };
+        Some(format!(
+            "{verdict}: {change}. There is no validation: held-out prompts (`data.val`) would say what it has learned."
+        ))
     })
+}
+
+/// The change of the rewards in words, if it is none that counts.
+pub(crate) fn reward_is_unclear(series: &Series) -> Option<String> {
+    reward(series).filter(|(verdict, _)| *verdict != Ordering::Greater).map(|(_, change)| change)
 }
 
 fn values(series: &Series, name: &str) -> Vec<(u64, f64)> {
     series.rows.iter().filter_map(|row| Some((row.step, *row.values.get(name)?))).collect()
 }
 
-fn validation(series: &Series) -> Option<String> {
+fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     let name = Choice::Validation.name(series)?;
     let values_of = |name: &str| values(series, name);
     let all = values_of(&name);
@@ -50,16 +64,22 @@ fn validation(series: &Series) -> Option<String> {
     let prompts = num_prompts
         .and_then(|numbers| numbers.last().copied())
         .map_or_else(String::new, |(_, number)| format!(" of {number} held-out prompts"));
-    let what = if name.contains("/acc/") { "accuracy" } else { "the mean score" };
+    let what = match name.contains("/acc/") {
+        true if series.is_graded() => "the mean of `acc`",
+        true => "accuracy",
+        false => "the mean score",
+    };
     if all.len() == 1 {
         return Some(format!("One validation so far: {what}{prompts} is {}.", shown(last)));
     }
     let last_error = standard_error(series, &name, last_step, last);
-    let error = standard_error(series, &name, first_step, first)
-        .zip(last_error)
-        .map(|(one, other)| (one.powi(2) + other.powi(2)).sqrt());
-    let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
     let change = last - first;
+    let paired = gains.filter(|gains| (gains.mean - change).abs() < paired::SAME);
+    let error = paired.and_then(|gains| gains.standard_error()).or_else(|| {
+        let errors = standard_error(series, &name, first_step, first).zip(last_error);
+        errors.map(|(one, other)| (one.powi(2) + other.powi(2)).sqrt())
+    });
+    let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
     let verdict = match change {
         _ if error.is_none() => "Whether it learns cannot be said of so few prompts",
         _ if error.is_some_and(|error| change.abs() <= CLEAR * error) => "No clear change",
@@ -70,10 +90,10 @@ fn validation(series: &Series) -> Option<String> {
     let trend = last_error.and_then(|error| trend(&all, error));
     let trend = trend.map_or_else(String::new, |trend| format!(", {trend}"));
     Some(format!(
-        "{verdict}: {what}{prompts} went from {} to {}{within} in {} steps{trend}.",
+        "{verdict}: {what}{prompts} went from {} to {}{within} in {}{trend}.",
         shown(first),
         shown(last),
-        last_step - first_step
+        counted(last_step - first_step, "step")
     ))
 }
 
@@ -95,7 +115,7 @@ fn trend(values: &[(u64, f64)], error: f64) -> Option<String> {
 }
 
 /// Of the rewards of everything generated, in the first and in the last fifth of the steps.
-fn reward(series: &Series) -> Option<String> {
+fn reward(series: &Series) -> Option<(Ordering, String)> {
     let name = Choice::Reward.name(series)?;
     let values: Vec<f64> = values(series, &name).into_iter().map(|(_, value)| value).collect();
     let fifth = values.len() / 5;
@@ -111,16 +131,16 @@ fn reward(series: &Series) -> Option<String> {
     let (last, last_error) = of(values.get(values.len() - fifth..)?);
     let change = last - first;
     let verdict = match change.abs() > CLEAR * (first_error + last_error).sqrt() {
-        false => "No clear change",
-        true if change > 0.0 => "The reward rises",
-        true => "The reward falls",
+        false => Ordering::Equal,
+        true if change > 0.0 => Ordering::Greater,
+        true => Ordering::Less,
     };
-    Some(format!(
-        "{verdict}: its mean (`{}`) was {} in the first fifth of the steps and {} in the last.",
-        name,
+    let text = format!(
+        "the mean reward (`{name}`) was {} in the first fifth of the steps and {} in the last",
         fixed(first, 3),
         fixed(last, 3)
-    ))
+    );
+    Some((verdict, text))
 }
 
 #[cfg(test)]
@@ -138,7 +158,7 @@ mod tests {
                 at * 10
             )
         };
-        of_series(&series(values.iter().enumerate().map(row)))
+        of_series(&series(values.iter().enumerate().map(row)), None)
     }
 
     #[test]
@@ -156,6 +176,18 @@ mod tests {
         insta::assert_snapshot!(accuracies(&[0.3], 50).expect("a sentence"), @"One validation so far: accuracy of 50 held-out prompts is 30.0%.");
     }
 
+    /// Half of the completions have an `acc` of 1/2 and none is right: that is no accuracy.
+    #[test]
+    fn a_graded_acc_is_no_accuracy() {
+        let rows = [(0, 0.2), (5, 0.25)].map(|(step, value)| {
+            format!(
+                "{{\"step\":{step},\"val-core/a/acc/mean@1\":{value},\"all/pass_rate\":0.0,\"all/rewards/acc/mean\":0.25}}"
+            )
+        });
+        let text = of_series(&series(rows.into_iter()), None).expect("a sentence");
+        assert!(text.contains("the mean of `acc` went from") && !text.contains("accuracy"), "{text}");
+    }
+
     #[test]
     fn a_logged_standard_error_goes_before_the_bound() {
         let rows = [(0, 0.2), (5, 0.4)].map(|(step, value)| {
@@ -163,7 +195,7 @@ mod tests {
                 "{{\"step\":{step},\"val-core/a/b/reward/mean@2\":{value},\"val-aux/a/b/reward/mean@2/standard_error\":0.03}}"
             )
         });
-        insta::assert_snapshot!(of_series(&series(rows.into_iter())).expect("a sentence"), @"It learns: the mean score went from 20.0% to 40.0% (± 4.2%) in 5 steps.");
+        insta::assert_snapshot!(of_series(&series(rows.into_iter()), None).expect("a sentence"), @"It learns: the mean score went from 20.0% to 40.0% (± 4.2%) in 5 steps.");
     }
 
     #[test]
@@ -174,16 +206,16 @@ mod tests {
                 let value = from + rise * step as f64 + noise;
                 format!("{{\"step\":{},\"all/critic/score/mean\":{value}}}", step + 1)
             };
-            of_series(&series((0..20).map(row)))
+            of_series(&series((0..20).map(row)), None)
         };
         let rising = rewards(0.2, 0.01).expect("a sentence");
         assert!(
-            rising.starts_with("The reward rises: its mean (`all/critic/score/mean`) was 0.215"),
+            rising.starts_with("The reward rises: the mean reward (`all/critic/score/mean`) was 0.215"),
             "{rising}"
         );
         assert!(rising.contains("There is no validation"), "{rising}");
         assert!(rewards(0.2, 0.0).expect("a sentence").starts_with("No clear change"));
         assert!(rewards(0.9, -0.01).expect("a sentence").starts_with("The reward falls"));
-        assert_eq!(of_series(&series(std::iter::once("{\"step\":1,\"loss\":2}".to_owned()))), None);
+        assert_eq!(of_series(&series(std::iter::once("{\"step\":1,\"loss\":2}".to_owned())), None), None);
     }
 }

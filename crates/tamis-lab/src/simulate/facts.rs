@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tamis_config::{Config, PassRates};
-use tamis_core::figure::shortest;
+use tamis_core::figure::{counted, shortest};
 use tamis_core::schedule::InFlight;
 
 use crate::simulate::policy::filter_of;
@@ -67,13 +67,13 @@ pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
     let median = length.median.map_or_else(|| "a twentieth of that".to_owned(), shortest);
     let seconds = |seconds: f64| format!("{} s", shortest(seconds));
     let mut facts = vec![
-        ("Pass rates", format!("{rates}, {num_prompts} prompts")),
+        ("Pass rates", format!("{rates}, {}", counted(num_prompts, "prompt"))),
         ("Filter", format!("{filter}: {}", filter.rule())),
         (
             "Batch",
             format!(
-                "{} groups of {}, rounds of {}",
-                world.train_batch_size,
+                "{} of {}, rounds of {}",
+                counted(world.train_batch_size, "group"),
                 config.rollout.n,
                 config.data.gen_batch_size.unwrap_or(world.train_batch_size)
             ),

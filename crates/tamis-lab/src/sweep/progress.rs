@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use tamis_core::figure::percent;
 use tamis_run::directory::METRICS;
 
+use crate::compare::series::is_graded;
+
 /// Bytes at the end of the file that are read; a row has some kilobytes.
 const MOST: u64 = 1 << 18;
 
@@ -17,8 +19,10 @@ pub struct RunProgress {
     pub step: u64,
     /// Mean reward of everything generated for the step.
     pub reward: Option<f64>,
-    /// Accuracy at the last validation, or the share of generated trajectories that are correct.
+    /// Accuracy at the last validation, otherwise of what was generated; the mean `acc` if that is graded.
     pub accuracy: Option<f64>,
+    /// Whether `acc` has other values than 0 and 1.
+    pub is_graded: bool,
 }
 
 /// The progress of the run in a folder; `None` before its first step.
@@ -36,9 +40,11 @@ pub fn read(run: &Path) -> Option<RunProgress> {
             .find(|(name, _)| name.starts_with("val-core/") && name.contains("/mean@"))
             .and_then(|(_, value)| value.as_f64());
         validated = of_validation.or(validated);
-        let accuracy = validated.or(number("all/pass_rate"));
+        let is_graded = is_graded(number);
+        let generated = number(if is_graded { "all/rewards/acc/mean" } else { "all/pass_rate" });
+        let accuracy = validated.or(generated);
         let reward = number("all/critic/score/mean").or_else(|| number("critic/score/mean"));
-        progress = Some(RunProgress { step, reward, accuracy });
+        progress = Some(RunProgress { step, reward, accuracy, is_graded });
     }
     progress
 }
@@ -54,7 +60,11 @@ impl RunProgress {
             let _ = write!(text, "  reward {reward:.3}");
         }
         if let Some(accuracy) = self.accuracy {
-            let _ = write!(text, "  accuracy {}", percent(accuracy));
+            let _ = if self.is_graded {
+                write!(text, "  acc {accuracy:.3}")
+            } else {
+                write!(text, "  accuracy {}", percent(accuracy))
+            };
         }
         text
     }

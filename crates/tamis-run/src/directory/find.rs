@@ -16,6 +16,12 @@ fn is_run(folder: &Path) -> bool {
 /// The newest run: this folder if it is a run, otherwise the one in `runs` whose `run.log` was written
 /// last, otherwise such a one in this folder.
 pub fn newest() -> Option<PathBuf> {
+    newest_with(|_| true)
+}
+
+/// As [`newest`], of the runs that have what `has` looks for.
+pub fn newest_with(has: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let is_run = |run: &Path| is_run(run) && has(run);
     let here = Path::new(".");
     if is_run(here) {
         return Some(here.to_owned());

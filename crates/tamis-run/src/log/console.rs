@@ -21,6 +21,8 @@ pub struct StepView {
     pub generated_reward: Option<f64>,
     /// Share of correct trajectories, by `acc`, among all generated.
     pub accuracy: Option<f64>,
+    /// Mean `acc` of all generated trajectories, if it has other values than 0 and 1: it is shown instead.
+    pub graded: Option<f64>,
     /// Share of the trained groups whose advantages are all zero.
     pub zero_advantage: Option<f64>,
     /// Generation rounds.
@@ -61,7 +63,7 @@ pub fn short_line(step: u64, total: Option<u64>, view: &StepView, left: Option<D
     let total = total.map_or_else(String::new, |total| format!("/{total}"));
     let mut shown = vec![format!("step {step}{total}")];
     shown.extend(view.generated_reward.or(view.reward).map(|reward| format!("reward {}", plain(reward))));
-    shown.extend(view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))));
+    shown.extend(accuracy(view));
     shown
         .extend(view.dropped.filter(|share| *share > 0.0).map(|share| format!("dropped {}", percent(share))));
     let time = view.time.map(|time| {
@@ -79,8 +81,7 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
         let deviation = view.reward_std.map_or_else(String::new, |std| format!(" (std {})", plain(std)));
         shown.push(format!("reward {}{deviation}", plain(reward)));
     }
-    let accuracy = view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy)));
-    match (view.generated_reward, accuracy) {
+    match (view.generated_reward, accuracy(view)) {
         (Some(reward), accuracy) => {
             let accuracy = accuracy.map_or_else(String::new, |accuracy| format!(", {accuracy}"));
             shown.push(format!("of all generated: reward {}{accuracy}", plain(reward)));
@@ -118,6 +119,12 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
     }
     shown.extend(left.map(|left| format!("{} left", duration(left))));
     shown
+}
+
+/// The share that is right, or the mean of a graded `acc`, which is no such share.
+fn accuracy(view: &StepView) -> Option<String> {
+    let graded = view.graded.map(|mean| format!("acc {}", plain(mean)));
+    graded.or_else(|| view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))))
 }
 
 fn stage(name: &str, pace: Pace) -> String {
@@ -162,6 +169,7 @@ mod tests {
             reward_std: Some(0.499),
             generated_reward: Some(0.4),
             accuracy: Some(0.468_75),
+            graded: None,
             zero_advantage: Some(0.25),
             rounds: 2,
             dropped: Some(0.598),
@@ -186,6 +194,9 @@ mod tests {
             short(&view, Some(Duration::from_secs(185))),
             "step 3/100  reward 0.400  accuracy 46.9%  dropped 59.8%  3.2s, about 3m 05s left"
         );
+        let graded = StepView { graded: Some(0.612), ..view };
+        assert_eq!(short(&graded, None), "step 3/100  reward 0.400  acc 0.612  dropped 59.8%  3.2s");
+        assert!(line(&graded, None).contains("of all generated: reward 0.400, acc 0.612"));
         view.old_logprobs = pace(250, 850);
         let text = line(&view, None);
         assert!(

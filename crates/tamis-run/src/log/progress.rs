@@ -86,7 +86,11 @@ struct Printed {
 
 enum Screen {
     Bar(ProgressBar),
-    Plain(Box<dyn Write + Send>),
+    Plain {
+        writer: Box<dyn Write + Send>,
+        /// Whether it is a terminal, whose lines are to be cut at words.
+        is_terminal: bool,
+    },
     /// The warnings so far.
     Kept(Vec<String>),
 }
@@ -95,7 +99,7 @@ impl std::fmt::Debug for Screen {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Bar(_) => "Bar",
-            Self::Plain(_) => "Plain",
+            Self::Plain { .. } => "Plain",
             Self::Kept(_) => "Kept",
         })
     }
@@ -110,20 +114,25 @@ impl Console {
             let (_, columns) = console::Term::stderr().size();
             Self::with_target(ProgressDrawTarget::stderr(), columns, total, done)
         } else {
-            Self::plain(Box::new(std::io::stderr()), total, done)
+            Self::plain_stderr(total, done)
         };
         console.inner().verbosity = verbosity;
         console
     }
 
+    fn plain_stderr(total: Option<u64>, done: u64) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self::new(Screen::Plain { writer: Box::new(std::io::stderr()), is_terminal }, total, done)
+    }
+
     /// Plain lines on stderr, without a bar, for what has no steps.
     pub fn lines_on_stderr() -> Self {
-        Self::plain(Box::new(std::io::stderr()), None, 0)
+        Self::plain_stderr(None, 0)
     }
 
     /// Plain lines to a writer.
     pub fn plain(writer: Box<dyn Write + Send>, total: Option<u64>, done: u64) -> Self {
-        Self::new(Screen::Plain(writer), total, done)
+        Self::new(Screen::Plain { writer, is_terminal: false }, total, done)
     }
 
     /// Shows nothing and keeps the warnings, for what reports them itself.
@@ -135,7 +144,7 @@ impl Console {
     pub fn kept_warnings(&self) -> Vec<String> {
         match &self.inner().screen {
             Screen::Kept(warnings) => warnings.clone(),
-            Screen::Bar(_) | Screen::Plain(_) => Vec::new(),
+            Screen::Bar(_) | Screen::Plain { .. } => Vec::new(),
         }
     }
 
@@ -289,7 +298,7 @@ impl Console {
     pub fn suspend<R>(&self, act: impl FnOnce() -> R) -> R {
         match &self.inner().screen {
             Screen::Bar(bar) => bar.suspend(act),
-            Screen::Plain(_) | Screen::Kept(_) => act(),
+            Screen::Plain { .. } | Screen::Kept(_) => act(),
         }
     }
 
@@ -346,9 +355,8 @@ impl Inner {
             Screen::Bar(_) if weight == Weight::Detail && !shows_all => {}
             // A closed terminal must not stop training.
             Screen::Bar(bar) => bar.suspend(|| {
-                let (_, columns) = console::Term::stderr().size();
                 let shown = if shows_all { text } else { visible(short) };
-                let shown = wrap(&format!("{mark}{shown}"), columns.into());
+                let shown = wrap_at_stderr(&format!("{mark}{shown}"));
                 // Without colours if stderr has none, or NO_COLOR is set.
                 let style = console::Style::new().for_stderr();
                 let shown = match (shown.strip_prefix(mark), level, weight) {
@@ -361,8 +369,10 @@ impl Inner {
                 let _ = writeln!(std::io::stderr(), "{shown}");
             }),
             Screen::Kept(warnings) => warnings.extend((level == LineKind::Warning).then_some(text)),
-            Screen::Plain(writer) => {
-                let _ = writeln!(writer, "{mark}{text}").and_then(|()| writer.flush());
+            Screen::Plain { writer, is_terminal } => {
+                let text = format!("{mark}{text}");
+                let text = if *is_terminal { wrap_at_stderr(&text) } else { text };
+                let _ = writeln!(writer, "{text}").and_then(|()| writer.flush());
             }
         }
     }
@@ -415,6 +425,16 @@ pub fn duration(time: Duration) -> String {
         3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// The text with its lines cut at words if stderr is a terminal, which would cut them anywhere.
+pub fn fit_to_stderr(text: &str) -> String {
+    if std::io::stderr().is_terminal() { wrap_at_stderr(text) } else { text.to_owned() }
+}
+
+fn wrap_at_stderr(text: &str) -> String {
+    let (_, columns) = console::Term::stderr().size();
+    wrap(text, columns.into())
 }
 
 /// The text with lines of at most so many characters, cut at spaces; continuation lines are indented by
@@ -547,7 +567,7 @@ mod tests {
         let progress = Console::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
         let position = || match &progress.inner().screen {
             Screen::Bar(bar) => bar.position(),
-            Screen::Plain(_) | Screen::Kept(_) => unreachable!("a bar"),
+            Screen::Plain { .. } | Screen::Kept(_) => unreachable!("a bar"),
         };
         assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");
@@ -675,6 +695,21 @@ mod tests {
         let log = std::fs::read_to_string(&path).expect("read");
         let logged: Vec<&str> = log.lines().map(|line| &line[25..]).collect();
         assert_eq!(logged, ["info one", "info two", "info three", "info four, in full", "warning five"]);
+    }
+
+    #[test]
+    fn a_quiet_terminal_shows_warnings_cut_at_words() {
+        let screen = Captured::default();
+        let plain = Screen::Plain { writer: Box::new(screen.clone()), is_terminal: true };
+        let progress = Console::new(plain, None, 0);
+        progress.inner().verbosity = Verbosity::Quiet;
+        progress.warn("word ".repeat(300).trim_end());
+        let (_, columns) = console::Term::stderr().size();
+        let text = screen.text();
+        assert!(text.lines().count() > 1, "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= usize::from(columns) && line.ends_with("word"), "{line:?}");
+        }
     }
 
     #[test]

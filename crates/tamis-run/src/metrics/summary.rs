@@ -44,6 +44,22 @@ impl NumberSummary {
         })
     }
 
+    /// Of the differences `after - before` of numbers that belong to each other, as two policies' outcomes
+    /// on the same prompts do: what makes the prompts unlike drops out, so that the mean difference is known
+    /// better than the two means are. Pairs of which one is missing are left out; `None` if there is no
+    /// other.
+    ///
+    /// ```
+    /// use tamis_run::metrics::summary::NumberSummary;
+    /// let before = [Some(0.0), Some(1.0), Some(0.0), None];
+    /// let gain = NumberSummary::of_differences(&before, &[Some(1.0), Some(1.0), Some(0.0), Some(1.0)]);
+    /// let gain = gain.expect("three pairs");
+    /// assert_eq!((gain.count, gain.mean), (3, 1.0 / 3.0));
+    /// ```
+    pub fn of_differences(before: &[Option<f64>], after: &[Option<f64>]) -> Option<Self> {
+        Self::of(before.iter().zip(after).filter_map(|(before, after)| Some((*after)? - (*before)?)))
+    }
+
     /// Standard error of the mean, of numbers that were drawn independently. `None` below two numbers,
     /// and if all are equal: then this sample does not show how much others would differ.
     pub fn standard_error(&self) -> Option<f64> {

@@ -10,6 +10,7 @@ use tamis_config::{
     two_of_one_name,
 };
 use tamis_core::fault;
+use tamis_core::figure::counted;
 use tamis_data::curriculum::Curriculum;
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions, no_prompts};
 use tamis_data::image::ImagePlaces;
@@ -456,12 +457,12 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
             return Ok(Vec::new());
         }
         let dataset = Dataset::read(paths, &options)?;
-        let plural = if paths.len() == 1 { "" } else { "s" };
-        notes.push(format!("{split}: {} prompts from {} file{plural}", dataset.prompts().len(), paths.len()));
+        let prompts = counted(dataset.prompts().len(), "prompt");
+        notes.push(format!("{split}: {prompts} from {}", counted(paths.len(), "file")));
         if let Some(first) = dataset.skipped_rows().first() {
             notes.push(format!(
-                "{split}: {} rows do not parse and were skipped; the first: {first}",
-                dataset.skipped_rows().len(),
+                "{split}: skipped {} that could not be parsed; the first: {first}",
+                counted(dataset.skipped_rows().len(), "row"),
             ));
         }
         Ok(dataset.into_prompts())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tamis_config::Config;
 use tamis_core::advantage::Advantage;
+use tamis_core::figure::counted;
 use tamis_core::group::PromptId;
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -77,7 +78,8 @@ pub(crate) fn hints(
         .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?
         .map_err(|source| Halt::Failed(AssembleError::Hint { source }))?;
     if prepared.num_truncated > 0 {
-        ui.say(&format!("{} prompts with their gold answers cut to {limit} tokens", prepared.num_truncated));
+        let prompts = counted(prepared.num_truncated, "prompt");
+        ui.say(&format!("gold answers of {prompts} cut to {limit} tokens"));
     }
     Ok(prepared.prompts.into_iter().map(|one| (one.prompt.id, one.token_ids)).collect())
 }

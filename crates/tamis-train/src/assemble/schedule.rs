@@ -1,6 +1,7 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{Config, ScheduleMode};
+use tamis_core::figure::counted;
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::schedule::{RoundLimit, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings};
 
@@ -157,43 +158,46 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
 /// Describes in words how a batch is filled.
 fn describe_filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
+    let groups = counted(size, "group");
     if !config.refills() {
         let generated = config.gen_batch_size();
+        let round = format!("one round of {} a step", counted(generated, "group"));
         return match config.filter {
-            None => format!("one round of {generated} groups a step"),
-            Some(_) if generated > size => format!(
-                "one round of {generated} groups a step, trained on at most {size} of those that the filter keeps"
-            ),
+            None => round,
+            Some(_) if generated > size => {
+                format!("{round}, trained on at most {size} of those that the filter keeps")
+            }
             Some(_) => {
-                format!("one round of {generated} groups a step, trained on those that the filter keeps")
+                format!("{round}, trained on those that the filter keeps")
             }
         };
     }
     if config.schedule.mode == ScheduleMode::Streaming {
         let most = match config.schedule.max_num_gen_batches.0 {
             RoundLimit::Rounds(limit) => {
-                format!("at most {} prompts a step", limit.saturating_mul(config.gen_batch_size() as u64))
+                let most = limit.saturating_mul(config.gen_batch_size() as u64);
+                format!("at most {} a step", counted(most, "prompt"))
             }
             RoundLimit::Auto => "as many prompts a step as the keep rate asks for".to_owned(),
             RoundLimit::None => "no limit on prompts".to_owned(),
         };
-        return format!("each dropped group is replaced at once, {most}, {size} groups a step");
+        return format!("each dropped group is replaced at once, {most}, {groups} a step");
     }
     match config.schedule.max_num_gen_batches.0 {
         RoundLimit::Auto => {
-            format!("as many rounds a step as the keep rate asks for, {size} groups a step")
+            format!("as many rounds a step as the keep rate asks for, {groups} a step")
         }
         RoundLimit::Rounds(limit) if config.schedule.mode == ScheduleMode::Deficit => {
-            let most = limit.saturating_mul(config.gen_batch_size() as u64);
-            format!(
-                "rounds sized to what the batch still lacks, at most {most} prompts a step, {size} groups a step"
-            )
+            let most = counted(limit.saturating_mul(config.gen_batch_size() as u64), "prompt");
+            format!("rounds sized to what the batch still lacks, at most {most} a step, {groups} a step")
         }
         RoundLimit::None if config.schedule.mode == ScheduleMode::Deficit => {
-            format!("rounds sized to what the batch still lacks, no limit on them, {size} groups a step")
+            format!("rounds sized to what the batch still lacks, no limit on them, {groups} a step")
         }
-        RoundLimit::Rounds(limit) => format!("at most {limit} rounds a step, {size} groups a step"),
-        RoundLimit::None => format!("no limit on rounds, {size} groups a step"),
+        RoundLimit::Rounds(limit) => {
+            format!("at most {} a step, {groups} a step", counted(limit, "round"))
+        }
+        RoundLimit::None => format!("no limit on rounds, {groups} a step"),
     }
 }
 

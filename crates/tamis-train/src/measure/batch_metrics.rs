@@ -171,6 +171,8 @@ pub struct GeneratedFacts {
     pub rewards: Option<NumberSummary>,
     /// Share of correct trajectories, by `acc`.
     pub accuracy: Option<f64>,
+    /// Mean `acc`, if it has other values than 0 and 1.
+    pub graded: Option<f64>,
 }
 
 /// Metrics of all groups generated for the step, dropped ones too, under `all/...`.
@@ -187,7 +189,10 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedF
     metrics.set("all/num_unscored", count_unscored(&members));
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
-    GeneratedFacts { rewards, accuracy }
+    let acc = members.iter().filter_map(|member| member.scores.get("acc")).map(|score| score.value);
+    let is_graded = acc.clone().any(|acc| !acc.is_nan() && ![0.0, 1.0].contains(&acc));
+    let graded = NumberSummary::of(acc).filter(|_| is_graded).map(|summary| summary.mean);
+    GeneratedFacts { rewards, accuracy, graded }
 }
 
 /// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tamis_config::ValidateConfig;
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_core::group::{Trajectory, Turn};
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_data::prompt::PromptContent;
@@ -147,12 +147,17 @@ impl ValidationReport {
         NumberSummary::of(self.outcomes.iter().copied().flatten())?.standard_error()
     }
 
+    /// By how much another validation of the same prompts is better, prompt by prompt over those that were
+    /// scored both times; `None` if there is none.
+    pub fn gains(&self, other: &Self) -> Option<NumberSummary> {
+        NumberSummary::of_differences(&self.outcomes, &other.outcomes)
+    }
+
     /// Mean improvement of a later validation over this one on the same prompts, among those scored
     /// both times, with its standard error. The difference is taken prompt by prompt, so differences
     /// between prompts cancel. `None` with fewer than two such prompts, or if all gained the same.
     pub fn gain(&self, later: &Self) -> Option<(f64, f64)> {
-        let pairs = self.outcomes.iter().zip(&later.outcomes);
-        let gains = NumberSummary::of(pairs.filter_map(|(before, after)| Some((*after)? - (*before)?)))?;
+        let gains = self.gains(later)?;
         Some((gains.mean, gains.standard_error()?))
     }
 
@@ -160,7 +165,7 @@ impl ValidationReport {
     /// `8 prompts`, `4 of 8 prompts`.
     pub fn describe_prompts(&self) -> String {
         match self.num_failed {
-            0 => format!("{} prompts", self.num_prompts),
+            0 => counted(self.num_prompts, "prompt"),
             failed => format!("{} of {} prompts", self.num_prompts - failed, self.num_prompts),
         }
     }

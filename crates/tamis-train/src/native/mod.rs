@@ -12,6 +12,7 @@ pub(crate) use files::{critic_shape, write_folder, write_model};
 use std::path::Path;
 use std::sync::Arc;
 
+use tamis_core::figure::counted;
 use tamis_core::group::PolicyVersion;
 use tamis_model::{AdamW, AdamWConfig, CheckpointError, Gradients, HeldPass, Model, Threads, Workspace};
 use tamis_rollout::Generator;
@@ -202,8 +203,7 @@ impl NativeEngine {
         interrupt: &Interrupt,
     ) -> Self {
         let threads = Arc::new(Threads::new(settings.threads));
-        let plural = if threads.num_threads() == 1 { "" } else { "s" };
-        let device = format!("{} thread{plural}", threads.num_threads());
+        let device = counted(threads.num_threads(), "thread");
         let policy = Learning::new(models.policy, settings.optimizer, settings.max_grad_norm);
         let shared = SharedWeights::default();
         shared.set(&policy.model);

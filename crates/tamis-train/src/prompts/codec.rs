@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::figure::counted;
 use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
 use tamis_data::prompt::{Prompt, PromptContent, TOOLS_COLUMN, message_parts};
@@ -327,10 +328,9 @@ impl Codec {
             PromptContent::Messages(_) => "by the chat template",
             PromptContent::Text(_) => "text without a chat template",
         };
-        let num_tokens = prompt.token_ids.len();
-        let plural = if num_tokens == 1 { "" } else { "s" };
+        let tokens = counted(prompt.token_ids.len(), "token");
         let text = self.text_of(&prompt.token_ids)?;
-        Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
+        Ok(format!("first prompt ({tokens}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
     /// Prepares one prompt, and returns whether it was cut. An overlong prompt that is left out is

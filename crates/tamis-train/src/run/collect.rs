@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use tamis_config::LearnerBackend;
 use tamis_core::group::GroupId;
 use tamis_core::schedule::SkipReason;
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
@@ -127,6 +128,8 @@ impl Run {
             round: (0, 0),
             began,
             is_to_estimate: progress.is_first_step(),
+            native_epochs: (self.recipe.config.learner.backend == LearnerBackend::Native)
+                .then_some(self.recipe.config.train.ppo_epochs),
         };
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {

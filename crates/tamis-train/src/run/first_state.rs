@@ -11,6 +11,7 @@ use crate::learner::{CopyTo, LoadContent, Network, SaveContent, Trained};
 use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use crate::workers::servers::{RunSampler, publish_to};
+use tamis_core::figure::counted;
 use tamis_model::SaveDtype;
 use tamis_rollout::CompletionWorkers;
 
@@ -94,9 +95,9 @@ impl Run {
         );
         let report = report?;
         self.recorder.progress.say(&format!(
-            "warm start: {} updates of {} examples, cross-entropy {:.3}{}",
-            report.num_updates,
-            settings.batch_size,
+            "warm start: {} of {}, cross-entropy {:.3}{}",
+            counted(report.num_updates, "update"),
+            counted(settings.batch_size, "example"),
             report.loss,
             describe(report.accuracy)
         ));

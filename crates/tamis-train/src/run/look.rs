@@ -322,8 +322,9 @@ pub(super) fn prepare_prompts(
         .map_err(AssembleError::from)?;
     if prepared.num_dropped + prepared.num_truncated > 0 {
         ui.say(&format!(
-            "{split}: {} prompts over {limit} tokens left out, {} cut",
-            prepared.num_dropped, prepared.num_truncated
+            "{split}: {} over {limit} tokens left out, {} cut",
+            figure::counted(prepared.num_dropped, "prompt"),
+            prepared.num_truncated
         ));
     }
     for warning in &prepared.warnings {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, ModelSource};
+use tamis_core::figure::counted;
 use tamis_core::group::PolicyVersion;
 use tamis_core::schedule::selector::PromptSelector;
 use tamis_data::sampler::{DataPosition, PromptOrder};
@@ -633,7 +634,8 @@ fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<Strin
     let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
     let how = how_to_train_further(config, run, steps);
     Some(format!(
-        "the run has {steps} steps already and train.total_steps is {total}: no step is left to train; {how}"
+        "the run has {} already and train.total_steps is {total}: no step is left to train; {how}",
+        counted(steps, "step")
     ))
 }
 

@@ -157,6 +157,7 @@ impl StepMetrics {
                 .filter(|_| !self.trains_on_all)
                 .map(|rewards| rewards.mean),
             accuracy: self.generated.accuracy,
+            graded: self.generated.graded,
             zero_advantage: self.zero_advantage,
             rounds: facts.report.rounds,
             dropped: facts.report.all.filter_rate(),

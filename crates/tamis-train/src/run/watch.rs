@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tamis_core::figure::counted;
 use tamis_core::schedule::RoundReport;
 use tamis_rollout::Observer;
 
@@ -23,36 +24,58 @@ pub(super) struct StepWatch<'a> {
     pub(super) began: Instant,
     /// Whether the time of the step is still to be estimated.
     pub(super) is_to_estimate: bool,
+    /// Passes of the learner over a batch, if the built-in engine learns.
+    pub(super) native_epochs: Option<usize>,
 }
 
 /// Groups are finished for so long before their pace says something.
 const EARLIEST_ESTIMATE: Duration = Duration::from_secs(20);
 /// What takes less than this needs no estimate.
 const SHORT: Duration = Duration::from_secs(60);
+/// Time of learning from a token over that of sampling it on the built-in engine, about: 1.76 in the
+/// quickstart (`timing_s/update_actor` and `perf/total_num_tokens` against `timing_s/gen` and
+/// `tokens/generated`), and 1.3 with longer prompts. An update is three forward passes' worth of work;
+/// sampling does one a token, in smaller products.
+const LEARNING: f64 = 1.5;
 
 impl StepWatch<'_> {
-    /// Says once in a session how long generation will take, and what would make it shorter.
+    /// Says once in a session how long a step will take, and what would make it shorter.
     fn estimate(&mut self, finished: u64, of: u64) {
         let elapsed = self.began.elapsed();
         if !self.is_to_estimate || finished == 0 || elapsed < EARLIEST_ESTIMATE {
             return;
         }
         self.is_to_estimate = false;
-        if let Some(text) = estimate(elapsed, finished, of, self.group_size) {
+        let trained = self.target.min(of);
+        let learning = self.native_epochs.map(|epochs| LEARNING * epochs as f64 * trained as f64 / of as f64);
+        if let Some(text) = estimate(elapsed, finished, of, self.group_size, learning) {
             self.progress.say(&text);
         }
     }
 }
 
-/// The time of a round, from the groups of it that are finished; `None` if it is short.
-fn estimate(elapsed: Duration, finished: u64, of: u64, group_size: usize) -> Option<String> {
-    let total = elapsed.mul_f64(of as f64 / finished as f64);
-    (total >= SHORT).then(|| {
+/// The time of a step of one round, from the groups of it that are finished; `None` if it is short.
+/// `learning` is the time of learning over that of the round, if it is known.
+fn estimate(
+    elapsed: Duration,
+    finished: u64,
+    of: u64,
+    group_size: usize,
+    learning: Option<f64>,
+) -> Option<String> {
+    let round = elapsed.mul_f64(of as f64 / finished as f64);
+    let (step, then) = match learning.map(|times| round.mul_f64(times)) {
+        Some(learning) => (round + learning, format!("about {} of learning", duration(learning))),
+        None => (round, "learning comes on top".to_owned()),
+    };
+    (step >= SHORT).then(|| {
         format!(
-            "this round ({of} prompts, {group_size} completions each) takes about {} at its pace so far, and training comes after it; \
-             smaller values of data.train_batch_size, data.gen_batch_size, rollout.n or rollout.max_response_length \
-             make a step shorter",
-            duration(total)
+            "a step takes about {}: {} for this round ({}, {} each) at its pace so far, and {then}; smaller values of \
+             data.train_batch_size, data.gen_batch_size, rollout.n or rollout.max_response_length make it shorter",
+            duration(step),
+            duration(round),
+            counted(of, "prompt"),
+            counted(group_size, "completion")
         )
     })
 }
@@ -114,8 +137,27 @@ mod tests {
 
     #[test]
     fn a_long_round_is_estimated_and_a_short_one_is_not() {
-        assert_eq!(estimate(Duration::from_secs(20), 40, 64, 8), None);
-        let text = estimate(Duration::from_secs(30), 4, 64, 8).expect("eight minutes");
-        assert!(text.starts_with("this round (64 prompts, 8 completions each) takes about 8m 00s"), "{text}");
+        assert_eq!(estimate(Duration::from_secs(20), 40, 64, 8, None), None);
+        // 32 seconds, and as long again for learning.
+        assert!(estimate(Duration::from_secs(20), 40, 64, 8, Some(1.0)).is_some());
+        let text = estimate(Duration::from_secs(30), 40, 64, 8, Some(1.5)).expect("two minutes");
+        assert!(
+            text.starts_with(
+                "a step takes about 2m 00s: 48s for this round (64 prompts, 8 completions each)"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(", and about 1m 12s of learning; smaller values of data.train_batch_size"),
+            "{text}"
+        );
+        let text = estimate(Duration::from_secs(30), 4, 64, 1, None).expect("eight minutes");
+        assert!(
+            text.starts_with(
+                "a step takes about 8m 00s: 8m 00s for this round (64 prompts, 1 completion each)"
+            ),
+            "{text}"
+        );
+        assert!(text.contains(", and learning comes on top; "), "{text}");
     }
 }

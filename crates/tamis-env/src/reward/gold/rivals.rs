@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use tamis_core::figure::counted;
 use tamis_core::random::{Key, Purpose};
 
 use super::{Check, format_score, mean};
@@ -52,7 +53,8 @@ impl fmt::Display for Rival {
         };
         write!(
             f,
-            "{what}: that scores {score} where the gold answer scores {gold} (means of {num_prompts} prompts"
+            "{what}: that scores {score} where the gold answer scores {gold} (means of {}",
+            counted(num_prompts, "prompt")
         )?;
         if !is_proven {
             write!(f, ", {num_different} of them with different scores")?;

@@ -235,8 +235,8 @@ fn a_few_prompts_are_too_few_to_tell() {
         assert_eq!(of_blind.starts_with("warns"), num_prompts >= 10, "{of_blind}");
     }
     insta::assert_snapshot!(report(1, often_misses), @r"
-    clean: reward `mine`: gold answers score 0 on average, 0 to 0 (1 prompts)
-      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompts, 0 of them with different scores)
+    clean: reward `mine`: gold answers score 0 on average, 0 to 0 (1 prompt)
+      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompt, 0 of them with different scores)
       too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
     ");
     insta::assert_snapshot!(report(3, often_misses), @r"

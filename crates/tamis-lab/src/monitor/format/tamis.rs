@@ -84,8 +84,10 @@ fn of_step(step: u64, rest: &str) -> Vec<Fact> {
                 let reward = value.split_once("reward ").and_then(|(_, rest)| first(rest));
                 put("all/critic/score/mean", reward);
                 put("all/pass_rate", value.split_once("accuracy ").and_then(|(_, rest)| share(rest)));
+                put("all/rewards/acc/mean", value.split_once("acc ").and_then(|(_, rest)| first(rest)));
             }
             "accuracy" => put("all/pass_rate", share(value)),
+            "acc" => put("all/rewards/acc/mean", first(value)),
             "rounds" => put("train/num_gen_batches", first(value)),
             "dropped" => put("train/filter_rate", share(value)),
             "length" => put("response_length/mean", first(value)),

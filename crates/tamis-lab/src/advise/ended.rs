@@ -1,0 +1,217 @@
+//! What a run that has ended without learning was like, and what to change.
+//!
+//! Whether it learned is a question of uncertainty: the held-out prompts must have gained more than one
+//! standard error, prompt by prompt; without a validation the rewards of everything generated must have
+//! moved. What to change is what [`advise`] finds in the run's rollouts.
+
+use std::path::Path;
+
+use tamis_config::{Config, length_may_change};
+use tamis_core::figure::{counted, fixed, percent};
+use tamis_run::metrics::summary::NumberSummary;
+
+use super::finding::Weight;
+use super::{Advice, Plan, advise, read};
+use crate::compare::series::Series;
+use crate::report::verdict::reward_is_unclear;
+
+/// Changes that are named, at most.
+const MOST_CHANGES: usize = 3;
+/// So many held-out prompts show a gain of a few points.
+const MANY_PROMPTS: usize = 200;
+/// Factor by which a learning rate is changed.
+const STEP_OF_RATE: f64 = 3.0;
+/// Factor by which a run is made longer.
+const LONGER: u64 = 4;
+
+/// How the held-out prompts changed over a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gains {
+    /// Differences after less before, prompt by prompt.
+    pub gains: NumberSummary,
+    /// Whether an outcome is 0 or 1, so that a mean is a share.
+    pub is_share: bool,
+}
+
+impl Gains {
+    /// `+0.4% ± 1.1%`.
+    fn describe(&self) -> String {
+        let shown = |value: f64| if self.is_share { percent(value) } else { fixed(value, 3) };
+        let Gains { gains, .. } = self;
+        let size = shown(gains.mean.abs());
+        let sign = if gains.mean < 0.0 { "-" } else { "+" };
+        let error = gains.standard_error().map_or_else(String::new, |error| format!(" ± {}", shown(error)));
+        format!("{sign}{size}{error}")
+    }
+}
+
+/// Lines for the end of a run in which nothing was learned: what was seen, and what to change. Empty if it
+/// learned, or if that cannot be told: without a validation before and after of runs of a few steps.
+pub fn end_lines(run: &Path, config: &Config, held_out: Option<Gains>) -> Vec<String> {
+    let series = Series::read(run).unwrap_or_default();
+    let plan = Plan::of_run(config);
+    let advice = read(run, None, None, &plan).ok().map(|evidence| advise("", &evidence, &plan));
+    let Some(head) = verdict(held_out, &series, advice.as_ref()) else { return Vec::new() };
+    let mut lines = vec![head];
+    let changes = changes(run, config, held_out, &series, advice.as_ref());
+    lines.extend(changes.into_iter().take(MOST_CHANGES).map(|change| format!("  {change}")));
+    if let Some(Gains { gains, is_share: true }) = held_out
+        && gains.count < MANY_PROMPTS
+        && let Some(error) = gains.standard_error()
+    {
+        lines.push(format!(
+            "  on {} a gain below {} cannot be seen: more of them in data.val show a smaller one",
+            counted(gains.count, "prompt"),
+            percent(2.0 * error)
+        ));
+    }
+    lines
+}
+
+/// That nothing was learned, with the numbers that show it.
+fn verdict(held_out: Option<Gains>, series: &Series, advice: Option<&Advice>) -> Option<String> {
+    let steps = counted(series.rows.iter().filter(|row| row.step > 0).count(), "step");
+    if let Some(held_out) = held_out {
+        let gains = held_out.gains;
+        let error = gains.standard_error().unwrap_or(0.0);
+        let what = match gains.mean {
+            gain if gain > error => return None,
+            _ if gains.standard_error().is_none() && gains.count < 2 => return None,
+            gain if gain < -error => "it got worse",
+            _ if error == 0.0 => "no held-out prompt changed",
+            _ => "the gain is within its standard error",
+        };
+        return Some(format!(
+            "nothing was learned in {steps}: {what} ({} on {}, prompt by prompt)",
+            held_out.describe(),
+            counted(gains.count, "held-out prompt")
+        ));
+    }
+    if advice.and_then(|advice| advice.keep_rate).is_some_and(|keep| keep.value <= 0.0) {
+        return Some(format!("nothing was learned in {steps}: no group had members with different rewards"));
+    }
+    reward_is_unclear(series).map(|change| format!("nothing was learned in {steps}: {change}"))
+}
+
+/// What to change, the weightiest first.
+fn changes(
+    run: &Path,
+    config: &Config,
+    held_out: Option<Gains>,
+    series: &Series,
+    advice: Option<&Advice>,
+) -> Vec<String> {
+    let mut changes = Vec::new();
+    let findings = advice.into_iter().flat_map(|advice| &advice.findings);
+    for finding in findings.filter(|finding| finding.weight == Weight::Warning) {
+        let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!("; {fix}"));
+        changes.push(format!("{}: {}{fix}", finding.topic, finding.text));
+    }
+    if let Some(advice) = advice {
+        if let Some((n, why)) = &advice.group_size {
+            changes.push(format!("rollout.n: {} -> {n}, which {why}", advice.plan.n));
+        }
+        let keep = advice.keep_rate.map(|keep| keep.value);
+        if changes.is_empty() && keep.is_some_and(|keep| keep <= 0.0) {
+            changes.extend(advice.filter.reasons.first().cloned());
+        }
+    }
+    // There is something to learn from: the steps were too few, too small or too large.
+    let rate = config.train.optimizer.learning_rate;
+    let is_worse = held_out.is_some_and(|held_out| {
+        held_out.gains.mean < -held_out.gains.standard_error().unwrap_or(f64::INFINITY)
+    });
+    let now = format!("train.optimizer.learning_rate: {rate:e}");
+    if is_worse {
+        changes.push(format!("{now} -> {}: the updates may be too large", rounded(rate / STEP_OF_RATE)));
+    } else if changes.is_empty() {
+        let steps = series.rows.last().map_or(0, |row| row.step);
+        let (key, longer) = match (config.train.total_steps, config.train.total_epochs) {
+            (None, Some(epochs)) => ("train.total_epochs", epochs as u64 * LONGER),
+            _ => ("train.total_steps", steps * LONGER),
+        };
+        let run = run.display();
+        let how = if length_may_change(config) {
+            format!("`tamis train --resume {run} {key}={longer}` trains further")
+        } else {
+            format!("begin a new run with `{key}={longer}`, which the learning rate follows")
+        };
+        let keep = advice.and_then(|advice| advice.keep_rate).map_or_else(String::new, |keep| {
+            format!(" ({} of groups have members that differ)", percent(keep.value))
+        });
+        changes.push(format!(
+            "there is something to learn from{keep}, and {} may be too few: {how}",
+            counted(steps, "step")
+        ));
+        changes.push(format!("{now} -> {}: larger updates", rounded(rate * STEP_OF_RATE)));
+    }
+    changes
+}
+
+/// With one digit: 1e-6 / 3 is 3e-7.
+fn rounded(rate: f64) -> String {
+    format!("{rate:.0e}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_config::source::{Source, SourceKind};
+
+    use super::*;
+
+    fn held_out(gains: &[f64]) -> Gains {
+        let gains = NumberSummary::of(gains.iter().copied()).expect("prompts");
+        Gains { gains, is_share: true }
+    }
+
+    fn series(rewards: &[f64]) -> Series {
+        let row = |(at, reward): (usize, &f64)| {
+            format!("{{\"step\":{},\"all/critic/score/mean\":{reward}}}\n", at + 1)
+        };
+        Series::parse(&rewards.iter().enumerate().map(row).collect::<String>())
+    }
+
+    /// Gains of 1, -1, 1, 0 have a mean of 1/4 and a deviation of sqrt(11/12), so an error of 0.479.
+    #[test]
+    fn a_gain_within_its_error_is_none() {
+        let two = series(&[0.1, 0.2]);
+        let unclear = verdict(Some(held_out(&[1.0, -1.0, 1.0, 0.0])), &two, None).expect("nothing learned");
+        insta::assert_snapshot!(unclear, @"nothing was learned in 2 steps: the gain is within its standard error (+25.0% ± 47.9% on 4 held-out prompts, prompt by prompt)");
+        assert_eq!(verdict(Some(held_out(&[1.0, 0.0, 1.0, 1.0])), &two, None), None, "0.75 ± 0.25");
+        let worse = verdict(Some(held_out(&[-1.0, 0.0, -1.0, -1.0])), &two, None).expect("nothing learned");
+        assert!(worse.contains("it got worse (-75.0% ± 25.0%"), "{worse}");
+        let same = verdict(Some(held_out(&[0.0, 0.0])), &two, None).expect("nothing learned");
+        assert!(same.contains("no held-out prompt changed (+0.0% on 2 held-out prompts"), "{same}");
+        assert_eq!(verdict(Some(held_out(&[0.0])), &two, None), None, "one prompt says nothing");
+    }
+
+    #[test]
+    fn without_a_validation_the_rewards_must_have_moved() {
+        let flat: Vec<f64> = (0..20).map(|at| if at % 2 == 0 { 0.1 } else { 0.12 }).collect();
+        let text = verdict(None, &series(&flat), None).expect("nothing learned");
+        assert!(text.starts_with("nothing was learned in 20 steps: the mean reward"), "{text}");
+        let rising: Vec<f64> = (0..20).map(|at| f64::from(at) / 20.0).collect();
+        assert_eq!(verdict(None, &series(&rising), None), None);
+        assert_eq!(verdict(None, &series(&[0.1, 0.1]), None), None, "two steps say nothing");
+    }
+
+    #[test]
+    fn what_to_change_has_its_value() {
+        let yaml = "train: {total_steps: 2, optimizer: {learning_rate: 1.0e-6}}\n";
+        let source = Source::new(SourceKind::File("a.yaml".into()), yaml);
+        let config = tamis_config::load_sections(&source).expect("a configuration");
+        let steps = series(&[0.1, 0.2]);
+        let of = |gains: &[f64]| changes(Path::new("runs/a"), &config, Some(held_out(gains)), &steps, None);
+        assert_eq!(
+            of(&[-1.0, 0.0, -1.0, -1.0]),
+            ["train.optimizer.learning_rate: 1e-6 -> 3e-7: the updates may be too large"]
+        );
+        assert_eq!(
+            of(&[0.0, 0.0]),
+            [
+                "there is something to learn from, and 2 steps may be too few: `tamis train --resume runs/a train.total_steps=8` trains further",
+                "train.optimizer.learning_rate: 1e-6 -> 3e-6: larger updates",
+            ]
+        );
+    }
+}

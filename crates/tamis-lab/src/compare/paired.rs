@@ -1,0 +1,105 @@
+//! The last validations of runs, prompt by prompt. Prompts are unlike, and two policies find the same ones
+//! hard: the mean of the differences is known better than the difference of the means.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tamis_run::directory::{CONFIG, last_checkpoint};
+use tamis_run::metrics::summary::NumberSummary;
+
+use super::Variant;
+use crate::report::settings::Settings;
+
+/// Bytes of a state that are read at most.
+const MOST: u64 = 1 << 30;
+/// Two means that are further apart are not those of the same validation.
+pub(crate) const SAME: f64 = 1e-6;
+
+/// What the last checkpoint of a run holds of its last validation.
+struct Validated {
+    /// Mean outcome of each prompt, in their order.
+    outcomes: Vec<Option<f64>>,
+    prompts: Prompts,
+}
+
+/// What says whether two runs have the same prompts and count the same.
+#[derive(PartialEq)]
+struct Prompts {
+    /// The settings of both.
+    settings: Vec<(String, String)>,
+    /// The first prompts with their answers.
+    first: Vec<(String, String)>,
+}
+
+fn state(run: &Path) -> Option<Value> {
+    let state = last_checkpoint(run).ok()??.join("state.json");
+    serde_json::from_str(&tamis_file::read_text(&state, MOST).ok()?).ok()
+}
+
+fn outcomes(report: &Value) -> Option<Vec<Option<f64>>> {
+    Some(report.get("outcomes")?.as_array()?.iter().map(Value::as_f64).collect())
+}
+
+/// How the held-out prompts changed from before a run to its last validation, if its last checkpoint holds
+/// both.
+pub(crate) fn before_and_after(run: &Path) -> Option<NumberSummary> {
+    let state = state(run)?;
+    let of = |place: &str| outcomes(state.pointer(place)?);
+    NumberSummary::of_differences(&of("/validation/before")?, &of("/validation/latest/1")?)
+}
+
+impl Validated {
+    /// `None` if the run has no checkpoint with a validation.
+    fn read(run: &Path) -> Option<Self> {
+        let state = state(run)?;
+        let report = state.pointer("/validation/latest/1")?;
+        let outcomes = outcomes(report)?;
+        let word = |shown: &Value, name: &str| Some(shown.get(name)?.as_str()?.to_owned());
+        let shown = report.get("shown").and_then(Value::as_array).into_iter().flatten();
+        let shown =
+            shown.filter_map(|one| Some((word(one, "prompt")?, word(one, "ground_truth")?))).collect();
+        let settings = Settings::read(&run.join(CONFIG)).ok()?;
+        // Prompts that are made or held out are drawn by the run's seed.
+        let has_file = settings.get("data.val").is_some_and(|files| files != "[]");
+        let names_prompts = |key: &str| match key {
+            "data.train_batch_size" | "data.gen_batch_size" | "data.shuffle" | "data.curriculum" => false,
+            "data.arithmetic.train_size" | "data.check_gold" | "data.val_fraction" | "data.train" => {
+                !has_file
+            }
+            "run.seed" => !has_file,
+            "validate.max_prompts" | "validate.n" => true,
+            key => ["data.", "reward.", "environment."].iter().any(|start| key.starts_with(start)),
+        };
+        let named = settings.0.iter().filter(|(key, _)| names_prompts(key));
+        let named = named.map(|(key, setting)| (key.clone(), setting.value.clone())).collect();
+        (!outcomes.is_empty())
+            .then_some(Self { outcomes, prompts: Prompts { settings: named, first: shown } })
+    }
+}
+
+/// By how much the last validations of a variant's runs are better than those of another, prompt by prompt,
+/// if all of them have the same prompts and their means differ by `difference`, which is that of the
+/// metrics.
+pub(super) fn difference(base: &Variant, variant: &Variant, difference: f64) -> Option<NumberSummary> {
+    let read = |runs: &[PathBuf]| runs.iter().map(|run| Validated::read(run)).collect::<Option<Vec<_>>>();
+    let (base, variant) = (read(&base.runs)?, read(&variant.runs)?);
+    let first = base.first()?;
+    let is_same =
+        |one: &Validated| one.prompts == first.prompts && one.outcomes.len() == first.outcomes.len();
+    if !base.iter().chain(&variant).all(is_same) {
+        return None;
+    }
+    let found = NumberSummary::of_differences(&means(&base), &means(&variant))?;
+    ((found.mean - difference).abs() < SAME).then_some(found)
+}
+
+/// The mean over runs of each prompt's outcome; none if one of them did not score it.
+fn means(runs: &[Validated]) -> Vec<Option<f64>> {
+    let num_prompts = runs.first().map_or(0, |run| run.outcomes.len());
+    let mean = |place: usize| {
+        let values: Option<Vec<f64>> =
+            runs.iter().map(|run| run.outcomes.get(place).copied().flatten()).collect();
+        values.map(|values| values.iter().sum::<f64>() / runs.len() as f64)
+    };
+    (0..num_prompts).map(mean).collect()
+}
