@@ -212,6 +212,7 @@ impl LayerArguments {
             "cluster.launcher",
             "cluster.colocate",
             "rollout.sleep_level",
+            "publish.mode",
         ];
         let is_written = |key: &&str| {
             loaded.origin(key).is_some_and(|origin| origin.is_from_user()) && !is_translated(key)

@@ -62,3 +62,12 @@ fn an_imported_configuration_for_gpus_learns_on_the_cpu_too() {
     let planned = folder.tamis(&words("config check mine.yaml --plan --machines 8x80GiB")).succeeds();
     planned.prints("  learner: 8 ranks");
 }
+
+#[test]
+fn weights_between_gpus_are_left_out_on_the_cpu() {
+    let folder = folder();
+    let keys = "~model.init model.path=tiny learner.backend=torch cluster.launcher=local learner.gpus_per_node=2 \
+        rollout.backend=vllm rollout.launch.replicas=2 publish.mode=nccl";
+    let checked = folder.tamis(&words(&format!("config check tiny.yaml {keys}"))).succeeds();
+    checked.prints("no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, 2 ranks");
+}
