@@ -30,11 +30,11 @@ const OUTSIDE: [&str; 14] = [
 /// Keys whose value a script of TRL has as it is, whatever a command can say.
 const IN_SCRIPT: [&str; 2] = ["data.train", "data.val"];
 /// What the sizes of a device's pass are in TRL changes no result.
-const PASS: &str = "train.micro_batch_";
+const PASS: [&str; 2] = ["train.micro_batch_size", "train.micro_batch_tokens"];
 
 /// Beginnings of keys that say where a run computes.
-const MACHINES: [&str; 7] =
-    ["cluster.", "learner.", "publish.", "rollout.backend", "rollout.launch", "rollout.sleep_level", PASS];
+const MACHINES: [&str; 6] =
+    ["cluster.", "learner.", "publish.", "rollout.backend", "rollout.launch", "rollout.sleep_level"];
 
 impl Lost {
     /// The key with both values, on one line.
@@ -48,7 +48,7 @@ impl Export {
     /// What the script does not have of the configuration, a line each.
     pub fn lost_lines(&self) -> Vec<String> {
         let is_in_script = |lost: &&Lost| {
-            self.owner == Owner::Trl && IN_SCRIPT.iter().chain([&PASS]).any(|key| lost.key.starts_with(key))
+            self.owner == Owner::Trl && IN_SCRIPT.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
         };
         let mut lines: Vec<String> = self
             .lost
@@ -74,7 +74,7 @@ impl Export {
 
     /// Whether a value says where a run computes, and that is verl's own to say.
     fn is_of_machines(&self, lost: &Lost) -> bool {
-        self.owner == Owner::Verl && MACHINES.iter().any(|key| lost.key.starts_with(key))
+        self.owner == Owner::Verl && MACHINES.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
     }
 
     fn machines_line(&self) -> Option<String> {
