@@ -14,6 +14,7 @@ rollout.n
   type       a whole number, from 1 to 65536
   default    8
   on resume  must stay
+  preset     flash_reinforce: 1
   also known as
     actor_rollout_ref.rollout.n (verl, default 1 there)
     worker.rollout.n (EasyR1, default 1 there)
@@ -48,6 +49,7 @@ filter
   preset     rloo: null
   preset     reinforce_plus_plus: null
   preset     reinforce_plus_plus_baseline: null
+  preset     flash_reinforce: null
   preset     remax: null
   preset     opo: null
   preset     gpg: null
