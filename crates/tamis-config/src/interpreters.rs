@@ -1,11 +1,13 @@
 //! `run.python`: the interpreter for everything that names no other.
 
+use std::path::Path;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::render::json_of;
-use crate::schema::Config;
+use crate::schema::{Config, LoggerKind};
 
 /// Value of a key that names no interpreter.
 const UNNAMED: &str = "python3";
@@ -44,7 +46,9 @@ impl Config {
             self.learner.python.clone_from(&python);
         }
         self.reward.iter_mut().for_each(|reward| name_in(&mut reward.kind, &python));
-        self.run.loggers.iter_mut().for_each(|logger| name_in(logger, &python));
+        // A logger with its default settings is written as its name, so this is not done in JSON.
+        let loggers = self.run.loggers.iter_mut().filter_map(LoggerKind::python_mut);
+        loggers.filter(|own| own.0 == Path::new(UNNAMED)).for_each(|own| own.clone_from(&self.run.python));
         let environments = self.environment.iter_mut().chain(&mut self.more_environments);
         environments.for_each(|environment| name_in(&mut environment.kind, &python));
     }
@@ -105,8 +109,9 @@ reward:
         ]
         .map(at)
         .to_vec();
-        let loggers = values["run"]["loggers"].as_array().cloned().unwrap_or_default();
-        found.extend(loggers.iter().filter_map(|logger| Some(logger.get("python")?.to_string())));
+        let mut loggers = loaded.config.run.loggers.clone();
+        let interpreters = loggers.iter_mut().filter_map(crate::LoggerKind::python_mut);
+        found.extend(interpreters.map(|python| format!("{:?}", python.0)));
         found
     }
 

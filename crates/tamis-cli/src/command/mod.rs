@@ -214,9 +214,8 @@ impl LayerArguments {
             "rollout.sleep_level",
             "publish.mode",
         ];
-        let is_written = |key: &&str| {
-            loaded.origin(key).is_some_and(|origin| origin.is_from_user()) && !is_translated(key)
-        };
+        let is_written =
+            |key: &&str| loaded.origin(key).is_some_and(Origin::is_from_user) && !is_translated(key);
         here.of_machine
             .extend(only_for_gpus.iter().filter(|key| is_written(key)).map(|key| format!("~{key}")));
         let plural = if ranks == 1 { "" } else { "s" };

@@ -307,7 +307,7 @@ fn trainer_commands(text: &str, folder: &Path) -> Vec<(usize, String)> {
                 .iter()
                 .skip(at + 1)
                 .map(|(_, word)| word.trim_matches(['"', '\'']))
-                .find(|word| word.ends_with(".py"));
+                .find(|word| Path::new(word).extension().is_some_and(|ending| ending == "py"));
             is_start && script.is_some_and(has_trainer)
         };
         !interpreters(&words).is_empty()

@@ -133,3 +133,19 @@ tamis_core::tagged! {
         Otlp(OtlpSettings) = "otlp",
     }
 }
+
+impl LoggerKind {
+    /// The interpreter of a logger that a package in Python writes.
+    pub fn python_mut(&mut self) -> Option<&mut Program> {
+        match self {
+            Self::Wandb(settings) => Some(&mut settings.python),
+            Self::Mlflow(settings) => Some(&mut settings.python),
+            Self::Trackio(settings) => Some(&mut settings.python),
+            Self::Console(_)
+            | Self::Jsonl(_)
+            | Self::Tensorboard(_)
+            | Self::Prometheus(_)
+            | Self::Otlp(_) => None,
+        }
+    }
+}

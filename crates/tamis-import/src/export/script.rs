@@ -226,22 +226,22 @@ fn loaded(files: &[String]) -> String {
     let one = |file: &String| {
         let is_marked = file.starts_with(PREFIX);
         let name = SplitName::parse(file).filter(|_| is_marked);
-        match name.as_ref().and_then(|_| file[PREFIX.len()..].split_once(':')) {
-            Some((name, split)) => {
-                let (configuration, split) =
-                    split.split_once('/').map_or((None, split), |(own, split)| (Some(own), split));
-                let configuration = configuration.map(|own| format!("\"name\": {}, ", python(&own.into())));
-                let configuration = configuration.unwrap_or_default();
-                format!("({}, {{{configuration}\"split\": {}}})", python(&name.into()), python(&split.into()))
-            }
-            None => {
-                let kind = if file.ends_with(".parquet") { "parquet" } else { "json" };
-                format!(
-                    "(\"{kind}\", {{\"data_files\": {}, \"split\": \"train\"}})",
-                    python(&Json::from(file.as_str()))
-                )
-            }
+        if let Some((name, split)) = name.as_ref().and_then(|_| file[PREFIX.len()..].split_once(':')) {
+            let (configuration, split) =
+                split.split_once('/').map_or((None, split), |(own, split)| (Some(own), split));
+            let configuration = configuration.map(|own| format!("\"name\": {}, ", python(&own.into())));
+            let configuration = configuration.unwrap_or_default();
+            return format!(
+                "({}, {{{configuration}\"split\": {}}})",
+                python(&name.into()),
+                python(&split.into())
+            );
         }
+        let kind = if file.ends_with(".parquet") { "parquet" } else { "json" };
+        format!(
+            "(\"{kind}\", {{\"data_files\": {}, \"split\": \"train\"}})",
+            python(&Json::from(file.as_str()))
+        )
     };
     format!("load({})", files.iter().map(one).collect::<Vec<_>>().join(", "))
 }

@@ -482,5 +482,6 @@ fn in_full(mut config: Json) -> Json {
 
 fn is_equal(left: Option<&Json>, right: Option<&Json>) -> bool {
     let number = |value: Option<&Json>| parse_float(&value.filter(|value| value.is_number())?.to_string());
-    left == right || matches!((number(left), number(right)), (Some(left), Some(right)) if left == right)
+    left == right
+        || number(left).is_some_and(|value| number(right).map(f64::to_bits) == Some(value.to_bits()))
 }

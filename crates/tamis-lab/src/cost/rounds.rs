@@ -159,9 +159,9 @@ impl Rounds {
     }
 }
 
-/// Expected rounds, and generated groups per trained one, if each round requests what the batch lacks: w = (d
-/// + z √(d (1 - k))) / k prompts for d missing groups, rounded up to a multiple of the granularity. Surplus
-/// is dropped. `None` if (almost) nothing is kept.
+/// Expected rounds, and generated groups per trained one, if each round requests what the batch lacks:
+/// `w = (d + z √(d (1 - k))) / k` prompts for d missing groups, rounded up to a multiple of the granularity.
+/// Surplus is dropped. `None` if (almost) nothing is kept.
 pub fn deficit(train: usize, keep: f64, margin: f64, granularity: usize) -> Option<(f64, f64)> {
     if keep <= 0.0 || train == 0 || train as f64 / keep > 1e7 {
         return None;
