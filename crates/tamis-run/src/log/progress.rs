@@ -225,7 +225,7 @@ impl Console {
     }
 
     /// Takes a line that a user's function printed. The run log gets it with its step; a screen shows it if
-    /// everything is to be shown, or if there is no run log. Each `source` has [`PRINTED_LINES`] lines in a
+    /// everything is to be shown, or if there is no run log. Each `source` has 20 lines in a
     /// step, and then the number of lines left out.
     pub fn printed(&self, source: &str, line: &str) {
         let mut inner = self.inner();
