@@ -73,7 +73,7 @@ mod tests {
         let before = report(&[0.0, 0.0, 1.0, 1.0], OutcomeKind::Accuracy);
         let after = report(&[1.0, 0.0, 1.0, 1.0], OutcomeKind::Accuracy);
         insta::assert_snapshot!(table(["A", "B"], "4 prompts", &before, &after), @r"
-                                          A              B      difference
+                                                  A              B      difference
         accuracy (4 prompts)          50.0% ± 28.9%  75.0% ± 25.0%  +25.0% ± 25.0%
         mean completion tokens                  3.0            3.0
         ");
