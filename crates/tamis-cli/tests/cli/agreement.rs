@@ -299,7 +299,6 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
     (&["reward=[{kind: by_source}]"], "reward `by_source` has no verifier for some of the rows"),
     // Gold answers.
     (&["data.train=words.jsonl"], "not one gold answer is taken for right:"),
-    (&["data.train=words.jsonl", "reward=[{kind: python, path: reward.py}]"], "not one gold answer is taken"),
     (&["data.train=fails.jsonl", "reward=[{kind: python, path: reward.py}]"], "invalid literal for int()"),
     (&["data.train=truthless.jsonl"], "reward `number` compares with a ground truth, and no training prompt"),
     (&["data.train=some.jsonl", "data.check_gold=error"], "gold answers are rejected by their own verifier"),

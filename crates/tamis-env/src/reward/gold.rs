@@ -82,8 +82,8 @@ pub struct FunctionGold {
     pub is_external: bool,
     /// Whether its score depends on the ground truth; `None` if that is not known.
     pub reads_gold: Option<bool>,
-    /// Whether its score is trained on.
-    pub is_weighted: bool,
+    /// Whether a higher score is rewarded: its weight is above 0.
+    pub is_rewarded: bool,
     /// Prompts with a ground truth.
     pub checked: usize,
     /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and
@@ -114,13 +114,12 @@ impl FunctionGold {
         self.accepted == self.checked && !self.is_rivalled()
     }
 
-    /// Whether nothing could be learned from it: it reads the ground truth and accepts none, or scores none
-    /// above 0 and above texts that are no answer.
+    /// Whether nothing could be learned from it: it reads the ground truth and accepts none. A function from
+    /// outside may wait for a form of the answer that was not tried, or take the truth without a look at it;
+    /// it is hopeless only if it failed on every gold answer.
     pub fn is_hopeless(&self) -> bool {
-        let scores_nothing = self.spread.is_none_or(|spread| spread.max <= 0.0)
-            && self.rivals.len() == 2
-            && self.rivals.iter().all(|rival| rival.is_proven);
-        self.is_weighted && self.reads_gold == Some(true) && (self.accepted == 0 || scores_nothing)
+        let takes_none = if self.is_external { self.failed == self.checked } else { self.accepted == 0 };
+        self.is_rewarded && self.reads_gold == Some(true) && takes_none
     }
 
     /// Whether something else is known to score as much as the gold answers.
@@ -319,11 +318,13 @@ pub fn check_gold_heard(
     Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, score_names })
 }
 
-/// Whether a function that is trained on compares with a ground truth.
+/// Whether a function of ours that is trained on compares with a ground truth. One from outside may have the
+/// parameter and not look at it.
 fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
     let with_truth = |prompt: &Prompt| Prompt { ground_truth: Some("1".to_owned()), ..prompt.clone() };
     let is_asked = |prompt: &Prompt| !named.function.gold_completions(&with_truth(prompt)).is_empty();
-    named.weight != 0.0 && named.function.reads_gold() == Some(true) && prompts.first().is_some_and(is_asked)
+    let is_sure = !named.nature.is_external && named.function.reads_gold() == Some(true);
+    named.weight > 0.0 && is_sure && prompts.first().is_some_and(is_asked)
 }
 
 struct Check<'a> {
@@ -446,7 +447,7 @@ impl Check<'_> {
             name: self.named.name.clone(),
             is_external,
             reads_gold,
-            is_weighted: self.named.weight != 0.0,
+            is_rewarded: self.named.weight > 0.0,
             checked: asked.len(),
             accepted: 0,
             rejected: 0,

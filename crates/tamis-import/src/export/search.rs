@@ -7,6 +7,8 @@ use tamis_config::override_argument::{Operation, Override};
 use tamis_config::render::{flow, json_of};
 use tamis_config::source::{Origin, Source, SourceKind};
 use tamis_config::tree::{Node, join, parse_float};
+use tamis_core::advantage::Advantage;
+use tamis_core::objective::PolicyLoss;
 
 use super::Lost;
 use crate::documents::flatten;
@@ -27,6 +29,39 @@ const FIRST: &str = "first";
 
 /// Bound on the pairs that are tried when no single key helps.
 const MOST_PAIRS: usize = 2_000;
+
+/// Values that verl 0.9.1 takes for keys whose import takes ours too.
+const VALUES_OF_VERL: &[(&str, &[&str])] = &[
+    (
+        "algorithm.adv_estimator",
+        &[
+            "gae",
+            "gdpo",
+            "gpg",
+            "grpo",
+            "grpo_passk",
+            "opo",
+            "optimal_token_baseline",
+            "reinforce_plus_plus",
+            "reinforce_plus_plus_baseline",
+            "remax",
+            "rloo",
+            "tir_optimal_token_baseline",
+        ],
+    ),
+    (
+        "actor_rollout_ref.actor.loss_agg_mode",
+        &["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
+    ),
+    ("actor_rollout_ref.actor.optim.lr_scheduler_type", &["constant", "cosine"]),
+    ("critic.optim.lr_scheduler_type", &["constant", "cosine"]),
+    ("data.truncation", &["error", "left", "right", "middle"]),
+];
+/// Keys whose value names an algorithm, and the key of ours that does. An algorithm that nobody named is no
+/// way to come nearer, so ours is written only if it is the wanted one. Estimators that verl does not have
+/// are `grpo` there.
+const NAMES_OF_LOSSES: &[&str] = &["loss_type", "actor_rollout_ref.actor.policy_loss.loss_mode"];
+const NAMES_OF_ADVANTAGES: &[&str] = &["algorithm.adv_estimator", "multi_objective_aggregation"];
 
 type Settings = Vec<(&'static ForeignKey, String)>;
 
@@ -240,6 +275,23 @@ impl<'a> Search<'a> {
 
     /// Values that a key may have for the configuration, the likeliest first.
     fn candidates(&mut self, row: &ForeignKey) -> Vec<String> {
+        let wanted = |key: &str| at(self.wanted, key).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let (loss, advantage) = (wanted("objective.loss.kind"), wanted("objective.advantage.kind"));
+        let mut found = self.values_for(row);
+        if let Some((_, taken)) = VALUES_OF_VERL.iter().find(|(key, _)| *key == row.key) {
+            found.retain(|value| taken.contains(&value.as_str()));
+        }
+        if NAMES_OF_LOSSES.contains(&row.key) {
+            found.retain(|value| *value == loss || !PolicyLoss::NAMES.contains(&value.as_str()));
+        }
+        if NAMES_OF_ADVANTAGES.contains(&row.key) {
+            let is_wanted = |value: &str| value == advantage || value == "grpo";
+            found.retain(|value| is_wanted(value) || !Advantage::NAMES.contains(&value.as_str()));
+        }
+        found
+    }
+
+    fn values_for(&mut self, row: &ForeignKey) -> Vec<String> {
         let table = self.owner.table();
         let mut found: Vec<String> = Vec::new();
         match row.key {
