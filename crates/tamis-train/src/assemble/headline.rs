@@ -130,7 +130,7 @@ objective: preset dr_grpo; clip 0.2/0.2; seq-mean-token-sum-norm divided by 512;
 objective: preset rloo; reinforce; seq-mean-token-sum; KL k1 times 0.05 in the reward; advantage rloo
 objective: preset reinforce_plus_plus; clip 0.2/0.2; token-mean over the mini-batch; KL k1 times 0.01 in the reward; advantage reinforce_plus_plus
 objective: preset reinforce_plus_plus_baseline; clip 0.2/0.2; token-mean over the mini-batch; KL k2 times 0.01 in the loss; advantage reinforce_plus_plus_baseline
-        objective: preset flash_reinforce; reinforce; seq-mean-token-mean; no KL; advantage batch_mean; correction of the sampler
+objective: preset flash_reinforce; reinforce; seq-mean-token-mean; no KL; advantage batch_mean; correction of the sampler
 objective: preset remax; reinforce; seq-mean-token-sum; KL k1 times 0.001 in the reward; advantage remax
 objective: preset opo; reinforce; seq-mean-token-sum; no KL; advantage opo
 objective: preset gpg; gpg; token-mean over the mini-batch; no KL; advantage gpg
