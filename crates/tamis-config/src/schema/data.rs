@@ -17,8 +17,8 @@ choice! {
     /// What happens if a verifier rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
-        /// A warning names the rows. The run stops if a verifier of tamis accepts none, if a function of yours
-        /// fails on all, or if no row has one.
+        /// A warning names the rows. The run stops if a verifier of tamis accepts none, if a function of
+        /// yours fails on all, or if no row has one.
         Warn = "warn",
         /// The run stops and names the rows.
         Error = "error",
