@@ -1,4 +1,4 @@
-//! The Python interpreter that is started where nobody names one.
+//! The Python interpreter that is started if nobody names one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

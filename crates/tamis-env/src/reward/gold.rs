@@ -133,7 +133,7 @@ impl FunctionGold {
 pub struct GoldReport {
     /// Functions that know what a right answer is, in order.
     pub functions: Vec<FunctionGold>,
-    /// Functions that compare with a ground truth, where no prompt has one.
+    /// Functions that compare with a ground truth, if no prompt has one.
     pub blind: Vec<String>,
     /// Prompts without a ground truth; they are not checked.
     pub without_ground_truth: Vec<u64>,

@@ -265,7 +265,7 @@ pub(super) fn score_names(
 }
 
 /// Refuses data without a ground truth for a function that compares with one, and a function that takes no
-/// gold answer; one that takes some, where that is wanted.
+/// gold answer; one that takes some, if that is wanted.
 fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) -> Result<(), RunError> {
     let off = "or set data.check_gold=off to train without this check";
     let blind: Vec<String> = report.blind.iter().map(|name| format!("`{name}`")).collect();

@@ -80,7 +80,7 @@ pub(super) struct Played {
     pub(super) worlds: Option<Arc<RunWorlds>>,
     pub(super) train: Vec<PreparedPrompt>,
     pub(super) validation: Vec<PreparedPrompt>,
-    /// What a warm start imitates (nothing without one), where the run begins.
+    /// What a warm start imitates (nothing without one), if the run begins.
     pub(super) examples: Option<Vec<Example>>,
     pub(super) curriculum: Option<CurriculumOrder>,
 }

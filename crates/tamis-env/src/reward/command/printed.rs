@@ -33,7 +33,7 @@ pub(in crate::reward) struct Printed {
 }
 
 impl Printed {
-    /// To the listener, and into a file where there is one. `source`: ``reward `mine` (reward.py)``.
+    /// To the listener, and into a file if there is one. `source`: ``reward `mine` (reward.py)``.
     pub(in crate::reward) fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
         Self { source: source.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
     }
