@@ -14,7 +14,7 @@ from support import GOLDEN, Case, opened, save_tiny, tiny_config
 PROGRAM = os.environ.get("TAMIS_PROGRAM")
 SIZES = {
     "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 4096,
+    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 640, "max_position_embeddings": 4096,
 }  # fmt: skip
 
 CONFIG = """
