@@ -1,25 +1,49 @@
-//! Lists the pages of `docs/`, which `tamis docs` prints.
+//! Lists the pages that `tamis docs` prints: those of `docs/`, and the others that these link to. Whoever has
+//! only the program can then follow every link between pages.
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Pages outside `docs/` and `studies/`, by the names under which the program prints them.
+const OTHERS: [(&str, &str); 6] = [
+    ("tamis", "README.md"),
+    ("ARCHITECTURE", "ARCHITECTURE.md"),
+    ("CHANGELOG", "CHANGELOG.md"),
+    ("CONTRIBUTING", "CONTRIBUTING.md"),
+    ("bench", "bench/README.md"),
+    ("deploy", "deploy/README.md"),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let docs = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../docs").canonicalize()?;
-    println!("cargo::rerun-if-changed={}", docs.display());
-    let mut pages: Vec<PathBuf> =
-        std::fs::read_dir(&docs)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-    pages.retain(|page| page.extension().is_some_and(|ending| ending == "md"));
-    pages.sort();
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
+    let mut pages = pages_in(&root.join("docs"), "")?;
+    pages.extend(OTHERS.map(|(name, path)| (name.to_owned(), root.join(path))));
+    pages.extend(pages_in(&root.join("studies"), "studies/")?);
     let mut list = "[".to_owned();
-    for page in pages {
-        let name = page.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        // The index.
-        if name != "README" {
-            let page = page.to_str().ok_or("the path of docs/ is no text")?;
-            writeln!(list, "    ({name:?}, include_str!({page:?})),")?;
-        }
+    for (name, page) in pages {
+        println!("cargo::rerun-if-changed={}", page.display());
+        let page = page.to_str().ok_or("the path of a page is no text")?;
+        writeln!(list, "    ({name:?}, include_str!({page:?})),")?;
     }
     std::fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("pages.rs"), list + "]")?;
     Ok(())
+}
+
+/// The pages in `folder`, by file name behind `prefix`. The index of a folder with a prefix has the prefix's name.
+fn pages_in(folder: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
+    // New pages count as well.
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let page = entry?.path();
+        if page.extension().is_some_and(|ending| ending == "md") {
+            let name = page.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_index = name == "README" && !prefix.is_empty();
+            let name = if is_index { prefix.trim_end_matches('/').to_owned() } else { format!("{prefix}{name}") };
+            pages.push((name, page));
+        }
+    }
+    pages.sort();
+    Ok(pages)
 }

@@ -72,7 +72,7 @@ pub(crate) enum CliCommand {
     Doctor(DoctorArguments),
     /// Print a page of the documentation; without a name, all names.
     Docs {
-        /// Its name (`rewards`).
+        /// Its name (`rewards`), or a link to it as pages write them (`../studies/claims.md`).
         page: Option<String>,
     },
     /// Write a first configuration, a reward and questions into a folder.

@@ -9,7 +9,7 @@ use tamis_config::suggest;
 
 use super::print;
 use crate::failure::{FAILED, Failure, USAGE};
-use crate::pages::PAGES;
+use crate::pages::{PAGES, name_in_link, page};
 
 /// What `tamis init` writes.
 const START: [(&str, &str); 3] = [
@@ -23,17 +23,16 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
     let Some(name) = name else {
         let mut text = String::new();
         for (name, page) in PAGES {
-            let _ = writeln!(text, "{name:<26} {}", title(page));
+            let _ = writeln!(text, "{name:<32} {}", title(page));
         }
         print(&text)?;
         return Ok(0);
     };
-    // As a message or a link writes it.
-    let short = name.trim_start_matches("docs/").trim_end_matches(".md");
-    if let Some((_, page)) = PAGES.iter().find(|(known, _)| *known == short) {
-        print(page)?;
+    if let Some(text) = page(name) {
+        print(text)?;
         return Ok(0);
     }
+    let short = name_in_link(name);
     let pages = |is_near: &dyn Fn(&str, &str) -> bool| -> Vec<String> {
         let near = PAGES.iter().filter(|(known, page)| !short.is_empty() && is_near(known, page));
         near.map(|(known, _)| format!("`tamis docs {known}`")).collect()
@@ -41,7 +40,9 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
     let mut near = pages(&|known, _| known.contains(short));
     if near.is_empty() {
         let is_heading = |line: &&str| line.starts_with("# ") || line.starts_with("##");
-        let names_it = |line: &str| line.to_lowercase().contains(short);
+        // As in the anchor of a heading: `what-fits`.
+        let plain = |text: &str| text.to_lowercase().replace('-', " ");
+        let names_it = |line: &str| plain(line).contains(&plain(short));
         near = pages(&|_, page| page.lines().filter(is_heading).any(names_it));
     }
     let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| *known).collect();

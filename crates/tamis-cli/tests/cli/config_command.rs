@@ -292,6 +292,11 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["docs"]).succeeds().prints("rewards ");
     folder.tamis(&["docs", "rewards"]).succeeds().prints("# ");
     folder.tamis(&["docs", "docs/rewards.md"]).succeeds().prints("# ");
+    folder.tamis(&["docs", "../README.md#what-is-tested"]).succeeds().prints("## What is tested");
+    folder.tamis(&["docs", "claims"]).succeeds().prints("# Published claims");
+    folder.tamis(&["docs", "what-fits"]).exits(2).says("`tamis docs cluster`");
+    folder.tamis(&["docs", "one-gpu-to-a-cluster"]).exits(2).says("`tamis docs cluster`");
+    folder.tamis(&["docs", "real-vllm"]).exits(2).says("`tamis docs studies/vllm`");
     folder.tamis(&["docs", "reward"]).exits(2).says("`tamis docs rewards`");
     folder.tamis(&["docs", "monitor"]).exits(2).says("`tamis docs reading-a-run`");
     folder.tamis(&["docs", "rewrads"]).exits(2).says("did you mean `tamis docs rewards`?");
