@@ -1,4 +1,5 @@
-//! Attempts at a step: those that end without training count with the one that trains.
+//! Attempts at a step. What an attempt generates is counted with the attempt that trains, even if it ends
+//! without training.
 
 use std::time::Instant;
 
@@ -12,14 +13,14 @@ use tamis_run::metrics::timings::Timings;
 /// The present step, from the beginning of its first attempt.
 #[derive(Debug)]
 pub(super) struct Attempts {
-    /// When the first began.
+    /// When the first attempt began.
     pub(super) began: Instant,
-    /// Time of the stages of all of them.
+    /// Time of each stage, summed over all attempts.
     pub(super) timings: Timings,
-    /// Groups that left the machine in attempts that were given up.
+    /// Groups that left the scheduling machine in attempts that were abandoned.
     pub(super) given_up: Vec<Record>,
     pub(super) num_given_up: usize,
-    /// The part of the step that was trained on before the step is complete.
+    /// The part of the step that was trained on before the step was complete.
     pub(super) early: Early,
     report: Option<StepReport>,
 }
@@ -36,15 +37,15 @@ impl Attempts {
         }
     }
 
-    /// Keeps what an attempt generated that ended without training.
+    /// Keeps what an attempt without training generated.
     pub(super) fn give_up(&mut self, collected: Collected) {
         self.report = Some(self.whole(&collected.report));
         self.given_up.extend(collected.others);
         self.num_given_up += 1;
     }
 
-    /// The batch of the step, with what all of its attempts generated, and what was trained on early of it.
-    /// `dispatcher` holds the groups that the last one carried on.
+    /// The batch of the step: what all of its attempts generated, and what was trained on early. `dispatcher`
+    /// holds the groups that the last attempt carried on.
     pub(super) fn batch(&mut self, collected: Collected, dispatcher: &Dispatcher) -> (StepBatch, Early) {
         let report = self.whole(&collected.report);
         let is_carried = |record: &&Record| collected.carried_out.contains(&record.group.id);
@@ -56,7 +57,7 @@ impl Attempts {
         (StepBatch { trained, others, carried_out, report, num_given_up: self.num_given_up }, early)
     }
 
-    /// The report of the step: that of its last attempt, with all that was generated in the earlier ones.
+    /// The report of the step: that of its last attempt, plus everything that earlier attempts generated.
     fn whole(&self, last: &StepReport) -> StepReport {
         let Some(earlier) = &self.report else { return *last };
         let mut whole = StepReport { rounds: earlier.rounds + last.rounds, ..*last };

@@ -1,15 +1,15 @@
-//! Whom a run that stopped for want of signal has to look at, where groups failed because of their
-//! environment.
+//! Names the environment in a diagnosis. If a run stops for lack of training signal because groups failed,
+//! the scheduling machine blames generation: it knows no environments.
 
 use tamis_config::Config;
 use tamis_core::schedule::Diagnosis;
 use tamis_rollout::FaultyEpisodes;
 
-/// The setting that a diagnosis names where groups failed: the machine knows no environments.
+/// The setting that a diagnosis names if groups failed.
 const GENERATION: &str = "rollout.backend";
 
-/// Names the environment in place of generation, where it has failed at least half as many trajectories as
-/// there were groups that failed: one is enough for a group.
+/// Names the environment in place of generation if it has failed at least half as many trajectories as there
+/// were failed groups. One failed trajectory is enough to fail a group.
 pub(super) fn blame_environment(diagnosis: &mut Diagnosis, faults: FaultyEpisodes, config: &Config) {
     let num_faults = faults.num_timed_out + faults.num_broken;
     let blamed = diagnosis.recommendations.iter_mut().find(|change| change.setting == GENERATION);

@@ -1,4 +1,4 @@
-//! How a run is brought to its end: what is saved, said and returned.
+//! The end of a run: what is saved, printed and returned.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Run {
         }
         match ending {
             Err(Halt::Interrupted) => self.save_interrupted(),
-            // They may come back: what was trained is kept, and a resume goes on.
+            // The servers may come back. What was trained is kept, and a resume continues.
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {
                 self.save_interrupted()?;
                 Err(error)
@@ -66,8 +66,8 @@ impl Run {
         })
     }
 
-    /// Whether the run directory is there after an error, of which its removal may be the reason. A folder
-    /// that is being removed loses its files one by one, so where one was not found this waits up to two
+    /// Whether the run directory still exists after an error, which its removal may have caused. A folder
+    /// that is being removed loses its files one by one, so if one was not found, this waits up to two
     /// seconds for the rest to go.
     fn check_present_after(&self, error: &RunError) -> Result<(), RunDirectoryError> {
         let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
@@ -109,7 +109,7 @@ impl Run {
         let step = self.state.step + 1;
         self.write_untrained(step, collected)?;
         self.finish()?;
-        // There is no signal because there are no rewards: that is the news.
+        // There is no signal because there are no rewards, so that is reported.
         let rounds = u32::try_from(collected.report.rounds.max(1)).unwrap_or(u32::MAX);
         let health = self.workers.dispatcher.reward_health();
         if let Some(missing) = health.missing_for(rounds, self.workers.scorer.rewards()) {
@@ -127,11 +127,11 @@ impl Run {
         Ok(RunError::Stopped { diagnosis, run: self.recorder.directory.path().to_owned() })
     }
 
-    /// Saves the state after the last trained step, if it is not saved yet. What was begun after it is
-    /// done again by a resume.
+    /// Saves the state after the last trained step, if it is not saved yet. A resume repeats what was begun
+    /// after it.
     fn save_interrupted(&mut self) -> Result<Ending, RunError> {
         self.workers.learner.restore()?;
-        // Weights of a step that came to no end are those of no state.
+        // The weights of an interrupted step belong to no state.
         if self.recorder.saved != Some(self.state.step) && !self.workers.learner.progress().has_moved() {
             self.save()?;
         }
@@ -154,7 +154,7 @@ impl Run {
     }
 
     pub(super) fn save(&mut self) -> Result<(), RunError> {
-        // Of a step that is not complete nothing is saved.
+        // Nothing of an incomplete step is saved.
         self.workers.learner.restore()?;
         self.check_logits()?;
         self.state = self.recorder.save(&self.state, &mut self.workers)?;
@@ -171,7 +171,7 @@ fn format_accounting(totals: &Accounting) -> String {
         .map(|(place, count)| format!("{} {}", count.groups, place.replace('_', " ")))
         .collect();
     let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
-    // Nothing is carried into a run.
+    // A run begins with nothing carried in.
     let come = generated.groups + carried_in.groups + in_flight_in.groups;
     let mut account = format!("groups of the run: {come} generated = {went}");
     if totals.left_out.trajectories > 0 {

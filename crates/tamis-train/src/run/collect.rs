@@ -1,4 +1,4 @@
-//! Collecting the groups of a step, and what is noted of them.
+//! Collects the groups of a step, and logs what was generated.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use tamis_run::log::run_log::LineKind;
 use tamis_run::metrics::timings::GENERATION;
 
 impl Run {
-    /// Makes ready for the first step of this process.
+    /// Prepares the first step of this process.
     pub(super) fn begin(&mut self) -> Result<(), Halt<RunError>> {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.recorder.prune(&self.state)?;
@@ -34,7 +34,7 @@ impl Run {
         Ok(())
     }
 
-    /// Collects the groups of the next step, or of another attempt at it, and notes them.
+    /// Collects the groups of the next step, or of another attempt at it, and logs them.
     pub(super) fn collect_step(&mut self) -> Result<Collected, Halt<RunError>> {
         if self.interrupt.is_requested() {
             return Err(Halt::Interrupted);
@@ -59,7 +59,7 @@ impl Run {
         Ok(collected)
     }
 
-    /// Gives an attempt at a step up, which is tried again.
+    /// Abandons an attempt at a step. The step is tried again.
     pub(super) fn skip(&mut self, why: SkipReason, collected: Collected) -> Result<(), Halt<RunError>> {
         let step = self.state.step + 1;
         let reason = skip_reason(why);
@@ -69,8 +69,8 @@ impl Run {
         self.check_rewards(step)
     }
 
-    /// Writes what a streaming step generated into the run log; by rounds each round says it. `kept` are the
-    /// groups that were kept before it.
+    /// Writes what a streaming step generated into the run log; in rounds, each round is logged by itself.
+    /// `kept` are the groups that were kept before the step.
     fn note_generated(&self, collected: &Collected, kept: &BTreeSet<GroupId>) {
         let machine = self.workers.dispatcher.machine();
         if machine.goes_by_rounds() {
@@ -90,20 +90,20 @@ impl Run {
         }
     }
 
-    /// Writes what an attempt at a step generated that ended without training, with all attempts before it.
+    /// Writes what an attempt without training generated, together with all attempts before it.
     pub(super) fn write_untrained(&self, step: u64, collected: &Collected) -> Result<(), RunError> {
         let all = collected.groups().chain(&self.attempts.given_up);
         self.recorder.write_rollouts(step, &[], all)
     }
 
-    /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume
+    /// The same for an attempt that ended with an error, so that a person can see what led to it. A resume
     /// writes the file anew.
     pub(super) fn write_unfinished(&self, step: u64) -> Result<(), RunError> {
         let unfinished = self.workers.dispatcher.unfinished(step);
         self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
-    /// Goes on collecting until the step is complete, or a part of it.
+    /// Continues to collect until the step, or a part of it, is complete.
     pub(super) fn gather(&mut self) -> Result<Next, Halt<RunError>> {
         let began = Instant::now();
         let (steps, num_tokens) = (self.state.step, self.state.num_tokens);
@@ -145,7 +145,7 @@ impl Run {
             Err(DispatchError::NoMetric { metric, names }) => {
                 let step = self.state.step + 1;
                 self.write_unfinished(step)?;
-                // The function may give it once it is mended.
+                // The function may return it once it is fixed.
                 self.save_without_answers()?;
                 let place = self.measurement.places.filter_metric.as_deref();
                 let how = self.workers.scorer.rewards().how_to_give_acc();

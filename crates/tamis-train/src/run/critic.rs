@@ -6,8 +6,8 @@ use super::Run;
 use crate::error::AssembleError;
 use crate::learner::{CopyTo, LearnerError};
 
-/// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of
-/// steps known. Every step uses up at least a batch of them, or what is left of an epoch.
+/// Refuses a warm-up that lasts as long as the epochs do. The number of steps in an epoch is known only once
+/// the prompts are. Every step uses up at least a batch of them, or what is left of an epoch.
 pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), AssembleError> {
     let (warmup, batch) = (config.critic.warmup_steps, config.data.train_batch_size);
     let Some(epochs) = config.train.total_epochs.filter(|_| config.has_critic()) else { return Ok(()) };
@@ -26,8 +26,8 @@ pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), A
 }
 
 impl Run {
-    /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration
-    /// gave it.
+    /// A critic with the policy's layers, if one is needed and neither a checkpoint nor the configuration has
+    /// one.
     pub(super) fn keep_critic(&mut self) -> Result<(), LearnerError> {
         if self.recipe.critic.is_none() {
             return Ok(());
@@ -49,7 +49,7 @@ impl Run {
         Ok(())
     }
 
-    /// Tells that a run ends in the critic's warm-up: its policy is the one it began with.
+    /// Reports that a run ends in the critic's warm-up: its policy is the one it began with.
     pub(super) fn tell_untrained_policy(&self, steps: u64) {
         if let Some(plan) = self.recipe.critic.filter(|_| steps > 0 && !self.recipe.trains_policy(steps)) {
             self.recorder.progress.warn(&format!(

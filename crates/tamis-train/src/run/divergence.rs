@@ -1,4 +1,4 @@
-//! Weights and moments that are no numbers any more, and finite weights whose logits are none.
+//! Checks for weights and moments that are not finite, and for finite weights whose logits are not finite.
 
 use tamis_core::group::Group;
 use tamis_rollout::Record;
@@ -15,7 +15,7 @@ use tamis_run::directory::RunDirectory;
 pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";
 const CRITIC_RATE: &str = "critic.optimizer.learning_rate";
 
-/// Weights or moments that are no numbers any more.
+/// Weights or moments that are not finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Diverged {
     /// The weights or moments, for messages.
@@ -35,8 +35,8 @@ impl Diverged {
     }
 }
 
-/// Finds the first weights or moments of policy and critic that are not finite; `learning_rate` is the key of
-/// the policy's.
+/// Finds the first weights or moments of policy and critic that are not finite. `learning_rate` is the key of
+/// the policy's learning rate.
 pub(crate) fn find_divergence(
     learner: &mut dyn RunLearner,
     learning_rate: &'static str,
@@ -53,8 +53,8 @@ pub(crate) fn find_divergence(
     }))
 }
 
-/// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is
-/// saved over those before.
+/// Refuses weights and moments that are not finite: nothing is generated with them, and no earlier state is
+/// overwritten with them.
 pub(crate) fn check_finite(
     learner: &mut dyn RunLearner,
     directory: &RunDirectory,
@@ -67,9 +67,9 @@ pub(crate) fn check_finite(
     }
 }
 
-/// Whether the policy gives numbers on a trajectory that it was just trained on: the update may be the run's
-/// last, and nothing else would look at the weights before they are saved. It is for the time before they
-/// are published: servers on the learner's GPU sleep until then.
+/// Whether the policy's logits are finite on a trajectory that it was just trained on. The update may be the
+/// run's last, and nothing else would check the weights before they are saved. Call it before they are
+/// published: servers on the learner's GPU sleep until then.
 pub(super) fn gives_numbers(
     recipe: &Recipe,
     learner: &mut dyn RunLearner,
@@ -85,7 +85,7 @@ pub(super) fn gives_numbers(
 }
 
 impl Run {
-    /// Refuses to save weights that gave no numbers after the last step.
+    /// Refuses to save weights whose logits were not finite after the last step.
     pub(super) fn check_logits(&self) -> Result<(), RunError> {
         if self.gives_numbers {
             return Ok(());
@@ -93,7 +93,7 @@ impl Run {
         Err(self.logits_error("on a trajectory of the last batch".to_owned(), self.state.step))
     }
 
-    /// The error of a policy whose logits are not finite after a step; `place` is what showed it.
+    /// The error for a policy whose logits are not finite after a step. `place` is what showed it.
     pub(super) fn logits_error(&self, place: String, step: u64) -> RunError {
         match self.recorder.directory.list_checkpoints() {
             Ok(mut kept) => {

@@ -1,8 +1,8 @@
-//! Parts of a step that are trained on before the step is complete, while the rest of it is generated.
+//! Training on parts of a step before the step is complete, while the rest is generated.
 //!
-//! The result is the one of a step that trains on the whole batch: the same mini-batches in the same order,
-//! under the same advantages, by the same objective. A setting that would break this is refused at the start
-//! of a run ([`tamis_core::whole_step::WholeStep`]).
+//! The result is that of a step that trains on the whole batch: the same mini-batches in the same order, with
+//! the same advantages and the same objective. A setting that would break this is refused at the start of a
+//! run ([`tamis_core::whole_step::WholeStep`]).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -23,23 +23,23 @@ use crate::learner::update::Updates;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
-/// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning
-/// of a step none.
+/// The first groups of a step, in batch order, that were trained on before the step was complete; empty at
+/// the beginning of a step.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Early {
     pub(super) num_groups: usize,
     pub(super) updates: Updates,
-    /// The objective's state after them; `None` before the first.
+    /// The objective's state after these groups; `None` before the first.
     pub(super) objective: Option<ObjectiveState>,
     /// Log-probabilities of their members under the policy at the start of the step `[B][T]`.
     pub(super) old: Ragged<f32>,
     pub(super) timings: Timings,
-    /// Log-probabilities under the reference `[G][T]`, where there is one: they are not computed again.
+    /// Log-probabilities under the reference `[G][T]`, if there is one. They are not computed again.
     references: BTreeMap<GroupId, Ragged<f32>>,
 }
 
 impl Early {
-    /// Gives the groups of the complete batch what was computed of them.
+    /// Passes on what was computed for these groups to the groups of the complete batch.
     pub(super) fn give(&mut self, trained: &mut [Record]) {
         for record in trained {
             if let Some(reference) = self.references.remove(&record.group.id) {
@@ -48,10 +48,9 @@ impl Early {
         }
     }
 
-    /// Trains on the next groups of a step, whole mini-batches of them.
+    /// Trains on the next groups of a step, in whole mini-batches.
     ///
-    /// Where it is interrupted, weights may have moved: [`crate::learner::RunLearner::restore`]
-    /// takes that back.
+    /// If it is interrupted, weights may have moved: [`crate::learner::RunLearner::restore`] takes that back.
     pub(super) fn train(
         &mut self,
         recipe: &Recipe,

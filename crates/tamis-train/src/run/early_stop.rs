@@ -1,4 +1,4 @@
-//! Early stopping: what a run tells the stops, and how it ends when one fires.
+//! Early stopping: what the rules for stopping see of a run, and how the run ends when one fires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::measure::batch_metrics::in_group_reward_std;
 use tamis_run::metrics::Metrics;
 
 impl Run {
-    /// Tells the stops of the rounds of an attempt at a step, in order. The groups `kept` before it were told
-    /// of then.
+    /// Passes the rounds of an attempt at a step to the rules, in order. They have already seen the groups
+    /// `kept` before it.
     pub(super) fn observe_rounds(
         &mut self,
         collected: &Collected,

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::measure::validation::ValidationReport;
 
-/// A run that Ctrl-C ended before its first step.
+/// Ctrl-C ended the run before its first step.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unbegun {
     /// While a run was prepared.
@@ -45,9 +45,9 @@ impl Unbegun {
 pub enum Ending {
     /// As planned.
     Finished(RunEnd),
-    /// An early stop fired: saved, and no failure.
+    /// An early stop fired. The state is saved, and this is no failure.
     StoppedEarly(StopReason),
-    /// Ctrl-C: saved, and to be resumed.
+    /// Ctrl-C. The state is saved and can be resumed.
     Interrupted,
 }
 

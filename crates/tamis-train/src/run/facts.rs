@@ -1,4 +1,4 @@
-//! Facts about a step once it is trained, and the metrics that are made from them: in this one place, outside
+//! Facts about a trained step, and the metrics that are made from them. Metrics are made only here, outside
 //! the step.
 
 use tamis_core::advantage::Advantages;
@@ -26,15 +26,15 @@ use tamis_run::metrics::timings::Timings;
 pub(crate) struct StepFacts {
     /// The step, from 1.
     pub(crate) step: u64,
-    /// The accounting of its groups; members that bear no loss are counted as left out.
+    /// The accounting of its groups. Members without a loss are counted as left out.
     pub(crate) report: StepReport,
-    /// Attempts at it that were given up.
+    /// Number of attempts that were abandoned.
     pub(crate) num_given_up: usize,
-    /// What the selector of prompts did, where there is one.
+    /// What the selector of prompts did, if there is one.
     pub(crate) selection: SelectionReport,
-    /// The greedy completions, where the estimator compares with them.
+    /// The greedy completions, if the estimator compares with them.
     pub(crate) greedy: Option<GreedyFacts>,
-    /// The divergence in the reward, where it is there.
+    /// The divergence in the reward, if there is one.
     pub(crate) reward_kl: Option<RewardKlFacts>,
     /// Metrics of the shapings, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
@@ -44,26 +44,26 @@ pub(crate) struct StepFacts {
     pub(crate) update: Option<UpdateReport>,
     pub(crate) learning_rate: f64,
     pub(crate) advantages: Advantages,
-    /// Returns, where the estimator forms them `[B][T]`.
+    /// Returns, if the estimator computes them `[B][T]`.
     pub(crate) returns: Option<Ragged<f64>>,
-    /// Rewards after the KL penalty \[B\], where it is in the reward.
+    /// Rewards after the KL penalty \[B\], if it is in the reward.
     pub(crate) final_rewards: Option<Vec<f64>>,
-    /// Most updates of the policy in a row, up to one of this step, that were left out.
+    /// Largest number of updates of the policy in a row that were left out, up to one of this step.
     pub(crate) most_skipped: u32,
-    /// The same of the critic.
+    /// The same for the critic.
     pub(crate) most_skipped_critic: u32,
-    /// Events of the generator since the step before that nobody waited for.
+    /// Events of the generator since the step before that no caller waited for.
     pub(crate) ignored: Ignored,
-    /// Agreement of the servers' log-probabilities with the learner's, where both are known.
+    /// Agreement of the servers' log-probabilities with the learner's, if both are known.
     pub(crate) agreement: Option<Agreement>,
     /// Number of faults at servers and of environments, and of refused calls of programs, since the step
     /// before, by metric.
     pub(crate) server_faults: Vec<(String, u64)>,
-    /// Weights or moments that are no numbers any more.
+    /// Weights or moments that are not finite.
     pub(crate) diverged: Option<Diverged>,
-    /// Whether the new weights, which are numbers, give such log-probabilities.
+    /// Whether the logits of the new weights are finite, if the weights are.
     pub(crate) gives_numbers: bool,
-    /// A warning of groups in the batch whose members all have the same reward, where they are news.
+    /// A warning about groups in the batch whose members all have the same reward, if it is the first.
     pub(crate) uniform_groups: Option<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) timings: Timings,
@@ -79,7 +79,7 @@ pub(crate) struct CriticFacts {
 }
 
 impl CriticFacts {
-    /// Over the tokens of the policy in members that are `compared` `[P][G]`.
+    /// Over the policy's tokens in members that are `compared` `[P][G]`.
     pub(crate) fn of(
         report: CriticReport,
         learning_rate: f64,
@@ -118,7 +118,7 @@ impl CriticFacts {
 }
 
 impl StepFacts {
-    /// Of a step that has not been trained yet.
+    /// The facts of a step that has not been trained yet.
     pub(crate) fn new(batch: &StepBatch, workers: &mut Workers) -> Self {
         let version = workers.version;
         let selection = workers.pool.selector_mut().map(|selector| {
@@ -153,7 +153,7 @@ impl StepFacts {
         }
     }
 
-    /// Takes over what generator and environments noted since the step before.
+    /// Adds what generator and environments counted since the step before.
     pub(crate) fn note_workers(&mut self, workers: &mut Workers) {
         self.ignored = workers.dispatcher.inbox().take_ignored();
         self.server_faults = workers.sampler.take_faults();
@@ -162,7 +162,7 @@ impl StepFacts {
         self.warnings.extend(workers.plays.take_warnings());
     }
 
-    /// Takes over what metrics are made of.
+    /// Adds the facts that metrics are made from.
     pub(crate) fn note_credit(&mut self, columns: CreditColumns, credit: Credit) {
         self.greedy = columns.passes.greedy.map(|greedy| greedy.facts);
         if let Some(penalty) = columns.reward_kl {
@@ -174,7 +174,7 @@ impl StepFacts {
         self.returns = credit.returns;
     }
 
-    /// Warns of updates that could not be made, and of a batch of whose members none bears loss.
+    /// Warns about updates that could not be made, and about a batch in which no member has a loss.
     pub(crate) fn warn_of_updates(&mut self, members: &[TrainedMember]) {
         let step = self.step;
         let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {

@@ -15,11 +15,11 @@ use tamis_core::figure::counted;
 use tamis_model::SaveDtype;
 use tamis_rollout::CompletionWorkers;
 
-/// Key of the learning rate to lower where a warm start diverges.
+/// Key of the learning rate to lower if a warm start diverges.
 const RATE: &str = "warm_start.learning_rate";
 
 impl Run {
-    /// Weights, reference and first measurement; `examples` where the run begins.
+    /// Weights, reference and first measurement. `examples` is set if the run begins.
     pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), Halt<RunError>> {
         if let Some(examples) = examples {
             self.first_weights(examples)?;
@@ -47,7 +47,7 @@ impl Run {
             test_freq: config.test_freq,
             seed: self.recipe.config.run.seed,
         };
-        // Only its accuracy counts here.
+        // Only its accuracy is used here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
         let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
         let Workers { learner, codec, version, published, sampler, plays, dispatcher, scorer, .. } =
@@ -108,13 +108,13 @@ impl Run {
             );
         }
         check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;
-        // Reinforcement learning begins with moments of its own.
+        // Reinforcement learning begins with its own moments.
         self.workers.learner.reset_optimizer(Trained::Policy)?;
         Ok(())
     }
 
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
-        // One that is named was loaded before the warm start.
+        // A reference with a path was loaded before the warm start.
         if self.recipe.divergence == Divergence::None || self.recipe.config.model.reference.is_some() {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Run {
         let kept = self.recorder.directory.path().join("reference");
         let Workers { learner, .. } = &mut self.workers;
         if kept.is_dir() {
-            // A part of the run, like its checkpoints.
+            // It is a part of the run, like the checkpoints.
             checkpoint::verify(&kept, checkpoint::Coverage::ForUse).map_err(checkpoint::SaveError::from)?;
             learner.load(&kept, LoadContent::Reference)?;
         } else if is_beginning {
@@ -134,7 +134,7 @@ impl Run {
             })?;
             learner.copy_policy(CopyTo::Reference)?;
         } else {
-            // The policy has moved since: it is not what it is to be compared with.
+            // The policy has moved since the reference was taken.
             return Err(RunError::ReferenceGone { path: kept });
         }
         Ok(())

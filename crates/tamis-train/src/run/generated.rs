@@ -1,8 +1,8 @@
 //! verl's filter-group log lines in `run.log`, which programs count: `Generated batch N`,
-//! `Filtered (std=0): n (p%)`, `Kept (std>0): n prompts`.
-//! By rounds a batch is a round. Streaming there are no rounds: the groups that settled in a step, in the
-//! order in which they were dispatched, are cut evenly into as many batches as `train/num_gen_batches`
-//! counts. The words are the same whatever the filter is. Without a filter only the first line is written.
+//! `Filtered (std=0): n (p%)`, `Kept (std>0): n prompts`. In rounds, a batch is a round. Streaming has no
+//! rounds: the groups that settled in a step, in the order of dispatch, are cut evenly into as many batches
+//! as `train/num_gen_batches` counts. The words are the same for every filter. Without a filter only the
+//! first line is written.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use tamis_rollout::{Fate, Record};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct GeneratedBatch {
     pub(super) groups: u64,
-    /// Those of them that were given up before the filter judged them.
+    /// Groups that were abandoned before the filter judged them.
     pub(super) given_up: u64,
     pub(super) dropped: u64,
     pub(super) kept: u64,
-    /// Those of the dropped that ended with their first members.
+    /// Dropped groups that ended with their first members.
     pub(super) screened: u64,
     pub(super) first_members: u64,
 }
@@ -33,7 +33,7 @@ impl GeneratedBatch {
         }
     }
 
-    /// Of some groups that settled in a step.
+    /// Counts of some groups that settled in a step.
     fn of_groups(records: &[&Record]) -> Self {
         let mut batch = Self { groups: records.len() as u64, ..Self::default() };
         for record in records {
@@ -54,7 +54,7 @@ impl GeneratedBatch {
         batch
     }
 
-    /// The line that counts it.
+    /// The line that counts the batch.
     pub(super) fn line(&self, number: u64, group_size: usize) -> String {
         let whole = self.groups.saturating_sub(self.screened);
         let trajectories = whole * group_size as u64 + self.first_members;
@@ -65,7 +65,7 @@ impl GeneratedBatch {
     pub(super) fn verdicts(&self) -> String {
         let mut text = String::new();
         let judged = self.groups - self.given_up;
-        // A share of nothing is no number.
+        // A share of nothing is undefined.
         if judged > 0 {
             let share = 100.0 * self.dropped as f64 / judged as f64;
             let _ = writeln!(text, "Filtered (std=0): {} ({share:.2}%)", self.dropped);
@@ -75,11 +75,11 @@ impl GeneratedBatch {
     }
 }
 
-/// The lines about a streaming step: of the groups that settled in it.
+/// The lines about the groups that settled in a streaming step.
 pub(super) fn lines_of_step(report: &StepReport, mut settled: Vec<&Record>, group_size: usize) -> String {
     settled.sort_by_key(|record| record.group.id);
     let rounds = usize::try_from(report.rounds).unwrap_or(usize::MAX);
-    // Groups in flight from the step before may settle in one that begins none.
+    // Groups in flight from the step before may settle in a step that begins none.
     let num_batches = if settled.is_empty() { rounds } else { rounds.max(1) };
     let mut lines = Vec::new();
     for place in 0..num_batches {
@@ -104,7 +104,7 @@ mod tests {
             GeneratedBatch { groups: 9, given_up: 1, dropped: 5, kept: 2, ..GeneratedBatch::default() };
         assert_eq!(batch.line(3, 4), "Generated batch 3, 9 prompts, 36 trajectories");
         assert_eq!(batch.verdicts(), "Filtered (std=0): 5 (62.50%)\nKept (std>0): 2 prompts");
-        // Of three of them two members each were generated.
+        // Two members each of three groups were generated.
         let screened = GeneratedBatch { screened: 3, first_members: 6, ..batch };
         assert_eq!(screened.line(3, 4), "Generated batch 3, 9 prompts, 30 trajectories");
         let given_up = GeneratedBatch { groups: 2, given_up: 2, ..GeneratedBatch::default() };

@@ -1,4 +1,4 @@
-//! Runs that learn nothing: rewards that do not arrive, steps that make no update. They end with a diagnosis,
+//! Runs that learn nothing, because rewards do not arrive or steps make no update. They end with a diagnosis,
 //! never as if all were well.
 
 use tamis_rollout::MissingRewards;
@@ -8,8 +8,8 @@ use super::ending::how_to_train_further;
 use crate::error::RunError;
 
 impl Run {
-    /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered
-    /// since the last trained step: the function may be mended by then.
+    /// Saves the state and makes the error of a run whose rewards are missing. A resume requests again what
+    /// was answered since the last trained step, because the function may be fixed by then.
     pub(super) fn fail_without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
         self.rewardless(step, missing, None)
     }
@@ -35,30 +35,30 @@ impl Run {
         }
     }
 
-    /// Saves the state after the last trained step and forgets every later answer, so that a resume asks
-    /// anew.
+    /// Saves the state after the last trained step and forgets every later answer, so that a resume requests
+    /// it again.
     pub(super) fn save_without_answers(&mut self) -> Result<(), RunError> {
         self.workers.scorer.settle_journal(u64::MAX);
-        // What comes of other answers has an order of its own.
+        // Other answers arrive in another order.
         if let Some(order) = &mut self.workers.order {
             order.settle(u64::MAX).map_err(RunError::Journal)?;
         }
         self.save()
     }
 
-    /// The way to train further, where the run has all of its steps.
+    /// How to train further, if the run has all of its steps.
     fn further(&self) -> Option<String> {
         let steps = self.state.step;
         let is_full = self.recipe.config.train.total_steps.is_some_and(|total| total as u64 <= steps);
         is_full.then(|| how_to_train_further(&self.recipe.config, self.recorder.directory.path(), steps))
     }
 
-    /// Whether this process found a run without a step left: what is wrong with it is no news.
+    /// Whether this process found a run without a step left. Its faults were reported before.
     fn has_generated_nothing(&self) -> bool {
         self.workers.dispatcher.next_group() == self.first_group
     }
 
-    /// The error of a run that makes no updates.
+    /// The error for a run that makes no updates.
     pub(super) fn nothing_trained_error(&self, steps: u64) -> RunError {
         RunError::NothingTrained {
             steps,
@@ -70,7 +70,7 @@ impl Run {
         }
     }
 
-    /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was
+    /// Refuses to report success for a run that never had a reward, or never updated the policy that it was
     /// to train.
     pub(super) fn check_learned(&mut self) -> Result<(), RunError> {
         let steps = self.state.step;

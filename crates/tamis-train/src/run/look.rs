@@ -1,4 +1,4 @@
-//! Checks at the start before there are weights: the directory, the prompts, the memory, the gold answers.
+//! Checks at the start, before there are weights: the directory, the prompts, the memory, the gold answers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use tamis_run::log::progress::Console;
 /// When the run was begun, in seconds since 1970.
 pub(super) const STARTED: &str = "started";
 
-/// The configuration, and the directory of a run to be resumed, whose differences are allowed.
+/// The configuration, and the directory of a run that is resumed. Allowed differences are in it.
 pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
     let (directory, was, mut now) = match begin {
         RunStart::New(config) => return Ok((config, None)),
@@ -64,7 +64,7 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
 pub(super) const KEEP_KEYS: &str =
     "leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change";
 
-/// What to do about another number of steps, where the learning rate depends on it.
+/// What to do about another number of steps if the learning rate depends on it.
 fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     let run = directory.path().display();
     let checkpoint = directory.list_checkpoints().ok().and_then(|mut all| all.pop());
@@ -78,19 +78,19 @@ fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     )
 }
 
-/// Results of the checks that need no folder: mistakes found here leave none behind.
+/// Results of the checks that need no folder. If they find mistakes, no folder is left behind.
 pub(super) struct Start {
     /// The state of the last checkpoint and its folder.
     pub(super) state: Option<(RunState, PathBuf)>,
     pub(super) prompts: data::Prompts,
     pub(super) codec: Codec,
-    /// What the run takes of the machines.
+    /// What the run uses of the machines.
     pub(super) resources: Resources,
     /// A policy of the native engine, or one that begins with random weights.
     pub(super) native: Option<TransformerConfig>,
 }
 
-/// What is told of memory and machines at the start.
+/// Lines about memory and machines, printed at the start.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Resources {
     pub(super) lines: Vec<String>,
@@ -185,7 +185,7 @@ impl Start {
             resources.warnings.extend(warning);
             Some(shape)
         };
-        // After a loss of the learner what the run has started takes memory.
+        // After a learner was lost, what the run has started takes memory.
         if standing.recovery.is_none() && config.cluster.launcher != LauncherKind::Ray {
             let input = PlanInput { checkpoint: from, native: native.as_ref(), logs: None };
             resources.add_plan(&*standing.launcher, config, input, interrupt)?;
@@ -208,8 +208,8 @@ pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirect
     Ok(directory)
 }
 
-/// The first line: where the run is, where it goes on, and which steps it trains again; `logged` is the last
-/// step of which there is a row in its metrics.
+/// The first line: the run's folder, the step it continues after, and the steps it trains again. `logged` is
+/// the last step with a row in its metrics.
 pub(super) fn opening_line(run: &Path, step: Option<u64>, is_new: bool, logged: Option<u64>) -> String {
     let run = run.display();
     if is_new {
@@ -230,9 +230,8 @@ pub(super) fn opening_line(run: &Path, step: Option<u64>, is_new: bool, logged: 
     }
 }
 
-/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted;
-/// and whether these are all: the names of a function from outside are not known before it has scored
-/// something.
+/// Names of the numbers that trajectories will have, after a check of the gold answers if one is wanted. Also
+/// whether these are all: the names of an external function are not known before it has scored something.
 pub(super) fn score_names(
     config: &Config,
     prompts: &data::Prompts,
@@ -264,8 +263,8 @@ pub(super) fn score_names(
     Ok((names, report.knows_names(rewards)))
 }
 
-/// Refuses data without a ground truth for a function that compares with one, and a function that takes no
-/// gold answer; one that takes some, if that is wanted.
+/// Refuses data without a ground truth for a function that compares with one, and a function that accepts no
+/// gold answer. If `data.check_gold` says so, it also refuses a function that rejects some.
 fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) -> Result<(), RunError> {
     let off = "or set data.check_gold=off to train without this check";
     let blind: Vec<String> = report.blind.iter().map(|name| format!("`{name}`")).collect();
@@ -305,7 +304,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
     Ok(())
 }
 
-/// The prompts of a split as the model sees them; says what was left out or cut.
+/// The prompts of a split as the model sees them. Prints what was left out or cut.
 pub(super) fn prepare_prompts(
     codec: &Codec,
     config: &Config,
@@ -333,7 +332,8 @@ pub(super) fn prepare_prompts(
     Ok(prepared.prompts)
 }
 
-/// Lengths of prompts and gold answers: in tokens of the longest texts, as it takes long to tokenize all.
+/// Lengths of prompts and gold answers in tokens. Only the longest texts are tokenized, because tokenizing
+/// all takes long.
 fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     const TOKENIZED: usize = 32;
     // More bytes than any tokenizer puts into one token on average.
@@ -346,13 +346,13 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     let longest = |split: &[Prompt], name| {
         let mut order: Vec<&Prompt> = split.iter().collect();
         order.sort_by_key(|&prompt| std::cmp::Reverse(size(prompt)));
-        // Whatever becomes of so long a text: what the run takes of it, or others may have, is the limit.
+        // Such a text is cut or refused, so the longest prompt has the length of the limit.
         if order.first().is_some_and(|&longest| size(longest) / MOST_BYTES > limit) {
             return limit;
         }
         let longest = order.into_iter().take(TOKENIZED).cloned().collect();
         match codec.prepare(longest, name, config.data.overlong_prompts, limit) {
-            // Where some are left out, others may be as long as it is allowed.
+            // If some prompts are left out, others may be as long as the limit.
             Ok(prepared) if prepared.num_dropped == 0 => {
                 prepared.prompts.iter().map(|prompt| prompt.token_ids.len()).max().unwrap_or(0)
             }
@@ -362,7 +362,7 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     let gold = || {
         let gold = prompts.train.iter().filter_map(|prompt| prompt.ground_truth.as_deref());
         let gold = gold.max_by_key(|gold| gold.len()).unwrap_or("");
-        // And the end token.
+        // Plus the end token.
         codec.tokenizer().encode(gold, false).map_or(gold.len(), |tokens| tokens.len()) + 1
     };
     Lengths {
@@ -377,7 +377,7 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     }
 }
 
-/// How often the most frequent of the prompts is there.
+/// Number of copies of the most frequent prompt.
 fn num_alike(prompts: &[Prompt]) -> usize {
     let mut counts: HashMap<Vec<&str>, usize> = HashMap::new();
     for prompt in prompts {
@@ -392,9 +392,9 @@ fn num_alike(prompts: &[Prompt]) -> usize {
     counts.into_values().max().unwrap_or(1)
 }
 
-/// Estimates the memory and refuses what cannot fit; the line that the run prints, and a warning where it may
-/// not fit. A limit that was set holds for completions of full length; against what the machine has `free`
-/// only what is taken in any case is held, as completions may all end early.
+/// Estimates the memory and refuses what cannot fit. Returns the line that the run prints, and a warning if
+/// it may not fit. A limit that the user set is compared with completions of full length. Memory that is
+/// `free` is compared only with what is needed in any case, because completions may all end early.
 fn memory(
     config: &Config,
     model: &TransformerConfig,
@@ -435,7 +435,7 @@ fn memory(
     Ok((format!("memory: at most {}: {parts}", figure::bytes(at_most)), warning))
 }
 
-/// Settings that would lower the memory and are not set so already.
+/// Settings that would lower the memory and are not in use yet.
 fn remedy(config: &Config) -> String {
     let micro_batch = match config.train.micro_batch_size {
         Some(_) => "train.micro_batch_size",
@@ -483,8 +483,8 @@ mod tests {
         loaded(yaml, &limit.iter().map(String::as_str).collect::<Vec<_>>()).config
     }
 
-    /// The lines about the memory of a small run on a machine that has so many bytes free, or the
-    /// numbers of its refusal.
+    /// The lines about the memory of a small run on a machine with so many free bytes, or the numbers of its
+    /// refusal.
     fn describe(free: Option<u64>, limit: Option<u64>) -> Result<(String, Option<String>), String> {
         memory(&config(limit), &model(), None, LENGTHS, free).map_err(|error| match error {
             RunError::Memory { needed, limit, remedy, .. } => format!("{needed} of {limit}; {remedy}"),
@@ -503,8 +503,8 @@ mod tests {
         crate::assemble::memory::estimate(&config(None), &model(), None, LENGTHS).certain() + PROGRAM
     }
 
-    /// Against what is free only what is taken in any case is held; what more it may be is a warning. A limit
-    /// that was set holds for it all.
+    /// Free memory is compared only with what is needed in any case; the rest is a warning. A limit that the
+    /// user set is compared with everything.
     #[test]
     fn a_run_is_refused_for_what_is_certain_and_warned_of_what_may_be() {
         let (line, warning) = describe(None, None).expect("nothing is known of the machine");

@@ -1,5 +1,5 @@
-//! Validation: before the first step, after some, at the end; and the one that an interruption left to be
-//! made.
+//! Validation: before the first step, after some steps, at the end, and the one that an interruption left to
+//! be made.
 
 use tamis_config::ValidateConfig;
 use tamis_data::records::FileFormat;
@@ -16,8 +16,8 @@ use crate::measure::validation::{self, Found, Validation};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 use tamis_run::metrics::Metrics;
 
-/// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one
-/// wherever there is a measurement at all, be it only the one before training.
+/// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one if
+/// there is any measurement at all, even if it is only the one before training.
 fn measures_after(config: &ValidateConfig, step: u64, is_last: bool) -> bool {
     config.test_freq.is_due(step) || (is_last && config.is_made())
 }
@@ -28,7 +28,7 @@ impl Run {
         !self.measurement.prompts.is_empty() && measures_after(&self.recipe.config.validate, step, is_last)
     }
 
-    /// Validation before the first step, where it is wanted.
+    /// Validation before the first step, if it is wanted.
     pub(super) fn first_measurement(&mut self) -> Result<(), Halt<RunError>> {
         if !self.recipe.config.validate.before_train || self.measurement.prompts.is_empty() {
             return Ok(self.save_first()?);
@@ -37,8 +37,8 @@ impl Run {
         after.validation.is_missing = true;
         self.state = after;
         match self.make_up_measurement() {
-            // The run begins all the same, and stops at once with what it has: the warm start need not be
-            // made again.
+            // The run begins all the same and stops at once with what it has, so that the warm start need not
+            // be repeated.
             Err(Halt::Interrupted) => Ok(()),
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {
                 self.save()?;
@@ -48,7 +48,7 @@ impl Run {
         }
     }
 
-    /// The validation after the last step that an interruption left out: its figures go into the step's row,
+    /// The validation after the last step that an interruption left out. Its figures go into the step's row,
     /// as if nothing had happened.
     pub(super) fn make_up_measurement(&mut self) -> Result<(), Halt<RunError>> {
         let mut after = self.state.clone();
@@ -65,9 +65,9 @@ impl Run {
         Ok(if self.state.step == 0 { self.save_first() } else { self.save() }?)
     }
 
-    /// The checkpoint before the first step, if checkpoints are asked for (`checkpoint.save_freq`): a run
-    /// that is killed before the second one need not make its warm start again. Without a warm start it would
-    /// equal the model.
+    /// The checkpoint before the first step, if checkpoints are wanted (`checkpoint.save_freq`). A run that
+    /// is killed before the second one need not repeat its warm start. Without a warm start the checkpoint
+    /// would equal the model.
     fn save_first(&mut self) -> Result<(), RunError> {
         let config = &self.recipe.config;
         let is_saved =
@@ -75,7 +75,7 @@ impl Run {
         if is_saved { self.save() } else { Ok(()) }
     }
 
-    /// The validation after the last step of a run that its data ended, where it has not been made.
+    /// The validation after the last step of a run that its data ended, if it has not been made.
     pub(super) fn last_measurement(&mut self) -> Result<(), Halt<RunError>> {
         let mut after = self.state.clone();
         let (step, found) = (after.step, &after.validation);
@@ -90,8 +90,7 @@ impl Run {
         Ok(self.recorder.loggers.amend(step, &metrics)?)
     }
 
-    /// Measures the policy on the held-out prompts: what it found goes into the state, which is that after
-    /// its step.
+    /// Measures the policy on the held-out prompts. The results go into the state after the step.
     pub(super) fn validate(
         &mut self,
         after: &mut RunState,
@@ -107,7 +106,7 @@ impl Run {
             step,
             &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
         )?;
-        // The times are those of training.
+        // Reports count the time of training only.
         self.workers.scorer.take_times();
         let mut warnings = self.workers.scorer.take_warnings();
         warnings.extend(self.workers.plays.take_warnings());
@@ -115,7 +114,7 @@ impl Run {
             self.recorder.progress.warn(&warning);
         }
         let mut results = results_by_source(&rows);
-        // Whatever is logged: every figure of the validation may be the one that checkpoints are compared by.
+        // Checkpoints may be compared by any figure of the validation, whether it is logged or not.
         let score = match &self.measurement.best_figure {
             Some(figure) => self.figure_found(after, figure, &rows, &results)?,
             None => report.accuracy,
@@ -166,7 +165,7 @@ impl Run {
         Ok(())
     }
 
-    /// The value of the figure that checkpoints are compared by; `None`, which is said, where nothing was
+    /// The value of the figure by which checkpoints are compared; `None`, with a warning, if nothing was
     /// scored for it.
     fn figure_found(
         &self,
@@ -177,8 +176,8 @@ impl Run {
     ) -> Result<Option<f64>, RunError> {
         match validation::find(figure, rows, results) {
             Found::Value(value) => return Ok(Some(value)),
-            // A function from outside gave other scores than the name says; where it gave this one before, it
-            // may again.
+            // The external function returned other scores than the named one. If it returned this score
+            // before, it may again.
             Found::NoSuchScore if after.validation.scores.is_empty() => {
                 let figures = results.iter().flat_map(SourceResult::names);
                 return Err(no_figure(&figure.to_string(), figures).into());

@@ -13,18 +13,18 @@ use crate::measure::validation_metrics::FigureName;
 pub(super) struct Measurement {
     pub(super) prompts: Vec<PreparedPrompt>,
     pub(super) settings: ValidationSettings,
-    /// Figure that `checkpoint.keep_best` goes by, where that is not the mean outcome.
+    /// Figure that `checkpoint.keep_best` uses, if it is not the mean outcome.
     pub(super) best_figure: Option<FigureName>,
-    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
+    /// Whether pass@k is wanted and it is not yet known if the scores have an `acc`.
     pub(super) is_pass_unproven: bool,
-    /// Places of the keys that are judged only during the run.
+    /// Places of the keys that are checked only during the run.
     pub(super) places: Places,
     /// The early stops, with what they have seen of attempts at the present step.
     pub(super) early_stop: EarlyStop,
 }
 
 impl Measurement {
-    /// Tells the stops of the latest validation; what they have seen goes into the state.
+    /// Passes the latest validation to the early stops. What they have seen goes into the state.
     pub(super) fn observe(&mut self, after: &mut RunState) {
         if let Some((_, report)) = &after.validation.latest {
             let successes: Vec<f64> = report.success_by_source.values().copied().collect();

@@ -1,8 +1,8 @@
 //! A run from its configuration to its last step. The loop is `run_loop.rs`, one step of it `step.rs`.
 //!
-//! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last
-//! checkpoint back; [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis. [`train`]
-//! does both, and again where the learner is lost.
+//! [`Run::open`] makes a run directory and everything in it, or opens one and restores the state of its last
+//! checkpoint. [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis. [`train`] does
+//! both, and repeats them if the learner is lost.
 
 mod attempts;
 mod blame;
@@ -54,21 +54,21 @@ pub use start::{ConfigText, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 pub use untrained::Untrained;
 
-/// A run in progress: parts that own what they hold and do not know each other.
+/// A run in progress. Its parts own what they hold and do not know each other.
 pub struct Run {
     recipe: Recipe,
     workers: Workers,
-    /// As of the last finished step: replaced whole, never edited in place.
+    /// The state after the last finished step. It is replaced whole, never edited in place.
     state: RunState,
     recorder: Recorder,
     measurement: Measurement,
     interrupt: Interrupt,
     attempts: Attempts,
-    /// Whether this process has warned of groups without contrast in the batch: once is enough.
+    /// Whether this process has warned about groups in the batch without contrast. Once is enough.
     has_warned_of_uniform_groups: bool,
-    /// Whether the policy gave numbers after the last step: otherwise its weights are not saved.
+    /// Whether the policy's logits were finite after the last step. If not, its weights are not saved.
     gives_numbers: bool,
-    /// The next group when this process began.
+    /// Id of the next group when this process began.
     first_group: u64,
     recovery: Option<Recovery>,
 }

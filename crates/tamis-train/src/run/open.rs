@@ -1,4 +1,4 @@
-//! Beginning a run, and resuming one.
+//! Begins a run, or resumes one.
 
 use std::path::{Path, PathBuf};
 
@@ -40,15 +40,15 @@ pub enum Opened {
     Interrupted(Unbegun),
 }
 
-/// Moves the output of processes out of the folder of a run that has not begun, to one beside it, in place of
-/// what an earlier start has left there; `None` where there is none.
+/// Moves the process output in the folder of a run that has not begun to a folder beside it, and replaces
+/// what an earlier start left there. Returns `None` if there is no output.
 fn keep_logs(disk: &Disk, folder: &Path) -> Option<PathBuf> {
     let logs = logs_of_processes(folder);
     if logs.is_empty() {
         return None;
     }
     let kept = PathBuf::from(format!("{}.failed", folder.display()));
-    // What else has that name is the user's own.
+    // Anything else with that name belongs to the user.
     let mut there = std::fs::read_dir(&kept).into_iter().flatten().flatten();
     if there.any(|entry| entry.path().extension().is_none_or(|kind| kind != "log")) {
         return None;
@@ -74,8 +74,8 @@ impl Run {
         Self::open_on(&Disk::new(), begin, progress, interrupt)
     }
 
-    /// As [`Run::open`], a new run's directory made on this disk; a resumed one stays on the disk that it was
-    /// opened on.
+    /// As [`Run::open`], but makes a new run's directory on this disk. A resumed run stays on the disk that
+    /// it was opened on.
     pub fn open_on(
         disk: &Disk,
         begin: RunStart,
@@ -85,7 +85,7 @@ impl Run {
         Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(NoLauncher::make))
     }
 
-    /// As [`Run::open_on`], with what stands already.
+    /// As [`Run::open_on`], with learners and servers that are running already.
     pub(super) fn open_with(
         disk: &Disk,
         begin: RunStart,
@@ -115,7 +115,7 @@ impl Run {
             Ok(prepared) => prepared,
             Err(halt) => {
                 if is_new {
-                    // What stands writes its logs into the folder that goes.
+                    // Running processes write their logs into the folder that goes.
                     standing.end_started();
                     let logs = matches!(halt, Halt::Failed(_)).then(|| keep_logs(disk, &path)).flatten();
                     if disk.remove_folder(&path).is_ok() {
@@ -149,7 +149,7 @@ impl Run {
             }
         }
         if !is_new {
-            // What was changed holds from now on: a later resume without the override goes on with it.
+            // The change is permanent: a later resume without the override keeps it.
             for path in [run.recorder.directory.config(), run.recorder.directory.config_in_force()] {
                 run.recorder.directory.disk().write_file(&path, text.as_bytes())?;
             }
@@ -157,8 +157,8 @@ impl Run {
         Ok(Opened::Ready(Box::new(run)))
     }
 
-    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the
-    /// examples that a warm start imitates (none without one), where the run begins.
+    /// Everything up to the first weights, so whatever is wrong with the configuration shows here. If the run
+    /// begins, it also returns the examples that a warm start imitates (none without one).
     fn prepare(
         given: ConfigText,
         start: Start,
@@ -179,7 +179,7 @@ impl Run {
             launcher: &*standing.launcher,
         };
         let (_, divergence) = objective::objective(&config)?;
-        // What a checkpoint counts on is looked at before anything is cut.
+        // What a checkpoint relies on is checked before anything is cut.
         let answers = of.open_answers()?;
         let logs = of.begin_logs(
             is_new,
@@ -189,7 +189,7 @@ impl Run {
             &prompts.warnings,
             &resources,
         )?;
-        // Only a check goes on without a part.
+        // Only a check continues without a part.
         let ready = of.make_ready(prompts, codec, &places, answers, &mut Refusals::of_run())?;
         let ready = ready.ok_or(Halt::<RunError>::Interrupted)?;
         let Ready { scoring, played, best_figure } = ready;
@@ -251,7 +251,7 @@ impl Run {
         let early_stop = make_early_stop(&config, state.as_ref().map(|(state, _)| state));
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
         let state = if let Some((state, _)) = state {
-            // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
+            // Only the length that the run is to have and the logs that were cut have changed.
             RunState { base_crc32, schedule, logs, ..state }
         } else {
             let objective = recipe.objective.initial_state();

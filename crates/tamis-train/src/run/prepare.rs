@@ -1,4 +1,4 @@
-//! The parts of a run, made one after the other before its first step or put back from its last checkpoint.
+//! The parts of a run, made one after the other before its first step, or restored from its last checkpoint.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ pub(super) struct Preparation<'a> {
 pub(super) struct Scoring {
     pub(super) scorer: Scorer,
     pub(super) score_names: BTreeSet<String>,
-    /// Whether the names are all there can be: those of a program are known when it answers.
+    /// Whether these are all names. Those of a program are known when it answers.
     pub(super) is_complete: bool,
     pub(super) sieve: Sieve,
 }
@@ -85,11 +85,11 @@ pub(super) struct Played {
     pub(super) curriculum: Option<CurriculumOrder>,
 }
 
-/// All that a run has before its learner.
+/// Everything that a run has before its learner.
 pub(super) struct Ready {
     pub(super) scoring: Scoring,
     pub(super) played: Played,
-    /// The figure of a validation that the best checkpoint is kept by.
+    /// The figure of a validation by which the best checkpoint is kept.
     pub(super) best_figure: Option<FigureName>,
 }
 
@@ -106,7 +106,7 @@ impl Preparation<'_> {
         self.state().map_or(PolicyVersion(0), |state| state.version)
     }
 
-    /// The journal of rewards that answer from outside; `None` without such.
+    /// The journal of external rewards; `None` if there are none.
     pub(super) fn open_answers(&self) -> Result<Option<RecordedAnswers>, RunError> {
         if !self.config.reward.iter().any(|reward| reward.kind.is_external()) {
             return Ok(None);
@@ -119,9 +119,9 @@ impl Preparation<'_> {
             .map_err(|error| journal_error(error, directory, |state| state.journal))
     }
 
-    /// Cuts the logs back to the last checkpoint and prints the first lines: the run, what was noted and
-    /// warned of before there was a log, and what it takes of the machines. Gives the place at which the logs
-    /// go on.
+    /// Cuts the logs back to the last checkpoint and prints the first lines: the run, notes and warnings from
+    /// before there was a log, and what the run uses of the machines. Returns the position at which the logs
+    /// continue.
     pub(super) fn begin_logs<'n>(
         &self,
         is_new: bool,
@@ -164,7 +164,7 @@ impl Preparation<'_> {
         Ok(positions)
     }
 
-    /// Asks the cluster for its machines, says what is to run on them, and refuses what cannot.
+    /// Asks the cluster for its machines, prints what will run on them, and refuses what cannot.
     pub(super) fn plan_on_cluster(&self, native: Option<&TransformerConfig>) -> Result<(), Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
         let input = PlanInput { checkpoint, native, logs: Some(self.directory.path()) };
@@ -179,7 +179,7 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// All that a run has before its learner; whatever of it cannot be is a refusal. `config check` calls it
+    /// Everything that a run has before its learner. Whatever cannot work is refused. `config check` calls it
     /// too, and gets `None` if something was refused or left to the run.
     pub(super) fn make_ready(
         &self,
@@ -192,7 +192,7 @@ impl Preparation<'_> {
         let scoring = self.begin_scoring(&prompts, places.filter_metric.as_deref(), answers, refusals);
         let scoring = match scoring {
             Err(Halt::Interrupted) => {
-                // Giving a million prompts back one by one takes longer than the process has left to live.
+                // Freeing a million prompts one by one takes longer than the process has left to live.
                 std::mem::forget(prompts);
                 return Err(Halt::Interrupted);
             }
@@ -213,8 +213,8 @@ impl Preparation<'_> {
         Ok(Some(Ready { scoring, played, best_figure }))
     }
 
-    /// Makes the rewards, asks them for the names of their scores, and makes the filter. `None` if a check
-    /// refused a reward or leaves it to the run.
+    /// Makes the rewards, asks them for the names of their scores, and makes the filter. Returns `None` if a
+    /// check refused a reward or leaves it to the run.
     pub(super) fn begin_scoring(
         &self,
         prompts: &data::Prompts,
@@ -290,18 +290,19 @@ impl Preparation<'_> {
         Ok(Some(Played { codec, worlds, train, validation, examples, curriculum }))
     }
 
-    /// When the run was first started, in seconds of the Unix epoch; `None` where its file is gone.
+    /// When the run was first started, in seconds of the Unix epoch; `None` if its file is missing.
     fn read_start_time(&self) -> Option<i64> {
         let started = tamis_file::read_text(&self.directory.path().join(STARTED), 64).ok()?;
         started.trim().parse().ok()
     }
 
-    /// Templates that show the date show that of the first start, or a resumed run would see other prompts.
+    /// Templates that show the date show that of the first start. Otherwise a resumed run would see other
+    /// prompts.
     pub(super) fn date_templates(&self, codec: Codec) -> Codec {
         codec.with_now(self.read_start_time().unwrap_or(0))
     }
 
-    /// The examples that a warm start imitates: none without one, `None` in a run that has begun.
+    /// The examples that a warm start imitates; none without a warm start, `None` in a run that has begun.
     pub(super) fn make_examples(
         &self,
         codec: &Codec,
@@ -325,7 +326,7 @@ impl Preparation<'_> {
         }
     }
 
-    /// CRC-32 of the training prompts, which must be that of the run's beginning.
+    /// CRC-32 of the training prompts, which must be the same as at the run's beginning.
     pub(super) fn check_prompts(&self, train: &[PreparedPrompt]) -> Result<u32, RunError> {
         let data_crc32 = fingerprint(train);
         if self.state().is_none_or(|state| state.data_crc32 == data_crc32) {
@@ -346,8 +347,8 @@ impl Preparation<'_> {
         })
     }
 
-    /// CRC-32 of the model that an adapter goes onto, which must be that of the run's beginning: a checkpoint
-    /// has the adapter alone. `None` where there is no adapter, or the model is one of random weights.
+    /// CRC-32 of the model below an adapter, which must be the same as at the run's beginning, because a
+    /// checkpoint has only the adapter. `None` if there is no adapter, or the model has random weights.
     pub(super) fn check_base(&self) -> Result<Option<u32>, Halt<RunError>> {
         let named = self.config.model.path.as_ref().filter(|_| self.config.learner.lora.is_some());
         let Some(folder) = named.map(ModelSource::folder) else { return Ok(None) };
@@ -387,8 +388,8 @@ impl Preparation<'_> {
         }
     }
 
-    /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which
-    /// one is given up are ended.
+    /// Makes room for a learner that replaces a lost one: servers on its GPU may be awake. All servers are
+    /// ended if one of them has used up its restarts.
     pub(super) fn make_room(&self, standing: &mut Option<Arc<dyn Launched>>) -> Result<(), Halt<RunError>> {
         launcher::end_used_up(standing);
         servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
@@ -416,7 +417,7 @@ impl Preparation<'_> {
         let position = self.state().map_or(DataPosition::default(), |state| state.schedule.position);
         let given_back = self.state().into_iter().flat_map(|state| state.schedule.given_back.iter().copied());
         let (seed, schedule) = (self.config.run.seed, &self.config.schedule);
-        // By so many members a group is kept.
+        // A group is kept with so many members.
         let first = schedule.screen_first.unwrap_or(self.config.rollout.n);
         let learnt = self.state().and_then(|state| state.schedule.selector.clone());
         let selector = PromptSelector::new(schedule.selector, seed, first, learnt);
@@ -427,7 +428,7 @@ impl Preparation<'_> {
         Ok(pool.with_given_back(given_back).with_selector(selector))
     }
 
-    /// The dispatcher, and whether the run is to have another length than it had.
+    /// The dispatcher, and whether the run will have another length than before.
     pub(super) fn make_dispatcher(
         &self,
         pool: &PromptPool,
@@ -436,8 +437,8 @@ impl Preparation<'_> {
     ) -> Result<(Dispatcher, bool), Halt<RunError>> {
         let config = self.config;
         let settings = DispatcherSettings {
-            // A later step of a resumed run may by chance have none of a score that was there before; before
-            // the first there was none.
+            // In a later step of a resumed run a score may be missing by chance, although it was there
+            // before. In the first step it was never there.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && self.step() == 0,
             recomputes_logprobs: servers::recomputes_logprobs(config)?,
             hands_out_parts: schedule::trains_early(config, sieve)?,
@@ -451,7 +452,7 @@ impl Preparation<'_> {
         let schedule = &state.schedule;
         let mut machine = schedule.machine.clone();
         let (fresh, was) = (schedule::settings(config, sieve), machine.settings());
-        // How much is drawn ahead depends on how much is to come.
+        // How much is drawn ahead depends on how much is still to come.
         let is_longer = (was.total_steps, was.total_epochs) != (fresh.total_steps, fresh.total_epochs);
         machine.set_length(fresh.total_steps, fresh.total_epochs);
         machine.set_num_prompts(pool.num_prompts());
@@ -462,8 +463,8 @@ impl Preparation<'_> {
         Ok((dispatcher, is_longer))
     }
 
-    /// The record of the order in which events came, where batches may depend on it; what it has of a step
-    /// that was not finished is replayed.
+    /// The record of the order in which events came, if batches may depend on it. The events of a step that
+    /// was not finished are replayed.
     pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
@@ -471,15 +472,15 @@ impl Preparation<'_> {
         worlds: Option<&RunWorlds>,
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
-        // The native engine goes its way once more; servers and rewards from outside do not, and samples that
-        // were read back come before those that a learner is asked for.
+        // The native engine repeats its samples in the same order. Servers and external rewards do not, and
+        // samples that were read back come before those that a learner is asked for.
         let config = self.config;
         let is_timed = config.samples_at_servers()
             || config.samples_through_learner()
             || servers::journals_native_samples(config)
             || scorer.rewards().concurrency() > 0;
-        // What an environment elsewhere failed, and what was given up because of it, is told by the order
-        // alone.
+        // Only the order records which episodes an environment elsewhere failed, and what was abandoned
+        // because of that.
         let is_played_elsewhere = worlds.is_some_and(Worlds::is_slow);
         if !((is_timed && dispatcher.machine().depends_on_timing()) || is_played_elsewhere) {
             return Ok(None);
@@ -504,8 +505,8 @@ impl Preparation<'_> {
         Ok(Some(order))
     }
 
-    /// The trajectories that are played; those in environments elsewhere with a memory, and with what a
-    /// process before this one had played after the checkpoint.
+    /// The trajectories that are played. Those in environments elsewhere have a memory, which holds what an
+    /// earlier process played after the checkpoint.
     pub(super) fn make_plays(
         &self,
         worlds: Option<Arc<RunWorlds>>,
@@ -525,9 +526,9 @@ impl Preparation<'_> {
         Ok(plays.journalled(Box::new(episodes), at))
     }
 
-    /// The servers that sample, started where the configuration says so, and the folders in which weights are
-    /// published for them; without folders where a learner elsewhere samples, and neither where one in this
-    /// process does.
+    /// The servers that sample, started if the configuration says so, and the folders in which weights are
+    /// published for them. There are no folders if a learner elsewhere samples, and neither servers nor
+    /// folders if one in this process does.
     pub(super) fn connect_servers(
         &self,
         learner: &mut dyn RunLearner,
@@ -546,7 +547,7 @@ impl Preparation<'_> {
         let (version, next_group) = (self.version(), dispatcher.next_group());
         let begin = Beginning { version, step: self.step() + 1, next_group };
         if let Some(generator) = learner.generator(version).filter(|_| !config.samples_at_servers()) {
-            // A learner elsewhere may compute a sample otherwise beside other sequences.
+            // A learner elsewhere may compute a sample differently beside other sequences.
             let sampler = if config.learns_elsewhere() {
                 let generator = Box::new(Journalled::new(generator, Box::new(samples()?), begin));
                 Some(RunSampler::LearnerElsewhere(generator))
@@ -622,14 +623,14 @@ fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
         bytes.extend(prompt.prompt.id.0.to_le_bytes());
         bytes.extend(prompt.token_ids.iter().flat_map(|id| id.to_le_bytes()));
         bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
-        // The file's name alone: data may be moved.
+        // Only the file's name: data may be moved.
         bytes.extend(prompt.prompt.images.iter().flat_map(|image| image.name().bytes()));
         sum.update(&bytes);
     }
     sum.finalize()
 }
 
-/// A run that is to have no more steps than it has: what it says, and how to go on.
+/// A run that is to have no more steps than it has already: what it prints, and how to continue.
 fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
     let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
     let how = how_to_train_further(config, run, steps);
@@ -639,7 +640,7 @@ fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<Strin
     ))
 }
 
-/// The error for a damaged journal, with the newest checkpoint that counts on no more of it than there is.
+/// The error for a damaged journal. It names the newest checkpoint that needs only the undamaged part.
 fn journal_error(
     error: JournalError,
     directory: &RunDirectory,
@@ -664,7 +665,7 @@ fn journal_error(
     RunError::JournalDamaged { source: error, usable }
 }
 
-/// What other prompts are made of than before, where the configuration is the same.
+/// How prompts differ from those before although the configuration is the same.
 fn what_changed(config: &Config) -> String {
     let files = "a file of data.train";
     let Some(environment) = config.played() else { return format!("{files} has changed") };

@@ -28,8 +28,8 @@ pub(crate) struct Recorder {
     program: Option<GuardedFolder>,
     pub(crate) progress: Console,
     pub(crate) saved: Option<u64>,
-    /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers,
-    /// samples, episodes and order.
+    /// The step of the oldest checkpoint that is kept, and the positions from which on it needs the journals
+    /// of answers, samples, episodes and order.
     oldest: Option<(u64, [Option<u64>; 4])>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
@@ -39,7 +39,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Into a run directory, from the checkpoint of a step on.
+    /// Opens the files in a run directory, from the checkpoint of a step on.
     pub(crate) fn new(
         config: &Config,
         sieve: &Sieve,
@@ -62,19 +62,20 @@ impl Recorder {
         }
     }
 
-    /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
+    /// Writes a checkpoint: a state, completed with the places in its logs and its journal.
     pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
         let Workers { learner, codec, scorer, sampler, plays, order, dispatcher, .. } = workers;
         self.directory.check_present()?;
         check_finite(&mut **learner, &self.directory, state.step, POLICY_RATE)?;
-        // A validation that is still to be made belongs to this step; what is not taken in may have come in
-        // it.
+        // A validation that is still to be made belongs to this step. Events that have not been handled may
+        // have come in it.
         let is_open = state.validation.is_missing || dispatcher.has_untaken() || !plays.is_idle();
         let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.memory().map(|memory| memory.settle(next));
         let episodes = plays.memory().map(|memory| memory.settle(next));
-        // What was taken in until this step was trained is in the state, whatever is measured after it.
+        // Events that were handled until this step was trained are in the state, whatever is measured after
+        // it.
         let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
         let order = order.map_err(RunError::Journal)?;
         // A logger that is switched off keeps what it wrote before.
@@ -111,7 +112,7 @@ impl Recorder {
         }
         let Some(oldest) = self.directory.list_checkpoints()?.into_iter().next() else { return Ok(()) };
         if self.oldest.is_none_or(|(step, _)| step != oldest.step) {
-            // One that cannot be read is none to resume from, and may yet be mended by hand.
+            // A checkpoint that cannot be read is not one to resume from, but the user may still repair it.
             let Ok(state) = RunState::read(&oldest.path) else { return Ok(()) };
             self.oldest = Some((oldest.step, needed(&state)));
         }
@@ -132,8 +133,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are
-    /// not finite, or those from before the trouble would go.
+    /// Removes the checkpoints that need not be kept. While updates are left out because gradients are not
+    /// finite, none is removed: the last one kept may be from before the trouble.
     pub(crate) fn prune(&self, state: &RunState) -> Result<(), RunError> {
         if state.learning.skipped_updates > 0 || state.learning.skipped_critic_updates > 0 {
             return Ok(());
@@ -146,8 +147,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and every
-    /// other one that was generated.
+    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and all
+    /// others that were generated.
     pub(crate) fn write_rollouts<'a>(
         &self,
         step: u64,

@@ -1,8 +1,8 @@
-//! A run that outlives its learner: where that is lost, another one goes on from the last checkpoint.
+//! A run that outlives its learner. If the learner is lost, another one continues from the last checkpoint.
 //!
-//! What was generated and scored since the checkpoint stands in the journals, so that the same batches are
-//! trained on once more and nothing is sampled a second time. It is what `--resume` does, without the end of
-//! the process in between: servers that the run started stay.
+//! Everything generated and scored since the checkpoint is in the journals, so the same batches are trained
+//! on once more and nothing is sampled twice. This is what `--resume` does, except that the process does not
+//! end: servers that the run started keep running.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use crate::learner::LearnerError;
 use crate::learner::wire::calls::wait_until_it_answers;
 use crate::workers::servers::Pasts;
 
-/// Pause before the second restart in a row; it doubles with each further one. Before the first there is
-/// none.
+/// Pause before the second restart in a row; it doubles with each further one. There is none before the
+/// first.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Interval of looks at an interrupt in a pause.
+/// Interval between checks for an interrupt during a pause.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Result of [`train`].
 pub enum TrainEnd {
-    /// The run came to an end.
+    /// The run came to its end.
     Ended(Box<RunSummary>),
-    /// Ctrl-C came before its first step.
+    /// Ctrl-C came before the run's first step.
     Interrupted(Unbegun),
 }
 
-/// What outlives a learner that is lost.
+/// What outlives a lost learner.
 pub(super) struct Standing {
     pub(super) run: Option<PathBuf>,
     pub(super) servers: Option<Arc<dyn Launched>>,
-    /// What they, or those that the configuration names, were left with.
+    /// The state in which the loss left these servers, or those that the configuration names.
     pub(super) past: Pasts,
     pub(super) launcher: Arc<dyn Launcher>,
     make_launcher: MakeLauncher,
-    /// The loss that the run goes on from.
+    /// The loss from which the run recovers.
     pub(super) recovery: Option<Recovery>,
 }
 
@@ -68,18 +68,18 @@ impl Standing {
     }
 }
 
-/// A loss of the learner, until the run is where it was then.
+/// A loss of the learner, until the run has caught up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recovery {
     began: Instant,
     /// The last step that was finished then.
     step: u64,
-    /// Time until the run stood before its first step again.
+    /// Time until the run was ready for its first step again.
     until_open: Option<Duration>,
 }
 
 impl Recovery {
-    /// Notes that `step` is the last one that is finished; what the loss cost, where the run has caught up.
+    /// Records that `step` is the last finished one. Returns what the loss cost, once the run has caught up.
     pub(super) fn note(&mut self, step: u64) -> Option<String> {
         let so_far = self.began.elapsed();
         let until_open = *self.until_open.get_or_insert(so_far);
@@ -94,18 +94,19 @@ impl Recovery {
     }
 }
 
-/// Losses of the learner with no finished step in between.
+/// Losses of the learner without a finished step in between.
 #[derive(Default)]
 struct Losses {
-    /// The last finished step, at the last of them.
+    /// The last finished step at the latest loss.
     step: u64,
     reasons: Vec<String>,
-    /// When the last of them came.
+    /// When the latest loss came.
     came: Option<Instant>,
 }
 
 impl Losses {
-    /// Counts one after which so many steps were finished; whether these are more than at the one before.
+    /// Counts a loss after which so many steps were finished. Returns whether these are more than at the loss
+    /// before.
     fn add(&mut self, step: u64, reason: String) -> bool {
         let is_further = step > self.step;
         if is_further {
@@ -117,8 +118,8 @@ impl Losses {
         is_further
     }
 
-    /// Whether an error is only that of a launcher whose cluster is not there again yet: for a time after a
-    /// loss a node or the head may take connections and start nothing. No learner was lost by it.
+    /// Whether an error comes only from a launcher whose cluster is not back yet: for some time after a loss,
+    /// a node or the head may accept connections and start nothing. No learner was lost by it.
     fn is_of_launcher(&self, error: &RunError, timeout: Duration) -> bool {
         let (RunError::Learner(LearnerError::Launch(error)) | RunError::Launch(error)) = error else {
             return false;
@@ -135,7 +136,7 @@ impl Losses {
         self.reasons.len()
     }
 
-    /// The error of a run that ends with the last of them.
+    /// The error of a run that ends with the latest loss.
     fn into_error(self, last: RunError) -> RunError {
         if self.num() == 1 {
             return last;
@@ -151,10 +152,10 @@ impl Losses {
     }
 }
 
-/// Opens a run and trains until it ends. Where its learner is lost, another one is started, or the one at
-/// `learner.url` waited for, `learner.max_restarts` times in a row at most.
-/// `progress` makes the display, as for [`Run::open`]; `make_launcher` what starts learners and servers
-/// elsewhere. [`RunError::LostAgain`] if the learner is lost more often than that.
+/// Opens a run and trains until it ends. If its learner is lost, another one is started, or the run waits for
+/// the one at `learner.url`, at most `learner.max_restarts` times in a row. `progress` makes the display, as
+/// for [`Run::open`]; `make_launcher` makes the launcher of learners and servers elsewhere.
+/// [`RunError::LostAgain`] if the learner is lost more often than that.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,
@@ -216,7 +217,7 @@ pub fn train(
     }
 }
 
-/// Opens a run and trains, once; an error with the time at which it came.
+/// Opens a run and trains once. An error comes with its time.
 fn attempt(
     disk: &Disk,
     begin: RunStart,
@@ -229,12 +230,12 @@ fn attempt(
         Opened::Ready(run) => run,
         Opened::Interrupted(unbegun) => return Ok(TrainEnd::Interrupted(unbegun)),
     };
-    // Only then it is dropped, and a learner that hangs takes seconds to end.
+    // It is dropped only then, and a learner that hangs takes seconds to end.
     let ended = run.run().map_err(|error| Box::new((Instant::now(), error)));
     ended.map(|summary| TrainEnd::Ended(Box::new(summary)))
 }
 
-/// Whether another learner may do what this one did not.
+/// Whether another learner may succeed after this error.
 fn may_go_on(error: &RunError, losses: &Losses) -> bool {
     match error {
         RunError::Learner(
@@ -244,13 +245,13 @@ fn may_go_on(error: &RunError, losses: &Losses) -> bool {
         ) => true,
         // A launcher that was killed while it started servers has taken the learner with it.
         RunError::Launch(LaunchError::Ended { command, by_signal: true, .. }) => command == launcher::COMMAND,
-        // One that cannot be started at all, or was never there, is no loss.
+        // A learner that cannot be started at all, or never was there, is not lost.
         RunError::Learner(LearnerError::Launch(_) | LearnerError::Lost { .. }) => losses.num() > 0,
         _ => false,
     }
 }
 
-/// Waits until another learner may be opened; whether one may, as far as can be told.
+/// Waits until another learner may be opened. Returns whether one may, as far as can be known.
 fn wait(
     config: &Config,
     pause: Duration,
@@ -342,7 +343,7 @@ mod tests {
              Killed
         ");
         insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts is how often it is tried; its output is in learner.log in the run folder; a run that had begun goes on with --resume, which starts another");
-        // With `learner.max_restarts: 0` there was one.
+        // With `learner.max_restarts: 0` there was one loss.
         let mut first = Losses::default();
         first.add(2, chain(&lost("one")));
         assert_eq!(first.into_error(lost("one")).to_string(), lost("one").to_string());

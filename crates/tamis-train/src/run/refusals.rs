@@ -1,4 +1,4 @@
-//! Reasons why a run cannot begin: a run ends with the first, a check of its configuration looks for all.
+//! Reasons why a run cannot begin. A run ends with the first; a check of its configuration collects all.
 
 use crate::error::RunError;
 use crate::interrupt::Halt;
@@ -14,18 +14,18 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Of a run: the first error ends the preparations.
+    /// For a run: the first error ends the preparations.
     pub(super) fn of_run() -> Self {
         Self { is_check: false, left: Vec::new(), is_sound: true, found: Vec::new() }
     }
 
-    /// Of a check: an error is kept, and what does not depend on the value is looked at too. `left` are the
-    /// rewards, by index, that are left to the run.
+    /// For a check: an error is kept, and the check continues with what does not depend on the value. `left`
+    /// are the rewards, by index, that are left to the run.
     pub(super) fn of_check(left: Vec<usize>, is_sound: bool) -> Self {
         Self { is_check: true, left, is_sound, found: Vec::new() }
     }
 
-    /// Whether the settings beside the rewards are known to be sound.
+    /// Whether all settings except the rewards are known to be sound.
     pub(super) fn is_sound(&self) -> bool {
         self.is_sound
     }
@@ -35,7 +35,7 @@ impl Refusals {
         self.left.contains(&reward)
     }
 
-    /// The value; `None` if it was refused and others are looked for.
+    /// The value; `None` if it was refused and the check continues.
     pub(super) fn take<T, E>(&mut self, result: Result<T, E>) -> Result<Option<T>, Halt<RunError>>
     where
         Halt<RunError>: From<E>,

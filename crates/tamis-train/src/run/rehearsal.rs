@@ -1,5 +1,5 @@
-//! The beginning of a run without the run, for `tamis config check`: all that a run refuses before it has a
-//! learner, found by the functions that the run itself calls. It leaves nothing behind.
+//! The beginning of a run without the run, for `tamis config check`. It finds everything that a run refuses
+//! before it has a learner, by the functions that the run itself calls. It leaves nothing behind.
 
 use std::path::PathBuf;
 
@@ -23,17 +23,17 @@ use crate::launcher::MakeLauncher;
 /// What is looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rehearsal {
-    /// Whether data and model are there to be read; without them the rewards are tried without rows.
+    /// Whether data and model can be read. Without them the rewards are tried without rows.
     pub has_data: bool,
     /// Rewards, by index, that are left to the run.
     pub left: Vec<usize>,
-    /// Whether the settings are sound: what is made of them is looked at.
+    /// Whether the settings are sound. If so, what is made from them is checked.
     pub is_sound: bool,
 }
 
 impl Rehearsal {
-    /// After these findings ([`crate::assemble::check::all`]): with data and model if they are on this
-    /// machine and nothing is wrong with them, and with the rewards that can be started.
+    /// What remains to be checked after these findings ([`crate::assemble::check::all`]): data and model if
+    /// they are on this machine and nothing is wrong with them, and the rewards that can be started.
     pub fn after(loaded: &Loaded, found: &[Diagnostic]) -> Self {
         let config = &loaded.config;
         let is_at = |finding: &Diagnostic, start: &str| match &*finding.problem {
@@ -65,8 +65,8 @@ impl Rehearsal {
     }
 }
 
-/// Prepares a run up to its learner in a temporary folder; everything that it would be refused for. Warnings
-/// go to `ui`. Reward functions are started and asked about gold answers, environments are started.
+/// Prepares a run up to its learner in a temporary folder. Returns everything for which it would be refused.
+/// Warnings go to `ui`. Reward functions are started and asked about gold answers; environments are started.
 ///
 /// # Errors
 /// [`Halt::Interrupted`], or no temporary folder can be made.

@@ -36,8 +36,7 @@ impl Run {
         }
     }
 
-    /// Collects the groups of a step, and trains on the parts of it that are handed out before it is
-    /// complete.
+    /// Collects the groups of a step, and trains on the parts that are complete before the step is.
     pub(super) fn collect(&mut self) -> Result<Collected, Halt<RunError>> {
         loop {
             match self.gather()? {
@@ -52,9 +51,8 @@ impl Run {
         }
     }
 
-    /// Trains on a complete batch, and writes down what came of it: metrics, rollouts, validation,
-    /// checkpoint. An interrupted step changes nothing, and weights have moved then only if the state before
-    /// it is saved.
+    /// Trains on a complete batch and records the results: metrics, rollouts, validation, checkpoint. An
+    /// interrupted step changes nothing; weights have moved then only if the state before it is saved.
     fn train(&mut self, collected: Collected) -> Result<(), Halt<RunError>> {
         self.recorder.progress.stage("training");
         let is_last = collected.report.is_last;

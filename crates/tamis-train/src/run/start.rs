@@ -17,14 +17,14 @@ pub struct ConfigText {
     pub notes: Vec<String>,
     /// The line that comes before all others.
     pub headline: Option<String>,
-    /// Further lines for `run.log`, which the console shows only if it shows all.
+    /// Further lines for `run.log`. The console shows them only if it shows everything.
     pub details: Vec<String>,
-    /// Places of the keys that can be judged only with data and model at hand.
+    /// Places of the keys that can be checked only with data and model.
     pub places: Places,
 }
 
 impl ConfigText {
-    /// Of a loaded configuration.
+    /// Reads a loaded configuration.
     pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
         let places = Places::of(&loaded);
         Self {
@@ -54,7 +54,7 @@ pub enum RunStart {
     Resume {
         /// The directory.
         directory: RunDirectory,
-        /// The configuration it was begun with.
+        /// The configuration that it was begun with.
         was: Box<Config>,
         /// The configuration now.
         now: ConfigText,

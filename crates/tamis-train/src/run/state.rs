@@ -1,5 +1,5 @@
-//! The state of a run between two steps: one value. A checkpoint holds it as it is, a step returns the next
-//! one, and nothing edits it in place.
+//! The state of a run between two steps, as one value. A checkpoint holds it as it is, a step returns the
+//! next one, and nothing edits it in place.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::measure::validation::ValidationReport;
 use crate::prompts::pool::PromptPool;
 use tamis_run::directory::LogPositions;
 
-/// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is
+/// Everything that a run is between two steps, except weights and moments. A number that survives a resume is
 /// declared here and nowhere else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunState {
@@ -31,12 +31,12 @@ pub struct RunState {
     pub step: u64,
     /// Version of the weights.
     pub version: PolicyVersion,
-    /// The critic, where there is one.
+    /// The critic, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<CriticState>,
-    /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
+    /// CRC-32 of the training prompts as the model sees them. A resume on other data would not be exact.
     pub data_crc32: u32,
-    /// CRC-32 of the model that an adapter goes onto, where one learns: on another it would mean nothing.
+    /// CRC-32 of the model below an adapter, if one learns. The adapter would mean nothing on another model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_crc32: Option<u32>,
     /// Prompt and completion tokens of all trajectories generated so far.
@@ -51,16 +51,16 @@ pub struct RunState {
     pub early_stop: EarlyStopState,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
-    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a
-    /// resume reads it from there.
+    /// Position in the journal of answers, in bytes, from which a resume reads the answers for the steps
+    /// after this one.
     pub journal: Option<u64>,
-    /// The same of the journal of servers' samples.
+    /// The same for the journal of servers' samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// The same of the journal of trajectories that were played elsewhere.
+    /// The same for the journal of trajectories that were played elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episodes: Option<u64>,
-    /// The same of the order in which things were taken in.
+    /// The same for the order in which events were handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl RunState {
     }
 }
 
-/// State of a critic beside its weights and moments.
+/// State of a critic except its weights and moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CriticState {
@@ -111,16 +111,16 @@ pub struct CriticState {
     pub version: u64,
 }
 
-/// The scheduler right after the last trained step. A checkpoint holds this and not the live scheduler:
-/// skipped attempts at the next step are made again on resume.
+/// The scheduler right after the last trained step. A checkpoint holds this and not the live scheduler, so a
+/// resume repeats skipped attempts at the next step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScheduleState {
     /// Place in the data.
     pub position: DataPosition,
-    /// Prompts that were drawn before it and given back, which come first.
+    /// Prompts that were drawn before that place and given back. They come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_back: Vec<Candidate>,
-    /// What the selector of prompts has learnt, where there is one.
+    /// What the selector of prompts has learned, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<SelectorState>,
     /// The scheduling machine.
@@ -129,11 +129,11 @@ pub struct ScheduleState {
     pub next_group: u64,
     /// Groups kept for the next step, and those in flight with the members they have.
     pub carried: Vec<CarriedGroup>,
-    /// Group and member of what was in flight, in the order in which it was asked for, where that is not the
-    /// order of the groups: what is sampled in this process ends in an order that depends on it.
+    /// Group and member of what was in flight, in the order of its requests, if that is not the order of the
+    /// groups. What is sampled in this process ends in an order that depends on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<(u64, u32)>,
-    /// Record of the rewards that arrived in the rounds.
+    /// The rewards that arrived in the rounds.
     pub reward_health: RewardHealth,
 }
 
@@ -141,7 +141,7 @@ impl ScheduleState {
     /// The state between two steps.
     pub fn of(dispatcher: &Dispatcher, pool: &PromptPool) -> Self {
         let mut carried: Vec<CarriedGroup> = dispatcher.held().map(CarriedGroup::of).collect();
-        // What counts is which came before which.
+        // Only the order of events counts.
         let mut arrivals: Vec<u64> = carried.iter().map(|carried| carried.generation.arrival).collect();
         arrivals.sort_unstable();
         for Generation { arrival, .. } in carried.iter_mut().map(|carried| &mut carried.generation) {
@@ -171,12 +171,13 @@ pub struct LearningState {
     pub objective: ObjectiveState,
     /// State of the advantage estimator.
     pub advantage: AdvantageState,
-    /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such
+    /// Coefficient of the divergence in the reward; `None` before the first step, and if there is no such
     /// divergence.
     pub reward_kl: Option<KlState>,
-    /// Updates left out one after the other, up to the last, because their gradients were not finite.
+    /// Number of updates in a row, up to the last one, that were left out because their gradients were not
+    /// finite.
     pub skipped_updates: u32,
-    /// The same of the critic's updates.
+    /// The same for the critic's updates.
     pub skipped_critic_updates: u32,
     /// The latest steps that made no update of the policy.
     pub untrained: Untrained,
@@ -185,13 +186,13 @@ pub struct LearningState {
 /// Validations so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ValidationHistory {
-    /// Whether the validation after this step is still to be made: the run was interrupted in it.
+    /// Whether the validation after this step is still to be made, because the run was interrupted in it.
     pub is_missing: bool,
-    /// Figures by step, for keeping the best checkpoints.
+    /// Figures by step, to keep the best checkpoints.
     pub scores: BTreeMap<u64, f64>,
     /// The validation before reinforcement learning, for the closing table.
     pub before: Option<ValidationReport>,
-    /// The last one and the step it came after: it is not made again on resume.
+    /// The last validation and the step after which it was made. A resume does not repeat it.
     pub latest: Option<(u64, ValidationReport)>,
 }
 
@@ -204,16 +205,16 @@ pub struct CarriedGroup {
     pub step: u64,
     /// Round of that step.
     pub round: u64,
-    /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
+    /// Rewards after the KL penalty \[G\], if the filter looked at them; `None` for a member without.
     #[serde(default)]
     final_rewards: Option<Vec<Option<f64>>>,
-    /// Extra values that the reward functions logged for each member \[G\]; empty where they logged nothing.
+    /// Extra values that the reward functions logged for each member \[G\]; empty if they logged nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logged: Vec<Logged>,
-    /// The group's fate since the step was closed.
+    /// What became of the group since the step was closed.
     #[serde(default, skip_serializing_if = "Fate::is_open")]
     pub fate: Fate,
-    /// The step that ended with it kept, where there was one.
+    /// The step that ended with the group kept, if there was one.
     #[serde(default)]
     pub kept_in: Option<u64>,
     /// Cost and duration of the group's generation.
@@ -234,7 +235,7 @@ fn is_certain(inclusion: &f64) -> bool {
 }
 
 impl CarriedGroup {
-    /// The part of a group that is kept while it is held between two steps.
+    /// The part of a group that is stored while the group is held between two steps.
     pub fn of(record: &Record) -> Self {
         // JSON has no NaN.
         let of_member = |reward: &f64| (!reward.is_nan()).then_some(*reward);
@@ -262,7 +263,7 @@ impl CarriedGroup {
                 || members.iter().any(|member| !member.scores.contains_key("reward")))
     }
 
-    /// Rewards after the KL penalty \[G\], where the filter looked at them; NaN for a member without.
+    /// Rewards after the KL penalty \[G\], if the filter looked at them; NaN for a member without.
     pub fn final_rewards(&self) -> Option<Vec<f64>> {
         let rewards = self.final_rewards.as_ref()?;
         Some(rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)).collect())

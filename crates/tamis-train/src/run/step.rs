@@ -32,12 +32,12 @@ use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
-/// A group that was trained on, with what became of each of its members.
+/// A group that was trained on.
 #[derive(Debug, Clone)]
 pub(crate) struct TrainedGroup {
-    /// The group as it was collected: the filter's metric of its members, rewards, what was logged.
+    /// The group as it was collected: the filter's metric of its members, rewards, logged values.
     pub(crate) record: Record,
-    /// Fate of each member \[G\].
+    /// Its members, each with its advantage or the reason why it has no loss \[G\].
     pub(crate) members: Vec<TrainedMember>,
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct Step {
     pub(crate) after: RunState,
     /// The groups that it trained on, in batch order.
     pub(crate) trained: Vec<TrainedGroup>,
-    /// Every other group that left the machine, in all attempts at the step.
+    /// All other groups that left the scheduling machine, in all attempts at the step.
     pub(crate) others: Vec<Record>,
     /// Groups generated for the step and kept for a later one.
     pub(crate) carried_out: Vec<Record>,
     pub(crate) facts: StepFacts,
-    /// Why the generator does not sample any more, where it was lost when the weights were published: the
-    /// step is made all the same.
+    /// Why the generator is lost, if it was lost when the weights were published. The step is complete all
+    /// the same.
     pub(crate) lost: Option<GeneratorError>,
 }
 
@@ -75,10 +75,10 @@ impl Step {
     }
 }
 
-/// Trains on a batch, of which the first groups may have been trained on early. Everything that it changes
-/// beside weights and moments is in what it returns: where an interruption ends it, nothing was changed, and
-/// weights have moved only where [`crate::learner::progress::UpdateProgress::begin`] was told that the state
-/// before is kept.
+/// Trains on a batch, of which the first groups may have been trained on early. All changes except those of
+/// weights and moments are in what it returns. If an interruption ends it, nothing was changed, and weights
+/// have moved only if [`crate::learner::progress::UpdateProgress::begin`] was called with the knowledge that
+/// the state before is kept.
 pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -97,7 +97,7 @@ pub(crate) fn step(
     if facts.diverged.is_none() {
         facts.gives_numbers = gives_numbers(recipe, &mut *workers.learner, &batch.trained)?;
     }
-    // Weights that are not trained are not published anew: what they sampled is still theirs.
+    // Weights that are not trained are not published again: their samples are still on-policy.
     let is_news = updated.is_some() && facts.diverged.is_none();
     let publication = if is_news { Some(workers.next_publication()?) } else { None };
 
@@ -129,7 +129,7 @@ pub(crate) fn step(
     Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
 }
 
-/// The members of a batch with their advantages; `before` is the state before the step.
+/// The members of a batch with their advantages. `before` is the state before the step.
 pub(super) fn credit<'a>(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -150,7 +150,7 @@ pub(super) fn credit<'a>(
     Ok(CreditedBatch { batch, trained, members, columns, credit })
 }
 
-/// Warns of trained groups whose members all have the same reward, if that is news.
+/// Warns about trained groups whose members all have the same reward, unless it did so before.
 fn find_uniform_groups(recipe: &Recipe, credited: &CreditedBatch<'_>) -> Option<String> {
     if !recipe.tells_uniform_groups() {
         return None;
@@ -166,7 +166,7 @@ struct Updated {
     objective: ObjectiveState,
 }
 
-/// What was learned: the states after the step's updates, whose rejected members bear no loss.
+/// What was learned: the states after the step's updates. Rejected members have no loss.
 fn learn(
     before: &LearningState,
     updated: Option<Updated>,
@@ -194,10 +194,10 @@ fn learn(
     learning
 }
 
-/// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever.
-/// Why the generator is lost, where it is.
-/// An interrupt gives the step up where updates may be given up, too. Otherwise the step is finished, and so
-/// is what is in flight: a resume would sample it by other weights.
+/// Publishes new weights to the generator, if there are some. Groups that end meanwhile settle as usual.
+/// Returns why the generator is lost, if it is. An interrupt abandons the step if updates may be abandoned,
+/// too. Otherwise the step is finished, and so is what is in flight: a resume would sample it with other
+/// weights.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -205,7 +205,7 @@ fn publish(
     publication: Option<&Publication>,
     facts: &mut StepFacts,
 ) -> Result<Option<GeneratorError>, Halt<RunError>> {
-    // The native engine is waited for all the same: a resume goes on from where nothing is in flight.
+    // The native engine is drained all the same: a resume continues from a state with nothing in flight.
     let again = workers.sampler.is_native().then_some(workers.version);
     let again = again.map(|version| Publication { version, weights: Weights::InProcess });
     let mut time = Duration::ZERO;
@@ -238,7 +238,7 @@ fn publish(
     Ok(lost)
 }
 
-/// Trains the critic on the step's returns, if there are some; whether it did.
+/// Trains the critic on the step's returns, if there are any. Returns whether it did.
 fn train_critic(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -262,7 +262,7 @@ fn train_critic(
     Ok(true)
 }
 
-/// Trains the policy on what was not trained on early; `None` if the step is one of the critic only.
+/// Trains the policy on what was not trained on early; `None` if the step trains only the critic.
 fn train_policy(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -296,8 +296,8 @@ fn train_policy(
     Ok(Some(Updated { report, objective }))
 }
 
-/// Difference between the sampler's log-probabilities and the learner's; tokens for which servers gave
-/// none are left out.
+/// Difference between the sampler's log-probabilities and the learner's. Tokens without log-probabilities
+/// from the servers are left out.
 fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
     let tokens = members.flat_map(|(member, old)| {
@@ -308,7 +308,7 @@ fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     Agreement::of(&tokens.collect::<Vec<_>>())
 }
 
-/// Counts updates that were left out one after the other, over steps; the most that there were in a row.
+/// Counts updates in a row that were left out, across steps. Returns the largest number in a row.
 fn most_in_a_row(count: &mut u32, skipped: &[bool]) -> u32 {
     let mut most = 0;
     for skipped in skipped {

@@ -8,7 +8,7 @@ use crate::learner::left_out::LeftOut;
 use tamis_run::log::Loggers;
 use tamis_run::log::details::{Histogram, SampleText, StepDetails};
 
-/// The details of a step that its loggers show. Its spans come when its end is known.
+/// The details of a step that its loggers show. Its spans follow when its end is known.
 pub(super) fn details(step: &Step, loggers: &Loggers) -> StepDetails {
     StepDetails {
         distributions: if loggers.shows_distributions() { distributions(step) } else { Vec::new() },

@@ -22,7 +22,7 @@ use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::{GENERATION, OLD_LOGPROBS, STEP, Timings, TokenCounts, UPDATE};
 
-/// The metrics of a step, with what a person follows of them.
+/// The metrics of a step, and those that the console shows.
 pub(crate) struct StepMetrics {
     pub(crate) metrics: Metrics,
     trained: TrainedFacts,
@@ -33,7 +33,7 @@ pub(crate) struct StepMetrics {
 }
 
 impl StepMetrics {
-    /// Every metric of a step, clocks and validation aside.
+    /// Every metric of a step except clocks and validation.
     pub(crate) fn of(recipe: &Recipe, step: &Step) -> Self {
         let Step { after, facts, .. } = step;
         let mut metrics = Metrics::new();
@@ -62,7 +62,7 @@ impl StepMetrics {
             metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
             metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
         }
-        // After those of the updates, of which it is the whole.
+        // It comes after the metrics of the updates, because it is their whole.
         metrics.extend(facts.agreement.iter().flat_map(Agreement::to_pairs));
 
         let groups = step.groups();
@@ -75,7 +75,7 @@ impl StepMetrics {
             max_prompt_length: Some(recipe.config.data.max_prompt_length),
         };
         let trained = trained_metrics(&groups, &columns, &mut metrics);
-        // What else fills a batch than kept groups is counted in whole groups.
+        // Groups in a batch that the filter did not keep are counted whole.
         let of_kept = step.trained.iter().filter(|trained| trained.record.is_trained());
         let of_kept: Vec<Option<LeftOut>> =
             of_kept.flat_map(|trained| &trained.members).map(|member| member.left_out).collect();
@@ -91,7 +91,7 @@ impl StepMetrics {
         if let Some(environment) = recipe.config.played() {
             let mut by_source: BTreeMap<&str, Vec<&Group>> = BTreeMap::new();
             for record in &records {
-                // Whoever plays prompts of any source has one name for all of them.
+                // An environment for prompts of any source has one name for all of them.
                 let own = environment.name.as_deref().unwrap_or_else(|| environment.kind.as_str());
                 let source = match record.prompt.prompt.data_source.as_str() {
                     source if !source.is_empty() && !environment.maker().plays_any_prompt() => source,
@@ -106,7 +106,8 @@ impl StepMetrics {
         diagnostics::set_generated(&generated, &mut metrics);
         metrics.extend(facts.report.metrics());
         if step.members().any(|member| !member.is_chosen) {
-            // The machine knows whole groups only; those that the filter did not choose are not trained on.
+            // The scheduling machine counts only whole groups. Members that the filter did not choose are not
+            // trained on.
             metrics.set_some("train/filter_metric/mean", mean_of_chosen(step));
         }
         metrics.set("dynamic_sampling/num_given_up_attempts", facts.num_given_up as f64);
@@ -175,8 +176,8 @@ impl StepMetrics {
     }
 }
 
-/// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without
-/// one that from the policy at the start of the step, where more than one update let it move.
+/// The divergence that the settings define: from the reference, in the loss or in the reward. Without one,
+/// the divergence from the policy at the start of the step, if more than one update let it move.
 fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
     let report = facts.update.as_ref();
     match divergence {

@@ -1,4 +1,4 @@
-//! What is written down of a step: rollouts, metrics, validation, log lines, checkpoint.
+//! Records a step: rollouts, metrics, validation, log lines, checkpoint.
 
 use std::time::Instant;
 
@@ -28,8 +28,8 @@ pub(super) struct StepRecord {
 
 impl Run {
     pub(super) fn write_down(&mut self, step: &Step, is_last: bool) -> Result<StepRecord, RunError> {
-        // What ends from now on, while the policy is measured too, is not in the state any more that a
-        // checkpoint of this step holds.
+        // Events from now on, while the policy is measured too, are not in the state that a checkpoint of
+        // this step holds.
         self.workers.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
         if let Some(warning) = facts.uniform_groups.as_ref().filter(|_| !self.has_warned_of_uniform_groups) {
@@ -53,8 +53,8 @@ impl Run {
         Ok(StepRecord { found, details, timings, is_last })
     }
 
-    /// Measures the policy after a step if that is due, and takes the state after it over. Why the generator
-    /// is lost, if it is: then, and after an interruption, the validation is still to be made.
+    /// Measures the policy after a step if that is due, and adopts the state after it. Returns why the
+    /// generator is lost, if it is. After a loss or an interruption, the validation is still to be made.
     pub(super) fn measure(
         &mut self,
         facts: &StepFacts,
@@ -124,7 +124,7 @@ impl Run {
 
     /// Writes a checkpoint after a step if one is due, and ends a run that has diverged or learns nothing.
     pub(super) fn keep(&mut self, facts: StepFacts, is_last: bool) -> Result<(), RunError> {
-        // The step's figures are logged; its weights go nowhere.
+        // The step's figures are logged, but its weights are not used.
         if let Some(diverged) = facts.diverged {
             return Err(diverged.error(&self.recorder.directory, facts.step));
         }
@@ -134,12 +134,12 @@ impl Run {
             self.save()?;
         }
         self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?;
-        // The learner's time for a checkpoint is of no step.
+        // The learner's time for a checkpoint belongs to no step.
         self.workers.learner.take_wire_time();
         Ok(())
     }
 
-    /// Says what the loss of a learner cost, once the run has caught up with it.
+    /// Prints what the loss of a learner cost, once the run has caught up.
     pub(super) fn note_recovery(&mut self) {
         let step = self.state.step;
         if let Some(said) = self.recovery.as_mut().and_then(|recovery| recovery.note(step)) {
@@ -148,7 +148,7 @@ impl Run {
         }
     }
 
-    /// Ends a run whose updates cannot be made, or whose steps make none, with its last state saved.
+    /// Saves the last state and ends a run whose updates cannot be made, or whose steps make none.
     fn check_learns(&mut self, step: u64, skipped: u32, skipped_critic: u32) -> Result<(), RunError> {
         let untrained = self.state.learning.untrained;
         if skipped.max(skipped_critic) < MOST_SKIPPED_UPDATES && !untrained.are_too_many() {
@@ -158,8 +158,7 @@ impl Run {
             self.save()?;
         }
         let run = self.recorder.directory.path().to_owned();
-        // A critic without finite gradients has values that may be the policy's trouble, not the other way
-        // round.
+        // A critic without finite gradients may cause the policy's trouble, not the other way round.
         Err(if skipped_critic >= MOST_SKIPPED_UPDATES {
             RunError::CriticNotFinite { updates: skipped_critic, step, run }
         } else if skipped >= MOST_SKIPPED_UPDATES {

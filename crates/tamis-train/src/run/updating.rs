@@ -27,7 +27,7 @@ pub(super) struct Updating {
 }
 
 impl Updating {
-    /// Of a batch and its log-probabilities at the start of the step.
+    /// Collects the inputs from a batch and its log-probabilities at the start of the step.
     pub(super) fn new(
         recipe: &Recipe,
         credited: &CreditedBatch<'_>,
@@ -70,11 +70,11 @@ impl Updating {
     }
 }
 
-/// Log-probabilities under the policy at the start of the step. They are computed if they are asked for and
-/// are not those of generation: this engine samples from the policy that it trains, so that only groups of an
-/// earlier version differ. What servers say agrees with the learner up to rounding at best, so that it stands
-/// for the old policy only if the correction says so by name. `before` are those of the first members, which
-/// are known.
+/// Log-probabilities under the policy at the start of the step. They are computed if they are wanted and
+/// differ from those of generation. The native engine samples from the policy that it trains, so only groups
+/// of an earlier version differ. A server's numbers agree with the learner's at best up to rounding, so they
+/// are used for the old policy only if the correction names them. `before` are those of the first members,
+/// which are known.
 pub(super) fn old_logprobs(
     recipe: &Recipe,
     workers: &mut Workers,

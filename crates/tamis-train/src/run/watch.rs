@@ -1,4 +1,4 @@
-//! Passes what the dispatcher sees on to the person who watches.
+//! Shows the dispatcher's progress to the person who watches.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::generated::GeneratedBatch;
 use tamis_run::log::progress::{Console, duration};
 use tamis_run::log::run_log::LineKind;
 
-/// Speaks and moves the bar while a step is collected.
+/// Prints lines and moves the bar while a step is collected.
 pub(super) struct StepWatch<'a> {
     pub(super) progress: &'a Console,
     pub(super) group_size: usize,
@@ -28,9 +28,9 @@ pub(super) struct StepWatch<'a> {
     pub(super) native_epochs: Option<usize>,
 }
 
-/// Groups are finished for so long before their pace says something.
+/// Groups must finish for so long before their pace is used for an estimate.
 const EARLIEST_ESTIMATE: Duration = Duration::from_secs(20);
-/// What takes less than this needs no estimate.
+/// A shorter time needs no estimate.
 const SHORT: Duration = Duration::from_secs(60);
 /// Time of learning from a token over that of sampling it on the built-in engine, about: 1.76 in the
 /// quickstart (`timing_s/update_actor` and `perf/total_num_tokens` against `timing_s/gen` and
@@ -39,7 +39,7 @@ const SHORT: Duration = Duration::from_secs(60);
 const LEARNING: f64 = 1.5;
 
 impl StepWatch<'_> {
-    /// Says once in a session how long a step will take, and what would make it shorter.
+    /// Estimates once in a session how long a step will take, and names keys that make it shorter.
     fn estimate(&mut self, finished: u64, of: u64) {
         let elapsed = self.began.elapsed();
         if !self.is_to_estimate || finished == 0 || elapsed < EARLIEST_ESTIMATE {
@@ -54,8 +54,8 @@ impl StepWatch<'_> {
     }
 }
 
-/// The time of a step of one round, from the groups of it that are finished; `None` if it is short.
-/// `learning` is the time of learning over that of the round, if it is known.
+/// The estimated time of a step of one round, from its finished groups; `None` if it is short. `learning` is
+/// the time of learning divided by that of the round, if it is known.
 fn estimate(
     elapsed: Duration,
     finished: u64,
@@ -117,7 +117,7 @@ impl Observer for StepWatch<'_> {
     }
 }
 
-/// Keeps warnings alone, for who says them later.
+/// Keeps only warnings, to print them later.
 pub(super) struct Warnings<'a>(pub(super) &'a mut Vec<String>);
 
 impl Observer for Warnings<'_> {

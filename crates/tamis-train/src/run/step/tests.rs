@@ -35,7 +35,7 @@ validate: {test_freq: 0, before_train: false}
 checkpoint: {save_freq: 0}
 ";
 
-/// A run up to its first step; the folder goes with it.
+/// A run up to its first step; the folder is removed with it.
 fn opened(overrides: &[&str]) -> (TempDir, Run) {
     let folder = tempfile::tempdir().expect("a folder");
     let here = format!("run.dir={}", folder.path().display());
@@ -91,13 +91,13 @@ impl Left {
     }
 }
 
-/// One step; weights may not move in a step that is given up.
+/// One step; weights may not move in a step that is abandoned.
 fn one_step(run: &mut Run, batch: StepBatch) -> Result<Step, Halt<RunError>> {
     run.workers.learner.progress().begin(false);
     step(&run.recipe, &mut run.workers, &run.state, batch, Early::default())
 }
 
-/// Kinds of runs whose steps take other passes.
+/// Kinds of runs whose steps make different passes.
 const KINDS: [&[&str]; 5] = [
     &[],
     &["preset=ppo", "~filter"],
@@ -131,8 +131,8 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
     }
 }
 
-/// The learner computes log-probabilities that a sampler does not report before the first update: the step is
-/// the one of a sampler that reports them.
+/// If a sampler does not report log-probabilities, the learner computes them before the first update. The
+/// step equals that of a sampler that reports them.
 #[test]
 fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     let read: [&[&str]; 3] = [
@@ -159,7 +159,7 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
                 read.iter().flat_map(|group| &group.trajectories).all(|one| one.has_logprobs() != is_silent)
             );
             let mut left = Left::by(&mut run, &step);
-            // What separates the sampler from the trainer is not known.
+            // The difference between sampler and trainer is not known.
             left.metrics.retain(|(name, _)| !name.starts_with("rollout_corr/"));
             left
         });
@@ -167,9 +167,8 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     }
 }
 
-/// Ctrl-C at the first look that a step takes at it, then at the second, the third, and so on until a step is
-/// through: each that was given up moved no weight, and the last leaves what one leaves that nobody
-/// disturbed.
+/// Ctrl-C comes at the first check in a step, then at the second, the third, and so on until a step is
+/// complete. No abandoned step moved a weight, and the last step leaves what an undisturbed one leaves.
 #[test]
 fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
     // Greedy completions are sampled within a step.
@@ -200,7 +199,7 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
         };
         assert!(num_dropped >= 1, "{kind:?}: it was never given up");
         let mut left = Left::by(&mut run, &step);
-        // What was given up ends late, in this process.
+        // What was abandoned ends late, in this process.
         left.metrics.retain(|(name, _)| name != "rollout/ignored/late");
         assert_eq!(left, expected, "{kind:?}: dropped {num_dropped} times");
     }
@@ -220,8 +219,8 @@ const EARLY_KINDS: [&[&str]; 4] = [
     ],
 ];
 
-/// The first groups of a batch trained on before the rest is looked at: the same step in every number as with
-/// the whole batch at once. Where it is given up in between, nothing has happened.
+/// Training on the first groups of a batch before the rest is looked at equals the step with the whole batch
+/// in every number. If the step is abandoned in between, nothing has happened.
 #[test]
 fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
     for kind in EARLY_KINDS {
@@ -331,8 +330,7 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
     assert_eq!(step.after.step, 1);
 }
 
-/// Weights that are no numbers are a fact of the step: they are not published, and the run that hears of it
-/// ends.
+/// That weights are not finite is a fact of the step: they are not published, and the run ends.
 #[test]
 fn diverged_weights_are_not_published() {
     let (_folder, mut run) = opened(&["train.optimizer.learning_rate=3e38"]);
