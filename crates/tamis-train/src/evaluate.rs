@@ -53,7 +53,7 @@ pub enum EvaluateError {
         /// What happened.
         #[source]
         error: Box<RunError>,
-        /// Folder with the output of the processes that were started for the evaluation, where there is any.
+        /// Folder with the output of the processes that were started for the evaluation, if there is any.
         logs: Option<PathBuf>,
     },
     /// There are no prompts to evaluate on.
@@ -70,12 +70,12 @@ pub struct EvaluationReport {
     pub num_prompts: usize,
     /// Samples of each.
     pub num_samples: usize,
-    /// Prompts that could not be generated from.
+    /// Number of prompts from which generation failed.
     pub num_failed: usize,
-    /// Why the first of them could not.
+    /// Why the first of them failed.
     #[serde(skip)]
     pub first_failure: Option<String>,
-    /// Figures by the names that they have in `metrics.jsonl`, in JSON one object.
+    /// Figures by the names that they have in `metrics.jsonl`; in JSON one object.
     #[serde(serialize_with = "as_object")]
     pub metrics: Vec<(String, f64)>,
     /// The same by data source.
@@ -98,14 +98,14 @@ impl EvaluateError {
         Self::Servers { error: Box::new(error), logs: None }
     }
 
-    /// The fix, where one is known, and where to read on.
+    /// The fix, if one is known, and where to read on.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Assemble(error) => error.hint(),
             Self::Servers { error, logs: None } => error.hint(),
             Self::Servers { error, logs: Some(logs) } => {
                 let kept = format!("the output of what was started for this is kept in {}", logs.display());
-                // That of a run is in its folder.
+                // A run's output is in its folder.
                 let is_own = matches!(**error, RunError::Learner(LearnerError::Lost { is_own: true, .. }));
                 Some(match error.hint().filter(|_| !is_own) {
                     Some(hint) => format!("{hint}; {kept}"),
@@ -165,9 +165,9 @@ impl From<RewardError> for EvaluateError {
     }
 }
 
-/// Sets `data.max_prompt_length` and `rollout.max_response_length`, of which nobody set either, to half of
-/// the positions of `model.path` each where together they are more than it has; what was set, for a person.
-/// An unreadable model changes nothing: evaluating it says why.
+/// Sets `data.max_prompt_length` and `rollout.max_response_length` to half of the positions of `model.path`
+/// each, if the user set neither and together they exceed the positions. Returns a line about what was set.
+/// An unreadable model changes nothing: evaluating it reports the fault.
 pub fn fit_lengths(config: &mut Config) -> Option<String> {
     let positions =
         TransformerConfig::load_any(&config.model.path.as_ref()?.folder()).ok()?.max_position_embeddings;
@@ -191,9 +191,9 @@ pub fn fit_lengths(config: &mut Config) -> Option<String> {
     ))
 }
 
-/// Evaluates `model.path` on the validation prompts as `validate` says (`places` say where a person set
-/// what), and says through `progress` what takes long; `keeps_samples`: every completion is returned. Gives
-/// up soon with [`Halt::Interrupted`] once `interrupt` is requested.
+/// Evaluates `model.path` on the validation prompts as `validate` says, and reports through `progress` what
+/// takes long. `places` are the places at which the user set keys. With `keeps_samples`, every completion is
+/// returned. Ends soon with [`Halt::Interrupted`] once `interrupt` is requested.
 pub fn evaluate(
     config: &Config,
     places: &Places,
@@ -216,7 +216,7 @@ pub fn evaluate(
     })
 }
 
-/// [`evaluate`], with a folder for what is there only meanwhile.
+/// [`evaluate`], with a temporary folder.
 fn evaluate_in(
     folder: &Path,
     config: &Config,
@@ -234,7 +234,7 @@ fn evaluate_in(
         policy::check_regex(&of_run, regex_place.as_deref(), &codec)?;
         let mut prompts = prompts.format_prompts(&of_run, &codec)?;
         prompts.warnings.extend(codec.peer_warning());
-        // Servers of that interface have a model of their own.
+        // Servers with that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
         let model =
             if has_own || holds_in_torch(&of_run) { None } else { Some(policy::model(&of_run, &codec)?) };
@@ -309,7 +309,7 @@ fn evaluate_in(
         progress.warn(warning);
     }
     let names = validation::score_names(&rows);
-    // Where nothing was scored, that is the news.
+    // If nothing was scored, that is reported.
     if report.num_scored > 0
         && let Some(warning) = no_pass(config, places, scorer.rewards(), names)
     {
@@ -335,7 +335,7 @@ fn evaluate_in(
     })
 }
 
-/// What a person should know of prompts that stand in several rows, as files for AIME have each 32 times.
+/// A note about prompts that several rows contain. Files for AIME have each 32 times.
 fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>) -> Option<String> {
     let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (source, content) in prompts {
@@ -345,7 +345,7 @@ fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>
         };
         *rows.entry((source, content)).or_default() += 1;
     }
-    // A few that come again are nothing special: sums that were drawn at random, say.
+    // A few repetitions are normal, for example among sums that were drawn at random.
     let (fewest, most) = (*rows.values().min()?, *rows.values().max()?);
     (fewest > 1).then(|| {
         format!(
@@ -357,9 +357,8 @@ fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>
     })
 }
 
-/// Whether PyTorch holds the weights: to sample, or for servers to be given them, as the native engine does
-/// not know every model. Where the native engine learns at another address, it samples here: the samples are
-/// the same.
+/// Whether PyTorch holds the weights, to sample or to give them to servers: the native engine does not know
+/// every model. If the native engine learns at another address, it samples here. The samples are the same.
 fn holds_in_torch(config: &Config) -> bool {
     let is_asked = config.samples_through_learner()
         || (config.samples_at_servers() && config.rollout.backend != BackendKind::OpenAi);
@@ -392,7 +391,7 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
     }
 }
 
-/// Moves the output of processes out of an evaluation's folder, which goes away; `None` where there is none.
+/// Moves the output of processes out of an evaluation's folder, which is removed; `None` if there is none.
 fn keep_logs(folder: &Path) -> Option<PathBuf> {
     let logs = logs_of_processes(folder);
     if logs.is_empty() {
@@ -405,8 +404,8 @@ fn keep_logs(folder: &Path) -> Option<PathBuf> {
     Some(kept.keep())
 }
 
-/// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for
-/// nobody else to write in (mode 0700). It goes away with the value.
+/// A folder for the shipped reward runner, which Python then runs. Its name cannot be guessed and others
+/// cannot write to it (mode 0700). It is removed with the value.
 fn private_folder() -> std::io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("tamis-eval-");

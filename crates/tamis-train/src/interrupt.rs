@@ -1,12 +1,12 @@
 //! Ctrl-C: the first asks the run to stop soon and save, the second ends the process.
 //!
-//! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]:
+//! The command line installs the handler. Whatever may take long checks [`Interrupt::is_requested`]:
 //! generation and training between two layers of the model, rewards and gold checks while they wait, the step
-//! loop between its stages. What was begun and cannot be finished at once is given up, and the state after
-//! the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that has
+//! loop between its stages. Work that cannot be finished at once is abandoned, and the state after the last
+//! trained step is saved, so that a resume repeats the work exactly. One thing is finished: a step that has
 //! moved weights already while the state before it is in no checkpoint (`learner::progress`), and with it the
-//! samples that are in flight when its weights are published ([`Interrupt::hold_back`]).
-//! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see
+//! samples that are in flight when its weights are published ([`Interrupt::hold_back`]). Preparations that
+//! only read (data files, tokenizing, loading weights) are abandoned at any point, see
 //! [`Interrupt::or_abandon`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,16 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Duty of the handler after a signal.
+/// What the handler must do after a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
-    /// The first signal: say that the run stops soon and saves.
+    /// The first signal: print that the run stops soon and saves.
     StopSoon,
-    /// One that came with the first: a terminal, a shell and a launcher may each pass on the same Ctrl-C.
+    /// A signal that came with the first: a terminal, a shell and a launcher may each pass on the same
+    /// Ctrl-C.
     SameAsBefore,
     /// A further one: end the process at once with exit code 130. Checkpoints are whole at every instant, so
-    /// nothing but what came after the last of them is lost.
+    /// only what came after the last one is lost.
     ExitNow,
 }
 
@@ -31,8 +32,8 @@ pub enum Reaction {
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Why work did not come to its end. Being interrupted is no failure: it is an ending, after which nothing of
-/// the work may be used.
+/// Why work did not come to its end. An interruption is no failure, but nothing of the work may be used after
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt<E> {
     /// A stop was asked for.
@@ -42,7 +43,7 @@ pub enum Halt<E> {
 }
 
 impl<E> Halt<E> {
-    /// With another form of the failure.
+    /// The same with another type of failure.
     pub fn map<F>(self, form: impl FnOnce(E) -> F) -> Halt<F> {
         match self {
             Self::Interrupted => Halt::Interrupted,
@@ -69,8 +70,8 @@ impl<E> From<Interrupted> for Halt<E> {
 /// Interval at which [`Interrupt::or_abandon`] checks whether a stop was asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates nest as
-/// deep on it.
+/// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates may nest
+/// as deeply on it.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Signals closer than this are one Ctrl-C.
@@ -81,7 +82,7 @@ const ONE_PRESS: Duration = Duration::from_millis(200);
 struct Signals {
     first: Option<Instant>,
     is_held_back: bool,
-    /// A request that nobody is to see yet.
+    /// A request that is hidden for now.
     waits: bool,
 }
 
@@ -117,9 +118,9 @@ impl Interrupt {
         }
     }
 
-    /// Hides the request, made before or until then, from everybody who looks, until what is returned is
-    /// dropped: what must come to its end goes on as if nobody had asked. A second signal ends the process
-    /// all the same.
+    /// Hides a request, whether made before or while the returned value lives, from all checks. What must
+    /// come to its end then continues as if there were no request. A second signal ends the process all the
+    /// same.
     #[must_use]
     pub fn hold_back(&self) -> HeldBack<'_> {
         let mut signals = self.signals();
@@ -128,7 +129,7 @@ impl Interrupt {
         HeldBack(self)
     }
 
-    /// Whether the run was asked to stop soon, though nobody is to see it yet.
+    /// Whether the run was asked to stop soon, even if the request is hidden.
     pub fn was_requested(&self) -> bool {
         self.is_requested() || self.signals().waits
     }
@@ -146,12 +147,12 @@ impl Interrupt {
         }
     }
 
-    /// Does work that changes nothing outside itself on a thread of its own, and gives it up within
-    /// milliseconds where a stop is asked for: the thread is then left to end with the process. So reading a
-    /// million rows need not look at the flag at every one.
+    /// Does work that changes nothing outside itself on its own thread, and abandons it within milliseconds
+    /// if a stop is requested. The thread then ends with the process. So code that reads a million rows need
+    /// not check the flag at each one.
     ///
     /// # Errors
-    /// [`Interrupted`] where a stop was asked for before or during the work.
+    /// [`Interrupted`] if a stop was requested before or during the work.
     ///
     /// # Panics
     /// As the work does.
@@ -163,13 +164,13 @@ impl Interrupt {
             return Err(Interrupted);
         }
         let (sender, receiver) = channel();
-        // Where no thread can be started the work is done on this one, which cannot give it up.
+        // If no thread can be started, this one does the work, and cannot abandon it.
         let work = Arc::new(Mutex::new(Some(work)));
         let of_thread = Arc::clone(&work);
         let take = |slot: &Mutex<Option<_>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let prepare = move || {
             if let Some(work) = take(&of_thread) {
-                // Nobody listens any more where it was abandoned.
+                // If it was abandoned, the channel is closed.
                 let _ = sender.send(work());
             }
         };
@@ -189,13 +190,12 @@ impl Interrupt {
         }
     }
 
-    /// The flag itself, for what knows nothing of runs.
+    /// The flag itself, for code that knows nothing of runs.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_requested)
     }
 
-    /// Not requested any more, until somebody has looked so many times: the look after these finds it
-    /// requested.
+    /// A flag that reports no request for so many checks, and a request from then on.
     #[cfg(test)]
     pub(crate) fn request_at_look(&self, looks: usize) {
         self.is_requested.store(false, Ordering::SeqCst);
@@ -223,7 +223,7 @@ impl Interrupt {
     }
 }
 
-/// While it lives, a request to stop is seen by nobody.
+/// While it lives, checks see no request to stop.
 #[derive(Debug)]
 pub struct HeldBack<'a>(&'a Interrupt);
 
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(interrupt.signal_at(first + 5 * ONE_PRESS), Reaction::ExitNow);
     }
 
-    /// What must come to its end hears of no request, before and after it came; everybody does afterwards.
+    /// What must come to its end sees no request; everything else does afterwards.
     #[test]
     fn a_request_that_is_held_back_is_seen_later() {
         for comes_before in [true, false] {

@@ -1,4 +1,4 @@
-//! The advantage estimator with its shapings, and what the trainer cannot give one.
+//! The advantage estimator with its shapings, and a check that the trainer has what the estimator needs.
 
 use tamis_config::{Config, KlPlace};
 use tamis_core::advantage::shaping::Shaping;
@@ -6,7 +6,7 @@ use tamis_core::advantage::{Advantage, Column};
 
 use crate::error::AssembleError;
 
-/// Columns that the trainer has for every estimator; values come from a critic, which is there where they are
+/// Columns that the trainer has for every estimator. Values come from a critic, which exists if they are
 /// needed.
 const PROVIDED: [Column; 11] = [
     Column::Lengths,
@@ -22,7 +22,7 @@ const PROVIDED: [Column; 11] = [
     Column::Values,
 ];
 
-/// The estimator, if the trainer can give it what it needs.
+/// The estimator, if the trainer has what it needs.
 pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     let advantage = config.objective.advantage.clone();
     advantage.check()?;

@@ -1,11 +1,11 @@
-//! Checks a configuration before anything is made of it: one check, for `tamis config check`, for a run that
-//! begins or goes on, and for an evaluation.
+//! Checks a configuration before anything is made from it: for `tamis config check`, for a run that begins or
+//! continues, and for an evaluation.
 //!
-//! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses;
-//! [`files`] looks whether what is named is there and reads the first rows of the data. Each finding carries
-//! the key that is to blame and where it was written.
+//! [`settings`] builds everything that needs only the settings, by the constructors that the run itself uses.
+//! [`files`] checks that the named files exist and reads the first rows of the data. Each finding has the key
+//! that is to blame and the place at which it was written.
 //!
-//! No program is started: what a reward function takes and returns is asked by the run itself, before it
+//! No program is started here. The run itself asks reward functions what they take and return, before it
 //! generates anything.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ use tamis_run::durable::Disk;
 /// Treatment of a path that is a placeholder, as in the shipped examples (`PATH/TO/train.parquet`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placeholders {
-    /// Told, so that an example can be checked as it is.
+    /// Reported, so that an example can be checked as it is.
     Warned,
     /// Refused: nothing can be read there.
     Refused,
@@ -63,7 +63,7 @@ struct Checker<'c> {
     found: Vec<Diagnostic>,
 }
 
-/// Finds the faults of the settings alone; nothing is read and nothing is started.
+/// Finds the faults of the settings. Nothing is read and nothing is started.
 pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     let mut checker = Checker::new(loaded, purpose, Placeholders::Refused);
     if purpose != CheckPurpose::Evaluate {
@@ -79,9 +79,8 @@ pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     checker.found
 }
 
-/// Finds the faults of the files and folders that are named: that they are there, that they are files, that a
-/// model is one, that the first rows of data are prompts that the templates render. No reward function is
-/// started.
+/// Finds the faults of the named files and folders: that they exist, that they are files, that a model is
+/// one, that the first rows of data are prompts that the templates render. No reward function is started.
 pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut checker = Checker::new(loaded, purpose, placeholders);
     checker.data_files();
@@ -101,7 +100,7 @@ impl<'c> Checker<'c> {
         Self { loaded, config: &loaded.config, purpose, placeholders, found: Vec::new() }
     }
 
-    /// An error at the first of some keys that the user wrote.
+    /// An error at the first of these keys that the user wrote.
     fn refuse(&mut self, keys: &[String], message: &str, hint: Option<&str>) {
         self.found.push(self.loaded.refuse(keys, message, hint));
     }
@@ -233,7 +232,7 @@ impl<'c> Checker<'c> {
             }
         };
         let sieve = schedule::Sieve::of_filter(filter);
-        // What is wrong with the objective is found where that is checked.
+        // Faults of the objective are found where it is checked.
         if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);
         }
@@ -242,7 +241,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Whether a path is to be looked at: a placeholder is reported.
+    /// Whether a path is to be checked. A placeholder is reported.
     fn is_real(&mut self, key: &str, path: &Path) -> bool {
         if !is_placeholder(path) {
             return true;
@@ -277,7 +276,7 @@ impl<'c> Checker<'c> {
             return;
         }
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
-        // The task `gsm8k_calculator` holds out what its training data has not.
+        // The task `gsm8k_calculator` holds out what its training data lacks.
         let reads_train = self.purpose.reads_train(self.config) || self.config.data.task.is_some();
         for (key, DataSources(sources)) in splits.into_iter().skip(usize::from(!reads_train)) {
             let several = sources.len() > 1;
@@ -318,11 +317,11 @@ impl<'c> Checker<'c> {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             let cause = match std::fs::metadata(folder) {
                 Ok(found) if found.is_dir() => {
-                    // Asking for rights says nothing of file systems that are read-only: something is made
-                    // and removed.
+                    // Permissions do not show that a file system is read-only, so something is made and
+                    // removed.
                     match tempfile::Builder::new().prefix(".tamis-check-").tempdir_in(folder) {
                         Ok(_) => return,
-                        // The error itself names the folder that was tried, another each time.
+                        // The error itself names the folder that was tried, a different one each time.
                         Err(error) => {
                             format!("nothing can be made in {}: {}", folder.display(), error.kind())
                         }
@@ -401,9 +400,9 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Refuses a folder that holds no model in the layout that is read; the policy needs a tokenizer too.
+    /// Refuses a folder without a model in a layout that can be read. The policy needs a tokenizer, too.
     fn model(&mut self, key: &str, model: &ModelSource, with_tokenizer: bool) {
-        // Of a name that is only looked up, the hub has said that it is a model.
+        // If the name is only looked up, the hub has reported that it is a model.
         if !model.is_local() {
             return;
         }
@@ -426,7 +425,7 @@ impl<'c> Checker<'c> {
             needed.push("tokenizer.json");
         }
         let has = |name: &str| path.join(name).is_file();
-        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+        // The checksums of a checkpoint of tamis show whether it is as it was saved.
         if self.purpose == CheckPurpose::Evaluate && has(CHECKSUMS) {
             return;
         }
@@ -461,7 +460,7 @@ impl<'c> Checker<'c> {
             TransformerConfig::load_any(path)
         } {
             Ok(config) => config.max_position_embeddings,
-            // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+            // The checksums of a checkpoint of tamis show whether it is as it was saved.
             Err(_) if has(CHECKSUMS) => return,
             Err(error) => {
                 let cause =
@@ -474,7 +473,7 @@ impl<'c> Checker<'c> {
         self.length(key, path, Some(limit));
     }
 
-    /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no
+    /// Refuses what a policy that sees images cannot do, and warns if a setting of such policies has no
     /// effect.
     fn vision(&mut self, folder: &Path) {
         let sees = policy::sees_images(folder);
@@ -493,7 +492,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Refuses prompts and completions that are longer together than a model reads.
+    /// Refuses prompts and completions that are longer together than the model's positions.
     fn length(&mut self, key: &str, folder: &Path, limit: Option<usize>) {
         let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_text_length());
         let longest = prompt.saturating_add(response);
@@ -526,10 +525,10 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Refuses a folder that holds no model. Whether it is a reward model is found when it is loaded.
+    /// Refuses a folder without a model. Whether it is a reward model is found when it is loaded.
     fn reward_model(&mut self, key: &str, place: &ModelPlace) {
         let path = place.folder();
-        // Of a name that is only looked up, the hub has said that it is a model.
+        // If the name is only looked up, the hub has reported that it is a model.
         if HubName::is_marked(&place.named) && place.folder.is_none() || !self.is_real(key, path) {
             return;
         }
@@ -609,8 +608,8 @@ fn with_whole_keys(text: &str, section: &str) -> String {
         .collect()
 }
 
-/// The keys that a setting of a pure object may have come from, the likeliest first; those that there are not
-/// are passed over.
+/// The keys from which a setting of a pure object may come, the likeliest first. Keys that do not exist are
+/// skipped.
 fn keys_of(section: &str, setting: &str) -> Vec<String> {
     let (part, name) = setting.rsplit_once('.').unwrap_or(("", setting));
     let name = match (part, name) {

@@ -1,23 +1,23 @@
-//! The purpose of a check: what is read for it.
+//! The purpose of a check decides what is read.
 
 use std::path::Path;
 
 use tamis_config::Config;
 
-/// The command that a configuration is checked for: only the keys that it reads are looked at.
+/// The command that a configuration is checked for. Only the keys that it reads are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckPurpose<'p> {
     /// A new run.
     Begin,
-    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then
-    /// the checkpoint's.
+    /// Continuing a run, from this checkpoint if there is one. Policy, tokenizer and critic are then the
+    /// checkpoint's.
     Resume(Option<&'p Path>),
     /// Measuring `model.path` on the validation prompts.
     Evaluate,
 }
 
 impl CheckPurpose<'_> {
-    /// Whether training data is read: for an evaluation if that is where its prompts are held out.
+    /// Whether training data is read. An evaluation reads it only if its prompts are held out from it.
     pub(super) fn reads_train(self, config: &Config) -> bool {
         self != Self::Evaluate || config.holds_out()
     }

@@ -1,4 +1,4 @@
-//! The critic: where its weights begin, and how it is trained.
+//! The critic: the weights that it begins with, and how it is trained.
 
 use std::num::NonZeroUsize;
 
@@ -21,11 +21,11 @@ pub struct CriticPlan {
     pub settings: CriticSettings,
     /// The critic's learning rate over steps.
     pub learning_rate: LearningRate,
-    /// First steps in which it learns alone.
+    /// Number of first steps in which only the critic learns.
     pub warmup_steps: u64,
 }
 
-/// The plan, where the advantages need a critic; its mini-batches are cut as the policy's.
+/// The plan, if the advantages need a critic. Its mini-batches are cut like the policy's.
 pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
     let critic = &config.critic;
     config.has_critic().then(|| CriticPlan {
@@ -41,7 +41,7 @@ pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
     })
 }
 
-/// The critic's shape, before anything is allocated for it; `None` without one. The policy's where no
+/// The critic's shape, before anything is allocated for it; `None` without one. It is the policy's if no
 /// checkpoint is named.
 pub fn shape(
     config: &Config,
@@ -67,7 +67,7 @@ pub(super) fn optimizer(config: &Config) -> Option<(AdamWConfig, Option<f64>)> {
     config.has_critic().then(|| (settings::optimizer(constants), constants.max_grad_norm))
 }
 
-/// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.
+/// The critic that `critic.model.path` names; `None` if it begins with the policy's layers.
 pub(super) fn load_named(config: &Config) -> Result<Option<Model>, AssembleError> {
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {

@@ -41,7 +41,7 @@ pub struct Prompts {
     /// Warnings for the user.
     pub warnings: Vec<String>,
     task: Option<TaskKind>,
-    /// What a task's completions may be written with, beyond its prompts and answers.
+    /// Characters that a task's completions may need beyond those of its prompts and answers.
     alphabet: String,
 }
 
@@ -57,8 +57,8 @@ pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
     Ok(prompts)
 }
 
-/// Reads or makes the validation prompts alone: files of training prompts need not be there, except those of
-/// the task `gsm8k_calculator`, whose expressions are left out of what is held out.
+/// Reads or makes only the validation prompts. Files of training prompts need not exist, except those of the
+/// task `gsm8k_calculator`, whose expressions are left out of what is held out.
 pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
     let prompts = all_prompts(config, false)?;
     Ok(Prompts { train: Vec::new(), ..prompts })
@@ -121,8 +121,8 @@ fn levels(config: &Config) -> Result<Prompts, AssembleError> {
     Ok(all)
 }
 
-/// That no two environments have one name in metrics: one that lives elsewhere may call itself as another is
-/// called.
+/// Checks that no two environments have one name in metrics. An environment elsewhere may choose the name of
+/// another.
 fn check_names(all: &Prompts) -> Result<(), AssembleError> {
     let mut of_name = BTreeMap::<&str, usize>::new();
     for prompt in all.train.iter().chain(&all.validation) {
@@ -154,7 +154,7 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
 pub(super) struct Unfit {
     /// The keys that may be to blame, the likeliest first.
     pub(super) keys: Vec<String>,
-    /// The file, where the error does not name it.
+    /// The file, if the error does not name it.
     pub(super) file: Option<PathBuf>,
     pub(super) error: AssembleError,
 }
@@ -162,7 +162,7 @@ pub(super) struct Unfit {
 /// The first prompts of a file, or of a task.
 struct First {
     split: &'static str,
-    /// The file, where it is not the first of its split: rows are counted over all files by a run.
+    /// The file, if it is not the first of its split: a run counts rows over all files.
     file: Option<PathBuf>,
     prompts: Vec<Prompt>,
     alphabet: String,
@@ -170,15 +170,15 @@ struct First {
 
 /// Rows that a check reads of each file.
 const FIRST_ROWS: usize = 100;
-/// For how long it reads.
+/// Time limit for that.
 const FIRST_ROWS_TIME: Duration = Duration::from_secs(2);
 /// Prompts of each file that a check renders.
 const FIRST_PROMPTS: usize = 5;
-/// Prompts of a task that a check draws: those of every level.
+/// Number of prompts that a check draws from a task. They include every level.
 const FIRST_DRAWN: usize = 1000;
 
 /// Reads the first rows of the files that `is_real` and renders the first prompts of each, as a run does with
-/// all of them; likewise the first prompts of a built-in task.
+/// all of them. Does the same for the first prompts of a built-in task.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 pub(super) fn check_first_rows(
     config: &Config,
@@ -233,13 +233,13 @@ pub(super) fn check_first_rows(
     };
     let codec = match codec {
         Ok(codec) => codec,
-        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+        // The checksums of a checkpoint of tamis show whether it is as it was saved.
         Err(_) if checkpoint.or(path).is_some_and(|path| path.join(CHECKSUMS).is_file()) => return Ok(()),
         Err(error) => return Err(unfit(&model, None, error)),
     };
     let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
-    // The alphabet of a character tokenizer is made of all rows: the first ones have it only where a task
-    // says what it is.
+    // The alphabet of a character tokenizer is made from all rows. The first rows have it only if a task
+    // defines it.
     let is_made = path.is_none()
         && checkpoint.is_none()
         && (config.model.init.as_ref())
@@ -311,7 +311,7 @@ fn first_of_files(
     Ok(firsts)
 }
 
-/// The first prompts of a built-in task; none where a file of it is not there yet.
+/// The first prompts of a built-in task; none if one of its files does not exist yet.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 fn first_of_task(
     config: &Config,
@@ -344,18 +344,18 @@ fn first_of_task(
     Ok(vec![first("train", made.train), first("val", made.held_out)])
 }
 
-/// An order of training prompts by a number of theirs.
+/// An order of training prompts by one of their numbers.
 pub(crate) struct CurriculumOrder {
     /// The rank of each prompt.
     pub(crate) ranks: Vec<usize>,
-    /// Passes over the data that follow it; `None`: all.
+    /// Number of passes over the data that follow it; `None`: all.
     pub(crate) epochs: Option<u64>,
 }
 
-/// The order of `data.curriculum`; `None` where there is none.
+/// The order of `data.curriculum`; `None` without one.
 ///
 /// # Errors
-/// Where a prompt has no number in the curriculum's column.
+/// A prompt has no number in the curriculum's column.
 pub(crate) fn curriculum(
     config: &Config,
     prompts: &[PreparedPrompt],
@@ -376,7 +376,7 @@ pub(crate) fn curriculum(
     Ok(Some(CurriculumOrder { ranks, epochs: curriculum.epochs }))
 }
 
-/// The template of `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
+/// The template of `data.prompt_template`. As in EasyR1, white space around it is not part of it.
 fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
     let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
         .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;
@@ -428,8 +428,7 @@ fn columns(data: &DataConfig) -> ColumnNames {
     }
 }
 
-/// `store`: the folder that images are written into which come as bytes; `None` for checks, which write
-/// nothing.
+/// `store` is the folder for images that come as bytes; `None` for checks, which write nothing.
 fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
     ReadOptions {
         columns: columns(data),
@@ -439,8 +438,8 @@ fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
     }
 }
 
-/// Folder of the images that come as bytes, below that of all runs: a run that is resumed finds them at the
-/// same path, and others of the same data share them.
+/// Folder of the images that come as bytes. It is below the folder of all runs, so a resumed run finds them
+/// at the same path, and other runs on the same data share them.
 const IMAGE_FOLDER: &str = ".images";
 
 /// Where they are.
@@ -489,7 +488,7 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
-/// Characters seen. Those of ASCII have a table: a million prompts are read in less than a second.
+/// Characters seen. Those of ASCII have a table, so that a million prompts are read in less than a second.
 struct Alphabet {
     ascii: [bool; 128],
     others: BTreeSet<char>,
@@ -515,8 +514,8 @@ impl Extend<char> for Alphabet {
 }
 
 impl Prompts {
-    /// Characters of all prompts and answers, for the character tokenizer: the task's own alphabet, or
-    /// whatever the data holds.
+    /// Characters of all prompts and answers, for the character tokenizer: the task's own alphabet, or all
+    /// characters of the data.
     pub fn alphabet(&self) -> String {
         let mut alphabet = Alphabet::default();
         if self.task.is_some() {
@@ -529,7 +528,7 @@ impl Prompts {
                 PromptContent::Messages(messages) => {
                     for message in messages {
                         alphabet.extend(message.content.chars());
-                        // Whatever else of it the template may write.
+                        // Any other characters that the template may write.
                         alphabet.extend(
                             message
                                 .given()
@@ -548,11 +547,11 @@ impl Prompts {
         alphabet.others.into_iter().collect()
     }
 
-    /// The prompts in the form that `data.prompt_format` gives them for the model of this codec,
-    /// `data.system_prompt` included.
+    /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, with
+    /// `data.system_prompt`.
     ///
     /// # Errors
-    /// The first prompt that cannot have it.
+    /// The first prompt that cannot have that form.
     pub fn format_prompts(mut self, config: &Config, codec: &Codec) -> Result<Self, AssembleError> {
         let data = &config.data;
         let formatter = Formatter {
@@ -569,7 +568,7 @@ impl Prompts {
         for (split, prompts, files) in splits {
             num_prompts += prompts.len();
             for prompt in prompts {
-                // A built-in task asks questions, whatever it calls their column.
+                // A built-in task asks questions, whatever the name of their column.
                 let is_question = self.task.is_some()
                     || columns.prompt_of(&prompt.columns).is_none_or(|(column, _)| column != "prompt");
                 let content = std::mem::replace(&mut prompt.content, PromptContent::Text(String::new()));
@@ -597,7 +596,7 @@ impl Prompts {
     }
 }
 
-/// Why a prompt cannot have the form that is asked for, and what to do.
+/// Why a prompt cannot have the requested form, and what to do.
 fn misfit(
     fault: FormatFault,
     split: &str,

@@ -1,5 +1,5 @@
-//! The line that says at the start of a run what it trains with: read from the assembled objects, so that it
-//! cannot be something else.
+//! The line at the start of a run about what it trains with. It is read from the assembled objects, so it
+//! cannot differ from them.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
     Ok(format!("objective: {}", parts.join("; ")))
 }
 
-/// The loss's name, its clip as `low/high`, and its other settings in force under their keys.
+/// The loss's name, its clip as `low/high`, and its other settings under their keys.
 fn loss_text(policy: &PolicyLoss) -> String {
     let settings = json(policy);
     let (idle, _) = policy.idle_keys();

@@ -1,4 +1,4 @@
-//! Prompts with their gold answer in them, for estimators that contrast with it.
+//! Prompts that contain their gold answer, for estimators that contrast with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::error::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::prompts::codec::Codec;
 
-/// Prompts with their gold answer, by prompt. One without a gold answer is not among them.
+/// Prompts with their gold answer, by prompt. A prompt without a gold answer is missing.
 pub(crate) type Hints = HashMap<PromptId, Arc<[u32]>>;
 
-/// The content with the gold answer in it: the text, or the last message of the user, goes into the template.
+/// The content with the gold answer in it. The text, or the last message of the user, goes into the template.
 fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptContent {
     let filled = |text: &str| {
-        // What the prompt itself says is not a place to fill.
+        // Braces in the prompt itself are not placeholders.
         let mut parts = template.split("{prompt}");
         let first = parts.next().unwrap_or_default().replace("{gold}", gold);
         parts.fold(first, |filled, part| filled + text + &part.replace("{gold}", gold))
@@ -39,7 +39,7 @@ fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptConte
     }
 }
 
-/// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so
+/// Every training prompt with its gold answer, if the estimator contrasts with it. It is cut from the left so
 /// that a completion has room in the policy's `positions`.
 pub(crate) fn hints(
     config: &Config,

@@ -6,8 +6,8 @@ use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::Prompt;
 
-/// Takes a share of the prompts out, each split in its order: that share at most, one at least. Prompts of
-/// one content stay together, so a content of many rows may be passed over.
+/// Takes a share of the prompts out, each split in its order: at most that share, at least one prompt.
+/// Prompts of one content stay together, so a content with many rows may be skipped.
 pub(super) fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec<Prompt>) {
     let draw = |prompt: &Prompt| {
         let content = serde_json::to_vec(&(&prompt.content, &prompt.images)).unwrap_or_default();
@@ -68,7 +68,7 @@ mod tests {
         let all: Vec<Prompt> = (0..1000).map(|place| prompt(place, &format!("{place}+1="))).collect();
         let (train, held_out) = hold_out(all.clone(), 0.1);
         assert_eq!((train.len(), held_out.len()), (900, 100));
-        // Spread over the data, each split in its order and numbered by itself.
+        // Spread over the data, each split in its order and with its own numbers.
         assert!(texts(&held_out[..3]) != ["0+1=", "1+1=", "2+1="]);
         assert!(held_out.iter().enumerate().all(|(place, prompt)| prompt.id == PromptId(place as u64)));
         // In another order, and with further rows, nothing that was held out is trained on.
@@ -89,11 +89,11 @@ mod tests {
         assert_eq!(held_out.len(), 8, "two texts: a third would be more than a quarter");
         let held_out = texts(&held_out);
         assert!(texts(&train).iter().all(|text| !held_out.contains(text)));
-        // One is always held out; of one text nothing is left to train on.
+        // One is always held out, even if all rows have one text and nothing is left to train on.
         assert_eq!(hold_out(vec![prompt(0, "1"), prompt(1, "2")], 0.01).1.len(), 1);
         assert!(hold_out(vec![prompt(0, "1"), prompt(1, "1")], 0.5).1.is_empty());
         assert!(hold_out(vec![prompt(0, "1")], 0.5).0.is_empty());
-        // A text of most rows is trained on, however its draw falls.
+        // A text that most rows have is trained on, whatever its draw.
         let texts_of = |at: usize| if at < 18 { "1+1=".to_owned() } else { format!("{at}+1=") };
         let most = (0..20).map(|at| prompt(at, &texts_of(at))).collect();
         assert_eq!(hold_out(most, 0.1).1.len(), 2);

@@ -1,8 +1,8 @@
-//! Names on a hub become files on this machine, and names of the commits that they are now.
+//! Turns names on a hub into files on this machine, and adds the present commits to the names.
 //!
-//! What a purpose does not read is left alone, so that nothing is downloaded in vain. Whoever writes the
-//! configuration down afterwards writes the commits: a resume, and a new run of the same file, read the same
-//! files though the hub has moved on.
+//! What a purpose does not read is skipped, so nothing is downloaded in vain. The configuration is written
+//! down with the commits. So a resume, or a new run of the same file, reads the same files even if the hub
+//! has changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use thiserror::Error;
 use super::check_purpose::CheckPurpose;
 use super::objective::{Divergence, objective};
 
-/// Splits that training data without one is, the first that there is.
+/// Splits for training data without one: the first that exists is used.
 const TRAIN: [&str; 1] = ["train"];
-/// Splits that validation data without one is.
+/// Splits for validation data without one.
 const VALIDATION: [&str; 2] = ["validation", "test"];
 
 /// A name cannot be followed.
@@ -26,7 +26,7 @@ const VALIDATION: [&str; 2] = ["validation", "test"];
 pub struct FollowError {
     /// The key that has it.
     pub key: String,
-    /// The path that it would be, where nothing is.
+    /// The path that it would be if it is no name; nothing exists there.
     pub not_at: Option<PathBuf>,
     /// The reason.
     pub reason: LocateError,
@@ -40,7 +40,7 @@ impl FollowError {
         format!("{}{path}", self.reason)
     }
 
-    /// The fix: a path that is near goes before what the hub's reason suggests.
+    /// The fix. A similar path comes before what the hub's reason suggests.
     pub fn hint(&self) -> Option<String> {
         let near = self.not_at.as_deref().and_then(tamis_file::suggest);
         near.or_else(|| self.reason.hint.clone())
@@ -56,16 +56,16 @@ pub struct Names {
 }
 
 impl Names {
-    /// Of a hub, followed so far.
+    /// Names of this hub, none followed so far.
     pub fn new(hub: Arc<dyn Locate>, extent: Extent) -> Self {
         Self { hub, extent, notes: Vec::new() }
     }
 
-    /// Follows every name that is read for this purpose; a line for each.
+    /// Follows every name that is read for this purpose. Returns a line for each.
     ///
     /// # Errors
-    /// The first that cannot be followed. Where names are only looked up, one that the hub does not answer
-    /// for is no error: its line says so.
+    /// The first name that cannot be followed. If names are only looked up and the hub does not answer, this
+    /// is no error: the name's line reports it.
     pub fn follow(
         mut self,
         config: &mut Config,
@@ -121,8 +121,8 @@ impl Names {
         Ok(())
     }
 
-    /// The folder with the `config.json` of a model that is not here: of one that is, its own folder. `None`
-    /// where the hub does not tell.
+    /// The folder with the `config.json` of a model that is not on this machine, or the model's own folder if
+    /// it is. `None` if the hub does not answer.
     pub fn configuration(&self, model: &ModelSource) -> Option<PathBuf> {
         match model {
             ModelSource::Hub { name, folder: None, .. } => {
@@ -168,7 +168,7 @@ impl Names {
         Ok(())
     }
 
-    /// What was found; `None` where it was only looked up and the hub does not answer, which is noted.
+    /// What was found; `None`, with a note, if it was only looked up and the hub does not answer.
     fn answer<T>(
         &mut self,
         key: &str,
@@ -196,7 +196,7 @@ impl Names {
     }
 }
 
-/// Gives names in `now` that have no revision the one that the run has them at.
+/// Gives names in `now` without a revision the revision that the run has.
 pub fn keep_revisions(now: &mut Config, run: &Config) {
     for (now, run) in [
         (&mut now.model.path, &run.model.path),

@@ -1,4 +1,4 @@
-//! The learner of a run, with everything loaded that it begins with.
+//! The learner of a run, with everything that it begins with.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::learner::{LearnerError, LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
 use crate::prompts::codec::Codec;
 
-/// File of a run directory: the incarnation that its learner at `learner.url` had last.
+/// File of a run directory: the latest incarnation of its learner at `learner.url`.
 const INCARNATION: &str = ".learner";
 
-/// The learner that goes on from a checkpoint, or begins as the configuration says: with its policy, the
-/// reference that it names where there is a divergence, and the critic that it names. A learner elsewhere
-/// finds a model of random weights in the folder of the run.
+/// The learner that continues from a checkpoint, or begins as the configuration says: with its policy, the
+/// named reference if there is a divergence, and the named critic. A learner elsewhere finds a model of
+/// random weights in the folder of the run.
 pub(crate) fn learner(
     startup: Startup<'_>,
     checkpoint: Option<&Path>,
@@ -65,7 +65,7 @@ pub(crate) fn learner(
     })
 }
 
-/// The learner in another process, which is started where no address names one. It reads the folders that the
+/// The learner in another process, which is started if no address is named. It reads the folders that the
 /// configuration names, or the checkpoint.
 fn learner_elsewhere(
     startup: Startup<'_>,
@@ -83,7 +83,7 @@ fn learner_elsewhere(
     }
     let random = run.join("initial");
     let named = folder(&config.model.path);
-    // An adapter of a checkpoint goes onto the policy that it was begun with.
+    // A checkpoint's adapter goes onto the policy that it was begun with.
     let begun = if config.learner.lora.is_some() { None } else { checkpoint };
     let policy = if let Some(folder) = begun.or(named.as_deref()) {
         folder
@@ -108,7 +108,7 @@ fn learner_elsewhere(
     });
     let samples = config.rollout.backend == BackendKind::Learner;
     let generation = samples.then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs });
-    // What a learner at an address has in memory outlives this process.
+    // The memory of a learner at an address outlives this process.
     let kept = config.learner.url.is_some().then(|| run.join(INCARNATION));
     let request = OpenRequest {
         policy: absolute(policy),
@@ -117,12 +117,12 @@ fn learner_elsewhere(
         critic,
         reference: reference.as_deref().map(absolute),
         recompute_activations: engine.recompute_activations,
-        // One that the run started ends with it.
+        // A learner that the run started ends with it.
         orphan_timeout: (config.learner.orphan_timeout)
             .filter(|_| config.learner.url.is_some())
             .map(|time| time.0.as_secs_f64()),
         generation,
-        // Without a checkpoint to go on from what it holds is of no use.
+        // Without a checkpoint to continue from, what it holds is useless.
         adopt: (kept.as_deref().filter(|_| checkpoint.is_some()))
             .and_then(|path| tamis_file::read_text(path, tamis_file::MAX_CONFIGURATION).ok()),
         options: match config.learner.backend {
@@ -149,8 +149,7 @@ fn learner_elsewhere(
     Ok(Box::new(learner))
 }
 
-/// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in the
-/// folder.
+/// Opens the learner at an address, or starts one in PyTorch whose output goes to the folder.
 fn open(
     startup: Startup<'_>,
     request: &OpenRequest,
@@ -167,7 +166,7 @@ fn open(
         Some(if config.cluster.launcher == LauncherKind::None {
             TorchProcess::start(named, logs, &say, interrupt)?
         } else {
-            // On a network it asks for a key, which nobody else knows.
+            // On a network it needs a key, which nobody else knows.
             token = (config.cluster.launcher == LauncherKind::Ray).then(random_key).transpose()?;
             let started = launcher.start_learner(config, token.as_deref(), logs, &say, interrupt);
             TorchProcess::through(started.map_err(|halt| halt.map(LearnerError::from))?)
@@ -191,7 +190,7 @@ fn open(
     Ok(WireLearner::open(settings, process, request, interrupt)?)
 }
 
-/// The key by which a run needs the whole distribution that a token is drawn from.
+/// The key because of which a run needs the whole distribution from which a token is drawn.
 fn entropy_key(config: &Config) -> Option<&'static str> {
     let objective = &config.objective;
     let needs = objective.advantage.needs();
@@ -211,8 +210,8 @@ fn entropy_key(config: &Config) -> Option<&'static str> {
     .find_map(|(is_needed, key)| is_needed.then_some(key))
 }
 
-/// A learner in PyTorch that holds the policy of `model.path` alone, for what only samples from it. It is
-/// started for this; a learner at `learner.url` may be a run's.
+/// A learner in PyTorch that holds only the policy of `model.path`, to sample from it. It is always started,
+/// because a learner at `learner.url` may belong to a run.
 pub(crate) fn holder_in_torch(startup: Startup<'_>) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let Startup { config, codec, .. } = startup;
     policy::limits(config, codec, None)?;
@@ -239,7 +238,7 @@ pub(crate) fn holder_in_torch(startup: Startup<'_>) -> Result<Box<dyn RunLearner
     Ok(Box::new(learner.with_generators(codec)))
 }
 
-/// Files that the learner cannot use are those that the configuration names, where no checkpoint is resumed.
+/// Files that the learner cannot use are those that the configuration names, unless a checkpoint is resumed.
 fn of_named_files(error: RunError) -> RunError {
     match error {
         RunError::Checkpoint(error @ SaveError::Elsewhere { .. }) => {
@@ -252,7 +251,7 @@ fn of_named_files(error: RunError) -> RunError {
     }
 }
 
-/// A learner that holds the configuration's policy alone, for what only samples from it.
+/// A learner that holds only the configuration's policy, to sample from it.
 pub(crate) fn holder(startup: Startup<'_>, model: tamis_model::Model) -> Box<dyn RunLearner> {
     let Startup { config, codec, disk, interrupt, .. } = startup;
     let models = NativeModels { policy: model, reference: None, critic: None };

@@ -20,7 +20,7 @@ use tamis_run::log::tensorboard::TensorBoardLogger;
 use crate::error::AssembleError;
 use crate::python_program::{module_environment, write_program};
 
-/// Loggers, and the folder with the program of those in a process, which is there as long as they are.
+/// Loggers, and the folder with the program of those in a process. The folder exists as long as they do.
 pub(crate) struct RunLoggers {
     pub(crate) loggers: Loggers,
     pub(crate) program: Option<GuardedFolder>,
@@ -38,8 +38,8 @@ pub(crate) fn check(config: &Config) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// Opens the loggers of a run for steps from `first_step` on. Those that hand figures to somebody else fail
-/// nothing: they warn.
+/// Opens the loggers of a run for steps from `first_step` on. Loggers that pass figures on to other programs
+/// never fail the run: they warn.
 pub(crate) fn open(
     config: &Config,
     directory: &RunDirectory,
@@ -51,7 +51,7 @@ pub(crate) fn open(
     let mut program = None;
     for kind in &config.run.loggers {
         match kind {
-            // It says what the step found, not what is logged.
+            // It describes what the step found, not what is logged.
             LoggerKind::Console(_) => {}
             LoggerKind::Jsonl(_) => {
                 let logger = JsonlLogger::open(directory.disk(), &directory.metrics())?;
@@ -114,7 +114,7 @@ pub(crate) fn open(
     Ok(RunLoggers { loggers, program })
 }
 
-/// Whether MLflow chooses the place of the figures itself: a database beside the run.
+/// Whether MLflow itself chooses where the figures go: a database beside the run.
 pub fn is_place_open(settings: &MlflowSettings) -> bool {
     settings.tracking_uri.is_none()
         && std::env::var_os("MLFLOW_TRACKING_URI").is_none_or(|uri| uri.is_empty())
@@ -123,11 +123,11 @@ pub fn is_place_open(settings: &MlflowSettings) -> bool {
 /// The fix for an MLflow without a database.
 pub const SET_URI: &str = "set `tracking_uri` of the logger to a server (`http://HOST:PORT`), or install the whole package `mlflow`";
 
-/// Longest time for an interpreter to list its packages: from a cold network disk that takes a while.
+/// Longest time for an interpreter to list its packages. It takes a while from a cold network disk.
 const LONGEST_LOOK: Duration = Duration::from_secs(180);
 
-/// Why MLflow would keep no figure; `None` where it does, or where that is not known. The small package has
-/// no database, and is asked before the run, not after its first step.
+/// Why MLflow would keep no figure; `None` if it would, or if that is not known. The small package has no
+/// database. It is asked before the run, not after its first step.
 fn no_store(settings: &MlflowSettings) -> Option<String> {
     const IS_SMALL: &str = "
 import importlib.metadata as packages
@@ -145,8 +145,8 @@ except packages.PackageNotFoundError:
     is_small.then(|| format!("{python} has {}, which keeps nothing by itself: {SET_URI}", found.trim()))
 }
 
-/// What the loggers in a process of their own lack, in the words of that process; for a check, which starts
-/// none of them.
+/// What the loggers in processes of their own lack, in the words of these processes. For a check, which
+/// starts none of them.
 pub(crate) fn lacks(config: &Config) -> Vec<String> {
     const LOOK: &str = "
 import importlib.util, sys
@@ -180,7 +180,7 @@ if importlib.util.find_spec(name) is None:
     config.run.loggers.iter().filter_map(of).collect()
 }
 
-/// The name that a run is shown by: that of its folder.
+/// The name under which a run is shown: that of its folder.
 fn run_name(directory: &RunDirectory) -> String {
     directory.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -189,14 +189,14 @@ fn run_name(directory: &RunDirectory) -> String {
 struct Side<'r> {
     settings: SideProcessSettings,
     python: &'r str,
-    /// All keys of the logger, those at their defaults too.
+    /// All keys of the logger, those with default values too.
     keys: Value,
-    /// Why it could keep nothing, where that is known before it is started.
+    /// Why it could keep nothing, if that is known before it is started.
     lack: Option<String>,
 }
 
 impl Side<'_> {
-    /// Starts `python -m tamis.loggers KIND`; where that cannot be, the reason is told.
+    /// Starts `python -m tamis.loggers KIND`. If that is impossible, it reports the reason.
     fn open(
         self,
         program: &mut Option<GuardedFolder>,
@@ -226,7 +226,7 @@ impl Side<'_> {
             Some(folder) => folder,
             None => program.insert(write_program()?),
         };
-        // What it says itself: a file beside the run's own logs.
+        // Its own output goes to a file beside the run's logs.
         let logs = directory.path().join("loggers");
         std::fs::create_dir_all(&logs)?;
         let log = File::options().create(true).append(true).open(logs.join(format!("{name}.log")))?;
@@ -245,7 +245,7 @@ impl Side<'_> {
     }
 }
 
-/// A configuration as it may leave this machine: without the keys that are given to servers.
+/// A configuration as it may leave this machine: without the keys of servers.
 fn shareable(config: Value) -> Value {
     match config {
         Value::Object(keys) => keys.into_iter().map(|(key, value)| (key, shareable(value))).collect(),
@@ -295,7 +295,7 @@ mod tests {
             };
             no_store(&settings)
         };
-        // Another check says that there is none at all.
+        // Another check reports that there is none at all.
         assert_eq!(of(None), None);
         install("mlflow-skinny");
         let found = of(None).expect("it keeps nothing");

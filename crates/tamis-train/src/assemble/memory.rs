@@ -9,23 +9,23 @@ use super::settings::threads;
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;
 
-/// Lengths of what a run has, in tokens, at most.
+/// Largest lengths in a run, in tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Lengths {
     /// Of a prompt.
     pub prompt: usize,
-    /// Of a gold answer, which a warm start learns.
+    /// A gold answer, which a warm start learns.
     pub gold: usize,
-    /// Prompts of a validation.
+    /// Number of validation prompts.
     pub num_validation_prompts: usize,
-    /// How often one prompt may come in a batch: groups of it that follow one another go through the layers
-    /// as one. That worlds may all begin alike is not counted.
+    /// How often one prompt may come in a batch. Groups of one prompt that follow one another go through the
+    /// layers as one. That environments may all begin alike is not counted.
     pub num_alike: usize,
 }
 
-/// The estimate for a run whose completions are all as long as they may be: its largest micro-batch (or batch
-/// of the warm start), a reference where a divergence needs one, a critic where there is one, and in the
-/// generator the sequences of a round or of a validation, `rollout.max_num_seqs` of them at most.
+/// The estimate for a run whose completions all have the largest length: its largest micro-batch (or batch of
+/// the warm start), a reference if a divergence needs one, a critic if there is one, and in the generator the
+/// sequences of a round or of a validation, at most `rollout.max_num_seqs` of them.
 pub fn estimate(
     config: &Config,
     model: &TransformerConfig,
@@ -46,8 +46,8 @@ pub fn estimate(
         .chain(config.critic.ppo_mini_batch_size.filter(|_| critic.is_some()))
         .max()
         .unwrap_or(config.data.train_batch_size);
-    // Rows and scored rows of so many groups: the last token of a sequence is no row, and the first of all
-    // members of a group are scored by the prompt's last row.
+    // Rows and scored rows of so many groups. The last token of a sequence is no row, and the prompt's last
+    // row scores the first token of all members of a group.
     let whole =
         |groups: usize| groups.saturating_mul(prompt + n.saturating_mul(response.saturating_sub(1)).max(1));
     let limit = if let Some(size) = config.train.micro_batch_size {
@@ -59,7 +59,7 @@ pub fn estimate(
     };
     let rows = limit.min(whole(groups));
     let score = critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None;
-    // As many of the rows as the completions have of a group.
+    // As many of the rows as the group's completions have.
     let of_group = whole(1).max(1) as f64;
     let scored = (rows as f64 * (1.0 - prompt.saturating_sub(1) as f64 / of_group)).ceil() as usize;
     // The warm start's batch is not cut.
@@ -83,7 +83,7 @@ pub fn estimate(
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens: rows.max(warm_rows),
         scored_tokens: scored.max(warm.saturating_mul(lengths.gold)),
-        // Of a warm start each prompt comes once, as a rule.
+        // In a warm start each prompt usually comes once.
         group_tokens: whole(groups.min(lengths.num_alike)).max((prompt + lengths.gold).min(reach)),
         score_tokens: if score {
             limit.min(whole(config.gen_batch_size().max(config.data.train_batch_size)))
@@ -100,12 +100,12 @@ pub fn estimate(
     let of_validation = MemoryEstimate::new(model, &validates).generation;
     let schedule = &config.schedule;
     if schedule.mode == ScheduleMode::Streaming && config.samples_at_servers() {
-        // What the weights and the optimizer were, while parts of a step are trained on.
+        // Copies of weights and optimizer state, while parts of a step are trained on.
         let keeps_before = schedule.early_updates && config.mini_batch_size() < config.data.train_batch_size;
         estimate.copies += u64::from(keeps_before) * (estimate.weights + estimate.moments);
     }
     if schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry {
-        // Groups in flight keep their weights while a step is trained, and stand beside a validation.
+        // Groups in flight keep their weights while a step is trained, and exist beside a validation.
         estimate.copies += estimate.weights;
         estimate.generation += of_validation;
     }
@@ -114,8 +114,8 @@ pub fn estimate(
 }
 
 /// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text,
-/// scores): those of a round or of a batch, and beside them those of a validation; and the columns that
-/// advantages and loss are computed from.
+/// scores): those of a round or of a batch, those of a validation beside them, and the columns from which
+/// advantages and loss are computed.
 pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     const PER_TRAJECTORY: u64 = 1024;
     const PER_TOKEN: u64 = 16;
@@ -157,8 +157,8 @@ mod tests {
         estimate(&config(overrides), &model(), None, LENGTHS)
     }
 
-    /// The plan of a run, by hand: rows and scored rows of its largest micro-batch, and what runs at once in
-    /// the generator.
+    /// The plan of a run, worked out by hand: rows and scored rows of its largest micro-batch, and what runs
+    /// at once in the generator.
     #[test]
     fn the_plan_of_a_run_by_hand() {
         let by_hand = |plan: MemoryPlan| MemoryEstimate::new(&model(), &plan);
@@ -183,7 +183,7 @@ mod tests {
         let alike = Lengths { num_alike: 3, ..LENGTHS };
         let found = estimate(&config(&[]), &model(), None, alike);
         assert_eq!(found, by_hand(MemoryPlan { group_tokens: 3 * 86, ..plan }));
-        // A micro-batch of tokens holds no more than it says, one of sequences may begin within a group.
+        // A micro-batch of tokens holds no more than its limit; one of sequences may begin within a group.
         let cut = MemoryPlan {
             micro_batch_tokens: 100,
             scored_tokens: (100.0_f64 * (1.0 - 9.0 / 86.0)).ceil() as usize,
@@ -223,7 +223,7 @@ mod tests {
         let few = of(8, 4);
         let expected = MemoryEstimate { generation: few.generation.max(of(6, 1).generation), ..few };
         assert_eq!(estimated(&["rollout.max_num_seqs=8"]), expected);
-        // Servers sample in memory of their own.
+        // Servers sample in their own memory.
         let served = estimated(&["rollout.backend=vllm", "rollout.servers=[http://h:1]"]);
         assert_eq!(served, by_hand(MemoryPlan { generation: GenerationPlan::default(), ..plan }));
         assert_eq!(served.generation, 0);

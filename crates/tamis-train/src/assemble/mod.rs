@@ -1,7 +1,7 @@
 //! From a validated configuration to the objects that a run works with.
 //!
-//! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is
-//! wrong with it.
+//! Nothing here trains: each file turns one part of the configuration into one ready object, or reports what
+//! is wrong with it.
 
 pub mod advantage;
 pub mod check;

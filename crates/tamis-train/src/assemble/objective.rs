@@ -6,7 +6,7 @@ use tamis_core::objective::{KlController, KlEstimator, Objective};
 
 use crate::error::AssembleError;
 
-/// The place in which the divergence from the reference enters.
+/// Where the divergence from the reference enters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Divergence {
     /// Nowhere: no reference is kept.
@@ -22,7 +22,7 @@ pub enum Divergence {
     },
 }
 
-/// The correction for a sampler that is not the policy, where it goes with the loss; `None`: there is none.
+/// The correction for a sampler that is not the policy, if it fits the loss; `None`: there is none.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
     let Some(correction) = config.policy_correction()? else { return Ok(None) };
     if correction.mode == Mode::Decoupled
@@ -53,7 +53,7 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
     Ok(Some(correction))
 }
 
-/// The objective and where the divergence enters.
+/// The objective, and where the divergence enters.
 pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleError> {
     let divergence = match config.objective.kl.place {
         KlPlace::None => Divergence::None,

@@ -2,8 +2,8 @@
 
 use tamis_config::Loaded;
 
-/// Places, like `config.yaml:12`, of the keys that can be judged only with data and model at hand; `None` for
-/// a default.
+/// Places, like `config.yaml:12`, of the keys that can be checked only with data and model; `None` for a
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// `filter.metric`.
@@ -15,7 +15,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Of a loaded configuration.
+    /// The places in a loaded configuration.
     pub fn of(loaded: &Loaded) -> Self {
         Self {
             filter_metric: loaded.place("filter.metric"),

@@ -15,7 +15,7 @@ use crate::checkpoint::{Coverage, WEIGHTS_ELSEWHERE, verify};
 use crate::error::AssembleError;
 use crate::prompts::codec::Codec;
 
-/// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
+/// The tokenizer, template and end tokens. `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
     if let Some(path) = config.model.path.as_ref().map(ModelSource::folder).filter(|path| path.is_dir()) {
         verify(&path, Coverage::ForUse)?;
@@ -23,7 +23,7 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
     unverified_codec(config, alphabet)
 }
 
-/// [`codec`], without looking whether a checkpoint is as it was saved.
+/// [`codec`], without a check whether a checkpoint is as it was saved.
 pub(super) fn unverified_codec(
     config: &Config,
     alphabet: impl FnOnce() -> String,
@@ -57,7 +57,7 @@ pub(super) fn unverified_codec(
 }
 
 /// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match. Servers
-/// follow it by means of their own: where they sample it has but to be an expression.
+/// apply it by their own means, so if they sample, it only has to be a valid expression.
 pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -> Result<(), AssembleError> {
     let Some(pattern) = &config.rollout.regex else { return Ok(()) };
     let checked = match config.rollout.backend {
@@ -126,7 +126,7 @@ pub fn shape(
     Ok(shape)
 }
 
-/// Sizes of a model that everything a run does with it must fit.
+/// Sizes of a model, which everything that a run does with it must fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     vocab_size: usize,
@@ -139,7 +139,8 @@ impl Limits {
         Self { vocab_size: shape.vocab_size, max_positions: Some(shape.max_position_embeddings) }
     }
 
-    /// Of a folder in Hugging Face layout, whatever the architecture: what its configuration says of text.
+    /// The sizes of a folder in Hugging Face layout, of any architecture: what its configuration says about
+    /// text.
     pub(super) fn read(folder: &Path) -> Result<Self, AssembleError> {
         let path = folder.join("config.json");
         let unreadable = |problem: String| {
@@ -178,7 +179,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses prompts and completions that are longer together than a model (`name`) reads.
+    /// Refuses prompts and completions that are longer together than the positions of a model (`name`).
     fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
         let (prompt, response) = (config.data.max_prompt_length, config.max_text_length());
         let longest = prompt.saturating_add(response);
@@ -215,8 +216,8 @@ pub(super) fn check_sampling_of_images(config: &Config, sees_images: bool) -> Re
     Ok(())
 }
 
-/// Limits of the policy; where the native engine neither trains it nor samples from it, of whatever
-/// architecture it is.
+/// Limits of the policy. It may have any architecture if the native engine neither trains it nor samples from
+/// it.
 pub(crate) fn limits(
     config: &Config,
     codec: &Codec,
@@ -244,7 +245,7 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
     }
 }
 
-/// Loads a checkpoint folder; what tamis saved must be as it was saved.
+/// Loads a checkpoint folder. What tamis saved must be as it was saved.
 pub fn load(path: &Path) -> Result<Model, AssembleError> {
     verify(path, Coverage::ForUse)?;
     Ok(Model::load(path)?)
@@ -261,8 +262,8 @@ pub(super) struct Companion {
 }
 
 impl Companion {
-    /// Checks the model's shape: it must know every token of the policy and read as many as a trajectory can
-    /// have.
+    /// Checks the model's shape: it must know every token of the policy and have as many positions as a
+    /// trajectory may have tokens.
     pub(super) fn shape(
         &self,
         path: &Path,
@@ -307,27 +308,27 @@ const REFERENCE: Companion = Companion {
     without: "the reference is then the policy as it begins",
 };
 
-/// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
+/// The reference policy, if the configuration names one. `None` means the policy as it begins.
 pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
     let Some(path) = config.model.reference.as_ref().map(ModelSource::folder) else { return Ok(None) };
     REFERENCE.shape(&path, config, policy)?;
     load(&path).map(Some)
 }
 
-/// Checks that a reference of whatever architecture goes with the policy, before its weights are read.
+/// Checks that a reference of any architecture fits the policy, before its weights are read.
 pub(super) fn check_reference(path: &Path, config: &Config, policy: Limits) -> Result<(), AssembleError> {
     REFERENCE.check_folder(path)?;
     REFERENCE.check(path, config, policy, Limits::read(path)?)
 }
 
-/// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known
+/// The sizes of a model from random weights, with a vocabulary of one, because its tokenizer is not known
 /// yet.
 pub(super) fn shape_of_sizes(init: &InitConfig) -> TransformerConfig {
     shape_with(init, 1)
 }
 
-/// The sizes of a model from random weights before there are data: a tokenizer of characters has about those
-/// of ASCII. `None` where the policy is no such model, or its tokenizer cannot be read.
+/// The sizes of a model from random weights before there is data: a tokenizer of characters has about as many
+/// as ASCII. `None` if the policy is no such model, or its tokenizer cannot be read.
 pub fn shape_before_data(config: &Config) -> Option<TransformerConfig> {
     let init = config.model.init.as_ref()?;
     let codec = unverified_codec(config, || (' '..='~').collect()).ok()?;

@@ -1,4 +1,4 @@
-//! The recipe of a run: everything of a step that its configuration alone decides.
+//! The recipe of a run: everything in a step that only its configuration decides.
 
 use tamis_config::Config;
 use tamis_core::advantage::shaping::Shaping;
@@ -23,41 +23,42 @@ use crate::learner::update::UpdateSettings;
 use crate::learner::{LearnerInfo, Network};
 use crate::measure::validation::ValidationSettings;
 
-/// Settings of every step, made of the configuration once and never changed.
+/// Settings of every step, made from the configuration once and never changed.
 pub(crate) struct Recipe {
     pub(crate) config: Config,
     /// Training prompts of an epoch.
     pub(crate) num_prompts: usize,
-    /// Chooses the groups that train, and their members.
+    /// Chooses the groups that are trained on, and their members.
     pub(crate) sieve: Sieve,
     pub(crate) advantage: Advantage,
-    /// Shapings that the advantages go through afterwards.
+    /// Shapings that are applied to the advantages.
     pub(crate) shapings: Vec<Shaping>,
-    /// Prompts with their gold answer, where the estimator contrasts with it.
+    /// Prompts with their gold answer, if the estimator contrasts with it.
     pub(crate) hints: Hints,
     pub(crate) objective: Objective,
-    /// The place of the divergence from the reference.
+    /// Where the divergence from the reference enters.
     pub(crate) divergence: Divergence,
     pub(crate) update: UpdateSettings,
     /// The learning rate of the policy over steps.
     pub(crate) learning_rate: LearningRate,
     /// Settings of the critic's training, if there is a critic.
     pub(crate) critic: Option<CriticPlan>,
-    /// Gradient norms by reward deviation, where they are wanted.
+    /// Gradient norms by reward deviation, if they are wanted.
     pub(crate) gradient_analysis: Option<GradientAnalysis>,
-    /// Whether the learner keeps its weights elsewhere, and so none of a reference in a folder.
+    /// Whether the learner's weights stay elsewhere, so that it has no reference in a folder.
     weights_elsewhere: bool,
 }
 
 impl Recipe {
-    /// The network of the learner that is the reference: where the policy has an adapter and no other one is
-    /// named, the policy without it. What a learner keeps elsewhere is always an adapter.
+    /// The network of the learner that is the reference. If the policy has an adapter and no reference is
+    /// named, it is the policy without the adapter. A learner whose weights stay elsewhere always trains an
+    /// adapter.
     pub(crate) fn reference(&self) -> Network {
         let has_adapter = self.config.learner.lora.is_some() || self.weights_elsewhere;
         if has_adapter && self.config.model.reference.is_none() { Network::Base } else { Network::Reference }
     }
 
-    /// Of a configuration, once its sieve, the prompts and the learner are known.
+    /// Builds the recipe from a configuration, once its sieve, the prompts and the learner are known.
     pub(crate) fn new(
         config: &Config,
         sieve: Sieve,
@@ -94,13 +95,13 @@ impl Recipe {
         self.advantage.needs().contains(&column)
     }
 
-    /// Whether the policy is trained in a step, or the critic alone.
+    /// Whether a step trains the policy, or only the critic.
     pub(crate) fn trains_policy(&self, step: u64) -> bool {
         self.critic.is_none_or(|plan| step > plan.warmup_steps)
     }
 
-    /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares
-    /// within groups.
+    /// Whether a warning is due about a group whose members all have the same reward: there is a filter, and
+    /// the estimator compares within groups.
     pub(crate) fn tells_uniform_groups(&self) -> bool {
         self.sieve.filter.is_some() && self.advantage.baseline_beyond_group().is_none()
     }
@@ -115,7 +116,7 @@ impl Recipe {
         self.config.objective.zero_groups != ZeroGroups::Drop
     }
 
-    /// Weights of groups by one over the probability with which their prompts were selected; `None` where all
+    /// Weights of groups, one over the probability with which their prompts were selected; `None` if all
     /// weigh the same.
     pub(crate) fn selection_weights<'r>(
         &self,
@@ -138,16 +139,16 @@ impl Recipe {
         self.update.correction.as_ref().is_some_and(|correction| correction.mode.is_bypass())
     }
 
-    /// Treatment of samples in flight when weights are published. Those of the native engine end first: new
-    /// weights cost it nothing to take in, and their prefixes would have to be computed anew.
+    /// Treatment of samples in flight when weights are published. Those of the native engine end first: it
+    /// takes new weights at no cost, and their prefixes would have to be computed again.
     pub(crate) fn in_flight(&self) -> InFlight {
         let config = &self.config;
         let goes_on = config.samples_at_servers() || config.samples_through_learner();
         if goes_on { config.publish_pause() } else { InFlight::Wait }
     }
 
-    /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its
-    /// epochs hold where every step is one round of the same number of prompts. 0 where neither says.
+    /// Steps that the run will have, for schedules of the learning rate: as configured, or the number that
+    /// its epochs hold if every step is one round of the same number of prompts. 0 if neither is known.
     pub(crate) fn planned_steps(&self) -> u64 {
         planned_steps(&self.config, self.num_prompts)
     }

@@ -1,4 +1,5 @@
-//! The reward functions of a run: tamis-env builds them, with the files and the judges that this crate has.
+//! The reward functions of a run. tamis-env builds them, with the files and the judges that this crate
+//! provides.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,12 +28,12 @@ use crate::error::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::TorchProcess;
 
-/// What a run gives rewards.
+/// What a run provides for rewards.
 pub(super) struct Host<'a> {
     pub(super) folder: RewardFolder<'a>,
     /// Threads of a process that computes on the CPU.
     pub(super) threads: usize,
-    /// Ends the wait for a model that is loaded.
+    /// Ends the wait for a model that is being loaded.
     pub(super) interrupt: &'a Interrupt,
 }
 
@@ -42,23 +43,23 @@ pub(super) fn first_verifier(list: &[RewardConfig]) -> Option<(&str, &dyn Reward
     Some((&verifier.name, &*verifier.kind))
 }
 
-/// The place of programs and of what rewards print.
+/// Where programs are, and where the output of rewards goes.
 #[derive(Clone, Copy)]
 pub struct RewardFolder<'a> {
-    /// The folder; programs that tamis ships are written there.
+    /// The folder. Programs that tamis ships are written there.
     pub path: &'a Path,
     /// How.
     pub disk: &'a Disk,
-    /// Whether it is a run's, which keeps what rewards print; otherwise it goes away, and the listener gets
-    /// that.
+    /// Whether the folder is a run's, which keeps the output of rewards. Otherwise it is removed, and the
+    /// listener gets the output.
     pub is_run: bool,
 }
 
-/// Builds the reward functions; `listener` hears of restarts and long waits of external functions, and `rows`
-/// are the prompts whose completions will be scored.
+/// Builds the reward functions. `listener` gets restarts and long waits of external functions; `rows` are the
+/// prompts whose completions will be scored.
 ///
 /// # Errors
-/// Among others a Python function that cannot be called in its style, and rows of a data source without a
+/// For example a Python function that cannot be called in its style, or rows of a data source without a
 /// verifier.
 pub fn rewards(
     config: &Config,
@@ -127,7 +128,7 @@ impl From<BuildError> for AssembleError {
     }
 }
 
-/// An error of this crate, handed through the function that asked for it.
+/// An error of this crate, passed through the function that called it.
 fn through(error: impl Into<AssembleError>) -> BuildError {
     BuildError::Host(Box::new(error.into()))
 }
@@ -245,9 +246,10 @@ impl Host<'_> {
     }
 }
 
-/// What is wrong with a reward model's process. Where it says so itself, its words are enough.
+/// What is wrong with a reward model's process. If the process reports the fault itself, its words are
+/// enough.
 fn unlaunched(error: &LaunchError, context: &RewardContext<'_>) -> BuildError {
-    /// The last line of a process that says itself what is wrong.
+    /// The last line of a process that reports its fault itself.
     #[derive(serde::Deserialize)]
     struct Ending {
         error: String,
@@ -282,7 +284,7 @@ fn addresses(servers: &[String], context: &RewardContext<'_>) -> Result<Vec<Addr
     read.map_err(|error| context.fail(&format!("its `servers` cannot be used: {error}"), "correct them"))
 }
 
-/// Refuses names in a template that no row has. Where there are no rows, they are taken as they are.
+/// Refuses names in a template that no row has. Without rows, all names are accepted.
 fn check_names(key: &str, template: &PromptTemplate, context: &RewardContext<'_>) -> Result<(), BuildError> {
     let known = ["prompt", "completion", "ground_truth", "data_source"];
     let mut rows = context.prompts().peekable();
@@ -297,8 +299,8 @@ fn check_names(key: &str, template: &PromptTemplate, context: &RewardContext<'_>
     Err(context.fail(&what, format!("what there is: {there}")))
 }
 
-/// Settings of a judge, without its key: nothing is asked yet. Where there are no rows, names of columns are
-/// taken as they are.
+/// Settings of a judge, without its key. No server is asked yet. Without rows, all names of columns are
+/// accepted.
 fn setup(judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<JudgeSetup, BuildError> {
     let wrong = |key: &str, what: String, hint: &str| context.fail(&format!("its `{key}` {what}"), hint);
     let servers = addresses(&judge.servers, context)?;

@@ -11,7 +11,7 @@ use tamis_rollout::Record;
 use super::advantage::{advantage, shapings};
 use crate::error::AssembleError;
 
-/// The sieve with the metric it looks at, checked against the scores that the run will have.
+/// The sieve with its metric, checked against the scores that the run will have.
 #[derive(Debug, Clone)]
 pub struct Sieve {
     /// The filter; `None`: every group is trained on.
@@ -20,13 +20,13 @@ pub struct Sieve {
     pub metric: Metric,
     /// Line about the filter that the run prints at the start.
     pub announcement: String,
-    /// Warning about the filter's settings alone.
+    /// Warning about the filter's settings.
     pub warning: Option<String>,
 }
 
 impl Sieve {
-    /// A sieve of a filter alone, for the settings of the machine: nothing is said of it, and it is never
-    /// asked.
+    /// A sieve that is only a filter, for the settings of the machine: no line describes it, and it judges
+    /// nothing.
     pub(super) fn of_filter(filter: Option<GroupFilter>) -> Self {
         Self { filter, metric: Metric::SeqReward, announcement: String::new(), warning: None }
     }
@@ -42,12 +42,12 @@ impl Sieve {
         filter.members(&record.values)
     }
 
-    /// Advice on dropping groups whose members all have the same reward, as the end of a sentence; empty
-    /// where the filter has no setting for it.
+    /// Advice on dropping groups whose members all have the same reward, as the end of a sentence; empty if
+    /// the filter has no setting for it.
     pub fn remedy(&self) -> String {
         match &self.filter {
             Some(filter) if filter.admits_uniform() => remedy(filter).to_owned(),
-            // One that keeps a group because its members differ.
+            // A filter that keeps a group because its members differ.
             Some(filter) if filter.is_certain(0.0, f64::MAX) && self.metric != Metric::SeqReward => format!(
                 "; the filter looks at `{}`, which differs within them, and not at the reward: \
                  `filter.metric=seq_reward` drops them too",
@@ -58,9 +58,9 @@ impl Sieve {
     }
 }
 
-/// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there
-/// can be no others, and `place` is where the user set the metric; `how_to_give_acc` as
-/// [`tamis_env::reward::Rewards::how_to_give_acc`] says.
+/// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` means that
+/// there can be no others, and `place` is the place at which the user set the metric. For `how_to_give_acc`
+/// see [`tamis_env::reward::Rewards::how_to_give_acc`].
 pub fn sieve(
     config: &Config,
     scores: impl IntoIterator<Item = String>,
@@ -83,7 +83,7 @@ pub fn sieve(
         None => (Metric::default_of(&available)?, " (no metric was set: the raw outcome)"),
     };
     match metric.check(&available) {
-        // Its scores will show whether it is there.
+        // Its scores will show whether the metric exists.
         Err(MetricError::Unknown { .. }) if !is_complete => {}
         Err(MetricError::Unknown { .. }) => {
             return Err(no_such_metric(&metric.to_string(), &available.names(), place, how_to_give_acc));
@@ -98,13 +98,13 @@ pub fn sieve(
         built.rule(),
         describe_filling(config)
     );
-    // Only within the group does a group without contrast teach nothing.
+    // A group without contrast teaches nothing only if advantages compare within the group.
     let is_group_relative = config.objective.advantage.baseline_beyond_group().is_none();
     let warning = if is_group_relative { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
 }
 
-/// The filter's metric is not among the names there are.
+/// The filter's metric is not among the known names.
 pub(crate) fn no_such_metric(
     metric: &str,
     names: &[String],
@@ -202,10 +202,10 @@ fn describe_filling(config: &Config) -> String {
 }
 
 /// Parts of the configuration that need a whole step, so that its mini-batches cannot be trained on before it
-/// is complete; empty without such a part.
+/// is complete; empty if there are none.
 ///
 /// # Errors
-/// Where estimator or shapings cannot be built.
+/// Estimator or shapings cannot be built.
 fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, AssembleError> {
     let updates = StepUpdates {
         filter: sieve.filter.as_ref(),
@@ -219,11 +219,11 @@ fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, As
     Ok(updates.obstacles())
 }
 
-/// Whether mini-batches are trained on while the rest of their step is generated: where servers generate it.
-/// The native engine has one set of threads for both, and a learner that samples does one after the other.
+/// Whether mini-batches are trained on while servers generate the rest of their step. The native engine has
+/// one set of threads for both, and a learner that samples does one after the other.
 ///
 /// # Errors
-/// Where that is asked for and something needs the whole step.
+/// That is requested, and something needs the whole step.
 pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleError> {
     let schedule = &config.schedule;
     let is_cut = config.mini_batch_size() < config.data.train_batch_size;
@@ -249,13 +249,13 @@ pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleErro
 /// The scheduling machine at the start of a run.
 ///
 /// # Errors
-/// Where the settings contradict themselves, or the objective cannot be built.
+/// The settings contradict each other, or the objective cannot be built.
 pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleError> {
     let run = settings(config, sieve);
     if config.schedule.mode != ScheduleMode::Streaming {
         return Ok(Scheduler::rounds(run)?);
     }
-    // A step of which a part was trained on is trained as far as it comes, whatever ends it: parts leave the
+    // A step of which a part was trained on is trained as far as it got, whatever ends it: parts leave the
     // machine only for that.
     let is_early = trains_early(config, sieve)?;
     let mini_batch_size = if is_early { config.mini_batch_size() } else { run.train_batch_size };

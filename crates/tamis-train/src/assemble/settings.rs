@@ -1,4 +1,4 @@
-//! From the configuration to the settings of what a run drives: engine, sampling, validation, update.
+//! From the configuration to the settings of engine, sampling, validation and update.
 
 use std::num::NonZeroUsize;
 
@@ -53,7 +53,7 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
     }
 }
 
-/// Sampling of the validation: the rollout's limits with a temperature and truncation of its own.
+/// Sampling of the validation: the rollout's limits with its own temperature and truncation.
 pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     ValidationSettings {
         purpose: SamplePurpose::Validation,
@@ -66,7 +66,7 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
                 min_p: 0.0,
                 ..sampling(config)
             },
-            // Nothing of it is trained on.
+            // Validation samples are not trained on.
             recomputes_logprobs: true,
             ..dispatcher_settings(config)
         },
@@ -75,7 +75,7 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     }
 }
 
-/// Steps that a run on so many prompts is to have; see [`super::recipe::Recipe::planned_steps`].
+/// Steps that a run on so many prompts will have; see [`super::recipe::Recipe::planned_steps`].
 pub(crate) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
     let train = &config.train;
     let of_epochs = |epochs: usize| (epochs * num_prompts).div_ceil(config.gen_batch_size().max(1));

@@ -1,4 +1,4 @@
-//! What the learner, the servers and the samplers of a run or an evaluation are started with.
+//! What the learner, the servers and the samplers of a run or an evaluation need to start.
 
 use std::path::Path;
 

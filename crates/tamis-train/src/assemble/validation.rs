@@ -1,4 +1,4 @@
-//! Compares the configuration with the validation's results: figures to go by, pass@k.
+//! Compares the configuration with the validation's results: the figure for the best checkpoint, and pass@k.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::error::AssembleError;
 use crate::measure::validation::source_of;
 use crate::measure::validation_metrics::FigureName;
 
-/// The figure that `checkpoint.keep_best` goes by; `None` where it goes by the mean outcome, or where there
-/// is nothing to validate on.
+/// The figure that `checkpoint.keep_best` uses; `None` if it is the mean outcome, or if there is nothing to
+/// validate on.
 ///
 /// # Errors
 /// A name that no figure of the run's validation has, as far as that can be known: the scores of external
-/// functions are known only where the gold answers were checked.
+/// functions are known only if the gold answers were checked.
 pub(crate) fn best_figure(
     config: &Config,
     prompts: &[PreparedPrompt],
@@ -39,8 +39,8 @@ pub(crate) fn best_figure(
     found.or_else(guessed).map(Some).ok_or_else(|| no_figure(name, all))
 }
 
-/// Warning where pass@k is asked for and no score is called `acc`; `None` where pass@k is not asked for, or
-/// there is one.
+/// Warning if pass@k is wanted and no score is called `acc`; `None` if pass@k is not wanted, or there is such
+/// a score.
 pub(crate) fn no_pass<'a>(
     config: &Config,
     places: &Places,

@@ -99,8 +99,8 @@ impl AssembleError {
         Self::At { key, fault: Fault::new(message).with_hint(hint) }
     }
 
-    /// Tells an interruption from a failure: a reward function that does not wait for its program any more
-    /// was interrupted.
+    /// Separates an interruption from a failure: a reward function that no longer waits for its program was
+    /// interrupted.
     pub fn halt(self) -> Halt<Self> {
         match self {
             Self::Reward(RewardError::Interrupted) => Halt::Interrupted,
@@ -108,7 +108,7 @@ impl AssembleError {
         }
     }
 
-    /// Whether the native engine does not know the architecture of a model.
+    /// Whether a model has an architecture that the native engine does not know.
     pub fn is_other_architecture(&self) -> bool {
         match self {
             Self::ModelConfig(error) => matches!(error, ConfigError::Architecture { .. }),
@@ -117,7 +117,7 @@ impl AssembleError {
         }
     }
 
-    /// The fix, if more is known than the message says.
+    /// The fix, if more is known than the message contains.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),

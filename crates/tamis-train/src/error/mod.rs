@@ -1,4 +1,4 @@
-//! Why a run cannot begin or go on, and what to do about it.
+//! Why a run cannot begin or continue, and what to do about it.
 
 mod assemble;
 mod run;

@@ -1,4 +1,4 @@
-//! Why a run cannot begin or go on, and what to do about it.
+//! Why a run cannot begin or continue, and what to do about it.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;
 
-/// A run cannot begin or go on.
+/// A run cannot begin or continue.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A part of it cannot be built.
@@ -51,7 +51,7 @@ pub enum RunError {
     /// Learning.
     #[error(transparent)]
     Learner(LearnerError),
-    /// The learner was lost time after time.
+    /// The learner was lost repeatedly.
     #[error(
         "the learner was lost {} times in a row after step {step}, and the run goes no further:{}",
         reasons.len(), describe_losses(reasons)
@@ -59,7 +59,7 @@ pub enum RunError {
     LostAgain {
         /// The last finished step.
         step: u64,
-        /// What was said of each loss.
+        /// The message of each loss.
         reasons: Vec<String>,
         /// The last loss.
         last: Box<RunError>,
@@ -108,7 +108,7 @@ pub enum RunError {
     /// The plan of the run cannot be carried out on these machines.
     #[error("{message}")]
     Plan {
-        /// What cannot be, with the numbers; a line for each.
+        /// What does not fit, with the numbers; a line for each.
         message: String,
         /// The settings to change.
         hint: String,
@@ -123,7 +123,7 @@ pub enum RunError {
         /// The fix.
         hint: String,
     },
-    /// The run stopped for want of signal.
+    /// The run stopped for lack of training signal.
     #[error("the run stopped for lack of training signal\n{diagnosis}")]
     Stopped {
         /// The observations and the settings to change.
@@ -131,7 +131,7 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
-    /// The checkpoints of the run to be resumed are gone.
+    /// The checkpoints of the run to be resumed are missing.
     #[error(
         "the run in {} cannot be resumed: it was saved before{}, and no checkpoint is left in {}",
         run.display(), upto(*last_step), run.join("checkpoints").display()
@@ -142,13 +142,13 @@ pub enum RunError {
         /// The last step of its metrics.
         last_step: Option<u64>,
     },
-    /// The reference policy of the run to be resumed is gone.
+    /// The reference policy of the run to be resumed is missing.
     #[error("the run cannot be resumed: its reference policy {} is gone", path.display())]
     ReferenceGone {
         /// Path of the reference policy.
         path: PathBuf,
     },
-    /// Update after update could not be made.
+    /// Several updates in a row could not be made.
     #[error(
         "the gradients of {updates} updates in a row were not finite, up to step {step}: the run does not learn"
     )]
@@ -160,7 +160,7 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
-    /// Update after update of the critic could not be made.
+    /// Several updates of the critic in a row could not be made.
     #[error(
         "the gradients of {updates} updates of the critic in a row were not finite, up to step {step}: the critic does not learn, and the \
          policy would follow its values"
@@ -181,18 +181,18 @@ pub enum RunError {
     MissingRewards {
         /// The missing rewards.
         missing: Box<MissingRewards>,
-        /// The function's configuration key, where it has one.
+        /// The function's configuration key, if it has one.
         key: Option<String>,
-        /// The step of the last round without.
+        /// The step of the last round without a reward.
         step: u64,
         /// The run directory.
         run: PathBuf,
-        /// The way to train further, where no step is left.
+        /// How to train further, if no step is left.
         further: Option<String>,
         /// Whether an earlier process found it, and this one had no step to train.
         is_old: bool,
     },
-    /// Step after step made no update.
+    /// Several steps in a row made no update.
     #[error(
         "{}the {steps} steps up to step {step} made no update of the policy{}: the run does not learn",
         as_before(*is_old), because(*reason)
@@ -202,16 +202,16 @@ pub enum RunError {
         steps: u64,
         /// The last of them.
         step: u64,
-        /// Why the first trajectory of the last one bears no loss.
+        /// Why the first trajectory of the last one has no loss.
         reason: Option<LeftOut>,
         /// The run directory.
         run: PathBuf,
-        /// The way to train further, where no step is left.
+        /// How to train further, if no step is left.
         further: Option<String>,
         /// Whether an earlier process found it, and this one had no step to train.
         is_old: bool,
     },
-    /// Weights or moments that are no numbers any more.
+    /// Weights or moments are not finite.
     #[error(
         "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
     )]
@@ -222,21 +222,21 @@ pub enum RunError {
         tensor: String,
         /// The step; 0 in a warm start.
         step: u64,
-        /// The checkpoint before it, where there is one.
+        /// The checkpoint before it, if there is one.
         kept: Option<PathBuf>,
         /// Key of the learning rate to lower.
         learning_rate: &'static str,
         /// The run directory.
         run: PathBuf,
     },
-    /// The policy gives no numbers any more, though its weights are finite.
+    /// The policy's logits are not finite, though its weights are.
     #[error("{LOGITS_NOT_FINITE} ({place}, after step {step})")]
     LogitsNotFinite {
         /// The sample or trajectory that showed it.
         place: String,
         /// Steps trained.
         step: u64,
-        /// The last checkpoint, where there is one.
+        /// The last checkpoint, if there is one.
         kept: Option<PathBuf>,
     },
     /// The type of saved weights has no room for them.
@@ -254,15 +254,15 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
-    /// The journal of external answers is damaged where a checkpoint counts on it.
+    /// The journal of external answers is damaged in a part that a checkpoint needs.
     #[error("the run cannot be resumed: failed to {source}")]
     JournalDamaged {
         /// The fault.
         source: JournalError,
-        /// The newest checkpoint that does not count on the damaged part, where there is one.
+        /// The newest checkpoint that does not need the damaged part, if there is one.
         usable: Option<PathBuf>,
     },
-    /// Groups were lost or counted twice: a fault of tamis.
+    /// Groups were lost or counted twice. This is a bug of tamis.
     #[error("the accounting of groups does not balance")]
     Accounting(#[from] tamis_core::schedule::Unbalanced),
 }
@@ -333,7 +333,7 @@ impl From<DispatchError> for Halt<RunError> {
             DispatchError::Generator(
                 lost @ (GeneratorError::Unreachable { .. } | GeneratorError::Learner(_)),
             ) => Self::Failed(lost.into()),
-            // A learner that is lost is lost, whatever it was asked for.
+            // A lost learner is reported as lost, whatever call failed.
             DispatchError::Reference { source } => match source.downcast() {
                 Ok(error) if matches!(*error, RunError::Learner(LearnerError::Lost { .. })) => {
                     Self::Failed(*error)
@@ -346,7 +346,7 @@ impl From<DispatchError> for Halt<RunError> {
     }
 }
 
-/// The first line of each loss, and the last with all that was said of it.
+/// The first line of each loss, and everything about the last one.
 fn describe_losses(reasons: &[String]) -> String {
     let describe = |(place, reason): (usize, &String)| {
         let whole = reason.replace('\n', "\n     ");
@@ -390,12 +390,12 @@ fn because(reason: Option<LeftOut>) -> String {
 }
 
 impl RunError {
-    /// Whether no server answers any more: they may come back, and a resume goes on.
+    /// Whether no server answers any more. They may come back, and a resume continues.
     pub(crate) fn is_lost_fleet(&self) -> bool {
         matches!(self, Self::Servers(GeneratorError::Unreachable { .. }))
     }
 
-    /// The sample whose next token could not be drawn, for the logits were not finite.
+    /// The sample whose next token could not be drawn because the logits were not finite.
     pub(crate) fn not_finite_sample(&self) -> Option<String> {
         match self {
             Self::Dispatch(DispatchError::Generator(GeneratorError::NotFinite { id, token }))
@@ -405,7 +405,7 @@ impl RunError {
         }
     }
 
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Launch(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Some(
@@ -480,7 +480,7 @@ impl RunError {
                 kept.display()
             )),
             Self::Diverged { learning_rate, step, .. } => {
-                // A warm start has no checkpoints on its way.
+                // There are no checkpoints during a warm start.
                 let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
                 Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }
