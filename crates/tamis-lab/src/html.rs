@@ -1,9 +1,9 @@
-//! Pages of HTML that need nothing else: `html/page.html`, rendered by the template engine with the data of a
-//! page, with its style and its scripts in it.
+//! Self-contained pages of HTML: the template engine renders `html/page.html` with the data of a page, and
+//! puts the style and the scripts into it.
 //!
 //! Completions are written by a model that is rewarded for whatever it writes. So the engine escapes every
-//! text and shows characters that control a reader, and the page forbids the browser everything but its own
-//! style and its own script.
+//! text and shows control characters visibly, and the page allows the browser only its own style and its own
+//! script.
 
 mod shorten;
 
@@ -66,11 +66,12 @@ fn render(kind: Kind, title: &str, data: &impl Serialize) -> Result<String, Erro
         script => Value::from_safe_string(script),
         data => Serde(data),
     })?;
-    // Before the page stand its macros, which leave empty lines.
+    // The macros before the page leave empty lines.
     Ok(page.trim_start().to_owned())
 }
 
-/// Writes a value between tags or in an attribute. The engine's own way escapes `/` too, which no page needs.
+/// Writes a value between tags or in an attribute. The engine's own escaping also escapes `/`, which no page
+/// needs.
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.as_str().filter(|_| !value.is_safe()) {
         Some(text) => Ok(out.write_str(&escape(&lines(text)))?),
@@ -93,7 +94,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A text in pieces, the answer that a reward read or should have read marked.
+/// A text in pieces, with the answer marked that the reward read or should have read.
 fn pieces(text: &str, longest: usize, pred: Option<&str>, truth: Option<&str>, reward: f64) -> Value {
     Value::from(Serde(shorten(text, longest, Answer::new(pred, truth, reward))))
 }

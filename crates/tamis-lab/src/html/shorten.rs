@@ -1,5 +1,5 @@
-//! A text that was sampled, in the pieces that a page shows: the answer marked, the middle of a long text
-//! cut.
+//! Splits a sampled text into the pieces that a page shows: the answer is marked, the middle of a long text
+//! is cut.
 
 /// An answer that is looked for in a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,8 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// What a reward read as the answer (`pred`), if it says so; otherwise the right answer of a completion
-    /// that scored. A wrong completion may hold the right answer by chance.
+    /// The answer that a reward read (`pred`), if it reports one; otherwise the right answer, if the
+    /// completion scored. A wrong completion may hold the right answer by chance.
     pub(super) fn new(pred: Option<&'a str>, truth: Option<&'a str>, reward: f64) -> Option<Self> {
         let stripped = |text: Option<&'a str>| text.map(str::trim).filter(|text| !text.is_empty());
         let (pred, truth) = (stripped(pred), stripped(truth));
@@ -20,7 +20,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The last place at which it stands, not as a part of a longer word or number.
+    /// The last occurrence that is no part of a longer word or number.
     fn find(&self, within: &str) -> Option<usize> {
         let is_apart = |at: usize| {
             let (before, after) = (&within[..at], &within[at + self.text.len()..]);
@@ -35,7 +35,7 @@ impl<'a> Answer<'a> {
         within.rmatch_indices(self.text).map(|(at, _)| at).find(|at| is_apart(*at))
     }
 
-    /// A text in pieces, with it marked; `None` if it is not in there.
+    /// A text in pieces, with the answer marked; `None` if the text does not contain it.
     fn marked(&self, within: &str) -> Option<Vec<Piece>> {
         let at = self.find(within)?;
         let (before, rest) = within.split_at(at);
@@ -45,11 +45,11 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// What a piece of a text is, and the piece: `right` and `read` are answers, `cut` is a number of characters
-/// that are left out.
+/// The kind of a piece, and the piece. `right` and `read` are answers; `cut` is a number of characters that
+/// are left out.
 pub(super) type Piece = (&'static str, String);
 
-/// A text of several lines in pieces, the middle of a long one left out, with the answer marked.
+/// A text of several lines in pieces, with the answer marked and the middle of a long text left out.
 pub(super) fn shorten(whole: &str, longest: usize, answer: Option<Answer<'_>>) -> Vec<Piece> {
     let num_characters = whole.chars().count();
     let marked = |part: &str| answer.and_then(|answer| answer.marked(part));

@@ -1,56 +1,56 @@
-//! What one line of a log says.
+//! The facts in one line of a log.
 
 use std::collections::BTreeMap;
 
-/// A fact about a run, as one line tells it.
+/// A fact about a run, from one line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fact {
-    /// The step whose groups are generated from now on, where the log names it.
+    /// The step whose groups are generated from now on, if the log names it.
     StepBegins { step: Option<u64> },
     /// A batch was generated.
     Batch {
-        /// The step, where the line names it.
+        /// The step, if the line names it.
         step: Option<u64>,
         /// Its number in the step, from 1.
         number: u64,
-        /// What the line says of it.
+        /// The counts in the line.
         of: Batch,
     },
-    /// Verdicts on the batch that was generated last.
+    /// Verdicts on the latest batch.
     Verdicts(Batch),
     /// Groups ready, and wanted for the step.
     Accumulated {
         ready: u64,
         target: Option<u64>,
-        /// Whether nothing more is generated for the step.
+        /// Whether generation for the step has ended.
         is_enough: bool,
     },
     /// So many batches of the step are done, and it is not full yet.
     Refills(u64),
-    /// The attempt at the step is given up, and begun anew.
+    /// The attempt at the step is abandoned, and another one begins.
     Skipped,
-    /// The step is generated: it is trained on.
+    /// Generation for the step has ended: it is trained on.
     Generated {
-        /// Its number, where the line says it.
+        /// Its number, if the line has it.
         step: Option<u64>,
     },
     /// The step is trained, with these figures.
     Trained { step: u64, values: BTreeMap<String, f64> },
-    /// One figure of the step that was generated last.
+    /// One figure of the latest generated step.
     Figure(String, f64),
     /// Number of steps of the run.
     TotalSteps(u64),
-    /// Groups of a batch, as the run is configured.
+    /// Groups of a batch, by the run's configuration.
     GenBatchSize(u64),
-    /// Groups that a step trains on, as the run is configured.
+    /// Groups that a step trains on, by the run's configuration.
     TrainBatchSize(u64),
-    /// Something that a person should know.
+    /// A message for the user.
     Warning(String),
     /// An error.
     Error(String),
 }
 
-/// Counts of a batch, as far as a line tells them.
+/// Counts of a batch, as far as lines have them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Batch {
     pub(super) groups: Option<u64>,
@@ -59,22 +59,22 @@ pub(super) struct Batch {
     pub(super) kept: Option<u64>,
     pub(super) share: Option<f64>,
     pub(super) reasons: BTreeMap<String, u64>,
-    /// Whether lines told counts that no batch has: none of them is gone by.
+    /// Whether lines had counts that no batch can have. All of the batch's counts are then ignored.
     pub(super) is_impossible: bool,
 }
 
-/// More groups than any batch has: such a number is a damaged one.
+/// No batch has more groups: a larger number is damaged.
 const MOST_GROUPS: u64 = 1 << 40;
 
 impl Batch {
-    /// Whether its counts can be those of one batch: what was dropped and kept was generated.
+    /// Whether the counts can be those of one batch: dropped and kept groups were generated.
     fn is_possible(&self) -> bool {
         let judged = self.dropped.unwrap_or(0).saturating_add(self.kept.unwrap_or(0));
         judged.max(self.groups.unwrap_or(0)) <= MOST_GROUPS
             && self.groups.is_none_or(|groups| judged <= groups)
     }
 
-    /// Takes over what another line says of the same batch.
+    /// Adds the counts that another line has for the same batch.
     pub(super) fn merge(&mut self, other: Self) {
         if self.is_impossible {
             return;
@@ -83,7 +83,7 @@ impl Batch {
         self.trajectories = other.trajectories.or(self.trajectories);
         self.dropped = other.dropped.or(self.dropped);
         self.kept = other.kept.or(self.kept);
-        // The first is the line of its own; others repeat it with fewer digits.
+        // The first one has a line of its own; others repeat it with fewer digits.
         self.share = self.share.or(other.share);
         if !other.reasons.is_empty() {
             self.reasons = other.reasons;

@@ -1,21 +1,21 @@
-//! A line without what other programs put around it: colours, the mark of a Ray process, time and level.
+//! Strips a line of what other programs put around it: colours, the mark of a Ray process, time and level.
 
 use chrono::NaiveDateTime;
 
-/// A line of a log, taken apart.
+/// A line of a log in its parts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line<'a> {
-    /// When it was written, as seconds from some day on, where it says so.
+    /// When it was written, in seconds since an arbitrary day, if it has a time.
     pub(super) time: Option<f64>,
-    /// Its level, where it has one of these: `info`, `warning`, `error`.
+    /// Its level, if it is `info`, `warning` or `error`.
     pub(super) level: Option<&'static str>,
-    /// Whether its time and level are written as tamis does.
+    /// Whether its time and level have tamis's format.
     pub(super) is_stamped_by_tamis: bool,
     /// The rest, with its indentation.
     pub(super) text: &'a str,
 }
 
-/// Without the sequences by which a terminal is told colours, and other control characters.
+/// A line without the sequences that colour a terminal, and without other control characters.
 pub(super) fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line.chars();
@@ -33,7 +33,7 @@ pub(super) fn without_colours(line: &str) -> String {
 }
 
 impl<'a> Line<'a> {
-    /// Takes a line apart that has no colours.
+    /// Splits a line without colours into its parts.
     pub(super) fn of(line: &'a str) -> Self {
         let line = without_process(line);
         if let Some((time, rest)) = line.split_once(' ')
@@ -54,7 +54,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Without the mark of the process that Ray puts before a line: `(TaskRunner pid=71, ip=10.0.0.1) `.
+/// A line without the mark that Ray puts before it: `(TaskRunner pid=71, ip=10.0.0.1) `.
 fn without_process(line: &str) -> &str {
     let rest = line.strip_prefix('(').and_then(|rest| rest.split_once(')'));
     match rest {
@@ -72,7 +72,7 @@ fn level_of(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Seconds of `2024-01-01 10:00:15` and of the like with fractions; `between` stands between day and hour.
+/// Seconds of `2024-01-01 10:00:15`, also with fractions; `between` separates day and hour.
 fn seconds_of(text: &str, between: char) -> Option<f64> {
     let text = text.trim_end_matches('Z').replace(',', ".");
     let time = NaiveDateTime::parse_from_str(&text, &format!("%Y-%m-%d{between}%H:%M:%S%.f")).ok()?;
@@ -83,7 +83,7 @@ fn seconds_of(text: &str, between: char) -> Option<f64> {
 pub(super) fn number(text: &str) -> Option<(u64, &str)> {
     let num_digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut end = num_digits(text);
-    // A comma stands between thousands where three digits follow it, and one to three stand before the first.
+    // A comma separates thousands if three digits follow it and one to three precede the first.
     if (1..=3).contains(&end) {
         while text
             .get(end..)
@@ -101,7 +101,7 @@ pub(super) fn number_after(text: &str, mark: &str) -> Option<u64> {
     number(rest.trim_start()).map(|(number, _)| number)
 }
 
-/// The share of `58.6%`, which stands before the first percent sign.
+/// The share of `58.6%`: the number before the first percent sign.
 pub(super) fn share(text: &str) -> Option<f64> {
     let (before, _) = text.split_once('%')?;
     let start = before

@@ -5,11 +5,11 @@
 //!   files ──▶ tail (what was appended, whole lines) ──▶ format (a line: facts) ──▶ reading (steps)
 //!                                                text, JSON, terminal ◀── summary ◀──┘
 //! ```
-//! [`Watch`] holds a path, a run directory or a log, and takes in what was written since it last looked; it
-//! never fails on what a file holds, only on a file that cannot be read. Which format a log has is found line
-//! by line, so that a log may have several: verl's filter-group log lines, `[Dynamic Sampling]`, what verl
-//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] is what is known, with four figures
-//! about the generated batches; [`text`] renders it.
+//! [`Watch`] holds a path, a run directory or a log, and reads what was written since the last time. It never
+//! fails on the contents of a file, only on a file that cannot be read. The format of a log is recognised
+//! line by line, so one log may have several: verl's filter-group log lines, `[Dynamic Sampling]`, what verl
+//! and EasyR1 print, the log and the metrics of tamis. [`WatchedRun`] holds everything known about the run,
+//! with four figures about the generated batches; [`text`] renders it.
 
 mod fact;
 mod format;

@@ -1,4 +1,4 @@
-//! The steps of a run, put together from what its lines say.
+//! Puts the steps of a run together from the facts of its lines.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::fact::{Batch, Fact};
 use super::format::{LineReader, LogFormat};
 use super::step::Step;
 
-/// Warnings and lines of an error that are kept.
+/// Number of warnings, and of lines of an error, that are kept.
 const MOST_MESSAGES: usize = 12;
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Reading {
     pub(super) steps: Vec<Step>,
     pub(super) open: Option<Step>,
     pub(super) total_steps: Option<u64>,
-    /// Groups of a batch, as the configuration that was printed last has it.
+    /// Groups of a batch, by the latest configuration in the log.
     gen_batch_size: Option<u64>,
     /// Groups that a step trains on, from the same place.
     train_batch_size: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct Reading {
     has_verl_counts: bool,
     pub(super) formats: BTreeSet<LogFormat>,
     pub(super) warnings: Vec<String>,
-    /// The lines of the error after which nothing came.
+    /// The lines of an error, if nothing came after it.
     pub(super) error: Vec<String>,
     pub(super) num_lines: u64,
     last_time: Option<f64>,
@@ -40,7 +40,7 @@ impl Reading {
         }
     }
 
-    /// Takes in what the last lines say that might still have gone on.
+    /// Reads the facts of the last lines, whose block might have continued.
     pub(super) fn settle(&mut self) {
         for fact in self.reader.rest() {
             self.take(fact);
@@ -55,7 +55,7 @@ impl Reading {
             | Fact::GenBatchSize(_)
             | Fact::TrainBatchSize(_)
             | Fact::Refills(_) => {}
-            // The run goes on.
+            // The run continues.
             _ => self.error.clear(),
         }
         match fact {
@@ -105,7 +105,7 @@ impl Reading {
             }
             Fact::TotalSteps(total) => self.total_steps = Some(total),
             Fact::GenBatchSize(groups) => {
-                // A process begins: what another one had not ended is gone.
+                // A process begins: what another one had not finished is void.
                 if self.open.as_ref().is_some_and(|open| !open.names_batches) {
                     self.open = None;
                 }
@@ -121,7 +121,7 @@ impl Reading {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         if let Some(open) = &self.open {
             let is_other = step.is_some() && open.number.is_some() && open.number != step;
-            // Without a number of the step, a batch that comes again is one of the next.
+            // Without a step number, a batch number that repeats belongs to the next step.
             let is_again = step.is_none()
                 && open.names_batches
                 && number.saturating_add(open.given_up) <= open.batches.len();
@@ -131,7 +131,7 @@ impl Reading {
         }
         let open = self.open.get_or_insert_default();
         if !open.names_batches {
-            // What was counted without names comes once more with them.
+            // What was counted without names is repeated with them.
             open.batches.truncate(open.given_up);
             open.names_batches = true;
         }
@@ -146,7 +146,7 @@ impl Reading {
         }
         let open = self.open.get_or_insert_default();
         if !open.names_batches {
-            // Fewer than before are those of a process that was started again.
+            // A smaller number comes from a process that was started again.
             if open.ready.is_some_and(|before| before > ready) {
                 (open.batches, open.ready) = (Vec::new(), None);
             }
@@ -161,7 +161,7 @@ impl Reading {
 
     fn trained(&mut self, step: u64, values: std::collections::BTreeMap<String, f64>) {
         if let Some(last) = self.steps.last_mut().filter(|last| last.number == Some(step)) {
-            // Figures that come later of a step that is over: its validation.
+            // Later figures of a step that has ended: its validation.
             last.add(values);
             return;
         }
@@ -171,12 +171,12 @@ impl Reading {
         let mut open = self.open.take().unwrap_or_default();
         open.number = Some(step);
         open.gen_batch_size = self.gen_batch_size;
-        // A step before the first one validates.
+        // Step 0 is the validation before the first step.
         open.train_batch_size = self.train_batch_size.filter(|_| step > 0);
         open.add(values);
         if !self.has_verl_counts && open.names_verl_counts() {
             self.has_verl_counts = true;
-            // Those before had nothing to count.
+            // Earlier steps had nothing to count.
             for before in &mut self.steps {
                 before.has_verl_counts = true;
             }
@@ -185,7 +185,7 @@ impl Reading {
         open.ended = self.last_time.or(open.ended);
         let num_batches = open.num_batches();
         if !open.names_batches && num_batches > open.batches.len() as u64 && !open.batches.is_empty() {
-            // Of the batch that filled the step nothing was printed.
+            // Nothing was printed about the batch that filled the step.
             open.batch(usize::try_from(num_batches).unwrap_or(usize::MAX));
         }
         self.push(open);
@@ -197,7 +197,7 @@ impl Reading {
         }
     }
 
-    /// A step that comes again replaces what came after it the first time: a run that was resumed.
+    /// A step that repeats replaces everything after its first time: the run was resumed.
     fn push(&mut self, step: Step) {
         if let Some(number) = step.number {
             while self.steps.last().is_some_and(|last| last.number.is_some_and(|last| last >= number)) {

@@ -1,4 +1,4 @@
-//! One sampled completion of a run with its reward: what the key `s` shows.
+//! One sampled completion of a run with its reward. The key `s` shows it.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tamis_data::columns::Columns;
 use tamis_data::records::RecordError;
 use tamis_run::directory::step_files;
 
-/// Characters of a prompt, and of a completion, that are shown.
+/// Number of characters shown of a prompt, and of a completion.
 const MOST_OF_PROMPT: usize = 400;
 const MOST_OF_COMPLETION: usize = 2000;
 
@@ -25,7 +25,7 @@ pub(super) struct Sample {
     pub(super) completion: String,
 }
 
-/// A completion of the newest rollout file of a run; numbers beyond the last begin anew.
+/// A completion of the newest rollout file of a run. Numbers beyond the last start over.
 ///
 /// # Errors
 /// Why there is none, for the reader of the view.
@@ -59,7 +59,7 @@ pub(super) fn read(run: &Path, number: usize) -> Result<Sample, String> {
         .ok_or_else(|| format!("{of_step} are empty"))
 }
 
-/// A text as a terminal can show it, of a long one the start and the end.
+/// A text as a terminal can show it; of a long one, its start and its end.
 fn bounded(text: &str, most: usize) -> String {
     let num_characters = text.chars().count();
     if num_characters <= most {

@@ -1,11 +1,11 @@
-//! One step, as far as a log tells of it.
+//! One step, as far as a log has it.
 
 use std::collections::BTreeMap;
 
 use super::fact::Batch;
 use super::format::VERL_COUNTS;
 
-/// Figures of steps that are kept: of a long log no more is held than is shown.
+/// Figures of a step that are kept. Of a long log, only what is shown is held.
 const FIGURES: [&str; 41] = [
     "actor/entropy",
     "actor/grad_norm",
@@ -49,31 +49,31 @@ const FIGURES: [&str; 41] = [
     "training/rollout_failure/evicted_samples",
     "trajectories/generated",
 ];
-/// The same of EasyR1 and of parts with names of their own.
+/// The same figures under the names of EasyR1, and of parts that have names of their own.
 const PREFIXES: [&str; 4] = ["reward/", "train/num_dropped/", "val-core/", "val/"];
 const DROPPED: &str = "train/num_dropped/";
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Step {
-    /// Its number, where the log says it.
+    /// Its number, if the log has it.
     pub(super) number: Option<u64>,
     pub(super) batches: Vec<Batch>,
     pub(super) values: BTreeMap<String, f64>,
-    /// Groups ready, the last that was said.
+    /// Latest number of groups that were ready.
     pub(super) ready: Option<u64>,
     /// Groups wanted.
     pub(super) target: Option<u64>,
-    /// Groups of a batch, where the configuration was printed before.
+    /// Groups of a batch, if the configuration was printed before.
     pub(super) gen_batch_size: Option<u64>,
     /// Groups that it trains on, from the same place.
     pub(super) train_batch_size: Option<u64>,
-    /// Whether verl's default trainer counts what it let go: a count that is not there is 0.
+    /// Whether verl's default trainer counts what left its buffer. A missing count is then 0.
     pub(super) has_verl_counts: bool,
-    /// When it ended, in seconds from some day on.
+    /// When it ended, in seconds since an arbitrary day.
     pub(super) ended: Option<f64>,
-    /// Whether lines name its batches; if not, they are counted by what was accumulated.
+    /// Whether lines name its batches. If not, they are counted by the accumulated groups.
     pub(super) names_batches: bool,
-    /// Batches of attempts that were given up.
+    /// Number of batches in attempts that were abandoned.
     pub(super) given_up: usize,
     pub(super) is_generated: bool,
 }
@@ -84,7 +84,7 @@ impl Step {
         self.batches.is_empty() && self.values.is_empty() && self.ready.is_none()
     }
 
-    /// Adds figures, those that are shown.
+    /// Adds figures that are shown.
     pub(super) fn add(&mut self, values: BTreeMap<String, f64>) {
         let is_shown = |name: &str| {
             FIGURES.binary_search(&name).is_ok() || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -92,9 +92,9 @@ impl Step {
         self.values.extend(values.into_iter().filter(|(name, _)| is_shown(name)));
     }
 
-    /// The batch of a number, from 1; those before it are there too.
+    /// The batch of a number, from 1. Those before it are made, too.
     pub(super) fn batch(&mut self, number: usize) -> &mut Batch {
-        // A number that a damaged line names is no reason to hold millions of batches.
+        // A damaged line may name a number that would make millions of batches.
         let number = number.clamp(1, self.batches.len() + 1000);
         if self.batches.len() < number {
             self.batches.resize_with(number, Batch::default);
@@ -102,7 +102,7 @@ impl Step {
         &mut self.batches[number - 1]
     }
 
-    /// The first of some figures that is there and finite.
+    /// The first of these figures that exists and is finite.
     pub(super) fn figure(&self, names: &[&str]) -> Option<f64> {
         names.iter().find_map(|name| self.values.get(*name)).copied().filter(|value| value.is_finite())
     }
@@ -116,7 +116,7 @@ impl Step {
         told.unwrap_or(0).max(self.batches.len() as u64)
     }
 
-    /// Groups kept, and of how many batches that is known; `false` where there were more.
+    /// Number of groups kept, and of batches for which it is known; `false` if there were more batches.
     pub(super) fn kept(&self) -> (u64, u64, bool) {
         if let Some(kept) = self.count(&["train/num_kept_prompts"]) {
             return (kept, self.num_batches(), true);
@@ -132,8 +132,8 @@ impl Step {
         (sum.max(least), known.len() as u64, is_whole)
     }
 
-    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the
-    /// step.
+    /// Groups kept in all batches but the last, if nothing is known about the last one except that it filled
+    /// the step.
     pub(super) fn kept_before_last(&self) -> Option<u64> {
         self.count(&["train/num_gen_batches"]).filter(|batches| *batches > 0)?;
         if self.names_batches || self.count(&["train/num_kept_prompts"]).is_some() {
@@ -145,12 +145,13 @@ impl Step {
         kept.filter(|_| last.iter().all(|batch| batch.kept.is_none())).map(|kept| sum(kept.into_iter()))
     }
 
-    /// What was accumulated last is the first batch of another attempt, by a process that was started again.
+    /// The latest accumulated number belongs to the first batch of another attempt, by a process that was
+    /// started again.
     pub(super) fn begin_again(&mut self) {
         self.batches = vec![Batch { kept: self.ready, ..Batch::default() }];
     }
 
-    /// The sum over the batches, where it is known of each.
+    /// The sum over the batches, if it is known for each.
     fn of_batches(&self, count: impl Fn(&Batch) -> Option<u64>) -> Option<u64> {
         let counts: Option<Vec<u64>> = self.batches.iter().map(count).collect();
         counts.filter(|counts| !counts.is_empty()).map(|counts| sum(counts.into_iter()))
@@ -185,13 +186,13 @@ impl Step {
         self.count(&["trajectories/generated"]).or_else(|| self.of_batches(|batch| batch.trajectories))
     }
 
-    /// Groups in a place of the accounting.
+    /// Number of groups in a place of the accounting.
     pub(super) fn place(&self, name: &str) -> Option<u64> {
         self.count(&[&format!("groups/{name}")])
             .or_else(|| self.place_of_verl(name).filter(|_| self.has_verl_counts))
     }
 
-    /// The same of verl's default trainer, whose step trains on a whole batch.
+    /// The same for verl's default trainer, whose step trains on a whole batch.
     fn place_of_verl(&self, name: &str) -> Option<u64> {
         if name == "trained" {
             return self.train_batch_size;
@@ -205,7 +206,7 @@ impl Step {
         VERL_COUNTS.iter().any(|(_, metric)| self.values.contains_key(*metric))
     }
 
-    /// Groups that verl's default trainer kept beside those of the batch.
+    /// Groups that verl's default trainer kept in addition to those of the batch.
     pub(super) fn kept_beyond_batch(&self) -> Option<u64> {
         let places = ["surplus", "stale"].map(|name| self.place(name));
         self.has_verl_counts.then(|| sum(places.into_iter().flatten()))
@@ -227,7 +228,7 @@ impl Step {
         reasons
     }
 
-    /// Sum of the filter rates of its batches, and of how many.
+    /// Sum of the filter rates of its batches, and their number.
     pub(super) fn filter_rates(&self) -> (f64, u64) {
         if self.has_verl_counts
             && let (Some(dropped), (kept, 1.., true)) = (self.dropped(), self.kept())
@@ -243,13 +244,13 @@ impl Step {
         self.figure(&["train/filter_rate"]).map_or((0.0, 0), |rate| (rate * num_batches as f64, num_batches))
     }
 
-    /// Seconds that it took, where a figure says it.
+    /// Seconds that it took, if a figure has them.
     pub(super) fn seconds(&self) -> Option<f64> {
         self.figure(&["timing_s/step", "perf/time_per_step", "step_time"])
     }
 }
 
-/// A log may claim any number.
+/// A log may contain any number.
 fn sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }

@@ -1,4 +1,4 @@
-//! What is known of a run, as it is shown.
+//! Everything known about a run, as it is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,9 +9,9 @@ use super::format::LogFormat;
 use super::reading::Reading;
 use super::step::Step;
 
-/// Steps that the pace is taken from.
+/// Number of steps from which the pace is computed.
 const RECENT: usize = 20;
-/// Steps that are told one by one.
+/// Number of steps that are shown one by one.
 const HISTORY: usize = 200;
 
 /// How far a run is.
@@ -24,11 +24,11 @@ pub enum RunState {
     Finished,
     /// An early stop ended it.
     StoppedEarly,
-    /// The last that was said is an error.
+    /// The last line is an error.
     Failed,
     /// No process works in it, and steps are left.
     Unfinished,
-    /// A log says nothing about that.
+    /// A log does not show it.
     Unknown,
 }
 
@@ -51,13 +51,13 @@ impl RunState {
 pub struct BatchFigures {
     /// Batches generated.
     pub total_batches: u64,
-    /// Mean over batches of the share of groups that was dropped.
+    /// Mean over batches of the share of dropped groups.
     pub average_filter_rate: Option<f64>,
     /// Groups kept.
     pub total_kept: Option<u64>,
-    /// Whether there were more: a log that does not tell what the last batch of a step kept.
+    /// Whether there were more: some logs do not contain what the last batch of a step kept.
     pub is_kept_least: bool,
-    /// Groups kept per batch, over the batches of which that is known.
+    /// Groups kept per batch, over the batches for which it is known.
     pub average_kept: Option<f64>,
 }
 
@@ -68,17 +68,17 @@ pub struct WatchedGroups {
     pub generated: Option<u64>,
     /// Dropped by the filter.
     pub dropped: Option<u64>,
-    /// Kept by the filter, where it is known of all batches.
+    /// Kept by the filter, if it is known for all batches.
     pub kept: Option<u64>,
-    /// Generated for the step in the making, with no verdict yet.
+    /// Generated for the step in progress, with no verdict yet.
     pub unjudged: Option<u64>,
     /// Trained on.
     pub trained: Option<u64>,
-    /// Dropped by the filter, and in a batch all the same.
+    /// Dropped by the filter, but in a batch all the same.
     pub kept_when_insufficient: Option<u64>,
     /// Copies of trained groups that were trained on.
     pub duplicated: Option<u64>,
-    /// Kept, not needed, thrown away.
+    /// Kept and not needed, so discarded.
     pub surplus: Option<u64>,
     /// Too old.
     pub stale: Option<u64>,
@@ -93,7 +93,7 @@ pub struct WatchedGroups {
 pub struct Course {
     /// Its name.
     pub metric: String,
-    /// What it is over, in words.
+    /// What it is a mean over, in words.
     pub over: &'static str,
     /// Its first value.
     pub first: f64,
@@ -124,14 +124,14 @@ pub struct StepTimes {
     pub last: Option<f64>,
     /// Mean of the last steps.
     pub per_step: Option<f64>,
-    /// Until the last step, at that pace.
+    /// Time to the last step at that pace.
     pub left: Option<f64>,
 }
 
-/// The step in the making.
+/// The step in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Now {
-    /// Its number, where it is known.
+    /// Its number, if it is known.
     pub step: Option<u64>,
     /// Batches so far.
     pub batches: u64,
@@ -156,17 +156,17 @@ pub struct PastStep {
     pub kept: Option<u64>,
     /// Groups dropped.
     pub dropped: Option<u64>,
-    /// Groups kept of all batches but the last, where nothing is told of the last one but that it filled the
-    /// step.
+    /// Groups kept in all batches but the last, if nothing is known about the last one except that it filled
+    /// the step.
     #[serde(skip)]
     pub kept_before_last: Option<u64>,
-    /// Groups that it wanted, where lines say it.
+    /// Groups that it needs, if lines have the number.
     #[serde(skip)]
     pub target: Option<u64>,
-    /// Groups of a batch, where the log has the configuration of verl.
+    /// Groups of a batch, if the log has the configuration of verl.
     #[serde(skip)]
     pub gen_batch_size: Option<u64>,
-    /// Groups that verl's default trainer kept beside its batch, whose size may not be known.
+    /// Groups that verl's default trainer kept in addition to its batch, whose size may be unknown.
     #[serde(skip)]
     pub kept_beyond_batch: Option<u64>,
     /// Groups generated.
@@ -178,20 +178,20 @@ pub struct PastStep {
     /// Share of the generated groups whose members all have the same reward.
     #[serde(skip)]
     pub alike: Option<f64>,
-    /// Reward, of the metric that [`WatchedRun::reward`] names.
+    /// Mean of the metric that [`WatchedRun::reward`] names.
     pub reward: Option<f64>,
-    /// Pass rate, of the metric that [`WatchedRun::pass_rate`] names.
+    /// Mean of the metric that [`WatchedRun::pass_rate`] names.
     pub pass_rate: Option<f64>,
     /// Seconds that it took.
     pub seconds: Option<f64>,
 }
 
-/// What is known of a run.
+/// Everything known about a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WatchedRun {
     /// The run directory or the log.
     pub path: String,
-    /// Who wrote what was understood.
+    /// The program that wrote the lines.
     pub formats: Vec<LogFormat>,
     /// How far the run is.
     pub state: RunState,
@@ -216,38 +216,38 @@ pub struct WatchedRun {
     pub validation: Option<Course>,
     /// Batches generated per step.
     pub batches: Option<LastMaxMean>,
-    /// Greatest lag of the groups of a step.
+    /// Largest lag of the groups of a step.
     pub lag: Option<LastMaxMean>,
     /// Times.
     pub seconds: StepTimes,
-    /// The step in the making.
+    /// The step in progress.
     pub now: Option<Now>,
     /// Figures of the last step.
     pub figures: BTreeMap<String, f64>,
-    /// Seconds since something was last written.
+    /// Seconds since the last line was written.
     pub written_ago: Option<f64>,
-    /// What is to know of the files.
+    /// Notes about the files.
     pub notes: Vec<String>,
     /// The last warnings.
     pub warnings: Vec<String>,
-    /// The error after which nothing was said.
+    /// The error, if it was the last line.
     pub error: Option<String>,
     /// The last steps, one by one.
     pub history: Vec<PastStep>,
 }
 
-/// What is known of the files themselves.
+/// State of the files themselves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) is_run: bool,
     pub(super) is_held: bool,
     pub(super) total_steps: Option<u64>,
-    /// Whether a last line is not whole.
+    /// Whether the last line is incomplete.
     pub(super) is_torn: bool,
-    /// Whether the run directory or the file is gone.
+    /// Whether the run directory or the file is missing.
     pub(super) is_absent: bool,
-    /// How often other content took its place.
+    /// How often other content replaced the file's.
     pub(super) num_replaced: u64,
     /// Seconds since it was written.
     pub(super) age: Option<f64>,
@@ -263,14 +263,14 @@ const PASS_RATES: [(&str, &str); 2] =
     [("all/pass_rate", "all generated"), ("reward/accuracy", "reward function")];
 
 impl WatchedRun {
-    /// Of what was read: the metrics of a run or a log, and beside metrics the log of the run.
+    /// State of what was read: the metrics of a run or a log, and besides metrics the log of the run.
     pub(super) fn of(source: &Source<'_>, main: &Reading, log: Option<&Reading>) -> Self {
         let is_counted = |step: &&Step| step.number != Some(0);
         let mut steps: Vec<&Step> = main.steps.iter().filter(is_counted).collect();
         let last_row = main.steps.last().and_then(|step| step.number);
         let mut open = main.open.as_ref();
         if let Some(log) = log {
-            // Without metrics (`run.loggers`) the log alone tells of the steps.
+            // Without metrics (`run.loggers`) only the log has the steps.
             if steps.is_empty() {
                 steps = log.steps.iter().filter(is_counted).collect();
             }
@@ -280,9 +280,10 @@ impl WatchedRun {
         }
         let said = log.unwrap_or(main);
         let all: Vec<&Step> = steps.iter().copied().chain(open).collect();
-        // Rows count what was in flight as they were written, which is the next step's in the log.
+        // Rows count what was in flight when they were written; in the log it belongs to the next step.
         let counted = if log.is_some() && !main.steps.is_empty() { &steps } else { &all };
-        // Of the step in the making only what was judged is generated, dropped and kept: the rest is apart.
+        // For the step in progress, only judged groups count as generated, dropped and kept. The others are
+        // apart.
         let judged = open.map(Step::judged);
         let counted: Vec<&Step> = if counted.len() == steps.len() {
             steps.clone()
@@ -292,7 +293,7 @@ impl WatchedRun {
         let kept = batch_figures(&counted);
         let is_first = |step: &&Step| step.number == Some(0);
         let first = [Some(main), log].into_iter().flatten().find_map(|read| read.steps.iter().find(is_first));
-        // A validation before the first step is one of step 0, which has nothing else.
+        // A validation before the first step is that of step 0, which has nothing else.
         let validated: Vec<&Step> = first.into_iter().chain(steps.iter().copied()).collect();
         let step = steps.iter().rev().find_map(|step| step.number);
         let total_steps = source.total_steps.or(main.total_steps).or(said.total_steps);
@@ -311,7 +312,7 @@ impl WatchedRun {
             *all = all.saturating_add(count);
         }
         let state = state(source, &steps, step, total_steps, error.is_some());
-        // A step that was begun after the last is given up with the run.
+        // A step that was begun after the last one is abandoned with the run.
         let is_over = matches!(state, RunState::Finished | RunState::StoppedEarly);
         Self {
             path: source.path.display().to_string(),
@@ -370,7 +371,7 @@ fn course(steps: &[&Step], metric: &str, over: &'static str) -> Option<Course> {
     Some(Course { metric: metric.to_owned(), over, first, last, most, values })
 }
 
-/// The first figure of a validation: of verl's names the main score's mean, of EasyR1's and TRL's the reward.
+/// The main figure of a validation: the mean of verl's main score, or the reward of EasyR1 and TRL.
 fn validation(steps: &[&Step]) -> Option<Course> {
     let names: BTreeSet<&String> = steps.iter().flat_map(|step| step.values.keys()).collect();
     let name = names
@@ -411,7 +412,7 @@ fn spread(values: impl Iterator<Item = f64>) -> Option<LastMaxMean> {
     Some(LastMaxMean { last, mean, most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max) })
 }
 
-/// Seconds of each step: the figure, or the time between the ends of two.
+/// Seconds of each step: the figure, or the time between the ends of two steps.
 fn seconds(steps: &[&Step], place: usize) -> Option<f64> {
     let step = steps.get(place)?;
     step.seconds().or_else(|| {
@@ -500,7 +501,7 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     notes
 }
 
-/// The metrics that were no finite numbers, which no figure shows.
+/// The metrics that were not finite, so that no figure shows them.
 fn not_finite(steps: &[&Step]) -> Option<String> {
     let mut found: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (place, step) in steps.iter().enumerate() {
@@ -508,7 +509,7 @@ fn not_finite(steps: &[&Step]) -> Option<String> {
             found.entry(name).or_insert((place, 0)).1 += 1;
         }
     }
-    // The first to go tells most.
+    // The first one to go is the most informative.
     let (name, (place, count)) = found.iter().min_by_key(|(_, (place, _))| *place)?;
     let step = steps.get(*place)?.number.unwrap_or(*place as u64 + 1);
     let more = found.len() - 1;

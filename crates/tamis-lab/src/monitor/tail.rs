@@ -1,8 +1,8 @@
 //! Reads what was appended to a file since the last look, whole lines at a time.
 //!
-//! A file may shrink (a run that was resumed cuts its logs back; a log is emptied in place), be replaced (a
-//! log that is rotated), have its last line written anew, vanish and come back. A line is passed on when its
-//! end is written; one that is torn waits.
+//! A file may shrink (a resumed run cuts its logs back; a log is emptied in place), be replaced (a log is
+//! rotated), have its last line written anew, vanish and come back. A line is passed on once its end is
+//! written; an incomplete one waits.
 
 use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 18;
-/// Bytes at the beginning, and before the place that was read to, by which a file is known again.
+/// Number of bytes at the beginning, and before the position that was read to, by which a file is recognised.
 const KNOWN: usize = 256;
-/// A longer line is no line of a log; the rest of it is left out.
+/// A longer line does not belong to a log. The rest of it is left out.
 const LONGEST: usize = 1 << 20;
 
-/// What was found of a file.
+/// What the latest check of a file found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing was taken back.
+    /// The file has only grown.
     Appended,
-    /// The file is shorter or other than it was, with the same beginning: it is read again from there.
+    /// The file is shorter or otherwise changed, with the same beginning: it is read again from there.
     Rewritten,
-    /// There is another file at the path, or other content in it, which continues what was read.
+    /// The path has another file, or the file other content, which continues what was read.
     Replaced,
     /// There is no file now.
     Absent,
@@ -38,7 +38,7 @@ pub(super) struct Tail {
     last: Vec<u8>,
     torn: Vec<u8>,
     is_too_long: bool,
-    /// Whether bytes were found that no text has.
+    /// Whether it holds bytes that no text has.
     pub(super) has_binary: bool,
 }
 
@@ -66,16 +66,16 @@ impl Tail {
         (!self.torn.is_empty()).then(|| String::from_utf8_lossy(&self.torn).into_owned())
     }
 
-    /// When the file was last written, where there is one.
+    /// When the file was last written, if it exists.
     pub(super) fn modified(&self) -> Option<std::time::SystemTime> {
         std::fs::metadata(&self.path).and_then(|found| found.modified()).ok()
     }
 
-    /// Looks whether the file is still the one that was read, and reads what is new, line by line.
-    /// `forget` is called before the first line where the file is read from its start again.
+    /// Checks whether the file is still the one that was read, and reads what is new, line by line. `forget`
+    /// is called before the first line if the file is read from its start again.
     ///
     /// # Errors
-    /// Where it is there and cannot be read.
+    /// It exists and cannot be read.
     pub(super) fn follow<T>(
         &mut self,
         into: &mut T,
@@ -85,7 +85,7 @@ impl Tail {
         let found = match std::fs::metadata(&self.path) {
             Ok(found) => found,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // What was written before it went is still there to read.
+                // What was written before the file went can still be read.
                 self.read_on(into, &mut line)?;
                 return Ok(Change::Absent);
             }
@@ -117,7 +117,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Goes back to the start of what is at the path now.
+    /// Starts over with what is at the path now.
     fn begin_again(&mut self) -> std::io::Result<Change> {
         if self.file.is_none() {
             self.open()?;
@@ -133,7 +133,7 @@ impl Tail {
         Ok(if is_same { Change::Rewritten } else { Change::Replaced })
     }
 
-    /// Whether what stands before the place that was read to is what was read.
+    /// Whether the bytes before the position that was read to are those that were read.
     fn is_as_read(&mut self) -> std::io::Result<bool> {
         let mut found = vec![0; self.last.len()];
         let length = self.read_at(self.offset - self.last.len() as u64, &mut found)?;
@@ -154,7 +154,7 @@ impl Tail {
         Ok(length)
     }
 
-    /// Reads to the end.
+    /// Reads to the end of the file.
     fn read_on<T>(&mut self, into: &mut T, line: &mut impl FnMut(&mut T, &str)) -> std::io::Result<()> {
         let mut chunk = vec![0; CHUNK];
         loop {
@@ -193,7 +193,7 @@ fn is_same(held: &Metadata, found: &Metadata) -> bool {
     (held.dev(), held.ino()) == (found.dev(), found.ino())
 }
 
-/// Elsewhere a file is known by its content alone.
+/// On other systems a file is recognised only by its content.
 #[cfg(not(unix))]
 fn is_same(_held: &Metadata, _found: &Metadata) -> bool {
     true

@@ -13,16 +13,16 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::view::{Look, draw};
 use super::{Watch, WatchedRun};
 
-/// A signal is noticed after so long at the latest.
+/// Longest time until a signal is noticed.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
-/// The terminal, as long as it is ours.
+/// The terminal, as long as the view uses it.
 struct Screen {
     terminal: DefaultTerminal,
 }
 
 impl Screen {
-    /// Takes the terminal over; a panic puts it back before it is printed.
+    /// Prepares the terminal for the view. A panic restores it before it is printed.
     fn take() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self { terminal }),
@@ -50,14 +50,14 @@ pub enum Closed {
     Stopped,
 }
 
-/// What the user wants.
+/// What a key means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Quit,
     LookNow,
     /// The next sampled completion.
     Sample,
-    /// Away from what is shown above the figures; from these, out.
+    /// Back to the figures; from the figures, quit.
     Back,
     Redraw,
 }
@@ -91,7 +91,7 @@ pub fn follow(mut watch: Watch, interval: Duration, look: Look, stop: &AtomicBoo
             }
             Ok(Ok(Wish::LookNow)) => due = Instant::now(),
             Ok(Err(error)) => return Err(error),
-            // Nobody listens any more after an error, which was said then.
+            // After an error, which was reported, the channel is closed.
             Ok(Ok(Wish::Redraw)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
         if Instant::now() >= due {
@@ -101,7 +101,7 @@ pub fn follow(mut watch: Watch, interval: Duration, look: Look, stop: &AtomicBoo
     }
 }
 
-/// What is known now; a file that cannot be read for the moment is a note.
+/// The present state. A file that cannot be read at the moment gives a note.
 fn next(watch: &mut Watch) -> WatchedRun {
     let failure = watch.follow().err();
     let mut summary = watch.summary();
@@ -112,9 +112,9 @@ fn next(watch: &mut Watch) -> WatchedRun {
     summary
 }
 
-/// What the user wants, from now on. Events are read in a thread of their own: where the terminal has gone,
-/// that reading never returns (crossterm 0.29 reads the end of its input again and again), and what ends the
-/// view is a signal or a failed drawing.
+/// The keys that the user presses, from now on. A thread reads the events. If the terminal has gone, that
+/// reading never returns (crossterm 0.29 reads the end of its input again and again), and a signal or a
+/// failed drawing ends the view.
 fn listen() -> Receiver<io::Result<Wish>> {
     let (sender, wishes) = mpsc::channel();
     std::thread::spawn(move || {

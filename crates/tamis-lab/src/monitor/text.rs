@@ -1,4 +1,4 @@
-//! A summary as lines of text; the terminal view shows the same.
+//! A summary as lines of text. The terminal view shows the same.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tamis_run::log::progress::duration;
 use super::summary::{BatchFigures, Course, LastMaxMean, RunState, WatchedRun};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Values that the small line of a text has, at most.
+/// Largest number of values in the small line of a text.
 const SPARK: usize = 32;
 
-/// A name, and what is said of it.
+/// A name and its text.
 pub type Row = (&'static str, String);
 
 /// Four lines about the generated batches.
@@ -35,7 +35,7 @@ pub fn batch_lines(figures: &BatchFigures) -> [String; 4] {
     ]
 }
 
-/// How far the run is, in one line.
+/// The progress of the run in one line.
 pub fn headline(summary: &WatchedRun) -> String {
     let mut parts = vec![summary.state.name().to_owned()];
     match (summary.step, summary.total_steps) {
@@ -55,11 +55,11 @@ pub fn headline(summary: &WatchedRun) -> String {
     parts.join(", ")
 }
 
-/// Everything else that is known, by name.
+/// All other facts, by name.
 pub fn rows(summary: &WatchedRun) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut add = |name: &'static str, text: Option<String>| rows.extend(text.map(|text| (name, text)));
-    // Nothing is filtered of held-out prompts: this is how good the policy is.
+    // No filter applies to held-out prompts, so this is how good the policy is.
     add(
         "validation",
         summary.validation.as_ref().map(|found| {
@@ -110,7 +110,7 @@ pub fn rows(summary: &WatchedRun) -> Vec<Row> {
     rows
 }
 
-/// What a person should look at: notes, warnings, the error.
+/// Notes, warnings, and the error.
 pub fn messages(summary: &WatchedRun) -> Vec<Row> {
     let notes = summary.notes.iter().map(|note| ("note", note.clone()));
     let warnings = summary.warnings.iter().rev().take(3).rev().map(|text| ("warning", text.clone()));
@@ -188,12 +188,12 @@ fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// A number with three digits after the point, or as it is where it is whole.
+/// A number with three digits after the point, or without a point if it is whole.
 pub fn plain(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
 
-/// A time as a person says it.
+/// A duration in the usual units.
 pub fn time(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{}s", fixed(seconds, 1));
@@ -201,7 +201,7 @@ pub fn time(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "long".to_owned(), duration)
 }
 
-/// At most so many values: each the mean of those that fall into its column.
+/// At most so many values: each is the mean of those in its column.
 pub fn columns(values: &[f64], columns: usize) -> Vec<f64> {
     let columns = columns.min(values.len()).max(1);
     let mean = |column: usize| {
@@ -211,7 +211,7 @@ pub fn columns(values: &[f64], columns: usize) -> Vec<f64> {
     (0..columns).filter_map(mean).collect()
 }
 
-/// Where each value stands between the least and the greatest, from 0 to 1; 0.5 where all are equal.
+/// The position of each value between the smallest and the largest, from 0 to 1; 0.5 if all are equal.
 pub fn shares(values: &[f64]) -> Vec<f64> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,6 +1,6 @@
-//! Draws as much as fits into the terminal, the most important first.
-//! A small terminal shows only lines. From `WIDE` columns and `TALL` lines on there are charts and a table of
-//! the last steps. Colours only repeat what words say.
+//! Draws as much as fits into the terminal, the most important first. A small terminal shows only lines. From
+//! `WIDE` columns and `TALL` lines on there are charts and a table of the last steps. Colours only repeat
+//! what the words say.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,9 +18,9 @@ const WIDE: u16 = 80;
 const TALL: u16 = 24;
 /// Columns of the names on the left.
 const NAMES: usize = 11;
-/// Metrics that are drawn, at most: the others have a line.
+/// Largest number of metrics that are drawn. The others have a line.
 const MOST_COURSES: usize = 2;
-/// What a bar of a sparkline is counted in.
+/// The unit of a bar in a sparkline.
 const FULL: f64 = 1000.0;
 
 /// With or without colours.
@@ -87,7 +87,7 @@ pub(super) fn draw(
 fn draw_head(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let path = one_line(&summary.path);
-    // Of a long path the end is what tells.
+    // The end of a long path is its informative part.
     let room = usize::from(area.width);
     let hidden = path.chars().count().saturating_sub(room);
     let shown: String = if hidden == 0 {
@@ -125,7 +125,7 @@ fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static
         let spark = text::spark(&course.values, room.saturating_sub(NAMES + figures.chars().count()));
         lines.push(named(name, &format!("{figures}{spark}"), look.colour(Color::Cyan)));
     }
-    // The step in the making comes before what is known of all.
+    // The step in progress comes before the facts about the whole run.
     let rows = text::rows(summary);
     let of = |wanted: &'static str| rows.iter().filter(move |(name, _)| *name == wanted);
     let is_drawn = |wanted: &str| courses.iter().any(|(drawn, ..)| *drawn == wanted);
@@ -144,7 +144,7 @@ fn small_lines(summary: &WatchedRun, area: Rect, look: Look) -> Vec<Line<'static
 
 type Shown = fn(f64) -> String;
 
-/// The metrics that are drawn: how good the policy is on held-out prompts first.
+/// The metrics that are drawn. The first is how good the policy is on held-out prompts.
 fn courses(summary: &WatchedRun) -> Vec<(&'static str, &Course, Shown)> {
     let validation = summary.validation.as_ref().map(|course| ("validation", course, text::plain as Shown));
     let reward = summary.reward.as_ref().map(|course| ("reward", course, text::plain as Shown));
@@ -181,12 +181,12 @@ fn draw_wide(frame: &mut Frame<'_>, area: Rect, summary: &WatchedRun, look: Look
     }
     frame.render_widget(Paragraph::new(rows), middle);
     draw_steps(frame, bottom, summary);
-    // The last that was said is what counts.
+    // Only the latest line counts.
     let messages: Vec<Line<'static>> = messages.into_iter().rev().take(most).rev().collect();
     frame.render_widget(Paragraph::new(messages), last);
 }
 
-/// A completion with its reward, or why there is none. Its texts were made safe when it was read.
+/// A completion with its reward, or why there is none. Control characters were replaced when it was read.
 fn draw_sample(frame: &mut Frame<'_>, area: Rect, sample: Result<&Sample, &String>, look: Look) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut lines = Vec::new();
@@ -215,7 +215,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, chart: (&str, &Course, Shown), 
     let title = format!("{name} {} → {}, {}", shown(course.first), shown(course.last), course.over);
     let block = Block::bordered().title(title);
     let columns = text::columns(&course.values, usize::from(block.inner(area).width));
-    // The least value is a low bar, not none.
+    // The smallest value is a low bar, not an empty one.
     let bars: Vec<u64> =
         text::shares(&columns).into_iter().map(|share| (FULL * (0.1 + 0.9 * share)) as u64).collect();
     let chart = Sparkline::default().block(block).data(bars).max(FULL as u64).style(look.colour(Color::Cyan));

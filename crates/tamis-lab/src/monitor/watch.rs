@@ -26,7 +26,7 @@ struct Followed {
     reading: Reading,
     is_absent: bool,
     num_replaced: u64,
-    /// Whether it is a file of a run directory, which nobody rotates.
+    /// Whether it is a file of a run directory. Such files are not rotated.
     is_of_run: bool,
 }
 
@@ -39,7 +39,7 @@ impl Followed {
     fn follow(&mut self) -> Result<(), Fault> {
         let is_of_run = self.is_of_run;
         let forget = |reading: &mut Reading, change: Change| {
-            // Another file in the place of a log goes on where that ended.
+            // Another file in the place of a log continues it.
             if is_of_run || change == Change::Rewritten {
                 *reading = Reading::default();
             }
@@ -68,18 +68,18 @@ pub struct Watch {
     path: PathBuf,
     /// The metrics of a run directory, or the file.
     main: Followed,
-    /// The log of a run directory, for the step in the making and for what was said.
+    /// The log of a run directory, for the step in progress and for messages.
     log: Option<Followed>,
     total_steps: Option<u64>,
-    /// The run of another trainer that it is, whose metrics are made of what it writes.
+    /// The run of another trainer, whose metrics are made from the files that it writes.
     other: Option<OtherRun>,
 }
 
 impl Watch {
-    /// Begins to follow a run directory or a file, with what is in it.
+    /// Begins to follow a run directory or a file, and reads what is in it.
     ///
     /// # Errors
-    /// Where there is no such file or folder, the folder is no run, or the file is none that can be followed.
+    /// There is no such file or folder, the folder is no run, or the file cannot be followed.
     pub fn open(path: &Path) -> Result<Self, Fault> {
         let found = match std::fs::metadata(path) {
             Ok(found) => found,
@@ -127,12 +127,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Takes in what was written since the last time.
+    /// Reads what was written since the last time.
     ///
     /// # Errors
-    /// Where a file is there and cannot be read.
+    /// A file exists and cannot be read.
     pub fn follow(&mut self) -> Result<(), Fault> {
-        // What is half written now is whole at the next look.
+        // What is half written now is whole the next time.
         if self.other.as_mut().is_some_and(|other| other.look_again().is_ok()) {
             self.total_steps = self.other.as_ref().and_then(OtherRun::total_steps);
         }
@@ -143,10 +143,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether what the file holds says anything at all, where it holds something.
+    /// Whether the file contains anything that is understood, if it is not empty.
     ///
     /// # Errors
-    /// Where it says nothing: it is no log, or none that is understood.
+    /// The file is no log, or none that is understood.
     pub fn check_understood(&self) -> Result<(), Fault> {
         let (reading, path) = (&self.main.reading, self.path.display());
         if self.log.is_some() || !reading.formats.is_empty() {
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// A sampled completion; the next number has the next one.
+    /// A sampled completion. The next number gives the next one.
     pub(super) fn sample(&self, number: usize) -> Result<Sample, String> {
         match self.log {
             Some(_) => sample::read(&self.path, number),
@@ -177,10 +177,10 @@ impl Watch {
         }
     }
 
-    /// What is known now.
+    /// The present state.
     pub fn summary(&mut self) -> WatchedRun {
         let now = SystemTime::now();
-        // A step that EasyR1 prints ends with the last line of its block, which nothing marks.
+        // A step that EasyR1 prints ends with the last line of its block, and nothing marks that line.
         self.main.reading.settle();
         let written = [Some(&self.main), self.log.as_ref()];
         let written = written.into_iter().flatten().filter_map(|followed| followed.tail.modified()).max();

@@ -1,12 +1,12 @@
-//! The account of a run: every group, trajectory and token that was generated, by the place where it ended.
+//! The account of a run: every group, trajectory and token that was generated, by its final place.
 
 use serde::Serialize;
 
 use super::groups::StepGroups;
 use super::run::Run;
 
-/// What came in, and where it went. What a step hands to the next is counted in both: of the run, what its
-/// first step was handed came in, and what its last one hands on went out.
+/// What came in, and where it went. What a step hands to the next is counted in both. For the run, what its
+/// first step received came in, and what its last step hands on went out.
 const SOURCES: [&str; 3] = ["generated", "carried_in", "in_flight_in"];
 const PLACES: [&str; 10] = [
     "trained",
@@ -21,7 +21,7 @@ const PLACES: [&str; 10] = [
     "in_flight_out",
 ];
 
-/// What is counted in a place over the run; `None` where nothing is.
+/// The count in a place over the run; `None` if there is none.
 fn sum(run: &Run, what: &str, place: &str) -> Option<f64> {
     let name = format!("{what}/{place}");
     let at = |step: Option<u64>| run.values(&name).find(|(of, _)| Some(*of) == step).map(|(_, count)| count);
@@ -34,18 +34,18 @@ fn sum(run: &Run, what: &str, place: &str) -> Option<f64> {
     }
 }
 
-/// Both sides of the account of a run in groups or trajectories; `None` where the run does not say.
+/// Both sides of the account of a run in groups or trajectories; `None` if the run does not record them.
 fn balance(run: &Run, what: &str) -> Option<(f64, f64)> {
     sum(run, what, "generated")?;
     let total = |places: &[&str]| places.iter().filter_map(|place| sum(run, what, place)).sum::<f64>();
     Some((total(&SOURCES), total(&PLACES)))
 }
 
-/// The account of a run as the template takes it.
+/// The account of a run in the form that the template reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account<'a> {
     lines: Vec<Line>,
-    /// What is counted, what came in, and what is accounted for.
+    /// The unit that is counted, what came in, and what is accounted for.
     balances: Vec<(&'static str, f64, f64)>,
     num_in_files: u64,
     /// Trajectories in the rollout files by verdict.
@@ -58,7 +58,7 @@ pub(crate) struct Account<'a> {
 #[derive(Debug, Serialize)]
 struct Line {
     place: String,
-    /// What it is a part of; empty: a place of its own.
+    /// The place that it is a part of; empty for a place of its own.
     within: &'static str,
     counts: [Option<f64>; 4],
     share: Option<f64>,
@@ -82,7 +82,7 @@ fn lines(run: &Run) -> Vec<Line> {
     let generated = sum(run, "trajectories", "generated").unwrap_or(f64::NAN);
     let mut lines = Vec::new();
     let of = |place: &str| ["groups", "trajectories", "turns", "tokens"].map(|what| sum(run, what, place));
-    // Copies were not generated: they are no part of the balance, and no share of it.
+    // Copies were not generated, so they have no part in the balance.
     for place in SOURCES.iter().chain(&PLACES).chain(&["duplicated"]) {
         let counts = of(place);
         let is_handed_on = ["carried_in", "in_flight_in", "carried_out", "in_flight_out"].contains(place);
@@ -98,7 +98,7 @@ fn lines(run: &Run) -> Vec<Line> {
             _ => continue,
         };
         let is_group = *place == "dropped";
-        // The filter's reasons also count the dropped groups that are in the batch all the same.
+        // The filter's reasons also count dropped groups that are in the batch all the same.
         let has_more = is_group && sum(run, "groups", "kept_when_insufficient") > Some(0.0);
         for name in run.series.names() {
             let Some(reason) = name.strip_prefix(prefix) else { continue };
@@ -119,7 +119,7 @@ fn lines(run: &Run) -> Vec<Line> {
 }
 
 /// Trained trajectories in the metrics and in the files of the steps that have both, if they differ. Members
-/// of failed groups are in no file, and of a run that is under way files and metrics need not agree.
+/// of failed groups are in no file. While a run works, files and metrics need not agree.
 fn unlike(run: &Run) -> Option<(f64, u64)> {
     let trained = |step: &StepGroups| {
         step.verdicts.iter().find(|(name, _)| name == "trained").map_or(0, |(_, count)| *count)

@@ -16,7 +16,7 @@ use super::run::Run;
 use super::samples::shuffled;
 use super::steps::StepRange;
 
-/// Prompts that are shown of a run, at most.
+/// Largest number of prompts that are shown for a run.
 const MOST: usize = 8;
 const COLUMNS: [&str; 7] =
     ["prompt_id", "sample_index", "prompt", "completion", "ground_truth", "reward", "pred"];
@@ -41,7 +41,7 @@ pub(crate) struct Pair {
     after: (u64, Sample),
 }
 
-/// What is shown of a run.
+/// The prompts shown for a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct BeforeAfter {
     pub(crate) pairs: Vec<Pair>,
@@ -49,7 +49,7 @@ pub(crate) struct BeforeAfter {
     pub(crate) about: String,
 }
 
-/// The first samples of a file by prompt, of all prompts or of some.
+/// The first samples of a file by prompt, for all prompts or for some.
 fn samples(file: &Path, wanted: Option<&BTreeSet<u64>>) -> Result<BTreeMap<u64, Sample>, RecordError> {
     let mut found: BTreeMap<u64, Sample> = BTreeMap::new();
     for record in Records::open_with(file, |column| COLUMNS.contains(&column.name))? {
@@ -80,7 +80,7 @@ fn samples(file: &Path, wanted: Option<&BTreeSet<u64>>) -> Result<BTreeMap<u64, 
 }
 
 impl BeforeAfter {
-    /// Reads what is shown of a run.
+    /// Reads the prompts shown for a run.
     ///
     /// # Errors
     /// A damaged file.

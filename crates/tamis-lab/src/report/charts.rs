@@ -13,10 +13,10 @@ use super::time::Times;
 use crate::chart::lines::{Line, Look, Point, Range, chart, describe};
 use crate::chart::{Figure, Heading};
 
-/// Lines of one chart, at most: more cannot be told apart.
+/// Largest number of lines in a chart: more cannot be distinguished.
 const MOST_LINES: usize = 24;
 
-/// What does not change: names with their values.
+/// Metrics that do not change: names with their values.
 #[derive(Debug, Serialize)]
 pub(crate) struct Constant {
     title: String,
@@ -24,7 +24,7 @@ pub(crate) struct Constant {
     metrics: Vec<String>,
 }
 
-/// The charts of a part of the page, and what is not drawn because it does not change.
+/// The charts of a part of the page, and the metrics that are not drawn because they do not change.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Charts {
     pub(crate) times: Vec<Times>,
@@ -33,7 +33,7 @@ pub(crate) struct Charts {
 }
 
 impl Charts {
-    /// Adds what does not change.
+    /// Adds a metric that does not change.
     pub(crate) fn add_constant<'a>(
         &mut self,
         title: &str,
@@ -44,7 +44,7 @@ impl Charts {
         self.constants.push(Constant { title: title.to_owned(), values, metrics });
     }
 
-    /// The charts of metrics of a part of the page.
+    /// The charts of a part of the page.
     pub(crate) fn of_part(mut self, part: Part, runs: &[Run], places: Places) -> Self {
         for (number, figure) in FIGURES.iter().enumerate().filter(|(_, figure)| figure.part == part) {
             self.add(figure, number, runs, places);
@@ -105,7 +105,7 @@ impl Charts {
     }
 }
 
-/// The values of a line, the first with the bounds that the run measured.
+/// The values of a line. The first one comes with the bounds that the run measured.
 fn banded(figure: &Metrics, dash: usize, run: &Run, metric: &str, places: Places) -> Vec<Point> {
     let mut found = places.gather(run.values(metric));
     if let (0, Some((least, most))) = (dash, figure.band) {

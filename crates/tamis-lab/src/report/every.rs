@@ -1,4 +1,4 @@
-//! Every metric of every run in one table: first, last, smallest and largest value, and a line of it.
+//! Every metric of every run in one table: first, last, smallest and largest value, and a small line.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::places::Places;
 use super::run::Run;
 use crate::chart::spark;
 
-/// Places of a small line, at most.
+/// Largest number of places in a small line.
 const MOST_PLACES: usize = 60;
 
 #[derive(Debug, Serialize)]
@@ -23,7 +23,7 @@ pub(crate) struct Metric<'a> {
 #[derive(Debug, Serialize)]
 struct Row {
     run: usize,
-    /// First, last, least and most.
+    /// First, last, smallest and largest value.
     values: [f64; 4],
     path: String,
 }

@@ -1,4 +1,4 @@
-//! Which metrics are drawn together, and where in the page.
+//! Which metrics are drawn together, and in which part of the page.
 
 /// A part of the page that has charts of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Part {
     Update,
     /// How long completions are.
     Length,
-    /// How old what is trained on is, and what it weighs.
+    /// Age and importance weights of what is trained on.
     Freshness,
     /// How fast it goes.
     Time,
@@ -18,9 +18,9 @@ pub(crate) enum Part {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lines {
-    /// Each with its name and the metrics that it may be, the first that a run has.
+    /// Each line has its name and the metrics that it may show. The first that a run has is drawn.
     Named(&'static [(&'static str, &'static [&'static str])]),
-    /// Every metric that begins and ends so, named by what is between.
+    /// Every metric with this beginning and end, named by what is between them.
     Between(&'static str, &'static str),
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Figure {
     /// Where it stands.
     pub(crate) part: Part,
     pub(crate) title: &'static str,
-    /// What to know when one reads it.
+    /// A note for the reader.
     pub(crate) about: &'static str,
     pub(crate) lines: Lines,
     pub(crate) is_share: bool,
@@ -197,7 +197,7 @@ pub(crate) const FIGURES: &[Figure] = &[
 ];
 
 impl Lines {
-    /// The lines that some metrics make: name, and the metrics that it may be.
+    /// The lines of some metrics: name, and the metrics that it may show.
     pub(crate) fn of(self, names: &std::collections::BTreeSet<&str>) -> Vec<(String, Vec<String>)> {
         match self {
             Self::Named(lines) => lines

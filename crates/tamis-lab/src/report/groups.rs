@@ -1,4 +1,4 @@
-//! The groups of a run's rollout files: every one, by a few narrow columns.
+//! All groups of a run's rollout files, read from a few narrow columns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ pub(crate) struct GroupFacts {
     pub(crate) metric: f64,
     /// Mean reward over the scored members; NaN without any.
     pub(crate) reward: f64,
-    /// Share of the scored members that are correct; NaN where nothing says so.
+    /// Share of the scored members that are correct; NaN if that is unknown.
     pub(crate) pass_rate: f64,
-    /// Number of the verdict in [`StepGroups::verdicts`] that says what became of it.
+    /// Index in [`StepGroups::verdicts`] of its verdict.
     pub(crate) verdict: usize,
 }
 
@@ -47,13 +47,13 @@ impl StepGroups {
     }
 }
 
-/// What the rollout files of a run hold.
+/// Contents of the rollout files of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Groups {
     pub(crate) steps: Vec<StepGroups>,
     /// Files that could not be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, String)>,
-    /// Whether there is no file, of the steps asked for or of others.
+    /// Whether there is no file, neither for the requested steps nor for others.
     pub(crate) is_empty: bool,
 }
 
@@ -91,7 +91,7 @@ impl Groups {
         self.steps.iter().map(StepGroups::num_trajectories).sum()
     }
 
-    /// The number that a group is coloured by, and its name: the filter's metric, or the reward where a step
+    /// The number by which a group is coloured, and its name: the filter's metric, or the reward if a step
     /// has none.
     pub(crate) fn score_name(&self) -> &str {
         let has_metric = |step: &StepGroups| step.groups.iter().any(|group| !group.metric.is_nan());
@@ -116,7 +116,7 @@ fn read(step: u64, path: &Path) -> Result<StepGroups, RecordError> {
     let numbers = |name: &str| Ok::<_, RecordError>(single(columns.numbers(name, None)?, num_rows));
     let (ids, prompts) = (numbers("group_id")?, numbers("prompt_id")?);
     let (rewards, metrics) = (numbers("reward")?, numbers("metric_value")?);
-    // As in the catalogue of metrics: a pass is an `acc` of 1 or more; a game says whether it was won.
+    // As in the catalogue of metrics: a pass is an `acc` of 1 or more, and in a game a win.
     let outcome = ["acc", "success"].into_iter().find(|name| columns.is_number(name));
     let outcomes = outcome.map(numbers).transpose()?;
     let mut verdicts: Vec<(String, u64)> = Vec::new();
@@ -191,8 +191,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// A group of which a member was trained on was trained on; otherwise the commonest verdict says what
-    /// became of it.
+    /// If a member of a group was trained on, so was the group. Otherwise the commonest verdict of its
+    /// members counts.
     fn facts(self, trained: Option<usize>) -> GroupFacts {
         let has = |verdict: &usize| self.verdicts.iter().any(|(known, _)| known == verdict);
         let commonest =
@@ -209,7 +209,7 @@ impl Sums {
     }
 }
 
-/// Places of at most `most` things among `count`, evenly, the first and the last among them.
+/// At most `most` evenly spaced places among `count` things, the first and the last among them.
 pub(crate) fn evenly(count: usize, most: usize) -> Vec<usize> {
     match most.min(count) {
         0 => Vec::new(),

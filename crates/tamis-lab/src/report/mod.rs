@@ -9,7 +9,7 @@
 //! ```
 //! The page contains its style and its script and loads nothing from elsewhere. All of it can be read without
 //! the script. The same files give the same bytes. If there is too much for one page, it is thinned evenly,
-//! and the page says so.
+//! with a note.
 
 mod accounting;
 mod before_after;
@@ -55,15 +55,16 @@ use crate::{Fault, names};
 pub struct PageOptions {
     /// Run directories, or files of metrics.
     pub runs: Vec<PathBuf>,
-    /// The steps to tell about.
+    /// The steps that the page is about.
     pub steps: StepRange,
-    /// Groups of each run that are shown with their completions; `None`: 48, of few steps fewer.
+    /// Number of groups of each run that are shown with their completions; `None`: 48, or fewer if there are
+    /// few steps.
     pub num_samples: Option<usize>,
     /// Title; `None`: the names of the runs.
     pub title: Option<String>,
 }
 
-/// A page that was made.
+/// A finished page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The whole file.
@@ -72,15 +73,14 @@ pub struct Page {
     pub num_steps: usize,
     /// Trajectories in the rollout files.
     pub num_trajectories: u64,
-    /// What the reader should know about the files, with the run that it is about.
+    /// Notes about the files, each with its run.
     pub notes: Vec<(PathBuf, String)>,
 }
 
 /// Reads the runs and makes the page.
 ///
 /// # Errors
-/// A path that is no run, or a step that no run has. What is missing in a run that is one is no error, but
-/// noted in the page.
+/// A path that is no run, or a step that no run has. What a run lacks is no error: the page has a note.
 pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     let mut runs: Vec<Run> = Vec::new();
     for path in &options.runs {
@@ -100,7 +100,7 @@ pub fn page(options: &PageOptions) -> Result<Page, Fault> {
         run.name = name;
     }
     let steps = || runs.iter().flat_map(Run::steps);
-    // A validation before the first step stands at 0.
+    // A validation before the first step is drawn at 0.
     let (first, last) = (steps().min(), steps().max());
     if options.steps != StepRange::ALL && first.is_none() {
         let message =
@@ -136,7 +136,7 @@ pub fn page(options: &PageOptions) -> Result<Page, Fault> {
     })
 }
 
-/// The steps that there are, in words.
+/// The existing steps, in words.
 fn there(runs: &[Run]) -> String {
     let of = |run: &Run| {
         let last =
@@ -152,13 +152,13 @@ struct Data<'a> {
     /// What steps it is about, if not all.
     range: String,
     num_steps: u64,
-    /// Steps of a point of a chart.
+    /// Number of steps in a point of a chart.
     width: u64,
     runs: Vec<RunData<'a>>,
     facts: Vec<(&'static str, Vec<Option<Fact>>)>,
     /// Keys of rewards in which the runs differ.
     unlike: Vec<&'a str>,
-    /// Steps of which groups are shown, and what is shown of these.
+    /// Steps whose groups are shown, and how much is shown of each.
     steps: BTreeSet<u64>,
     num_shown: usize,
     num_groups: usize,
@@ -176,7 +176,7 @@ struct Data<'a> {
     metrics: Vec<Metric<'a>>,
 }
 
-/// What the parts of a page show of one run.
+/// The parts of a page that are about one run.
 #[derive(Serialize)]
 struct RunData<'a> {
     place: usize,
@@ -184,7 +184,7 @@ struct RunData<'a> {
     path: String,
     verdict: Option<String>,
     notes: &'a [String],
-    /// What it ended with.
+    /// How it ended.
     error: Option<&'a str>,
     pairs: &'a [Pair],
     about_pairs: &'a str,
@@ -258,7 +258,7 @@ fn render(
     document(Kind::Report, &options.title.clone().unwrap_or_else(|| names.join(", ")), &data)
 }
 
-/// What a failed run ended with.
+/// The error of a failed run.
 fn error_of(run: &Run) -> Option<&str> {
     run.log.as_ref().filter(|_| run.state == RunState::Failed)?.error.as_deref()
 }

@@ -1,4 +1,4 @@
-//! The head of a page: what was run, how far it is, and the figures that most look for.
+//! The head of a page: the run, its progress, and the figures that most readers want.
 
 use serde::Serialize;
 use tamis_core::figure::{counted, percent};
@@ -10,17 +10,17 @@ use crate::chart::number::figure as number;
 use crate::compare::measure::{Choice, standard_error};
 use crate::monitor::summary::RunState;
 
-/// What is known of a run.
+/// A fact about a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Fact {
     value: String,
-    /// What it was at first.
+    /// The value at first.
     before: Option<String>,
-    /// What it was at best, if that is neither.
+    /// The best value, if it is neither of them.
     best: Option<String>,
     /// Its standard error.
     error: Option<String>,
-    /// The value as a machine reads a time.
+    /// The value in a format for machines, if it is a time.
     time: Option<String>,
 }
 
@@ -132,7 +132,7 @@ fn facts(run: &Run) -> Vec<(&'static str, Fact)> {
     facts
 }
 
-/// Facts by their names, each of every run.
+/// Facts by their names, each for every run.
 pub(crate) fn of_runs(runs: &[Run]) -> Vec<(&'static str, Vec<Option<Fact>>)> {
     let mut rows: Vec<(&str, Vec<Option<Fact>>)> = Vec::new();
     for (place, run) in runs.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! The places of a chart: steps, or where there are too many for one, as many steps to a place as it takes.
+//! The places of a chart: steps, or several steps to a place if there are too many.
 
 use super::run::Run;
 use crate::chart::lines::Point;
 
-/// Places of a chart, at most.
+/// Largest number of places in a chart.
 const MOST: usize = 200;
 
-/// Equal runs of steps, from the first on.
+/// Equal ranges of steps, from the first on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Places {
     first: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// For steps between two, at most so many places.
+    /// At most so many places for the steps between these two.
     pub(crate) fn new(first: u64, last: u64, most: usize) -> Self {
         let num_steps = last.saturating_sub(first).saturating_add(1);
         let width = num_steps.div_ceil(most.max(1) as u64).max(1);
@@ -40,7 +40,7 @@ impl Places {
         (place < self.count).then_some(place)
     }
 
-    /// Where a place lies on the axis: the middle of its steps.
+    /// The position of a place on the axis: the middle of its steps.
     pub(crate) fn at(self, place: usize) -> f64 {
         self.first as f64 + place as f64 * self.width as f64 + (self.width - 1) as f64 / 2.0
     }
@@ -51,12 +51,12 @@ impl Places {
         if self.width == 1 { first.to_string() } else { format!("{first}–{}", first + self.width - 1) }
     }
 
-    /// The name of the place that lies there on the axis.
+    /// The name of the place at that position on the axis.
     pub(crate) fn name_at(self, at: f64) -> String {
         self.of(at as u64).map_or_else(String::new, |place| self.name(place))
     }
 
-    /// All places: where each lies, and its name.
+    /// All places: the position of each, and its name.
     pub(crate) fn named(self) -> Vec<(f64, String)> {
         (0..self.count).map(|place| (self.at(place), self.name(place))).collect()
     }
@@ -67,8 +67,8 @@ impl Places {
         (self.first as f64, (self.first + last) as f64)
     }
 
-    /// Values of steps by place: their mean, with the least and the largest. A place with an infinite value
-    /// is infinite.
+    /// Values of steps by place: their mean, with the smallest and the largest. A place with an infinite
+    /// value is infinite.
     pub(crate) fn gather(self, values: impl Iterator<Item = (u64, f64)>) -> Vec<Option<Point>> {
         let mut sums: Vec<Option<(f64, f64, Point)>> = vec![None; self.count];
         for (step, value) in values.filter(|(_, value)| !value.is_nan()) {

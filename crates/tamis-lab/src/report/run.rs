@@ -13,31 +13,31 @@ use crate::monitor::summary::RunState;
 use crate::other_runs::OtherRun;
 use crate::{Fault, names};
 
-/// Bytes of a run's log that are looked at, at most.
+/// Largest number of bytes that are read of a run's log.
 const MOST_LOG: u64 = 256 << 20;
 
-/// Everything that a page tells about one run.
+/// The data of one run for a page.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Its name, which tells it apart from the others.
+    /// Its name, which distinguishes it from the others.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Its metrics, of the steps asked for.
+    /// Its metrics, for the requested steps.
     pub(crate) series: Series,
-    /// Its last step, asked for or not.
+    /// Its last step, requested or not.
     pub(crate) last_step: Option<u64>,
-    /// Its settings; empty where they cannot be read.
+    /// Its settings; empty if they cannot be read.
     pub(crate) settings: Settings,
     pub(crate) groups: Groups,
     pub(crate) log: Option<LogFacts>,
     pub(crate) state: RunState,
-    /// What the reader should know about its files.
+    /// Notes about its files.
     pub(crate) notes: Vec<String>,
-    /// The run of another trainer that it is, which holds its rollout files.
+    /// The run of another trainer, which holds its rollout files.
     pub(crate) other: Option<OtherRun>,
 }
 
-/// How far a run is, in the words of the page.
+/// The progress of a run, in the words of the page.
 pub(crate) fn state_name(state: RunState) -> &'static str {
     match state {
         RunState::Unfinished => "unfinished",
@@ -119,7 +119,7 @@ impl Run {
         })
     }
 
-    /// What it is named after: its folder, or its file without the suffix.
+    /// Its name: that of its folder, or of its file without the suffix.
     pub(crate) fn place(&self) -> PathBuf {
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         if path.is_dir() { path } else { path.with_extension("") }
@@ -143,7 +143,7 @@ impl Run {
         self.values(name).next().is_some()
     }
 
-    /// The sum of a metric over the steps; `None` where it has no value.
+    /// The sum of a metric over the steps; `None` if it has no value.
     pub(crate) fn sum(&self, name: &str) -> Option<f64> {
         self.values(name).map(|(_, value)| value).reduce(|sum, value| sum + value)
     }
@@ -161,7 +161,7 @@ fn read_settings(path: &Path, notes: &mut Vec<String>) -> Settings {
     })
 }
 
-/// Says what the rollout files lack.
+/// Notes what the rollout files lack.
 fn note_rollouts(
     path: &Path,
     is_folder: bool,
@@ -202,14 +202,13 @@ fn note_rollouts(
     }
 }
 
-/// What the log of a run says about the run as a whole.
+/// Facts about the run as a whole, from its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFacts {
     /// When its first and its last line were written.
     pub(crate) times: (String, String),
     pub(crate) error: Option<String>,
-    /// Whether it ends with all steps done; of one that data or epochs ended, no setting says how many those
-    /// are.
+    /// Whether it ended with all steps done. If data or epochs ended it, no setting has their number.
     pub(crate) is_finished: bool,
 }
 
@@ -218,7 +217,7 @@ impl LogFacts {
         Self::parse(&String::from_utf8_lossy(&tamis_file::read(log, MOST_LOG).ok()?))
     }
 
-    /// Lines are `TIME KIND TEXT`; what a run ends with is the last lines of the kind `error`.
+    /// Lines are `TIME KIND TEXT`. The last lines of the kind `error` are how a run ended.
     fn parse(log: &str) -> Option<Self> {
         let parts = |line: &str| {
             let (time, rest) = line.split_once(' ')?;

@@ -1,9 +1,8 @@
-//! Groups that a page shows in full: which ones, and their texts.
-//! The choice depends on the run's files alone, never on chance: the same files give the same page. Steps are
-//! taken evenly, the first and the last among them, and of several runs some that all of them have. Of a step
-//! every kind of verdict gets its turn, the commonest first; within a kind an order of prompts decides that
-//! is the same in every run, so that runs of the same prompts show the same ones where they can. Of large
-//! groups the members are taken evenly by reward.
+//! Chooses the groups that a page shows in full, and reads their texts. The choice depends only on the run's
+//! files, so the same files give the same page. Steps are evenly spaced, the first and the last among them;
+//! several runs share some steps that all of them have. In a step every kind of verdict gets its turn, the
+//! commonest first. Within a kind, an order of prompts decides that is the same in every run, so that runs of
+//! the same prompts show the same ones if they can. Members of large groups are evenly spaced by reward.
 
 use serde::Serialize;
 use tamis_core::fault::chain;
@@ -14,20 +13,20 @@ use tamis_data::rollouts::fixed_columns;
 use super::groups::{GroupFacts, Groups, StepGroups, evenly};
 use super::run::Run;
 
-/// Groups that are shown in full unless somebody says how many: of a run, and of a step.
+/// Number of groups that are shown in full by default: of a run, and of a step.
 const USUAL: usize = 48;
 const USUAL_OF_STEP: usize = 6;
-/// Steps whose groups are shown, at most.
+/// Largest number of steps whose groups are shown.
 const MOST_STEPS: usize = 12;
-/// Members of a group that are shown, at most.
+/// Largest number of members of a group that are shown.
 pub(crate) const MOST_MEMBERS: usize = 8;
-/// Groups of a step whose scores are listed, at most.
+/// Largest number of groups of a step whose scores are listed.
 pub(crate) const MOST_LISTED: usize = 24;
-/// Members of a group whose scores are listed, at most.
+/// Largest number of members of a group whose scores are listed.
 pub(crate) const MOST_SCORES: usize = 32;
-/// Bytes of sampled texts in a page, about.
+/// Approximate number of bytes of sampled texts in a page.
 const BUDGET: usize = 4 << 20;
-/// Characters of one text, at least and at most.
+/// Smallest and largest number of characters of one text.
 const SHORTEST: usize = 240;
 const LONGEST: usize = 4000;
 
@@ -37,9 +36,9 @@ pub(crate) struct SampledTurn {
     pub(crate) text: String,
     /// Its reward; NaN: unknown.
     pub(crate) reward: f64,
-    /// What was shown after it.
+    /// The text shown after it.
     pub(crate) observation: String,
-    /// Whose message that is.
+    /// The role of the message.
     pub(crate) role: String,
 }
 
@@ -52,18 +51,18 @@ pub(crate) struct Member {
     pub(crate) reward: f64,
     /// Advantage; NaN: it was not trained on.
     pub(crate) advantage: f64,
-    /// The number that groups are coloured by; NaN: none.
+    /// The number by which groups are coloured; NaN: none.
     pub(crate) score: f64,
     pub(crate) scores: Vec<(String, f64)>,
-    /// What its reward read as the answer.
+    /// The answer that its reward read.
     pub(crate) pred: Option<String>,
-    /// What reward functions logged, by name.
+    /// Values that reward functions logged, by name.
     pub(crate) logged: Vec<(String, String)>,
-    /// Completion tokens, and those of them that the policy wrote.
+    /// Number of completion tokens, and of those that the policy wrote.
     pub(crate) num_tokens: (usize, usize),
     pub(crate) finish_reason: String,
     pub(crate) text: String,
-    /// Its turns; empty where it has none, or the file does not tell their texts.
+    /// Its turns; empty if it has none, or the file lacks their texts.
     pub(crate) turns: Vec<SampledTurn>,
 }
 
@@ -97,7 +96,7 @@ pub(crate) struct SampledStep {
     pub(crate) groups: Vec<SampledGroup>,
 }
 
-/// Characters of each text that a page has room for.
+/// Number of characters of each text for which a page has room.
 pub(crate) fn longest(samples: &[Vec<SampledStep>]) -> usize {
     let of_member = |member: &Member| member.turns.len().max(1) * 2;
     let of_group = |group: &SampledGroup| 1 + group.members.iter().map(of_member).sum::<usize>();
@@ -105,8 +104,8 @@ pub(crate) fn longest(samples: &[Vec<SampledStep>]) -> usize {
     (BUDGET / num_texts.max(1)).clamp(SHORTEST, LONGEST)
 }
 
-/// Steps of which every one of several runs has groups, evenly: these are shown of each, so that they stand
-/// beside each other. None of a single run.
+/// Steps for which every one of several runs has groups, evenly spaced. They are shown for each run, so that
+/// the runs can be compared. None for a single run.
 pub(crate) fn shared_steps(runs: &[Run]) -> Vec<u64> {
     let Some((first, others)) = runs.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Vec::new();
@@ -117,7 +116,7 @@ pub(crate) fn shared_steps(runs: &[Run]) -> Vec<u64> {
     evenly(shared.len(), MOST_STEPS / 2).into_iter().filter_map(|place| shared.get(place).copied()).collect()
 }
 
-/// Places of the steps that are shown of a run: the shared ones, and others evenly.
+/// Indices of the steps that are shown for a run: the shared ones, and others evenly spaced.
 fn choose(steps: &[&StepGroups], shared: &[u64], most: usize) -> Vec<usize> {
     let place_of = |wanted: &u64| steps.iter().position(|step| step.step == *wanted);
     let mut chosen: Vec<usize> = shared.iter().filter_map(place_of).take(most).collect();
@@ -127,7 +126,7 @@ fn choose(steps: &[&StepGroups], shared: &[u64], most: usize) -> Vec<usize> {
     chosen
 }
 
-/// Reads what is shown of a run: so many groups in full. Reasons for which a step is missing follow.
+/// Reads what is shown for a run: so many groups in full, and the reasons for which steps are missing.
 pub(crate) fn read(
     groups: &Groups,
     shared: &[u64],
@@ -139,7 +138,7 @@ pub(crate) fn read(
     let (mut steps, mut failed) = (Vec::new(), Vec::new());
     for (number, &place) in chosen.iter().enumerate() {
         let Some(step) = with_groups.get(place) else { continue };
-        // What does not divide evenly goes to the first steps.
+        // The remainder goes to the first steps.
         let share = most / chosen.len() + usize::from(number < most % chosen.len());
         match read_step(groups, step, share) {
             Ok(step) => steps.push(step),
@@ -149,7 +148,7 @@ pub(crate) fn read(
     (steps, failed)
 }
 
-/// An order of prompts that has nothing to do with their number, and is the same in every run.
+/// An order of prompts that does not depend on their numbers' order, and is the same in every run.
 pub(crate) fn shuffled(prompt: u64) -> u64 {
     // The finaliser of splitmix64.
     let mut bits = prompt.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -171,7 +170,7 @@ fn order(step: &StepGroups) -> Vec<&GroupFacts> {
     for (_, groups) in &mut kinds {
         groups.sort_by_key(|group| (shuffled(group.prompt), group.id));
     }
-    // What was trained on is what most look for.
+    // Most readers look for what was trained on.
     kinds.sort_by_key(|(verdict, groups)| (*verdict != "trained", std::cmp::Reverse(groups.len()), *verdict));
     let longest = kinds.iter().map(|(_, groups)| groups.len()).max().unwrap_or(0);
     let turn = |number: usize| kinds.iter().filter_map(move |(_, groups)| groups.get(number).copied());
@@ -184,7 +183,7 @@ fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep
     let order = order(step);
     let mut listed: Vec<&GroupFacts> = order.iter().copied().take(MOST_LISTED.max(most)).collect();
     let in_full: Vec<u64> = order.iter().take(most).map(|group| group.id).collect();
-    // The table reads best from the highest mean to the lowest.
+    // The table is sorted from the highest mean to the lowest.
     let mean = |group: &GroupFacts| all.score(group);
     listed.sort_by(|one, other| mean(other).total_cmp(&mean(one)).then(one.id.cmp(&other.id)));
     let mut rows: Vec<usize> = Vec::new();
@@ -237,7 +236,7 @@ fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep
     })
 }
 
-/// A column of one number a row; NaN where there is none.
+/// A column with one number a row; NaN if there is none.
 fn numbers(columns: &Columns, name: &str, rows: Option<&[usize]>) -> Result<Vec<f64>, RecordError> {
     let count = rows.map_or_else(|| columns.num_rows(), <[usize]>::len);
     let found = columns.numbers(name, rows)?;
@@ -246,7 +245,7 @@ fn numbers(columns: &Columns, name: &str, rows: Option<&[usize]>) -> Result<Vec<
     Ok(values.unwrap_or_else(|| vec![f64::NAN; count]))
 }
 
-/// A column of lists; empty ones where there is none.
+/// A column of lists; empty lists if there is none.
 fn number_lists(columns: &Columns, name: &str, rows: &[usize]) -> Result<Vec<Vec<f64>>, RecordError> {
     let found = columns.numbers(name, Some(rows))?;
     Ok(found

@@ -1,4 +1,4 @@
-//! The settings of a run, each with where it came from, and where runs differ.
+//! The settings of a run, each with its origin, and the settings in which runs differ.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,12 +12,12 @@ use tamis_config::yaml::parse;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Setting {
     pub(crate) value: String,
-    /// Where it came from, as the run noted it; empty where it did not.
+    /// Its origin, as the run recorded it; empty if it did not.
     pub(crate) origin: String,
 }
 
 impl Setting {
-    /// Whether somebody chose it, in a file, on the command line or by a preset.
+    /// Whether the user chose it, in a file, on the command line or by a preset.
     pub(crate) fn is_chosen(&self) -> bool {
         !self.origin.is_empty() && self.origin != "default" && !self.origin.contains(" follows ")
     }
@@ -28,10 +28,10 @@ impl Setting {
 pub(crate) struct Settings(pub(crate) BTreeMap<String, Setting>);
 
 impl Settings {
-    /// Of the `config.yaml` of a run.
+    /// Reads the `config.yaml` of a run.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A text about what is wrong with it.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text =
             tamis_file::read_text(path, tamis_file::MAX_CONFIGURATION).map_err(|error| error.to_string())?;
@@ -51,7 +51,7 @@ impl Settings {
         Ok(Self(settings))
     }
 
-    /// Of a run of another trainer: its number of steps is all that is known.
+    /// The settings of another trainer's run: only its number of steps is known.
     pub(crate) fn of_another(system: &str, total_steps: Option<u64>) -> Self {
         let steps = total_steps.map(|steps| Setting { value: steps.to_string(), origin: system.to_owned() });
         Self(steps.map(|steps| ("train.total_steps".to_owned(), steps)).into_iter().collect())
@@ -66,7 +66,7 @@ impl Settings {
     }
 }
 
-/// Puts the values below a node under their keys. What stands in one line is one value.
+/// Puts the values below a node under their keys. A value in one line stays one value.
 fn collect(node: &Node, key: &str, lines: &[&str], into: &mut BTreeMap<String, Setting>) {
     let join = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     match &node.value {
@@ -111,7 +111,7 @@ fn origin<'a>(node: &Node, lines: &[&'a str]) -> &'a str {
     above.strip_prefix("# ").unwrap_or_default()
 }
 
-/// The keys in which runs differ, in order, with the setting of each. Where a run is and its name are left
+/// The keys in which runs differ, in order, with the setting of each. The run's folder and its name are left
 /// out.
 pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option<&'a Setting>>)> {
     let mut keys: Vec<&str> = runs.iter().flat_map(|run| run.0.keys()).map(String::as_str).collect();
@@ -126,8 +126,8 @@ pub(crate) fn differences<'a>(runs: &[&'a Settings]) -> Vec<(&'a str, Vec<Option
         .collect()
 }
 
-/// The keys of rewards in which runs differ: the values of one are not those of another. Runs without
-/// settings are left out.
+/// The keys of rewards in which runs differ: their values cannot be compared. Runs without settings are left
+/// out.
 pub(crate) fn unlike_rewards<'a>(runs: impl Iterator<Item = &'a Settings>) -> Vec<&'a str> {
     let known: Vec<&Settings> = runs.filter(|settings| !settings.0.is_empty()).collect();
     let keys = differences(&known).into_iter().map(|(key, _)| key);

@@ -1,4 +1,4 @@
-//! What became of the groups: kept and dropped by cause, pass rates over time, and the scores of groups as a
+//! The places of all groups: kept and dropped by cause, pass rates over time, and the scores of groups as a
 //! heat map.
 
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use crate::chart::number::figure as number;
 use crate::chart::stack::{Layer, Stack};
 use crate::chart::{Figure, Heading, NUM_LEVELS, Table};
 
-/// Cells of a column of the heat map, at most.
+/// Largest number of cells in a column of the heat map.
 const MOST_CELLS: usize = 64;
-/// Columns of the heat map, at most.
+/// Largest number of columns of the heat map.
 const MOST_COLUMNS: usize = 120;
 
-/// Places in which a group can end, with the class that fills them. What is not among them gets the last.
+/// Places in which a group can end, each with the class of its colour. All other places get the last class.
 const CAUSES: [(&str, &str); 16] = [
     ("trained", "s0"),
     ("kept_when_insufficient", "s8"),
@@ -49,7 +49,7 @@ fn titled(title: &str, run: &Run, is_one: bool) -> String {
     if is_one { title.to_owned() } else { format!("{title}: {}", run.name) }
 }
 
-/// Adds a stack: drawn, or as a constant.
+/// Adds a stack, drawn or as a constant.
 fn add(charts: &mut Charts, heading: Heading, stack: Stack<'_>) {
     if let Some(sizes) = stack.constant() {
         return charts.add_constant(&heading.title, sizes.into_iter(), Vec::new());
@@ -63,7 +63,7 @@ fn add(charts: &mut Charts, heading: Heading, stack: Stack<'_>) {
     charts.drawn.push(stack.chart(Heading { description, ..heading }));
 }
 
-/// The mean of a metric at each place; NaN where it has no value, 0 where the step has other metrics.
+/// The mean of a metric at each place; NaN if it has no value, 0 if the step has other metrics.
 fn sizes(run: &Run, name: &str, places: Places, is_there: &[bool]) -> Vec<f64> {
     let found = places.gather(run.values(name));
     let missing = |place: usize| if is_there.get(place) == Some(&true) { 0.0 } else { f64::NAN };
@@ -148,8 +148,8 @@ fn histogram(groups: &[GroupFacts], num_intervals: usize) -> Option<Vec<f64>> {
     Some(counts)
 }
 
-/// The histogram of pass rates of all generated groups, step by step, of each run: as the run measured it, or
-/// where it did not, from its rollouts.
+/// The histogram of pass rates of all generated groups, step by step, for each run: as the run measured it,
+/// otherwise from its rollouts.
 pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
     const OF_ROLLOUTS: usize = 4;
     for (place, run) in runs.iter().enumerate() {
@@ -243,7 +243,7 @@ pub(crate) fn heat_maps(runs: &[Run], charts: &mut Charts) {
     }
 }
 
-/// The range of colours: 0 to 1 where all scores lie there, otherwise that of the scores.
+/// The range of colours: 0 to 1 if all scores lie there, otherwise that of the scores.
 pub(crate) fn range(runs: &[Run]) -> (f64, f64) {
     let scores = runs.iter().flat_map(|run| {
         let groups = run.groups.steps.iter().flat_map(|step| &step.groups);
@@ -344,7 +344,7 @@ mod tests {
         let groups = [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, f64::NAN, 0.3].map(group);
         let sevenths =
             histogram(&groups, 4).unwrap().iter().map(|share| (share * 7.0).round()).collect::<Vec<_>>();
-        // 0.25 belongs to the second quarter: intervals hold their lower end.
+        // 0.25 belongs to the second quarter: an interval includes its lower end.
         assert_eq!(sevenths, [2.0, 0.0, 2.0, 1.0, 1.0, 1.0]);
         assert_eq!(histogram(&[group(f64::NAN)], 4), None);
     }

@@ -1,4 +1,4 @@
-//! Where the time went: stages of every step, and their sums.
+//! How the time was spent: stages of every step, and their sums.
 
 use std::collections::BTreeMap;
 
@@ -137,7 +137,7 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, chart
     let heading = Heading { id, class, title, description, unit, about, metrics, warning: "" };
     let (width, places) = (places.width as f64, places.named());
     let stack = Stack { layers: &layers, places: &places, width, whole: 0.0, run: place };
-    // The table of sums says what a chart of equal columns would.
+    // The table of sums has what a chart of equal columns would show.
     if stack.constant().is_none() {
         charts.drawn.push(stack.chart(heading));
     }

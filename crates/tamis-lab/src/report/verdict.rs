@@ -13,10 +13,10 @@ use crate::compare::series::Series;
 
 /// A change counts from so many standard errors on.
 const CLEAR: f64 = 2.0;
-/// From this share of cut completions on it is said.
+/// Truncation is mentioned from this share of cut completions on.
 const MANY_CUT: f64 = 0.05;
 
-/// The sentence; `None` if the run has no figure that says it.
+/// The sentence; `None` if the run has no figure for it.
 pub(crate) fn of_run(run: &Run) -> Option<String> {
     let mut text = of_series(&run.series, paired::before_and_after(&run.path))?;
     if let Some((_, cut)) = values(&run.series, "response_length/clip_ratio").last()
@@ -44,7 +44,7 @@ fn of_series(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     })
 }
 
-/// The change of the rewards in words, if it is none that counts.
+/// The change of the rewards in words, if it is too small to count.
 pub(crate) fn reward_is_unclear(series: &Series) -> Option<String> {
     reward(series).filter(|(verdict, _)| *verdict != Ordering::Greater).map(|(_, change)| change)
 }
@@ -97,7 +97,7 @@ fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     ))
 }
 
-/// What the last quarter of the validations does, against the quarter before it.
+/// The change in the last quarter of the validations, against the quarter before it.
 fn trend(values: &[(u64, f64)], error: f64) -> Option<String> {
     let quarter = values.len() / 4;
     if quarter == 0 {
@@ -114,7 +114,7 @@ fn trend(values: &[(u64, f64)], error: f64) -> Option<String> {
     })
 }
 
-/// Of the rewards of everything generated, in the first and in the last fifth of the steps.
+/// The rewards of everything generated, in the first and in the last fifth of the steps.
 fn reward(series: &Series) -> Option<(Ordering, String)> {
     let name = Choice::Reward.name(series)?;
     let values: Vec<f64> = values(series, &name).into_iter().map(|(_, value)| value).collect();

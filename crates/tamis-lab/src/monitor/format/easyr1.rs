@@ -28,11 +28,11 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     total(text, "Running step:").map(|total| vec![Fact::TotalSteps(total)]).unwrap_or_default()
 }
 
-/// The figures of a step, which come line by line.
+/// The figures of a step, which arrive line by line.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     step: Option<u64>,
-    /// Names that the next line may be below, with their indentation.
+    /// Names below which the next line may be, with their indentation.
     path: Vec<(usize, String)>,
     values: BTreeMap<String, f64>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Block {
 /// What a line does to a block.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// What a block that ended says.
+    /// The facts of a block that has ended.
     pub(super) facts: Vec<Fact>,
     /// Whether the line belongs to a block.
     pub(super) is_taken: bool,
@@ -61,12 +61,12 @@ impl Block {
         if self.take(text) {
             return Taken { facts: Vec::new(), is_taken: true };
         }
-        // Other processes print between the lines: only what cannot be of a step ends it.
+        // Other processes print between the lines: only a line that cannot belong to a step ends it.
         let facts = if text.starts_with("Start generating") { self.end() } else { Vec::new() };
         Taken { facts, is_taken: false }
     }
 
-    /// Takes `name:` or `name: number` in.
+    /// Reads `name:` or `name: number`.
     fn take(&mut self, text: &str) -> bool {
         let indent = text.len() - text.trim_start().len();
         let Some((name, value)) = text.trim_start().split_once(':') else { return false };

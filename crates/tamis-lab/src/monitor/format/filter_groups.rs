@@ -11,14 +11,14 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
         let told = |of: &str| text.split(", ").skip(1).find_map(|part| part.strip_suffix(of));
         let counted = |of: &str| number(told(of)?).map(|(count, _)| count);
         let (groups, trajectories) = (counted("prompts"), counted("trajectories"));
-        // A number that is none, or beyond all numbers.
+        // Not a number, or too large for one.
         let is_impossible = groups.is_none() && told("prompts").is_some();
         let of = Batch { groups, trajectories, is_impossible, ..Batch::default() };
         return vec![Fact::Batch { step: None, number: batch, of }];
     }
     let count = |word: &str, mark: &str| {
         let rest = text.strip_prefix(word).filter(|_| text.contains(mark))?;
-        // `(std=0): 620` has a number in its mark.
+        // The mark `(std=0): 620` contains a number.
         let rest = rest.split_once("):").map_or(rest, |(_, rest)| rest);
         number_after(rest.trim_start_matches(':'), "")
     };

@@ -1,4 +1,4 @@
-//! The formats of logs, each in its file: one line in, facts out.
+//! The formats of logs, one a file: a line in, facts out.
 
 mod dynamic_sampling;
 mod easyr1;
@@ -15,15 +15,15 @@ use super::line::{Line, without_colours};
 
 pub(super) use verl::COUNTS as VERL_COUNTS;
 
-/// Who wrote a line.
+/// The program that wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// `metrics.jsonl`: of tamis, or of verl's and EasyR1's loggers to a file.
+    /// `metrics.jsonl` of tamis, or of the file loggers of verl and EasyR1.
     Metrics,
     /// The log of a run of tamis.
     Tamis,
-    /// verl's filter-group log lines, with time or without.
+    /// verl's filter-group log lines, with or without time.
     #[serde(rename = "guide")]
     FilterGroups,
     /// The lines that begin with `[Dynamic Sampling]`.
@@ -41,7 +41,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// That of the files of another trainer, by its name.
+    /// The format of another trainer's files, by the trainer's name.
     pub(super) fn of_system(system: &str) -> Option<Self> {
         let all = [Self::Verl, Self::Trl, Self::Verifiers, Self::PrimeRl];
         all.into_iter().find(|format| format.name() == system)
@@ -63,21 +63,21 @@ impl LogFormat {
     }
 }
 
-/// Reads lines of any format. State between lines are the indented block that EasyR1 prints, and the count of
-/// TRL's steps.
+/// Reads lines of any format. The state between lines is the indented block that EasyR1 prints, and the count
+/// of TRL's steps.
 #[derive(Debug, Default)]
 pub(super) struct LineReader {
     block: easyr1::Block,
     trl: trl::Counter,
 }
 
-/// What a line says, and when.
+/// The facts of a line, and when it was written.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Told {
-    /// Who said it; `None` where nothing is understood.
+    /// The program that wrote it; `None` if nothing is understood.
     pub(super) format: Option<LogFormat>,
     pub(super) facts: Vec<Fact>,
-    /// When, in seconds from some day on.
+    /// Seconds since an arbitrary day.
     pub(super) time: Option<f64>,
 }
 
@@ -102,7 +102,7 @@ impl LineReader {
             let facts = tamis::read(&line);
             return Told { format: Some(LogFormat::Tamis), facts, time: line.time };
         }
-        // A block ends where a line is none of it.
+        // A block ends at the first line that does not belong to it.
         let ended = self.block.read(line.text);
         if !ended.facts.is_empty() || ended.is_taken {
             let format = Some(LogFormat::Easyr1);
@@ -115,7 +115,7 @@ impl LineReader {
         read_plain(&line)
     }
 
-    /// What is told by the block that the last lines belong to, which may still go on.
+    /// The facts of the block that the last lines belong to, which may continue.
     pub(super) fn rest(&self) -> Vec<Fact> {
         self.block.facts()
     }
@@ -127,7 +127,7 @@ fn told(format: LogFormat, facts: Vec<Fact>, time: Option<f64>) -> Told {
 
 type Reader = fn(&Line<'_>) -> Vec<Fact>;
 
-/// A line that stands alone.
+/// A line outside a block.
 fn read_plain(line: &Line<'_>) -> Told {
     let readers: [(LogFormat, Reader); 4] = [
         (LogFormat::DynamicSampling, dynamic_sampling::read),

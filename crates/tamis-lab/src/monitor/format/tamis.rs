@@ -1,6 +1,6 @@
-//! Lines of `run.log`: `TIME KIND TEXT`. verl's filter-group log lines are read as such; beside them
-//! `step 3 round 1: ...` has the reasons of the filter, and `step 3/100  reward 0.435 ...` the figures of the
-//! step.
+//! Lines of `run.log`: `TIME KIND TEXT`. verl's filter-group log lines among them are read as such. Beside
+//! them, `step 3 round 1: ...` has the reasons of the filter, and `step 3/100 reward 0.435 ...` the figures
+//! of the step.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! What TRL prints: after a step its figures as a dictionary of Python, `{'loss': '0.019', ..., 'reward':
-//! '0.125', ...}`, and a progress bar, `  5%|▌ | 3/60 [00:07<02:13,  2.3s/it]`. The figures do not say their
-//! step: it is that of the bar, or without one the number of the line.
+//! What TRL prints: after a step its figures as a dictionary of Python,
+//! `{'loss': '0.019', ..., 'reward': '0.125', ...}`, and a progress bar,
+//! ` 5%|▌ | 3/60 [00:07<02:13, 2.3s/it]`. The figures lack their step: it is that of the bar, or without a
+//! bar the number of the line.
 
 use serde_json::{Map, Value};
 
@@ -14,9 +15,9 @@ use crate::other_runs::add_our_names;
 pub(super) struct Counter {
     /// The last step that has figures.
     last: u64,
-    /// The step at which the bar stood last.
+    /// The latest step of the bar.
     bar: u64,
-    /// Number of steps, by the first bar: that of an evaluation looks the same.
+    /// Number of steps, from the first bar: that of an evaluation looks the same.
     total: Option<u64>,
 }
 
@@ -93,7 +94,7 @@ mod tests {
         // An evaluation has a bar of its own, and other bars have titles.
         counter.follow_bar("100%|██████████| 64/64 [00:01<00:00, 99.67it/s]");
         counter.follow_bar("Map: 100%|██████████| 64/64 [00:00<00:00, 4000 examples/s]");
-        // The run is started again from the checkpoint of step 8, and its output appended.
+        // The run is started again from the checkpoint of step 8, and its output is appended.
         let mut again = Counter::default();
         for text in [
             "100%|█| 20/20 [00:02<00:00]",

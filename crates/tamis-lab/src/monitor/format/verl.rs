@@ -1,14 +1,14 @@
-//! What verl prints: `step:3 - critic/score/mean:0.41 - ...` after every step, `num_prompt_in_batch=424 <
-//! prompt_bsz=1024` and `num_gen_batches=1. Keep generating...` where a batch does not fill the step, `Total
-//! training steps: 435`, a progress bar, and its configuration at the start. Verdicts are not printed: of the
-//! batch that fills a step nobody knows how many groups were kept. Its default trainer counts what its buffer
-//! dropped and threw away in the figures of the step ([`COUNTS`]).
+//! What verl prints: `step:3 - critic/score/mean:0.41 - ...` after every step,
+//! `num_prompt_in_batch=424 < prompt_bsz=1024` and `num_gen_batches=1. Keep generating...` if a batch does
+//! not fill the step, `Total training steps: 435`, a progress bar, and its configuration at the start.
+//! Verdicts are not printed: the number of groups that were kept of the batch that fills a step is unknown.
+//! Its default trainer counts what its buffer dropped and discarded in the figures of the step ([`COUNTS`]).
 
 use crate::monitor::fact::Fact;
 use crate::monitor::line::{Line, number, number_after, python_number};
 
-/// Groups that the buffer of verl's default trainer (0.9.1) let go in a step, by our names of the places. A
-/// count that is 0 is left out.
+/// Groups that left the buffer of verl's default trainer (0.9.1) in a step, by our names of the places. A
+/// count of 0 is left out.
 pub(in crate::monitor) const COUNTS: [(&str, &str); 4] = [
     ("dropped", "training/filter_groups/evicted_samples"),
     ("surplus", "training/filter_groups/discarded_surplus_samples"),
@@ -49,8 +49,8 @@ pub(super) fn read(line: &Line<'_>) -> Vec<Fact> {
     sizes.into_iter().flatten().collect()
 }
 
-/// The number of steps, from the line that says it or from a progress bar: `Training Progress:  10%|█ | 5/435
-/// [`.
+/// The number of steps, from the line `Total training steps` or from a progress bar:
+/// `Training Progress: 10%|█ | 5/435 [`.
 pub(super) fn total(text: &str, bar: &str) -> Option<u64> {
     if let Some(rest) = text.strip_prefix("Total training steps: ") {
         return number(rest).map(|(total, _)| total);

@@ -58,7 +58,7 @@ fn a_large_terminal_has_charts_and_steps() {
     insta::assert_snapshot!(terminal.backend());
 }
 
-/// What a model wrote cannot move the cursor or colour the screen, and no text is too long.
+/// The text of a model cannot move the cursor or colour the screen, and no text is too long.
 #[test]
 fn a_sampled_completion_with_its_reward() {
     let folder = tempfile::tempdir().expect("folder");
