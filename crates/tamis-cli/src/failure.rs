@@ -35,7 +35,7 @@ impl Failure {
         Self { code, text: text.into() }
     }
 
-    /// Nobody reads the output any more: nothing is printed, and that is no error.
+    /// Nothing reads the output any more. Nothing is printed, and this is no error.
     pub(crate) fn reader_gone() -> Self {
         Self { code: 0, text: String::new() }
     }
@@ -54,7 +54,7 @@ impl Failure {
         Self { code, text }
     }
 
-    /// Why a command of the laboratory failed.
+    /// Why a command of the lab failed.
     pub(crate) fn of_fault(fault: &Fault) -> Self {
         let code = match fault.kind() {
             FaultKind::Usage => USAGE,

@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory as _};
 
 use crate::arguments::Arguments;
 
-/// The commands by what a person is about to do, each with an example.
+/// The commands by purpose, each with an example.
 const GROUPS: [(&str, &[(&str, &str)]); 4] = [
     (
         "Before a run",
@@ -61,7 +61,7 @@ pub(crate) fn command() -> Command {
     ))
 }
 
-/// A line for each command, group by group: the first clause of what it does.
+/// A line for each command, group by group: the first clause of its description.
 fn list(command: &Command) -> String {
     let mut text = String::new();
     for (title, commands) in GROUPS {

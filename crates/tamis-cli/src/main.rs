@@ -1,7 +1,7 @@
 //! The command `tamis`.
 //!
-//! Parses the command line, hands over to the libraries, renders what went wrong. Results go to stdout,
-//! progress and logs to stderr.
+//! Parses the command line, calls the libraries, prints errors. Results go to stdout, progress and logs to
+//! stderr.
 
 mod arguments;
 mod command;

@@ -1,4 +1,4 @@
-//! The pages of the documentation, which the program brings along.
+//! The pages of the documentation, which are part of the program.
 //!
 //! A page of `docs/` is named after its file, `README` is the index. `tamis` is the README of the project, and
 //! pages of other folders have the folder before their name (`studies/claims`).

@@ -1,4 +1,4 @@
-//! The shipped examples load, without a warning, to what they say.
+//! The shipped examples load without a warning, to the values that they describe.
 
 use std::path::{Path, PathBuf};
 
@@ -109,7 +109,7 @@ fn presets_are_the_released_recipes() {
             );
         }
         assert_eq!(objective.shaping, [], "{preset}");
-        // Dynamic sampling on the raw outcome, and a punishment over the last fifth of the length.
+        // Dynamic sampling on the raw outcome, and a length penalty over the last fifth of the response.
         let sampling = config.filter.as_ref().map(|filter| (filter.kind, filter.metric.as_deref()));
         let variance = GroupFilter::Variance(Variance { tolerance: 0.0, singleton: Singleton::Keep });
         assert_eq!(sampling, is_dapo.then_some((variance, Some("acc"))), "{preset}");
@@ -156,7 +156,7 @@ fn batch_sizes_of_dapo() {
     assert_eq!((config.rollout.n, config.mini_batch_size()), (16, 32));
 }
 
-/// A clone is all that a shipped configuration may count on: nothing in one names a place outside.
+/// A shipped configuration may rely only on a clone: it names no place outside.
 #[test]
 fn no_configuration_points_out_of_the_clone() {
     for (folder, outside) in [(folder(), "../../../"), (folder().join(".."), "../../")] {
@@ -193,7 +193,7 @@ fn dynamic_sampling_of_easyr1() {
     assert_eq!(example("easyr1_disabled").filter, None);
 }
 
-/// Every recipe of the page loads over its base without a warning, and its name is that of its run.
+/// Every recipe of the page loads over its base without a warning, and has the name of its run.
 #[test]
 fn every_recipe_loads() {
     let page = std::fs::read_to_string(folder().join("../../docs/start.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The generated files are what the definitions generate; `scripts/generate` writes them.
+//! The generated files equal what the definitions generate; `scripts/generate` writes them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ fn generated_defaults() {
     compare("defaults.yaml", &generate::defaults_yaml());
 }
 
-/// `tamis config explain KEY` prints a text alone: it begins with the thing, not with a question or a verb
+/// `tamis config explain KEY` prints only a text. It begins with the thing, not with a question or a verb
 /// whose subject is the key.
 #[test]
 fn texts_of_keys_stand_alone() {
@@ -32,7 +32,7 @@ fn texts_of_keys_stand_alone() {
     }
 }
 
-/// A preset or a file below may say the kind: its keys may stand alone.
+/// A preset or a lower file may choose the kind, so its keys may come without it.
 #[test]
 fn the_schema_takes_the_keys_of_any_kind_where_none_is_named() {
     let schema = generate::json_schema();
@@ -50,7 +50,7 @@ fn generated_schema() {
     compare("../../docs/configuration.schema.json", &schema);
 }
 
-/// Texts for readers of Rust (doctests, paths, links to items) stand at types that are no keys.
+/// Texts for readers of Rust (doctests, paths, links to items) are at types that are no keys.
 #[test]
 fn no_printed_text_is_rust() {
     let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap();

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The settings that advice is for: those of a run with what is said over them, or what is said.
+/// The settings that the advice is for: those of a run with the arguments on top, or only the arguments.
 fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
     let own = source.join(CONFIG);
     if !own.is_file() {
@@ -43,7 +43,7 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
     }
     let (files, overrides) = layers.split();
     let known = load_of_run(&own, &[], &[]).ok();
-    // One that no run could begin with still says how large its batches are.
+    // Even if no run could begin with a configuration, it has the size of the batches.
     let shown = || -> Option<Loaded> {
         let files: Vec<_> = std::iter::once(own.clone()).chain(files.iter().cloned()).collect();
         load_to_show(&files, &overrides).ok()
@@ -57,14 +57,14 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
     }
 }
 
-/// What a run's own rollouts say, in a line or two; nothing where they cannot be read.
+/// The advice from a run's own rollouts in a line or two; nothing if they cannot be read.
 pub(crate) fn start_lines(run: &Path, config: &Config) -> Vec<String> {
     let plan = Plan::of_run(config);
     let evidence = read(run, None, None, &plan);
     evidence.map_or_else(|_| Vec::new(), |evidence| advise("", &evidence, &plan).start_lines())
 }
 
-/// What pass rates in the training data say, in a line or two; nothing where it has none.
+/// The advice from pass rates in the training data in a line or two; nothing if the data has none.
 pub(crate) fn start_lines_of_data(config: &Config) -> Vec<String> {
     advise::start_lines_of_data(&config.data.train.files(), &Plan::of_run(config))
 }

@@ -15,7 +15,7 @@ use super::{Needed, named_or_newest, show};
 use crate::arguments::ChatArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
-/// Bytes of a line that are read at most.
+/// Largest number of bytes that are read of a line.
 const LONGEST_LINE: u64 = 16 << 20;
 
 pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
@@ -42,13 +42,13 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
             "/quit" => return Ok(0),
             _ => {
                 for Speaker { name, engine, conversation } in &mut speakers {
-                    // Answers of two differ by their models, not by chance.
+                    // Two answers differ because of their models, not by chance.
                     let seed = has_several.then_some(number);
                     if has_several {
                         show(&format!("[{name}]\n"))?;
                     }
                     match ctrl_c.during(|stop| conversation.ask(engine, &line, seed, stop)) {
-                        // Whoever sits there can say something else.
+                        // The user can send another message.
                         Err(failure) if is_terminal && failure.code() == FAILED => failure.print(),
                         asked => asked?,
                     }
@@ -102,7 +102,7 @@ impl<'a> Speaker<'a> {
     }
 }
 
-/// For whoever sits there; stdout has only answers.
+/// Shown to the user; stdout has only answers.
 fn say(text: &str) {
     let _ = write!(std::io::stderr().lock(), "{}", lines(text));
 }
@@ -124,8 +124,8 @@ fn read_line() -> Result<Option<String>, Failure> {
     Ok((!line.is_empty()).then(|| line.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-/// What Ctrl-C does in a terminal: it stops an answer once; at any other time it ends the program. In a pipe
-/// it always ends the program, as it does without a handler.
+/// Ctrl-C in a terminal stops an answer once; at any other time it ends the program. In a pipe it always ends
+/// the program, as it does without a handler.
 struct CtrlC {
     stop: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
@@ -150,7 +150,7 @@ impl CtrlC {
         Ok(Self { stop, ends })
     }
 
-    /// Answers; Ctrl-C meanwhile sets the flag.
+    /// Answers. Ctrl-C meanwhile sets the flag.
     fn during<T>(&self, answer: impl FnOnce(&AtomicBool) -> T) -> T {
         self.stop.store(false, Ordering::SeqCst);
         self.ends.store(false, Ordering::SeqCst);
@@ -160,7 +160,7 @@ impl CtrlC {
     }
 }
 
-/// What has been said, and how it is asked.
+/// The conversation so far, and how to sample.
 struct Conversation<'a> {
     arguments: &'a ChatArguments,
     /// `None`: each line is a prompt of its own.

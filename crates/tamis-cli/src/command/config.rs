@@ -62,7 +62,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     };
     let is_refused = plan.as_ref().is_some_and(|plan| !plan.misfits.is_empty());
     if is_refused {
-        // The numbers are read together with what is wrong with them.
+        // The numbers are read together with the faults in them.
         show(&told)?;
     }
     if let (Some(plan), true) = (&plan, arguments.json) {
@@ -91,7 +91,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     show(&text)
 }
 
-/// The plan of a run on the machines that are named, or on this one.
+/// The plan of a run on the named machines, or on this one.
 fn make_plan(loaded: &Loaded, machines: Option<&Machines>) -> Plan {
     let config = &loaded.config;
     let names = Names::new(super::hub(), Extent::Look);
@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
         ConfigCommand::Check(arguments) => check(arguments)?,
         ConfigCommand::Explain { key } => {
             let text = explain(key).map_err(|error| {
-                // Its last part may be the name of an algorithm.
+                // The last part of a key may be the name of an algorithm.
                 let last = key.rsplit('.').next().unwrap_or(key);
                 let hint = catalogue::point_to(last).unwrap_or_else(|| error.hint());
                 Failure::of(USAGE, &error, Some(hint))

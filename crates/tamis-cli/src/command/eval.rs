@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     };
     let second = second.map(|second| find_second(&second)).transpose()?;
     if let Some((_, config)) = &second {
-        // What is measured is the same of both.
+        // Both are measured in the same way.
         run_config = run_config.or_else(|| config.clone());
     }
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
@@ -64,11 +64,11 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let names_prompts = overrides.iter().any(|one| one.starts_with("data.val=")) && run_config.is_some();
     let overrides: Vec<String> = std::iter::once(format!("model.path={}", checkpoint.display()))
         .chain(["model.init=null".to_owned()])
-        // Prompts that are named go before those that the run held out of its training data.
+        // Prompts that the user names come before those that the run held out from its training data.
         .chain(names_prompts.then(|| "data.val_fraction=null".to_owned()))
         .chain(overrides)
         .collect();
-    // A run's own configuration was talked about when the run began.
+    // Warnings about a run's own configuration were printed when the run began.
     let run_config = run_config.as_deref();
     let own = run_config.and_then(|own| load_for_evaluation(Some(own), &[], &[]).ok());
     let mut known = own.as_ref().map_or_else(Vec::new, |own| own.warnings.clone());
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     for line in lines {
         progress.say(&line);
     }
-    // The name of the commit that is measured.
+    // The name with the commit that is measured.
     let checkpoint = match (&on_hub, &loaded.config.model.path) {
         (Some(_), Some(model)) => PathBuf::from(model.to_string()),
         _ => checkpoint,
@@ -174,7 +174,7 @@ fn measure(
     })
 }
 
-/// Prints the results; of two also by how much the second is better.
+/// Prints the results; for two also by how much the second is better.
 fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
     let pair = match evaluations {
         [one, other] => Some((one, other)),
@@ -206,7 +206,8 @@ fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
     show(&text)
 }
 
-/// The differences of the mean outcomes, prompt by prompt; `None` if the two were measured on other prompts.
+/// The differences of the mean outcomes, prompt by prompt; `None` if the two were measured on different
+/// prompts.
 fn gains(one: &EvaluationReport, other: &EvaluationReport) -> Option<NumberSummary> {
     if one.prompts == other.prompts { one.validation.gains(&other.validation) } else { None }
 }
@@ -255,20 +256,20 @@ fn keep(evaluated: Evaluated, arguments: &EvalArguments, progress: &Console) -> 
             format!("error: nothing was evaluated, and nothing is kept: {reason}"),
         ));
     }
-    // What a server's own model says is no figure of the checkpoint.
+    // The result of a server's own model does not belong to the checkpoint.
     if config.rollout.backend == BackendKind::OpenAi {
         return Ok(());
     }
     match keep_evaluation(&Disk::new(), &checkpoint, as_text_of_json(&json)?.as_bytes()) {
         Ok(Some(path)) => progress.say(&format!("kept in {}", path.display())),
         Ok(None) => {}
-        // The result has been printed; a run that cannot be written to loses nothing by it.
+        // The result has been printed, so a run that cannot be written to loses nothing.
         Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
     }
     Ok(())
 }
 
-/// Takes the second checkpoint out of the words behind the first: a word that is no override, no preset and
+/// Finds the second checkpoint among the arguments after the first: a word that is no override, no preset and
 /// no file of a configuration.
 fn take_second(layers: &mut LayerArguments) -> Option<PathBuf> {
     let is_second = |word: &str| {
@@ -293,7 +294,7 @@ fn find_second(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     }
 }
 
-/// Why there is no figure at all; `None` where there is one.
+/// Why there is no figure at all; `None` if there is one.
 fn why_nothing(evaluation: &EvaluationReport) -> Option<String> {
     let EvaluationReport { num_prompts, num_failed, .. } = evaluation;
     if evaluation.sources.iter().any(|source| !source.figures.is_empty()) {
@@ -306,8 +307,8 @@ fn why_nothing(evaluation: &EvaluationReport) -> Option<String> {
     Some(format!("no prompt could be generated from: {reason}"))
 }
 
-/// Refuses to take its servers away from a run that is sampling at them: they would be given the weights of
-/// the checkpoint.
+/// Refuses to use the servers of a run that is sampling at them: they would get the weights of the
+/// checkpoint.
 fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failure> {
     let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
     let same = |one: &str, other: &str| one.trim_end_matches('/') == other.trim_end_matches('/');
@@ -328,7 +329,7 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
     ))
 }
 
-/// Refuses to hold out others than the run did: it has trained on some of them.
+/// Refuses to hold out other prompts than the run did: it has trained on some of them.
 fn check_held_out(own: &Config, config: &Config) -> Result<(), Failure> {
     let is_same = own.data.val_fraction == config.data.val_fraction && own.data.train == config.data.train;
     if !config.holds_out() || !own.holds_out() || is_same {
@@ -341,7 +342,7 @@ fn check_held_out(own: &Config, config: &Config) -> Result<(), Failure> {
     ))
 }
 
-/// Refuses a file of samples that would not be written in the end, before anything is generated.
+/// Refuses a file of samples that could not be written at the end, before anything is generated.
 fn check_output(arguments: &EvalArguments, has_second: bool) -> Result<(), Failure> {
     let Some(path) = &arguments.samples else {
         if arguments.overwrite {
@@ -376,7 +377,7 @@ fn check_output(arguments: &EvalArguments, has_second: bool) -> Result<(), Failu
     Ok(())
 }
 
-/// Everything that was found, with what it was found with.
+/// All results, with the conditions under which they were measured.
 fn as_json(
     checkpoint: &Path,
     config: &Config,
@@ -474,7 +475,7 @@ fn table(source: &SourceResult, text: &mut String) {
     }
     let figure = |score: &str, name: &str| source.figures.iter().find(|f| f.score == score && f.name == name);
     let value = |score: &str, name: &str| figure(score, name).map(|figure| figure.value);
-    // A figure that only one score has (pass@k of `acc`) does not part it from the others.
+    // A figure that only one score has (pass@k of `acc`) does not separate it from the others.
     let agree = |one: &str, other: &str| {
         figures.iter().all(|name| match (value(one, name), value(other, name)) {
             (Some(one), Some(other)) => one.to_bits() == other.to_bits(),
@@ -522,7 +523,7 @@ fn table(source: &SourceResult, text: &mut String) {
         }
         text.push('\n');
     }
-    // Of all scores alike: under the first.
+    // A figure of all scores alike is in the first column.
     let unscored = (source.num_unscored > 0).then(|| source.num_unscored.to_string());
     let length = source.mean_length.map(|length| fixed(length, 1));
     let truncated = source.truncated_share.map(percent);
@@ -535,7 +536,7 @@ fn table(source: &SourceResult, text: &mut String) {
     text.push_str(&legend(source));
 }
 
-/// What the figures are: their errors, and what `acc` and `pass` count.
+/// Notes on the figures: their errors, and what `acc` and `pass` count.
 fn legend(source: &SourceResult) -> String {
     let mut text = String::new();
     if source.figures.iter().any(|figure| figure.standard_error.is_some()) {
@@ -582,8 +583,8 @@ fn show_sample(sample: &Shown, text: &mut String) {
     );
 }
 
-/// An episode turn by turn: each answer with its reward, and below it what was shown after that, as it
-/// stands.
+/// An episode turn by turn: each answer with its reward, and below it the text that was shown next,
+/// unchanged.
 fn show_turns(sample: &Shown, text: &mut String) {
     for (number, turn) in sample.turns.iter().enumerate() {
         let reward = fixed(turn.reward, 2);
@@ -594,7 +595,8 @@ fn show_turns(sample: &Shown, text: &mut String) {
     }
 }
 
-/// The name of a model on a hub, where a source is one and no path, not even that of a run misspelt.
+/// The name of a model on a hub, if a source is one. It is not if it is a path, even the misspelt one of a
+/// run.
 pub(crate) fn name_on_hub(source: &Path) -> Option<ModelSource> {
     match ModelSource::parse(source.to_str()?) {
         model @ ModelSource::Hub { .. } => {
@@ -630,7 +632,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
         return Ok((last, Some(source.join("config.yaml"))));
     }
     if source.join("config.json").is_file() {
-        // Named from inside the run, too.
+        // The user may be inside the run's folder, too.
         let folder = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
         let run = folder.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
         return Ok((source.to_owned(), run.filter(|config| config.is_file())));

@@ -9,7 +9,7 @@ use super::{print, show, warn};
 use crate::arguments::FilterArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// The keys of the filter that options gave.
+/// The keys of the filter that options set.
 fn read_options(arguments: &FilterArguments) -> Map<String, Value> {
     let exclude_zero = arguments.exclude_zero.then_some(false);
     let options = [
@@ -41,7 +41,7 @@ fn has(variant: &Variant, key: &str) -> bool {
     variant.keys.iter().any(|spec| spec.name == key)
 }
 
-/// The filter of the chosen strategy; options that it would not look at are refused.
+/// The filter of the chosen strategy. Options that it would ignore are refused.
 fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     let strategy = arguments.strategy.as_str();
     let Shape::Tagged { variants, .. } = GroupFilter::shape() else { unreachable!("filters are tagged") };
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
         [metric] => GroupLayout::Long { group_by: arguments.group.clone(), metric: metric.clone() },
         metrics => GroupLayout::Wide { metrics: metrics.to_vec() },
     };
-    // As in a run: a length or an entropy says neither right nor wrong.
+    // As in a run: a length or an entropy does not mean right or wrong.
     let scale = match arguments.metric.as_slice() {
         [metric] => Metric::from(metric.as_str()).outcome_scale(),
         _ => Some(OutcomeScale::default()),
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Refuses options that the layout or the outputs have no use for.
+/// Refuses options that have no effect with this layout or these outputs.
 fn refuse_ignored(arguments: &FilterArguments) -> Result<(), Failure> {
     if arguments.metric.len() > 1 && !arguments.group.is_empty() {
         return Err(Failure::new(

@@ -18,7 +18,7 @@ use super::train::listen;
 use crate::arguments::{LearnerArguments, LearnerFault};
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// Interval of looks at Ctrl-C.
+/// Interval between checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
@@ -97,7 +97,7 @@ fn read_address(text: &str) -> Result<CallAddress, Failure> {
         return Ok(CallAddress::Unix(PathBuf::from(path)));
     }
     let found: Vec<SocketAddr> = text.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    // A name with several addresses: the first of this machine's own, otherwise the first.
+    // If a name has several addresses, the first one of this machine, otherwise the first.
     let address = found.iter().find(|address| address.ip().is_loopback()).or(found.first());
     address.copied().map(CallAddress::Tcp).ok_or_else(|| {
         Failure::new(

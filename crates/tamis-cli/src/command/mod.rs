@@ -46,7 +46,7 @@ use tamis_train::run::{ConfigText, Rehearsal, rehearse};
 use crate::arguments::{Language, LayerArguments};
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
-/// Writes a result to stdout, at once. If nobody reads it any more (`| head`), the command ends quietly with
+/// Writes a result to stdout, at once. If nothing reads it any more (`| head`), the command ends quietly with
 /// [`Failure::reader_gone`].
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
@@ -56,21 +56,22 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// As [`show`], for what is not all that the command is for: it goes on if nobody reads that.
+/// As [`show`], for output beside the command's main purpose: the command continues if nothing reads it.
 pub(crate) fn announce(text: &str) -> Result<(), Failure> {
     show(text).or_else(|failure| if failure.is_of_reader() { Ok(()) } else { Err(failure) })
 }
 
-/// Writes text that may hold what was sampled or read from files: without what a terminal would obey.
+/// Writes text that may hold what was sampled or read from files, without control characters that a terminal
+/// obeys.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(&lines(text))
 }
 
-/// A page is made anew; nothing else is overwritten.
+/// An existing page is replaced; nothing else is overwritten.
 pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     let mut start = String::new();
     let Ok(file) = tamis_file::open(out) else { return Ok(()) };
-    // What cannot be read as text is no page.
+    // A file that cannot be read as text is no page.
     let _ = file.take(15).read_to_string(&mut start);
     if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
         return Ok(());
@@ -78,7 +79,7 @@ pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
 }
 
-/// What a command needs of a run that nobody named.
+/// What a command needs of a run that the user did not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
     Nothing,
@@ -110,8 +111,8 @@ impl Needed {
     }
 }
 
-/// The path that a command line names, or the newest run that has what is needed if it names none, which is
-/// said on stderr. If no run has it, the newest one, of which the command reports what is missing.
+/// The path in the command line. If there is none, the newest run that has what is needed, with a line on
+/// stderr. If no run has it, the newest run: the command then reports what is missing.
 pub(crate) fn named_or_newest(named: Option<&PathBuf>, needed: Needed) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         return Ok(named.clone());
@@ -131,8 +132,7 @@ pub(crate) fn named_or_newest(named: Option<&PathBuf>, needed: Needed) -> Result
     Ok(found)
 }
 
-/// As [`named_or_newest`] before layers of a configuration: if the first word is an override, it names no
-/// path.
+/// As [`named_or_newest`] before layers of a configuration: if the first word is an override, it is no path.
 pub(crate) fn source_and_layers(
     source: Option<&PathBuf>,
     layers: &LayerArguments,
@@ -158,8 +158,8 @@ impl LayerArguments {
         self.arguments.is_empty()
     }
 
-    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override, and so is the name of a
-    /// preset that is no file. Of a command of another system its arguments.
+    /// Files and overrides. A word with `=`, or one that begins with `~` or `+`, is an override, and so is
+    /// the name of a preset that is no file. For a command of another system, its arguments.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();
         let mut overrides = Vec::new();
@@ -179,8 +179,8 @@ impl LayerArguments {
         (files, overrides)
     }
 
-    /// The same for this machine, and a first line about it. Without a GPU here and without a named cluster,
-    /// the CPU learns what another system's command has GPUs learn.
+    /// The same for this machine, and a first line about it. If another system's command has GPUs learn,
+    /// there is no GPU here and no cluster is named, the CPU learns.
     pub(crate) fn here(&self) -> (Self, Option<String>) {
         let unchanged = || (self.clone(), None);
         let Ok(loaded) = self.load() else { return unchanged() };
@@ -205,7 +205,7 @@ impl LayerArguments {
         }
         let mut here = self.clone();
         here.of_machine.push("learner.backend=native".to_owned());
-        // What a command became is translated anew; a configuration has these written out.
+        // A command of another system is translated again; a configuration contains the result.
         let only_for_gpus = [
             "learner.gpus_per_node",
             "learner.nodes",
@@ -225,19 +225,19 @@ impl LayerArguments {
         (here, Some(line))
     }
 
-    /// Loads the configuration, or tells everything that is wrong with it.
+    /// Loads the configuration, or reports everything that is wrong with it.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
         load(&files, &overrides).map_err(|errors| self.refuse(&errors))
     }
 
-    /// As [`Self::load`], to look at it: what nobody has said yet is no failure.
+    /// As [`Self::load`], to look at the configuration: a required key that is missing is no failure.
     pub(crate) fn load_to_show(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
         load_to_show(&files, &overrides).map_err(|errors| self.refuse(&errors))
     }
 
-    /// What is wrong; of a command of another system with what takes all of it, its launcher's processes too.
+    /// What is wrong. For a command of another system, also the processes of its launcher.
     fn refuse(&self, errors: &ConfigErrors) -> Failure {
         let mut text = errors.to_string();
         if has_program(&self.arguments) {
@@ -254,8 +254,8 @@ impl LayerArguments {
         Failure::new(USAGE, text)
     }
 
-    /// As [`Self::load`], after everything that a run would be refused for before it begins; and lines about
-    /// the names on a hub, followed so far.
+    /// As [`Self::load`], after all checks for which a run could be refused before it begins. Also returns
+    /// lines about the names on a hub, followed so far.
     pub(crate) fn load_checked(
         &self,
         placeholders: Placeholders,
@@ -265,8 +265,9 @@ impl LayerArguments {
         follow_checked(self.load()?, CheckPurpose::Begin, placeholders, extent, refused)
     }
 
-    /// As [`Self::load_checked`] to look at names on a hub, and after the preparations of a run: everything
-    /// that it would be refused for before it samples, in one list. With the rewards that were not tried.
+    /// As [`Self::load_checked`], but only looks names on a hub up and also makes the preparations of a run:
+    /// one list of everything for which the run would be refused before it samples. Also returns the rewards
+    /// that were not tried.
     pub(crate) fn load_rehearsed(
         &self,
         interrupt: &Interrupt,
@@ -294,8 +295,8 @@ impl LayerArguments {
     }
 }
 
-/// Checks a configuration and follows its names on a hub; the lines about these. Faults of what is here are
-/// told before anything is downloaded. `refused` prints errors of the configuration.
+/// Checks a configuration and follows its names on a hub. Returns the lines about these. Faults on this
+/// machine are reported before anything is downloaded. `refused` prints errors of the configuration.
 pub(crate) fn follow_checked(
     mut loaded: Loaded,
     purpose: CheckPurpose<'_>,
@@ -323,12 +324,12 @@ fn find_and_follow(
     Ok((found, lines))
 }
 
-/// What finds names of models and data sets.
+/// Finds names of models and data sets.
 pub(crate) fn hub() -> Arc<dyn Locate> {
     Arc::new(tamis_hub::NamesOnHub::of_environment())
 }
 
-/// Follows the names on a hub that are read for a purpose; a line for each.
+/// Follows the names on a hub that are read for a purpose. Returns a line for each.
 pub(crate) fn follow(
     loaded: &mut Loaded,
     purpose: CheckPurpose<'_>,
@@ -339,7 +340,7 @@ pub(crate) fn follow(
         if error.reason.failure != LocateFailure::Refused {
             return Failure::of(code_of(&error), &error, error.hint());
         }
-        // A name is a setting like another: it is shown where it was written.
+        // A name is a setting like others: messages show it at the place at which it was written.
         let hint = error.hint();
         let found = loaded.refuse(std::slice::from_ref(&error.key), &error.message(), hint.as_deref());
         let mut diagnostics = loaded.warnings.clone();
@@ -348,7 +349,7 @@ pub(crate) fn follow(
     })
 }
 
-/// The folder of a model that a command line names.
+/// The folder of a model in a command line.
 pub(crate) fn follow_model(mut model: ModelSource) -> Result<PathBuf, Failure> {
     match Names::new(hub(), Extent::Files).model("model", &mut model) {
         Ok(()) => Ok(model.folder()),
@@ -359,7 +360,7 @@ pub(crate) fn follow_model(mut model: ModelSource) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The exit code that tells why a name could not be followed.
+/// The exit code for a name that could not be followed.
 fn code_of(error: &FollowError) -> u8 {
     match error.reason.failure {
         LocateFailure::Refused => USAGE,
@@ -375,8 +376,8 @@ pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Resul
     if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
-/// Errors without the warnings that are known already: those about a run's own configuration, printed when
-/// the run began, and those printed since.
+/// Errors without warnings that were printed already: those about a run's own configuration, when the run
+/// began, and those printed since.
 pub(crate) fn new_errors(known: &[Diagnostic], mut errors: ConfigErrors) -> Failure {
     errors.diagnostics.retain(|found| {
         found.severity == Severity::Error || !known.iter().any(|known| known.problem == found.problem)
@@ -384,8 +385,8 @@ pub(crate) fn new_errors(known: &[Diagnostic], mut errors: ConfigErrors) -> Fail
     Failure::new(USAGE, errors.to_string())
 }
 
-/// Warnings about overrides on top of a run's own configuration. That one writes every default out, and its
-/// warnings were printed when the run began.
+/// Warnings about overrides on top of a run's own configuration. That configuration contains every default,
+/// and its warnings were printed when the run began.
 pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
     let is_new = |warning: &&Diagnostic| !own.warnings.iter().any(|known| known.problem == warning.problem);
     let mut notes: Vec<String> = now.warnings.iter().filter(is_new).map(ToString::to_string).collect();
@@ -405,8 +406,8 @@ fn notes_but(loaded: &Loaded, is_shown: impl Fn(&Note) -> bool) -> Vec<String> {
     notes
 }
 
-/// As [`notes`], of the keys of other systems only those by which something changes or is lost, and their
-/// number; and the notes on all others, for `run.log`.
+/// As [`notes`], but of the keys of other systems only those by which something changes or is lost, and the
+/// number of the others. Also returns the notes on the others, for `run.log`.
 pub(crate) fn notes_on_changes(loaded: &Loaded) -> (Vec<String>, Vec<String>) {
     let mut notes = notes_but(loaded, |note| note.is_change);
     let rest: Vec<&Note> = loaded.notes.iter().filter(|note| !note.is_change).collect();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
 
 /// The mean outcome of both with its standard error, their difference prompt by prompt, and the lengths.
-/// `prompts` says of how many prompts (`100 held-out`).
+/// `prompts` is the number and kind of prompts (`100 held-out`).
 pub(super) fn table(
     headings: [&str; 2],
     prompts: &str,
@@ -29,7 +29,7 @@ pub(super) fn table(
         [String::new(), headings[0].to_owned(), headings[1].to_owned(), heading.to_owned()],
         [format!("{} ({prompts})", outcome.name()), figure(one), figure(other), gain.unwrap_or_default()],
     ];
-    // They may be means of other prompts.
+    // They may be means over different prompts.
     if one.num_failed + other.num_failed > 0 {
         let num = |report: &ValidationReport| (report.num_prompts - report.num_failed).to_string();
         let label = format!("prompts measured, of {}", other.num_prompts);
@@ -44,8 +44,8 @@ pub(super) fn table(
     text
 }
 
-/// The kind of both: what one of them could not measure has the name that the other one gives it, and a share
-/// of right answers beside a mean of others is a mean.
+/// The kind of both. If one of them could not be measured, the name is that of the other; a share of right
+/// answers beside a mean score is called a mean, too.
 fn outcome(one: &ValidationReport, other: &ValidationReport) -> OutcomeKind {
     match (one.outcome, other.outcome) {
         (OutcomeKind::Unscored, kind) | (kind, OutcomeKind::Unscored) => kind,

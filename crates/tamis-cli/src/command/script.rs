@@ -1,12 +1,12 @@
 //! `tamis train SCRIPT`: a user's own script, in which the call of a trainer becomes a run of tamis.
 //!
-//! A script of the shell runs in bash with stand-ins for [`NAMES`] (`stand_in.bash`), first on `PATH` and as
-//! functions, so that an environment activated in the script does not go before them. The command that starts
-//! verl's trainer becomes `tamis train -- COMMAND`. An interpreter that is named by its path or a variable
-//! cannot be stood for: its word is replaced before the script runs.
+//! A shell script runs in bash with stand-ins for [`NAMES`] (`stand_in.bash`). They come first on `PATH` and
+//! are functions, too, so that an environment which the script activates does not take precedence. The
+//! command that starts verl's trainer becomes `tamis train -- COMMAND`. There is no stand-in for an
+//! interpreter that is named by its path or a variable, so its word is replaced before the script runs.
 //!
-//! A script of Python runs in its own interpreter, with a stand-in for TRL's trainer
-//! (`tamis_script.py`), whose `train()` starts the run and answers for the script's rewards.
+//! A Python script runs in its own interpreter, with a stand-in for TRL's trainer (`tamis_script.py`), whose
+//! `train()` starts the run and computes the script's rewards.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,14 +21,14 @@ use super::show;
 use crate::arguments::{Language, TrainArguments};
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// A script that `tamis train` was given in place of a configuration.
+/// A script in place of a configuration.
 #[derive(Debug)]
 pub(crate) struct Script {
     path: PathBuf,
     language: Language,
 }
 
-/// Programs that [`STAND_IN`] stands for.
+/// Programs that [`STAND_IN`] replaces.
 const NAMES: [&str; 11] = [
     "python",
     "python3",
@@ -59,7 +59,7 @@ impl Script {
         Language::of(word).map(|language| Self { path: word.into(), language })
     }
 
-    /// Runs it, or with `--dry-run` shows what would be trained; the exit code.
+    /// Runs it, or with `--dry-run` shows what would be trained. Returns the exit code.
     pub(crate) fn run(&self, arguments: &TrainArguments) -> Result<u8, Failure> {
         if !self.path.is_file() {
             let text = format!(
@@ -182,9 +182,10 @@ impl Script {
         self.code_of(python, folder)
     }
 
-    /// Waits for a script; its exit code. The process of its run, while there is one, is in the file `pid`.
+    /// Waits for a script and returns its exit code. The process id of its run, if there is one, is in the
+    /// file `pid`.
     fn code_of(&self, mut command: Command, folder: &Path) -> Result<u8, Failure> {
-        // A terminal sends Ctrl-C to all of them; what is sent to this process only is passed on.
+        // A terminal sends Ctrl-C to all of them; a signal to this process only is passed on.
         let (pid, child) = (folder.join("pid"), Arc::new(OnceLock::new()));
         let of_script = Arc::clone(&child);
         let pass_on = move || {
@@ -285,8 +286,9 @@ fn with_stood_for(text: &str) -> Option<String> {
     Some(sources.iter().fold(changed, |text, source| text.replace(source, "$0")))
 }
 
-/// The commands of a script that start a trainer, with the numbers of their first lines: found by reading the
-/// text, in which a line that ends with a backslash goes on in the next. `folder` is that of the script.
+/// The commands of a script that start a trainer, with the numbers of their first lines. They are found by
+/// reading the text, in which a line that ends with a backslash continues in the next. `folder` is that of
+/// the script.
 fn trainer_commands(text: &str, folder: &Path) -> Vec<(usize, String)> {
     let has_trainer = |script: &str| {
         let read = |path: PathBuf| std::fs::read_to_string(path).ok();

@@ -25,7 +25,7 @@ use super::{Needed, announce, follow_model, named_or_newest, warn};
 use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
-/// Bytes of a key file that are read at most.
+/// Largest number of bytes that are read of a key file.
 const LONGEST_KEY: u64 = 4096;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
@@ -68,7 +68,7 @@ pub(super) fn of_fault(error: &tamis_serve::Fault) -> Failure {
 /// Longest path that is printed whole.
 const LONGEST_PATH: usize = 100;
 
-/// A line of `-v`. Nobody may be there to read it.
+/// A line of `-v`. Nothing may be there to read it.
 fn print_request(line: &RequestLine) {
     let tokens = |tokens: Option<usize>| tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
     let _ = writeln!(
@@ -145,14 +145,14 @@ pub(super) fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, F
     })
 }
 
-/// Warns of weights with another output head than their configuration says.
+/// Warns about weights with another output head than their configuration says.
 fn warn_of_head(folder: &Path) {
     if let Some(warning) = policy::head_warning(folder) {
         warn(&warning);
     }
 }
 
-/// Tokenizer and template as they lie in a folder.
+/// Tokenizer and template of a folder.
 fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
     Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(folder))
 }

@@ -12,9 +12,9 @@ use super::{print, refuse_others, show, warn};
 use crate::arguments::SimulateArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// The page, where nobody names another.
+/// The page, unless the user names another.
 const PAGE: &str = "simulation.html";
-/// How long a line of progress stays as it is.
+/// How long a line of progress stays unchanged.
 const PAUSE: Duration = Duration::from_millis(100);
 const NAMES_PAGE: &str = "`--html FILE` names the page to write";
 
@@ -80,16 +80,16 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// How far a simulation is: a line for each policy, which is written over again and again.
+/// The progress of a simulation: a line for each policy, which is rewritten in place.
 struct Lines {
-    /// None where nobody looks.
+    /// `None` if no terminal shows it.
     out: Option<Box<dyn Write>>,
     last: Option<SimulationProgress>,
     written: Instant,
 }
 
 impl Lines {
-    /// On a terminal that can move its cursor; elsewhere nothing is said.
+    /// It is shown on a terminal that can move its cursor, and nowhere else.
     fn on_stderr() -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let is_watched = std::io::stderr().is_terminal() && !is_dumb;
@@ -117,14 +117,14 @@ impl Lines {
         if let (Some(out), Some(SimulationProgress { policy, steps, of, groups })) =
             (&mut self.out, self.last)
         {
-            // Where the terminal has gone the simulation goes on all the same.
+            // If the terminal has gone, the simulation continues all the same.
             let _ = write!(out, "\r\x1b[2K{policy}: step {steps} of {of}, {groups} groups started{end}");
             let _ = out.flush();
         }
         self.written = Instant::now();
     }
 
-    /// The line of the present policy stays, with the last that is known of it.
+    /// The line of the present policy stays, with its last progress.
     fn end(&mut self) {
         self.write("\n");
         self.last = None;

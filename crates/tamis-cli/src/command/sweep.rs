@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         say(&format!("the sweep of {kept} goes on (`--date {}` begins another)", month_and_day()));
     }
     let date = arguments.date.clone().or(kept).unwrap_or_else(month_and_day);
-    // Sweeps that share a folder, and parts of one, each have a comparison of their own.
+    // Sweeps that share a folder, and parts of one, have separate comparisons.
     let part = arguments.only.as_deref().filter(|part| *part != "all");
     let name = part.map_or_else(|| identity.clone(), |part| format!("{identity}_{part}"));
     let options = PlanOptions {
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         overrides: overrides.into_iter().cloned().collect(),
         only: arguments.only.clone(),
     };
-    // Only runs that are about to begin need the files that they name.
+    // Only runs that will begin need the files that they name.
     let is_begun = !arguments.dry_run && !arguments.compare;
     let faults = |loaded: &Loaded| {
         if !is_begun {
@@ -110,7 +110,7 @@ fn fail(error: &SweepError) -> Failure {
     }
 }
 
-/// Names the runs that failed, each with the end of what it said.
+/// Lists the runs that failed, each with the end of its output.
 fn tell_failed(outcome: &SweepOutcome) -> u8 {
     let failed: Vec<_> = outcome.failed().collect();
     if failed.is_empty() {
@@ -125,7 +125,7 @@ fn tell_failed(outcome: &SweepOutcome) -> u8 {
     FAILED
 }
 
-/// Compares the runs of a sweep, or of a part of it; `name` is that of the files.
+/// Compares the runs of a sweep, or of a part of it. `name` is that of the files.
 fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan, name: &str) -> Result<(), Failure> {
     let mut variants: Vec<Variant> = Vec::new();
     for run in &plan.runs {
@@ -177,7 +177,7 @@ fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Compa
     Ok(found)
 }
 
-/// Today in UTC, as names of runs begin: `0120`.
+/// Today in UTC, as the names of runs begin: `0120`.
 fn month_and_day() -> String {
     DateTime::<Utc>::from(SystemTime::now()).format("%m%d").to_string()
 }

@@ -95,7 +95,7 @@ fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt
     if let Some(console) = begun.get().filter(|_| !advice.is_empty()) {
         console.note(LineKind::Info, &advice);
     }
-    // A table is not wrapped, sentences are.
+    // A table is not wrapped; sentences are.
     let advice = if std::io::stdout().is_terminal() { fit_to_stderr(&advice) } else { advice };
     announce(&format_closing(&summary, &advice))?;
     Ok(match summary.ending {
@@ -104,7 +104,7 @@ fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt
     })
 }
 
-/// The folder of a run by the name that a command of another system gives it, if something is there.
+/// The folder of the run that another system's command names, if something is there.
 fn folder_of_name(loaded: &Loaded) -> Option<PathBuf> {
     let run = &loaded.config.run;
     let is_named = loaded.origin("run.name").is_some_and(Origin::is_from_user) && !loaded.notes.is_empty();
@@ -127,7 +127,7 @@ fn taken_name(loaded: &Loaded) -> Option<String> {
     ))
 }
 
-/// Ctrl-C stops soon, which does what is said; a second one ends the process.
+/// Ctrl-C stops soon and prints what happens; a second one ends the process.
 pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Failure> {
     let interrupt = interrupt.clone();
     ctrlc::set_handler(move || {
@@ -150,8 +150,8 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (files, overrides) = arguments.layers.split();
     let own = directory.config();
-    // What an editor did to `config.yaml` is a change like an override. A run of an earlier build has no
-    // other.
+    // An edit of `config.yaml` is a change like an override. A run of an earlier build has no original to
+    // compare with.
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
     let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
         .map_err(|errors| new_errors(&[], errors))?;
@@ -184,10 +184,10 @@ fn fail(error: &RunError) -> Failure {
     Failure::of(exit_code(error), error, error.hint())
 }
 
-/// The exit code that tells what kind of failure it is.
+/// The exit code of an error of a run.
 pub(super) fn exit_code(error: &RunError) -> u8 {
     match error {
-        // What the run left is not what a resume can go on from.
+        // A resume cannot continue from what the run left.
         RunError::Mismatch { .. }
         | RunError::CheckpointsGone { .. }
         | RunError::ReferenceGone { .. }
@@ -241,7 +241,7 @@ fn advice(summary: &RunSummary) -> String {
     end_lines(&summary.run, &own.config, held_out).join("\n")
 }
 
-/// The closing words: before and after with samples, where the run is, what to type next.
+/// The last lines: before and after with samples, the run's folder, what to type next.
 fn format_closing(summary: &RunSummary, advice: &str) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();

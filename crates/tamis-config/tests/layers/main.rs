@@ -74,7 +74,7 @@ fn overrides_set_add_and_reset() {
     assert_eq!(loaded.config.rollout.stop, ["a", "c", "d"]);
     assert_eq!(loaded.config.filter.unwrap().metric.as_deref(), Some("acc"), "a mapping is merged");
 
-    // A nullable section comes into being by one of its keys.
+    // One key of a nullable section makes the section.
     let loaded = sound(&[BASE], &["checkpoint.keep_best.k=2", "validate.test_freq=1", "~preset"]);
     assert_eq!(loaded.config.checkpoint.keep_best.unwrap().k, 2);
 }
@@ -171,7 +171,7 @@ fn the_command_line_is_one_layer_whatever_the_order_of_its_arguments() {
         };
         assert_eq!((cpo.grpo.singleton, cpo.grpo.epsilon), (SingletonAdvantage::Raw, 1e-3), "{arguments:?}");
     }
-    // What a file says goes with its kind.
+    // What a file sets is dropped with its kind.
     let file = "objective: {advantage: {singleton: raw}}\n";
     let Advantage::Cpo(cpo) = sound(&[BASE, file], &kind).config.objective.advantage else { panic!("cpo") };
     assert_eq!(cpo.grpo.singleton, SingletonAdvantage::Zero);
@@ -188,7 +188,7 @@ fn a_kind_in_place_of_its_section_is_hinted_at() {
 #[test]
 fn the_filter_itself_says_what_makes_no_sense_in_it() {
     let check = |filter: &str| load(&[BASE, &format!("filter: {filter}\n")], &["schedule.refill=false"]);
-    // Between closed bounds that are equal lies their own value.
+    // Closed bounds that are equal leave one value.
     assert!(check("{kind: mean_range, low: 0.5, high: 0.5, bounds: closed}").is_ok());
     let open = check("{kind: mean_range, low: 0.5, high: 0.5}").expect_err("empty").to_string();
     assert!(
@@ -315,7 +315,7 @@ preset: dapo  # command line: preset=dapo
 "#);
 }
 
-/// A key that follows others is shown with its value where something reads it, and reads back as that value
+/// A key that follows others is shown with its value if something reads it, and reads back as that value
 /// without a new warning.
 #[test]
 fn keys_that_follow_others_are_set() {
@@ -369,7 +369,7 @@ fn keys_that_follow_others_are_set() {
     # decoupled_token_is follows schedule.mode, schedule.surplus, rollout.backend
     ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
-    // Which numbers a program gives is known when it answers.
+    // The names of a program's numbers are known when it answers.
     assert_snapshot!(followed(&["filter={}", "reward=[{kind: command, argv: [judge]}]"]), @"
     gen_batch_size: 64  # 64 follows data.train_batch_size
     rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
@@ -379,8 +379,8 @@ fn keys_that_follow_others_are_set() {
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
 }
 
-/// Groups that are carried over are corrected where the learner computes their old log-probabilities anew,
-/// for its loss does not say then how old they are.
+/// Groups that are carried over are corrected if the learner computes their old log-probabilities again,
+/// because its loss then does not show how old they are.
 #[test]
 fn carried_groups_are_corrected_where_the_learner_computes_in_another_number_format() {
     let carries = ["filter={}", "schedule.surplus=carry", "schedule.max_lag=1"];
@@ -399,7 +399,8 @@ fn carried_groups_are_corrected_where_the_learner_computes_in_another_number_for
     assert_eq!(named, Some(CorrectionPreset::Disabled));
 }
 
-/// A value that followed another key in a shown configuration follows it in a new one made of that.
+/// A value that followed another key in a shown configuration follows it again in a new configuration made
+/// from that.
 #[test]
 fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() {
     let shown = |arguments: &[&str]| sound(&[BASE], arguments).show();
@@ -419,7 +420,7 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
         "{}",
         longer.show()
     );
-    // A reward's lengths, which stand on its line.
+    // A reward's lengths, which are on its line.
     let overlong = |loaded: &Loaded| {
         let lines = loaded.show();
         lines.lines().find(|line| line.contains("soft_overlong")).unwrap_or_default().trim().to_owned()
@@ -431,13 +432,13 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     );
     let dapo = with(&dapo, &["rollout.max_response_length=100"]);
     assert!(overlong(&dapo).contains("buffer: 20, max_length: 100"), "{}", overlong(&dapo));
-    // A correction that nobody asked for goes with what asked for it.
+    // A correction that the user did not set goes with the key that needed it.
     let carried = shown(&["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1"]);
     assert!(carried.contains("  # decoupled_token_is follows schedule.mode"), "{carried}");
     let rounds = ["schedule.mode=rounds", "schedule.surplus=discard", "schedule.max_lag=null"];
     assert_eq!(with(&carried, &rounds).config.objective.correction.preset, None);
     assert_eq!(with(&carried, &["objective.loss.kind=decoupled"]).config.objective.correction.preset, None);
-    // A comment of the user's own that begins alike takes nothing back.
+    // A comment of the user's own that begins alike changes nothing.
     let commented = "model: {path: m}\ndata: {task: arithmetic}\nrollout:\n  n: 8  # 8 follows the paper\n\
                      train:\n  total_steps: 10\n  # it follows the DAPO paper\n  ppo_mini_batch_size: 64\n";
     let commented = load(&[commented], &["data.train_batch_size=128"]).expect("sound").config;
@@ -445,7 +446,7 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     // It may look the same, behind a key that follows no other.
     let alike = "validate:\n  max_prompts: 32  # 32 follows data.train_batch_size\n";
     assert_eq!(load(&[BASE, alike], &[]).expect("sound").config.validate.max_prompts, Some(32));
-    // What is followed may be edited in the file itself.
+    // The key that is followed may be edited in the file itself.
     let leaders = [
         (" train_batch_size: 64", " train_batch_size: 8"),
         (" num_heads: 2", " num_heads: 4"),
@@ -461,13 +462,13 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     assert_eq!(of_file.model.init.as_ref().and_then(|init| init.num_kv_heads), Some(4));
     assert_eq!(of_file.objective.loss_scale_factor, Some(20.0));
     assert!(overlong(&led(&shown(&["preset=dapo"]))).contains("buffer: 4, max_length: 20"));
-    // What was edited is what somebody wants.
+    // An edited value is what the user wants.
     let edited = dr_grpo.replace("gen_batch_size: 64  #", "gen_batch_size: 96  #");
     assert_eq!(with(&edited, &["data.train_batch_size=8"]).config.data.gen_batch_size, Some(96));
 }
 
-/// Another `kind` replaces the section in whatever form it is said, and what is said of the keys of the kind
-/// that a section has goes into that kind.
+/// Another `kind` replaces the section, however it is written, and keys of the section's kind go into that
+/// kind.
 #[test]
 fn another_kind_replaces_the_section_in_every_form() {
     let rewards = "reward: [{kind: number}, {kind: length, min_length: 3}, {kind: by_source, sources: {a: gsm8k, b: {kind: number}}}]\n";
@@ -533,13 +534,13 @@ allowed train.total_steps: 10 in the run, 20 now
 allowed validate.test_freq: 0 in the run, 2 now
 ");
 
-    // The schedule of the steps already done would be another one.
+    // Steps that were already done would have had another schedule.
     let cosine = ["train.lr_schedule.kind=cosine"];
     let run = sound(&[BASE], &cosine).config;
     let now = sound(&[BASE], &[cosine[0], "train.total_steps=20"]).config;
     assert!(resume_differences(&run, &now)[0].refused);
 
-    // External rewards: what they compute is fixed, how they are run is free.
+    // External rewards: what they compute is fixed, how they run is free.
     let command =
         |extra: &str| sound(&[BASE], &[&format!("reward=[{{kind: command, argv: [x]{extra}}}]")]).config;
     let differences = resume_differences(&command(""), &command(", timeout: 5s, weight: 2"));

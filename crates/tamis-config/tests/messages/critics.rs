@@ -88,7 +88,7 @@ error: `critic.cliprange_value` must be greater than 0, got 0
 "#);
 }
 
-/// A filter that drops what the estimator could learn from.
+/// A filter that drops groups from which the estimator could learn.
 #[test]
 fn filters_that_drop_signal() {
     let text =
@@ -104,8 +104,8 @@ warning: the filter keeps groups with 0 < mean < 1 alone, and the others have si
 warning: the filter keeps groups with max > min alone, and the others have signal here: `remax` compares with the greedy answer, not within the group
 warning: the filter keeps groups with 0 < mean < 1 alone, and the others have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
 ");
-    // Groups that are all right or all wrong teach these nothing; a pool ranks groups, and leaves out by
-    // rank.
+    // Groups that are all right or all wrong teach these estimators nothing. A pool ranks groups, and leaves
+    // them out by rank.
     for (preset, kind) in [("rloo", "variance"), ("rloo", "mean_range"), ("remax", "within_group, k: 2")] {
         assert!(!text(preset, kind).contains("signal"), "{preset} {kind}");
     }

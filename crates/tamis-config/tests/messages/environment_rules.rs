@@ -4,7 +4,7 @@ use crate::{raw, show_errors};
 
 const LAKE: &str = "environment: {kind: frozen_lake}\n";
 
-/// As [`show_errors`], of a run in environments.
+/// As [`show_errors`], for a run in environments.
 fn show_played(yaml: &str, arguments: &[&str]) -> String {
     let base = ["model.path=m", "data.task=environment", "train.total_steps=10"];
     raw(yaml, &base.iter().chain(arguments).copied().collect::<Vec<_>>())
@@ -67,7 +67,7 @@ fn a_penalty_outside_of_the_rewards_of_an_advantage_is_refused() {
         let told = show_played(LAKE, &[running, sound]);
         assert!(!told.contains("error"), "{sound}: {told}");
     }
-    // Beside another reward nobody knows.
+    // Beside another reward it is unknown.
     let two = format!("{LAKE}reward: [{{kind: environment}}, {{kind: format, pattern: x}}]\n");
     assert!(!show_played(&two, &[running]).contains("format_penalty"));
     assert_eq!(show_played(LAKE, &[]), "");

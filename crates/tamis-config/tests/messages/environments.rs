@@ -2,7 +2,7 @@
 
 use crate::{load, raw};
 
-/// What is told of these lines in a configuration that is sound but for them, without places and fixes.
+/// The messages about these lines in an otherwise sound configuration, without places and fixes.
 fn show(lines: &str, arguments: &[&str]) -> Vec<String> {
     let base = ["model.path=m", "train.total_steps=10", "reward=[{kind: environment}]"];
     let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
@@ -32,7 +32,7 @@ fn words_of_what_has_its_own() {
                  program itself says when an episode is over";
     let told = show(&format!("{PROGRAM}max_length: 900, {words}"), &[]);
     assert_eq!(told, [unread("max_actions"), turns.to_owned(), unread("think")]);
-    // A default that is written out asks for nothing.
+    // A written default has no effect.
     let default = "prompting: {think: true, max_actions: 10}}";
     assert!(show(&format!("{PROGRAM}{default}"), &[]).is_empty());
     let elsewhere = "
@@ -164,7 +164,7 @@ warm_start: {steps: 5}
     assert!(show(none, &["environment={kind: frozen_lake}"]).is_empty());
 }
 
-/// What an environment elsewhere calls itself is not known before it is asked.
+/// The name of an environment elsewhere is not known before it answers.
 #[test]
 fn names_that_are_known_are_not_given_twice() {
     let of = |more: &str| {
@@ -182,8 +182,8 @@ fn names_that_are_known_are_not_given_twice() {
     }
 }
 
-/// Each environment has its own limit; what has one for all takes the largest, and a message names whose that
-/// is.
+/// Each environment has its own limit. A setting for all of them takes the largest, and a message names its
+/// environment.
 #[test]
 fn lengths_are_of_each_environment() {
     let several = "
@@ -202,7 +202,7 @@ more_environments: [{kind: frozen_lake, max_length: 70}, {kind: sudoku, max_leng
         ["error: `data.max_prompt_length` (100) and `more_environments[0].max_length` (70) make 170, above \
              `model.init.max_position_embeddings` (150)"]
     );
-    // Where a window of turns is seen, the longest window counts, and not the turns of the first environment.
+    // If a window of turns is shown, the longest window counts, and not the turns of the first environment.
     let windows = "
 data: {task: environment, max_prompt_length: 100}
 rollout: {max_response_length: 20}

@@ -25,7 +25,7 @@ train: {total_steps: 1}";
     assert_eq!(prometheus.address, "127.0.0.1:9464");
     let json = serde_json::to_value(&load(text, &[]).config).expect("a value");
     let shown = json["run"]["loggers"].as_array().expect("a list");
-    // With every setting at its default the name says it all.
+    // With every setting at its default, the name is enough.
     assert_eq!((&shown[0], &shown[2]), (&"console".into(), &"prometheus".into()));
     assert_eq!((&shown[1]["kind"], &shown[1]["num_samples"]), (&"wandb".into(), &0.into()));
     let named = load(text, &["run.loggers=[jsonl, {kind: mlflow, experiment: sieve}]"]).config.run.loggers;

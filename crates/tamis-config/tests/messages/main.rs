@@ -36,12 +36,12 @@ fn load(yaml: &str, arguments: &[&str]) -> Loaded {
 
 const BASE: [&str; 3] = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
 
-/// The warnings and errors of a text and overrides over a configuration that is sound.
+/// The warnings and errors about a text and overrides over a sound configuration.
 fn show_errors(yaml: &str, arguments: &[&str]) -> String {
     raw(yaml, &[&BASE, arguments].concat())
 }
 
-/// The warnings and errors of a text and overrides alone.
+/// The warnings and errors about a text and overrides.
 fn raw(yaml: &str, arguments: &[&str]) -> String {
     let text = match try_load(yaml, arguments) {
         Ok(loaded) => brief(&loaded.warnings),
@@ -50,7 +50,7 @@ fn raw(yaml: &str, arguments: &[&str]) -> String {
     text.replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")
 }
 
-/// All that is printed of a configuration that is wrong.
+/// Everything that is printed about a wrong configuration.
 fn printed(yaml: &str, arguments: &[&str]) -> String {
     let errors = try_load(yaml, arguments).expect_err("it is wrong").to_string();
     errors.replace(&RewardKind::NAMES.join(", "), "<every kind of reward>")

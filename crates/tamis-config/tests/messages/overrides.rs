@@ -38,7 +38,7 @@ error: `reward` has no item 2: it has 1, counted from 0
 "#);
 }
 
-/// A text that YAML takes for something else must stand in quotes, and the error shows which.
+/// A text that YAML reads as something else needs quotes, and the error shows which.
 #[test]
 fn texts_that_look_like_something_else() {
     let of = |pattern: &str| {
@@ -66,7 +66,7 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
   at command line: reward=«[{kind: format, pattern: \d{1,3}}]»
   hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 "#);
-    // As the hint has it, and a key of its own, which is a text whatever it begins with.
+    // As the hint shows it, and as a key of its own, which is a text whatever it begins with.
     for pattern in [
         "[{kind: number}, {kind: format, pattern: '[0-9]+'}]",
         r"[{kind: number}, {kind: format, pattern: '\d{1,3}, [ab]'}]",
@@ -75,7 +75,7 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
     }
 }
 
-/// An item of a list is written as a file's messages have it.
+/// An item of a list is written as in messages about files.
 #[test]
 fn items_of_lists_are_in_brackets() {
     for (argument, expected) in [
@@ -88,8 +88,8 @@ fn items_of_lists_are_in_brackets() {
     }
 }
 
-/// An unknown key is answered for the kind that the section has, wherever it was written, and a key of
-/// another kind is shown where it was set.
+/// An unknown key is compared with the kind that the section has, wherever it was written. A key of another
+/// kind is shown at the place at which it was set.
 #[test]
 fn unknown_keys_of_sections_with_a_kind() {
     let of_filter = |unknown: &str| show_errors("filter: {kind: variance}", &[unknown]);
@@ -113,7 +113,8 @@ fn unknown_keys_of_sections_with_a_kind() {
       at command line: «objective.loss.clip_high»=0.3
       hint: `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo`, `dppo_tv` and `dppo_kl` have it
     ");
-    // The section that the key itself names is no suggestion; of keys of the same name the likest is one.
+    // The section that the key itself names is no suggestion. Of keys with the same name, the most similar
+    // one is.
     assert_snapshot!(show_errors("", &["objective.loss.foo=1"]), @"
     error: unknown key `objective.loss.foo`
       at command line: «objective.loss.foo»=1

@@ -57,7 +57,7 @@ warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_bat
   at run.yaml:1: schedule: {max_num_gen_batches: null, on_limit: «duplicate»}
   hint: set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`
 "#);
-    // EasyR1 has a limit that may be off.
+    // EasyR1 has a limit that can be switched off.
     assert_eq!(show_errors(&endless.replace("duplicate", "use_partial"), &[]), "");
     assert_snapshot!(show_errors("schedule: {on_limit: duplicate}", &[]), @r#"
 warning: `schedule.on_limit` has no effect: there is no filter, so every step is one round

@@ -46,7 +46,7 @@ warning: `publish.keep` has no effect: `rollout.backend` is `native`
 "#);
 }
 
-/// On a Ray cluster a server is on a node of it.
+/// On a Ray cluster, a server runs on a node of the cluster.
 #[test]
 fn servers_that_a_run_starts_are_announced_where_they_are() {
     let announced = |launcher: &str| {

@@ -1,4 +1,4 @@
-//! Texts that are no YAML, keys given twice, files that cannot be read.
+//! Texts that are not YAML, keys that occur twice, files that cannot be read.
 
 use insta::assert_snapshot;
 use tamis_config::load;
@@ -17,7 +17,7 @@ error: `run` is given twice, first on line 1
   hint: remove one of the two
 "#);
     assert_snapshot!(raw("run: {}\nrun: {}\nrun: {}\n", &[]).matches("`run` is given twice, first on line 1").count(), @"2");
-    // What else is wrong is told with it, of the later value.
+    // Other faults are reported with it, for the later value.
     assert_snapshot!(show_errors("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
     error: `rollout` is given twice, first on line 1
       at run.yaml:2: «rollout»: {n: -1}
@@ -81,7 +81,7 @@ error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 ");
 }
 
-/// A line in flow style holds many keys: what is shown is the key or the value itself.
+/// A line in flow style holds many keys: the message shows the key or the value itself.
 #[test]
 fn places_in_flow_style() {
     assert_snapshot!(show_errors("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"

@@ -168,7 +168,7 @@ warning: `learner.continuous_batching` has no effect: `rollout.backend` is `nati
     assert_eq!(told("torch", "learner"), "");
 }
 
-/// What one rank does and several refuse is known before any has loaded a model.
+/// What one rank can do and several refuse is known before any has loaded a model.
 #[test]
 fn what_several_ranks_refuse_is_refused_at_once() {
     let local = ["learner.backend=torch", "cluster.launcher=local", "learner.gpus_per_node=2"];
@@ -228,7 +228,7 @@ error: `learner.heartbeat` is 1ms, and ranks that are alive may be silent for so
     assert_eq!(heartbeat("1s"), "");
 }
 
-/// What a launcher cannot start, and ranks that nobody would start.
+/// What a launcher cannot start, and ranks that nothing would start.
 #[test]
 fn ranks_need_a_launcher_that_can_start_them() {
     let torch = |more: &[&str]| show_errors("learner: {backend: torch}", more);

@@ -73,7 +73,7 @@ error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, r
 ");
 }
 
-/// Whole numbers beyond reason are taken or refused, alone and together, at once and without a panic.
+/// Absurdly large whole numbers are accepted or refused, alone and together, at once and without a panic.
 #[test]
 fn numbers_beyond_reason() {
     let integers: Vec<&str> = tamis_config::table::keys()
@@ -89,7 +89,7 @@ fn numbers_beyond_reason() {
         let all: Vec<String> = integers.iter().map(|key| format!("{key}={huge}")).collect();
         for one in &all {
             let _ = show_errors("filter: {}\nmodel: {init: {}}", &[one]);
-            // An even number of heads meets odd sizes.
+            // An even number of heads with odd sizes.
             let _ = show_errors(
                 "filter: {kind: within_group, k: 2}\nschedule: {refill: false}",
                 &[one, "rollout.n=3"],

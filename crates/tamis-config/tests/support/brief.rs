@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tamis_config::Diagnostic;
 use tamis_config::source::SourceKind;
 
-/// Findings with the place of each on one line, where «» stand around what is underlined when it is printed.
+/// Findings with their places, one a line. «» mark what is underlined when it is printed.
 pub(crate) fn brief(findings: &[Diagnostic]) -> String {
     findings.iter().map(of).collect::<Vec<_>>().join("\n")
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::reward::listener::Heard;
 use crate::reward::{Nobody, test_prompt};
 
-/// A counter that ends at its level's number, and does what an answer demands: hang, die, babble, or answer
-/// with other text.
+/// A counter that ends at its level's number, and does what an answer demands: hang, die, print garbage, or
+/// answer with other text.
 const COUNTER: &str = r#"
 import json, sys, time, os
 print("ready", file=sys.stderr)

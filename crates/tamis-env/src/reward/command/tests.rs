@@ -112,7 +112,7 @@ fn what_is_understood() {
     insta::assert_snapshot!(read(r#"{"id": 1, "score": NaN, "note": "NaN \" NaN"}"#), @"1: no answer");
     insta::assert_snapshot!(read(r#"{"id": 1, "score": -Infinity}"#), @"1: score `score` must be finite, got -Infinity");
     insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "bonus": Infinity}}"#), @"1: score `bonus` must be finite, got Infinity");
-    // A number that no double holds: an answer on this completion alone, and no reason to end the process.
+    // A number that no double holds is a fault of this completion only, and no reason to end the process.
     insta::assert_snapshot!(read(r#"{"id": 1, "score": 1e999}"#), @"1: score `score` must be finite, got 1e999");
     insta::assert_snapshot!(read(r#"{"score": -1E+400, "id": 1, "note": "1e999 \" 1e999"}"#), @"1: score `score` must be finite, got -1E+400");
     insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "bonus": 2e308}}"#), @"1: score `bonus` must be finite, got 2e308");
@@ -124,7 +124,7 @@ fn what_is_understood() {
         "{long}"
     );
     insta::assert_snapshot!(read(r#"{"id": 1, "error": "division by zero"}"#), @"1: the function failed: division by zero");
-    // Half a surrogate pair, as Python writes a text that holds one; whole pairs stay what they are.
+    // Half a surrogate pair, as Python writes a text that holds one. Whole pairs are unchanged.
     insta::assert_snapshot!(read(r#"{"id": 1, "error": "a \\ \ud83d\ude00 \ud800 \udc00 \ud800\u0041 \u00e9"}"#), @r"1: the function failed: a \ 😀 � � �A é");
     insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "note": "\ud800"}"#), @"1: score=1 None None");
     insta::assert_snapshot!(read(r#"{"id": 1, "score": " 1.5 ", "scores": {"score": "0.5", "acc": "1e0"}}"#), @"1: acc=1 None None, score=1.5 None None");
@@ -195,7 +195,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
     insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
 }
 
-/// A raw program that scores 1 for a right completion, dies of "3" and hangs at "5".
+/// A raw program that scores 1 for a right completion, dies at "3" and hangs at "5".
 const FRAGILE: &str = r#"
 import json, sys, time, os
 for line in sys.stdin:
@@ -218,7 +218,7 @@ fn one_bad_completion_does_not_cost_the_others() {
         ..config(&["python3", "-c", FRAGILE])
     };
     let command = CommandReward::new(config).unwrap();
-    // Warm both processes, so that the hang is noticed after the short time-out.
+    // Both processes are warm, so that the hang is noticed after the short time-out.
     let answers = outcomes(&command, 3);
     assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{answers:?}");
     let answers = outcomes(&command, 12);
@@ -270,7 +270,7 @@ fn what_it_prints_is_kept_or_passed_on() {
         let command = CommandReward::printing_to(Some(printed), config(&["sh", "-c", PRINTS])).unwrap();
         assert!(matches!(outcomes(&command, 1)[0], RewardOutcome::Failed(_)));
         drop(command);
-        // Its words are read by a thread of their own, which a busy machine may let wait.
+        // A thread of its own reads its words, and a busy machine may delay it.
         let limit = std::time::Instant::now() + Duration::from_secs(60);
         while !is_heard() && std::time::Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
@@ -296,7 +296,7 @@ fn what_it_prints_is_kept_or_passed_on() {
     );
 }
 
-/// Takes its time over the first completion that it is asked about.
+/// It is slow on the first completion that it gets.
 const SLOW_TO_START: &str = "
 import json, sys, time
 time.sleep(6)
@@ -361,7 +361,7 @@ fn a_wait_can_be_given_up() {
     assert!(matches!(rewards.score(&inputs), Err(RewardError::Interrupted)));
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     stop.join().unwrap();
-    // And nothing is asked or started again after that.
+    // Nothing is requested or started again after that.
     let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, &*heard);
     assert!(matches!(gold, Err(RewardError::Interrupted)));
     assert_eq!(heard.text(), "");
@@ -369,8 +369,8 @@ fn a_wait_can_be_given_up() {
 
 #[test]
 fn full_pipes_do_not_stop_it() {
-    // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage;
-    // with ids and scores made from the requests by sed they are answers.
+    // `cat` answers before it has read everything. Its echoes are no answers, so the first line is garbage.
+    // If sed adds ids and scores to the requests, they are answers.
     let command = CommandReward::new(CommandConfig {
         batch_size: 1000,
         ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"])
@@ -397,7 +397,7 @@ fn nothing_is_left_running() {
     }
     drop(command);
     let child = std::fs::read_to_string(&file).unwrap();
-    // A killed process may take a moment to go, and stays a zombie where nobody reaps orphans.
+    // A killed process may take a moment to go, and stays a zombie if nothing reaps orphans.
     let is_gone = || match std::fs::read_to_string(format!("/proc/{}/stat", child.trim())) {
         Ok(state) => state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
         Err(_) => true,

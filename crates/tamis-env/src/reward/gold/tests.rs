@@ -21,7 +21,7 @@ fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'stat
     check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
 }
 
-/// The report on one function from outside.
+/// The report on one external function.
 fn checked_outside(prompts: &[Prompt], function: Made) -> GoldReport {
     let named = NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("mine", Box::new(function)) };
     check_gold(prompts, &Rewards::new(vec![named]).unwrap()).unwrap()
@@ -55,8 +55,8 @@ fn built_in_verifiers_accept_their_gold() {
     assert_eq!(report.functions.len(), 6, "shaping has no notion of a right answer");
 }
 
-/// A gold is tried as a model would write it: one that is a whole number with a fraction of zeros in the data
-/// never equals an answer as text.
+/// A gold answer is tried as a model would write it. One that is a whole number with a fraction of zeros in
+/// the data never equals an answer as text.
 #[test]
 fn golds_are_written_as_a_model_would() {
     let prompts = [test_prompt("72.0")];
@@ -98,7 +98,7 @@ fn a_verifier_that_rejects_its_gold_is_reported() {
     insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
 }
 
-/// Accepts `#### x` only, names a number of its own, counts how often it is asked, and fails on "bad".
+/// Accepts only `#### x`, returns a number of its own, counts its calls, and fails on "bad".
 struct External(AtomicUsize);
 
 impl RewardFunction for Arc<External> {
@@ -124,10 +124,10 @@ impl RewardFunction for Arc<External> {
     }
 }
 
-/// Of a completion and the ground truth.
+/// A function of a completion and the ground truth.
 type Judge = dyn Fn(&str, &str) -> f64 + Send + Sync;
 
-/// Whatever a function makes of them; golds are tried in these forms.
+/// Gold answers are tried in these forms, whatever a function makes of them.
 struct Made {
     judge: Box<Judge>,
     forms: &'static [&'static str],
@@ -153,7 +153,7 @@ fn from_outside(judge: impl Fn(&str, &str) -> f64 + Send + Sync + 'static) -> Ma
     Made { judge: Box::new(judge), forms: &["{}", "#### {}", "It is {}!"] }
 }
 
-/// A function whose full score nobody knows is not said to accept anything.
+/// If the full score of a function is unknown, the report does not claim that it accepts anything.
 #[test]
 fn functions_from_outside_get_the_distribution() {
     let prompts: Vec<Prompt> = numbers(0..200);
@@ -178,7 +178,7 @@ fn functions_from_outside_get_the_distribution() {
     insta::assert_snapshot!(check(-1.0, -2.0), @"clean: reward `mine`: gold answers score -1 on average, -1 to -1 (200 prompts)");
 }
 
-/// The best of several forms is no sign that a function looks at the answer, and rounding is none.
+/// The best of several forms is no sign that a function uses the answer, and rounding is none.
 #[test]
 fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
@@ -210,8 +210,8 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     }));
 }
 
-/// A right function that misses its gold has the same score, 0, for whatever else it is given: a few prompts
-/// do not tell it from one that looks at nothing.
+/// A right function that misses its gold answer gives the same score, 0, to everything else. A few prompts do
+/// not distinguish it from one that reads nothing.
 #[test]
 fn a_few_prompts_are_too_few_to_tell() {
     /// Finds the answer in every third prompt.
@@ -367,7 +367,8 @@ fn a_function_that_takes_no_gold_answer_at_all_is_hopeless() {
         check_gold(prompts, &Rewards::new(vec![named]).unwrap()).unwrap()
     };
     assert!(of(&prompts, 1.0).functions[0].is_hopeless());
-    // What is only logged costs nothing, and one that takes some is right about those.
+    // A reward that is only logged costs nothing, and a function that accepts some gold answers is right
+    // about those.
     assert!(!of(&prompts, 0.0).functions[0].is_hopeless());
     let some = of(&["7", "eight"].map(test_prompt), 1.0);
     assert!(!some.functions[0].is_hopeless() && !some.is_clean());

@@ -56,7 +56,7 @@ fn show(outcomes: &[RewardOutcome]) -> String {
     outcomes.iter().map(short).collect::<Vec<_>>().join("; ")
 }
 
-/// What a function answers to so many completions.
+/// A function's answers to so many completions.
 fn shown(
     source: &str,
     name: &str,
@@ -200,7 +200,7 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     error SystemExit: \udfff
     acc=1 score=1
     ");
-    // Of a batch and of a coroutine, each completion the same.
+    // Each completion of a batch and of a coroutine gets the same.
     for (name, style) in [("trl", PythonStyle::Trl), ("escapes", PythonStyle::Verl)] {
         let shown = shown(source, name, style, &Value::Null, 17);
         let failed = |shown: &str| shown.split("; ").map(|one| one.starts_with("error")).collect::<Vec<_>>();
@@ -325,11 +325,11 @@ built_in = max
     insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
     insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2, "extra_info": 3})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
     insta::assert_snapshot!(tell("solved", Some(PythonStyle::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
-    // Introduced, and then asked: as it says.
+    // It is introduced, and then asked as its answer requires.
     let (_folder, command) = python(source, "reward_len", None, &Value::Null);
     assert_eq!(command.introduce(&KnownRows::default()).unwrap().style, "trl");
     insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
-    // `kwargs` come before what is passed, as in verl.
+    // `kwargs` take precedence over the arguments that are passed, as in verl.
     insta::assert_snapshot!(shown(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}), 1), @"acc=2 score=2");
 }
 
@@ -515,7 +515,7 @@ fn whether_a_function_takes_the_ground_truth_is_known() {
         columns: columns.as_object().cloned().unwrap_or_default(),
         ..crate::reward::test_prompt("7")
     };
-    // The second row tells the column of the truth from one that is the same by chance.
+    // The second row distinguishes the column of the truth from one that is equal by chance.
     let prompts =
         [with(json!({"label": 7, "size": "7", "text": "a"})), with(json!({"label": "7", "size": 3}))];
     let known = KnownRows::of(prompts.iter());
