@@ -1,4 +1,4 @@
-//! The command line as typed in: what clap parses, nothing interpreted yet.
+//! The command line as the user typed it: what clap parses, before anything is interpreted.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 pub(crate) enum CliCommand {
     /// Train: sample groups, score them, drop those without signal, refill, learn.
     Train(TrainArguments),
-    /// Run a grid of configurations, the baseline first, and compare them; or compare runs that there are.
+    /// Run a grid of configurations, the baseline first, and compare them; or compare existing runs.
     Sweep(SweepArguments),
     /// Evaluate a run or a checkpoint on validation prompts: mean@k, pass@k, best@k, maj@k.
     Eval(EvalArguments),
@@ -49,12 +49,12 @@ pub(crate) enum CliCommand {
     Filter(Box<FilterArguments>),
     /// Show what a run generated: prompts, completions, scores, verdicts.
     Rollouts(RolloutsArguments),
-    /// Follow a run while it is at work, or the log of another system (verl, EasyR1).
+    /// Follow a run while it works, or the log of another system (verl, EasyR1).
     Monitor(MonitorArguments),
-    /// Make one HTML page of a run, or of several beside each other.
+    /// Make one HTML page of a run, or of several side by side.
     Report(ReportArguments),
-    /// Say what rollouts, a run or a log mean for the settings of a filtered run: keep rates, cost by
-    /// schedule, size of a round, limit, metric, and what looks wrong; with lines to paste.
+    /// Advise on the settings of a filtered run, from rollouts, a run or a log: keep rates, cost by schedule,
+    /// round size, limit, metric, and what looks wrong; with lines to paste.
     Advise(AdviseArguments),
     /// Try schedules out on a virtual clock: what each policy costs, how long a step takes, what it trains
     /// on.
@@ -67,8 +67,8 @@ pub(crate) enum CliCommand {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,
     },
-    /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run
-    /// with it and what a configuration would be missing.
+    /// Examine this machine (GPUs, driver, Python environments, servers, Ray, disks), and print what can run
+    /// with it and what a configuration lacks.
     Doctor(DoctorArguments),
     /// Print a page of the documentation; without a name, all names.
     Docs {
@@ -91,8 +91,8 @@ pub(crate) enum CliCommand {
     Config(ConfigCommand),
 }
 
-/// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides
-/// (`num_generations=8`) where a configuration is read.
+/// The command line. If a configuration is read, options of other systems (TRL's `--num_generations 8`)
+/// become overrides (`num_generations=8`).
 pub(crate) fn read_arguments() -> Vec<OsString> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let Some(texts) = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
@@ -122,14 +122,14 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
         let name = word.strip_prefix("--").map(|option| option.split('=').next().unwrap_or(option));
         name.is_some_and(|name| !own.contains(&name) && is_foreign_option(name))
     };
-    // Without an option of theirs what nobody knows is left to clap.
+    // Without an option of another system, clap handles what is unknown.
     if !texts.iter().any(is_foreign) {
         return words;
     }
     join_options(&texts, |name| own.contains(&name)).into_iter().map(Into::into).collect()
 }
 
-/// Language of a script that `tamis train` is given in place of a configuration.
+/// Language of a script that replaces a configuration in `tamis train`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Shell,
@@ -148,8 +148,8 @@ impl Language {
     }
 }
 
-/// The command line of `tamis train SCRIPT ...`: the options of tamis first, then `--` and what is the
-/// script's. `None` if what is trained is no script.
+/// The command line of `tamis train SCRIPT ...`: the options of tamis first, then `--` and the script's own
+/// arguments. `None` if it trains no script.
 fn own_options_before_script(words: &[String]) -> Option<Vec<String>> {
     let [program, train, rest @ ..] = words else { return None };
     let (mut own, mut others) = (vec![program.clone(), train.clone()], Vec::new());
@@ -170,14 +170,14 @@ fn own_options_before_script(words: &[String]) -> Option<Vec<String>> {
     is_script.then(|| own.into_iter().chain(["--".to_owned()]).chain(others).collect())
 }
 
-/// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
+/// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` removes).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LayerArguments {
     /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+rollout.stop=x`, `~filter`); keys and files of verl,
     /// TRL, EasyR1 and RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
     #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
-    /// Overrides over all of them, which this machine asks for.
+    /// Overrides on top of all of them, for this machine.
     #[arg(skip)]
     pub(crate) of_machine: Vec<String>,
 }
@@ -200,7 +200,7 @@ pub(crate) struct CheckArguments {
     #[arg(long)]
     pub(crate) plan: bool,
     /// Plan for these machines, such as 8x80GiB or 2x8x141GB [default: this machine; with
-    /// `cluster.launcher: ray` nothing is known of the cluster's].
+    /// `cluster.launcher: ray` the cluster's machines are unknown].
     #[arg(long, value_name = "[MACHINESx]GPUSxMEMORY", requires = "plan", value_parser = Machines::parse)]
     pub(crate) machines: Option<Machines>,
     /// Print the plan as one JSON object.
@@ -212,19 +212,19 @@ pub(crate) struct CheckArguments {
 pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
-    /// Of a script (`tamis train run_dapo.sh`, `train_grpo.py`): print what would be trained, and start no
+    /// With a script (`tamis train run_dapo.sh`, `train_grpo.py`): print what would be trained, and start no
     /// run.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Continue the run in RUN_DIR from its last checkpoint. Keys that may change on resume can be
-    /// overridden; `tamis config explain KEY` says which.
+    /// overridden; `tamis config explain KEY` shows which.
     #[arg(long, value_name = "RUN_DIR")]
     pub(crate) resume: Option<PathBuf>,
     /// Show everything on a terminal: rounds of generation, checkpoints, all figures of a step. `run.log` and
     /// a pipe get it in any case.
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Show warnings and the result alone. `run.log` gets everything.
+    /// Show only warnings and the result. `run.log` gets everything.
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
@@ -238,28 +238,27 @@ pub(crate) struct SweepArguments {
     /// Print a line for each run and end: its results folder, then its cost.
     #[arg(long, conflicts_with = "compare")]
     pub(crate) dry_run: bool,
-    /// Compare what there is, and run nothing.
+    /// Compare the existing runs, and run nothing.
     #[arg(long)]
     pub(crate) compare: bool,
     /// The part of the sweep to run: a name of its `only`, or all.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Option<String>,
-    /// Month and day in the names of the runs [default: those of the sweep's first run, which are those of
-    /// the day on which it began, in UTC]. Another date begins the sweep anew.
+    /// Month and day in the names of the runs [default: those of the sweep's first run, in UTC]. Another date
+    /// begins the sweep anew.
     #[arg(long, value_name = "MMDD")]
     pub(crate) date: Option<String>,
     /// A file, or an override, in place of the sweep's `base`; may be given several times.
     #[arg(long, value_name = "CONFIG.yaml | KEY=VALUE")]
     pub(crate) base: Vec<String>,
-    /// Runs at once, among which cores and GPUs are shared out [default: as the sweep says, otherwise 1].
+    /// Number of concurrent runs, which share cores and GPUs [default: as the sweep says, otherwise 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) parallel: Option<u16>,
     /// A metric to compare by; may be given several times [default: accuracy at validations, and mean
     /// reward].
     #[arg(long, value_name = "NAME")]
     pub(crate) metric: Vec<String>,
-    /// Folder of the comparison's .csv, .md and .html [default: the sweep's results; of other runs none is
-    /// written].
+    /// Folder of the comparison's .csv, .md and .html [default: the sweep's results; none for other runs].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -296,7 +295,7 @@ pub(crate) struct ExportArguments {
     #[arg(value_name = "FOLDER")]
     pub(crate) target: PathBuf,
     /// Write an output head that is tied to the embedding as a tensor of its own. vLLM's build for CPUs needs
-    /// it where its weights are reloaded: it silently keeps the old head of a tied model.
+    /// it if its weights are reloaded: it silently keeps the old head of a tied model.
     #[arg(long)]
     pub(crate) untie: bool,
     /// Type of the weights in the folder.
@@ -337,10 +336,10 @@ pub(crate) struct MonitorArguments {
     /// verl, EasyR1 or TRL, or with verl's filter-group log lines [default: the newest run with a step].
     #[arg(value_name = "RUN_DIR|LOG")]
     pub(crate) path: Option<PathBuf>,
-    /// Print what is known now as text, and end; so it is where stdout is no terminal.
+    /// Print the present state as text, and end. This is the default if stdout is no terminal.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print what is known now as one JSON object, and end.
+    /// Print the present state as one JSON object, and end.
     #[arg(long)]
     pub(crate) json: bool,
     /// Seconds between two looks at the files.
@@ -366,11 +365,11 @@ pub(crate) struct ReportArguments {
     /// (`metrics.jsonl`, of tamis or with verl's names) [default: the newest run].
     #[arg(value_name = "RUN_DIR")]
     pub(crate) runs: Vec<PathBuf>,
-    /// The file to write; `-` for stdout [default: report.html in the run directory, of several runs in this
+    /// The file to write; `-` for stdout [default: report.html in the run directory; for several runs in this
     /// folder].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// The steps to tell about: 10..50, 10.., ..50 or 10 [default: all].
+    /// The steps to show: 10..50, 10.., ..50 or 10 [default: all].
     #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
     pub(crate) steps: Option<StepRange>,
     /// Groups of each run to show with their completions, spread over at most 12 steps; 0 for none [default:
@@ -389,15 +388,15 @@ pub(crate) struct AdviseArguments {
     /// the newest run].
     #[arg(value_name = "ROLLOUTS | RUN_DIR | LOG")]
     pub(crate) source: Option<PathBuf>,
-    /// What is planned, over a run's own configuration: a configuration, or the sizes alone
+    /// The planned settings, on top of a run's own configuration: a configuration, or only the sizes
     /// (`data.train_batch_size=256 rollout.n=8`).
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
-    /// The number of a trajectory that says whether it is right [default: the first there is of acc,
-    /// accuracy, success, score and reward].
+    /// The number of a trajectory that means right [default: the first of acc, accuracy, success, score and
+    /// reward].
     #[arg(long, value_name = "NAME")]
     pub(crate) metric: Option<String>,
-    /// The steps to go by: 10..50, 10.., ..50 or 10 [default: the last that have 1024 groups].
+    /// The steps to use: 10..50, 10.., ..50 or 10 [default: the last that have 1024 groups].
     #[arg(long, value_name = "STEPS", allow_hyphen_values = true)]
     pub(crate) steps: Option<StepRange>,
     /// Print one JSON object instead of a text.
@@ -407,7 +406,7 @@ pub(crate) struct AdviseArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArguments {
-    /// The run's own configuration and the world around it (`simulate.pass_rate`, `simulate.servers`, ...).
+    /// The run's own configuration and the simulated world (`simulate.pass_rate`, `simulate.servers`, ...).
     /// What a simulation does not need, such as a model and data, may be missing.
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
@@ -436,7 +435,7 @@ pub(crate) struct LearnerArguments {
     /// machines reach needs --api-key-file.
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:8700")]
     pub(crate) listen: String,
-    /// File with the key that a run must send (`learner.api_key_file`); without one any run on this machine
+    /// File with the key that a run must send (`learner.api_key_file`); without one every run on this machine
     /// is served.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
@@ -549,7 +548,7 @@ pub(crate) struct ServeArguments {
     /// For tests: a step of the engine takes at least this long.
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     pub(crate) test_step_ms: Option<f64>,
-    /// For tests: and this much longer for each sample that runs.
+    /// For tests: additional time of a step for each sample that runs.
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     pub(crate) test_sample_ms: Option<f64>,
     /// For tests: completions have lognormal lengths of this median (tokens) and sigma, whatever the model
@@ -590,18 +589,17 @@ pub(crate) struct FilterArguments {
     /// verifiers or prime-rl.
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1,
-    /// false 0. Where each row is a whole group, give one column for each member, or one column that holds a
-    /// list. In rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may
-    /// be named.
+    /// Column of the metric, with dots if nested (`acc`, `175b_finetuning.is_correct`); true counts 1, false
+    /// 0. If each row is a whole group, give one column for each member, or one column that holds a list.
+    /// Rollouts of tamis also have the names of `filter.metric` (`seq_reward`, `length`).
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is not a right-or-wrong outcome: uniform groups are reported as uniform, not as all correct
-    /// or all wrong. `length` and `entropy` never are one.
+    /// or all wrong. `length` and `entropy` never are.
     #[arg(long)]
     pub(crate) no_outcome: bool,
     /// Column (or columns) that name a row's group [default: the first of `group_id`, `uid`, `group`,
-    /// `prompt_id`]; not needed where a row is a whole group.
+    /// `prompt_id`]; not needed if a row is a whole group.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) group: Vec<String>,
     /// The filter.
@@ -613,10 +611,10 @@ pub(crate) struct FilterArguments {
     /// variance: what to do with a group of one [default: keep].
     #[arg(long, value_parser = values_of::<Singleton>())]
     pub(crate) singleton: Option<String>,
-    /// mean_range: lower bound of the group's mean; percentile: where the band begins [default: 0].
+    /// mean_range: lower bound of the group's mean; percentile: lower end of the band [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) low: Option<f64>,
-    /// mean_range: upper bound of the group's mean; percentile: where the band ends [default: 1].
+    /// mean_range: upper bound of the group's mean; percentile: upper end of the band [default: 1].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) high: Option<f64>,
     /// mean_range: whether the bounds themselves are kept (closed) or not (open) [default: open].
@@ -669,11 +667,11 @@ pub(crate) struct FilterArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the configuration in force, each value with where it comes from.
+    /// Print the effective configuration, each value with its origin.
     Show(LayerArguments),
-    /// Print all errors and warnings at once, and what a run takes of which machines.
+    /// Print all errors and warnings at once, and what a run needs of which machines.
     Check(CheckArguments),
-    /// Explain a key: meaning, type, default, allowed values, and the keys of other systems that become it.
+    /// Explain a key: meaning, type, default, allowed values, and equivalent keys of other systems.
     Explain {
         /// Dotted key (`schedule.on_limit`), or a section.
         key: String,
