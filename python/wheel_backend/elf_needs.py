@@ -1,7 +1,7 @@
 """What a program for Linux needs of the system that it runs on: its libraries, and the version of glibc.
 
-A wheel's tag `manylinux_2_N` (PEP 600) says that all in it runs where glibc is 2.N or newer, with no other library than
-those that every such system has.
+A wheel's tag `manylinux_2_N` (PEP 600) promises that everything in it runs with glibc 2.N or newer, and with
+no other library than those that every such system has.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ maturin builds the native module. The program is a binary of its own and not a f
 processes of itself, handles signals and looks beside its own file, none of which may depend on a Python around it. So
 it is built first and goes into the wheel as a script, which pip puts into the `bin` folder of the environment.
 
-On Linux the wheel's tag says how old a system may be (`manylinux_2_N`, which PyPI asks for). maturin finds N for the
-native module; where the program needs a newer glibc, its N is taken. Where either is linked with a library that not
-every system has, the tag is `linux`, which fits this machine and its like and is not taken by PyPI.
+On Linux the wheel's tag says how old a system may be (`manylinux_2_N`, which PyPI asks for). maturin finds N
+for the native module; if the program needs a newer glibc, its N is used. If either is linked with a library
+that not every system has, the tag is `linux`, which fits similar machines and is refused by PyPI.
 
 The source distribution is the repository: all files that git tracks. The crates read files of one another, of
 python/ and of docs/, so a selection would only be a list to forget a file in.
@@ -66,7 +66,7 @@ def _build_program() -> pathlib.Path:
 
 
 def _stage_program() -> pathlib.Path:
-    """Puts the program where maturin takes it from; its place there."""
+    """Copies the program to the place from which maturin takes it. Returns that place."""
     ready = os.environ.get("TAMIS_WHEEL_PROGRAM")
     program = pathlib.Path(ready) if ready else _build_program()
     shutil.rmtree(SCRIPTS.parent, ignore_errors=True)
@@ -89,7 +89,7 @@ def _with_options(compatibility: str = "off") -> None:
 
 
 def _newer_tag(wheel: str, program: pathlib.Path) -> str | None:
-    """What the program makes of a wheel's tag: None where it stays as it is."""
+    """The wheel's tag with the program; None if it does not change."""
     needs = read_needs(program)
     fits = re.search(r"manylinux_2_([0-9]+)_", wheel)
     if needs is None or fits is None:

@@ -2,9 +2,10 @@
 
     python3 tamis_math_verify.py
 
-Each request is answered before the next one is looked at, so that a completion that takes too long is known by itself. math-verify
-ends what takes longer than the limits below where it can; what it cannot end costs this process, which tamis starts again. A request
-{"introduce": ...} is answered with the versions of the packages, and with what is wrong with them.
+Each request is answered before the next one is read, so that a completion that takes too long can be
+identified. math-verify itself ends most work that takes longer than the limits below. If it cannot, tamis
+kills this process and starts it again. A request {"introduce": ...} is answered with the versions of the
+packages, and with what is wrong with them.
 """
 
 import importlib.metadata
@@ -33,7 +34,7 @@ def versions():
 
 
 def misfit(found):
-    """Why these packages cannot judge; None where they can."""
+    """Why these packages cannot judge; None if they can."""
     missing = [name for name, version in found.items() if version is None]
     if missing:
         return f"{sys.executable} lacks {' and '.join(missing)}"

@@ -8,11 +8,12 @@ trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_st
 easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
         file says REWARD_TYPE = "sequential", or the kind is easyr1_sequential, one of each
 
-Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl where several do. Requests and answers are
-JSON lines on standard input and output; whatever the function prints goes to standard error. Whatever it raises, and a result that is no
-number, is the answer "error" of that completion. A request {"introduce": {"columns": [...] | null, "gold": [...]}}, columns of the rows
-and those of them that hold the ground truth, is answered with the function's signature, the kinds that it fits, what is wrong with the one
-that is used, and whether the function takes the ground truth.
+Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl if they fit
+several. Requests and answers are JSON lines on standard input and output; whatever the function prints goes
+to standard error. Whatever it raises, and a result that is no number, is the answer "error" of that
+completion. A request {"introduce": {"columns": [...] | null, "gold": [...]}}, columns of the rows and those
+of them that hold the ground truth, is answered with the function's signature, the kinds that it fits, what is
+wrong with the one that is used, and whether the function takes the ground truth.
 """
 
 import argparse
@@ -261,7 +262,8 @@ def trainer_state(item):
 
 
 class NoList(ValueError):
-    """What came back is not one result for each completion: nobody can say whose is whose, and nobody is asked again."""
+    """The function did not return one result for each completion, so results cannot be assigned. It is not
+    called again."""
 
 
 def listed(results, items, what):
@@ -304,7 +306,8 @@ async def call_trl(function, items, kwargs):
 
 
 def easyr1_numbers(result):
-    """The named numbers of one EasyR1 result: `overall` is the score, `accuracy` the raw outcome (right above 0) where there is one."""
+    """The named numbers of one EasyR1 result: `overall` is the score, `accuracy` the raw outcome (right above
+    0), if there is one."""
     if not isinstance(result, dict) or "overall" not in result:
         found = clean(str(sorted(map(str, result))), 500) if isinstance(result, dict) else type(result).__name__
         raise ValueError(f"an EasyR1 function returns dictionaries with `overall`, this one has {found}")
@@ -366,7 +369,7 @@ async def answer_trl(function, items, kwargs):
     except BaseException:
         if len(items) == 1:
             return [failure()]
-    # One completion must not cost the others their reward: each is asked again alone.
+    # One completion must not cost the others their reward, so each is scored again by itself.
     return [answer for item in items for answer in await answer_trl(function, [item], kwargs)]
 
 
@@ -393,7 +396,7 @@ def named_parameters(signature):
 
 
 def misfit(function, kind, kwargs, columns):
-    """Why a function cannot be called as a kind's; None where it can. `columns`: of the rows, None for any that it asks for."""
+    """Why a function cannot be called as a kind's; None if it can. `columns`: of the rows; None allows any name."""
     signature = signature_of(function)
     if signature is None:
         return None

@@ -60,7 +60,7 @@ while data := peer.recv(1 << 16):
 settings = {}
 runner = None  # the module tamis_reward
 answers = None  # file descriptor of the real standard output
-trl_config = None  # TRL's GRPOConfig, where it is installed
+trl_config = None  # TRL's GRPOConfig, if it is installed
 
 
 def say(text):
@@ -81,7 +81,7 @@ def refuse(reasons, hint=None):
 
 
 class KeptConfig:
-    """GRPOConfig where there is no TRL: it keeps what it is given, and every other field is TRL's default or None."""
+    """GRPOConfig if there is no TRL: it keeps its arguments, and every other field is TRL's default or None."""
 
     DEFAULTS = {"eval_strategy": "no", "push_to_hub": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
 
@@ -168,7 +168,7 @@ def adapter_of(model, reasons):
 
 
 def model_arguments(model, args, reasons):
-    """Where the model is, and what of `model_init_kwargs` has a counterpart."""
+    """Where the model is, and the parts of `model_init_kwargs` that have a counterpart."""
     given = {}
     if isinstance(model, (str, os.PathLike)):
         given["model_name_or_path"] = os.fspath(model)
@@ -194,7 +194,7 @@ def model_arguments(model, args, reasons):
 
 
 class Registered:
-    """A reward of TRL by its name, where there is no TRL."""
+    """A reward of TRL by its name, if there is no TRL."""
 
     def __init__(self, name, **keys):
         self.__name__, self.keys = name, keys
@@ -465,7 +465,7 @@ async def train_and_answer(command, functions):
     child = await asyncio.create_subprocess_exec(*command, env={**os.environ, SOCKET: place})
     with open(pid, "w") as file:
         file.write(str(child.pid))
-    # The run hears it too, saves and ends; a handler that ignores would be inherited.
+    # The run gets the signal, too, saves and ends. A handler that ignores it would be inherited.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         return await child.wait()
@@ -499,7 +499,7 @@ def kept_class(name):
 
 
 def dataclass_of(name, **defaults):
-    # Annotated with their types alone, which is what the parser needs.
+    # Annotated only with their types, which is what the parser needs.
     fields = []
     for field, default in defaults.items():
         kind, value = default if isinstance(default, tuple) else (type(default), default)
@@ -582,7 +582,7 @@ LoraConfig = kept_class("LoraConfig")
 
 
 def missing(module):
-    """What a stand-in module answers for a name that it has not."""
+    """What a stand-in module returns for a name that it lacks."""
 
     def named(name):
         if name.startswith("_"):
@@ -628,7 +628,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def stand_before_trl():
-    """Puts the stand-ins in their places; whether TRL is there."""
+    """Puts the stand-ins in their places. Returns whether TRL is installed."""
     global trl_config
     try:
         import trl

@@ -15,10 +15,11 @@ at once. As data flows:
 The protocol `tamis-environment/1`
 ==================================
 
-Anybody may speak it, in any language, in one of two ways with the same bodies: a program that reads a request a line
-from standard input and writes an answer a line to standard output, in any order, each with the request's `id`; or
-an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step`, `/close` (and `/cut`), where `id` and `op` are left out.
-A program's standard error is free. A program ends when its standard input does.
+An environment can be written in any language, in one of two ways with the same bodies: a program that reads
+one request a line from standard input and writes one answer a line to standard output, in any order, each
+with the request's `id`; or an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step`, `/close` (and
+`/cut`), without `id` and `op`. A program's standard error is free. A program ends when its standard input
+does.
 
 `hello` comes first: once to a program; to a server once for each run, and again for its levels. `settings` are the
 environment's own; null means no value throughout:

@@ -11,7 +11,7 @@ def plain_board(text):
     """A board without escape codes.
 
     What is highlighted is set in brackets (`SF[F]F`), and what has a colour is named below (`blue: R`): in
-    Gymnasium's boards these say where the player is, and what is to be brought where.
+    Gymnasium's boards these show the player's place, and what must be carried where.
     """
     pieces = _CODES.split(text)
     found, named, codes = [_OTHER.sub("", pieces[0])], [], set()

@@ -1,7 +1,8 @@
 """The program of the policy in verifiers from 0.4 on: a chat with the tools of the task, as the harness `null` of the package.
 
-`null` is started once an episode, with its packages from PyPI; this one is a task on the event loop. It comes to the model
-and to the tools by the same addresses, so that limits, stops and what is recorded are those of the package.
+`null` is started once an episode, with its packages from PyPI; this one is a task on the event loop. It
+reaches the model and the tools by the same addresses, so that limits, stops and records are those of the
+package.
 """
 
 import contextlib
@@ -58,7 +59,7 @@ class ChatHarness(Harness[HarnessConfig]):
 
 
 async def _carry_out(servers, dispatch, name, arguments):
-    """What a call comes to, in the words of the package where it cannot be carried out."""
+    """The result of a call, in the words of the package if it cannot be carried out."""
     try:
         values = json.loads(arguments or "{}")
     except ValueError as error:

@@ -12,10 +12,10 @@
     max_turns         most answers of an episode; null: as many as the environment takes (its TimeLimit)
     invalid_penalty   reward of an answer that names no action, which leaves the state as it is: -0.1
 
-A level is a seed for `reset(seed=..)`: levels differ only by it, and where an environment always opens alike, all of
-them do. After the reset the environment's `np_random` is seeded anew from level and luck, and with it what the world
-draws from then on (slippery ice, the next cards): members of a group have one start, and each its own luck. What an
-environment draws elsewhere is not reached.
+A level is a seed for `reset(seed=..)`: levels differ only by it, so all are alike if the environment always
+begins alike. After the reset the environment's `np_random` is seeded anew from level and luck, and with it
+what the world draws from then on (slippery ice, the next cards): members of a group have one start, and each
+its own luck. What an environment draws elsewhere is not reached.
 
 `info` has `action_is_valid`, `action_is_effective` (whether the observation changed) and `num_actions`, 1 or 0 each.
 `success` is the environment's own `is_success` or `success` in its info, otherwise whether it terminated with a reward
@@ -140,7 +140,7 @@ class Kind:
         return levels
 
     def start(self, level, luck):
-        """An episode on a level, and no messages: its prompt has everything."""
+        """An episode on a level, without messages: its prompt has everything."""
         settings = Settings(level, "the level")
         seed = settings.count("seed", least=0)
         settings.finish()
@@ -172,7 +172,7 @@ class Episode:
                 success=False,
                 info={"action_is_valid": 0, "action_is_effective": 0, "num_actions": 0},
             )
-        # Some hand out the array that they go on to write into.
+        # Some environments return the array that they later write into.
         before = copy.deepcopy(self._observation)
         self._observation, reward, terminated, truncated, info = environment.step(action)
         is_effective = not _is_same(before, self._observation)

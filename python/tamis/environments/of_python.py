@@ -22,11 +22,11 @@ methods, and may have more:
 
         def close(self): ...
 
-`step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)` where the
-last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`, `success` (true
-or false, each), and `info` (numbers by name). An episode of which nobody says `success` has `acc` 1 where its rewards
-add up to more than 0. A level without a `prompt` has what `reset(level, 0)` returns; what an episode's own `reset`
-returns is its beginning.
+`step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)`
+if the last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`,
+`success` (true or false, each), and `info` (numbers by name). An episode without `success` has `acc` 1 if its
+rewards add up to more than 0. A level without a `prompt` has what `reset(level, 0)` returns; what an
+episode's own `reset` returns is its beginning.
 """
 
 from .protocol import Outcome, Refused, Settings, as_messages, as_reply, level_seed, load_named, shown
@@ -111,7 +111,7 @@ class Episode:
             raise Refused(f"`step` returned {shown(result)}", hint)
         settings = Settings(result, "what `step` returned")
         messages = as_reply(settings.take("observation", object, "a text or messages", None), "the observation")
-        # Of NumPy, say: checked where they are written.
+        # For example of NumPy: they are checked when they are written.
         reward, info = settings.anything("reward"), settings.object("info")
         names = ("done", "terminated", "truncated", "success")
         done, terminated, truncated, success = (_take_truth(settings, name) for name in names)

@@ -4,12 +4,12 @@
     args   the environment's configuration, as `[env]` has it in a file of verifiers: `taskset` (its own keys), `agent`
            (`max_turns`, `harness`, `runtime`, ...), `id` of another environment around the taskset
 
-Tasks there are played by programs that call a model's URL. Here that URL is this process, which hands each call over as
-the conversation that an answer of the policy is asked for, and gives the answer back as a chat completion. The environment's
-own `run_episode` plays, with its stops, limits, hooks, tools, simulated users and scores. What tamis chooses where the
-configuration does not: `agent.harness` is a chat with the task's tools on the event loop (chat_harness; the package's own is
-`bash`, which would give the policy this machine), unless the taskset brings one, and `agent.runtime` a process of this machine
-(the package's own is a rented one). What is used of it:
+Tasks there are played by programs that call a model's URL. Here that URL is this process. It passes the
+conversation of each call to the policy, and returns the policy's answer as a chat completion. The
+environment's own `run_episode` plays, with its stops, limits, hooks, tools, simulated users and scores.
+Defaults that tamis sets: `agent.harness` is a chat with the task's tools on the event loop (chat_harness; the
+package's own is `bash`, which would give the policy this machine), unless the taskset brings one, and
+`agent.runtime` a process of this machine (the package's own is a rented one). What is used of it:
 
     iteration of the taskset   tasks are levels, in their order: `prompt` and `system_prompt`, and `answer`, where the data
                                has a text of that name, the ground truth. Every tenth task, from the first on, is held out;
@@ -110,7 +110,7 @@ class Kind:
                 levels.append({"level": {"task": number}, "prompt": _opening(task), "ground_truth": truth})
 
     async def start(self, level, _luck):
-        """An episode on a task, and what it begins with where that is not the task's prompt."""
+        """An episode on a task, and its beginning if that is not the task's prompt."""
         settings = Settings(level, "the level")
         number = settings.count("task", least=0)
         settings.finish()
@@ -137,7 +137,7 @@ class Host:
         self.episodes = {}
 
     async def open(self):
-        """Begins to serve, where that has not begun."""
+        """Begins to serve, unless it serves already."""
         async with self._opening:
             if self.url is not None:
                 return

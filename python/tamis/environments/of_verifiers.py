@@ -22,11 +22,12 @@ environments) is carried out as in verifiers itself. What is used of it:
     max_turns                as in hello
     requires_group_rollouts  refused
 
-A judge works where the environment brings a client for it (`JudgeRubric(judge_client=..)`, or a key in its variables).
-Refused are rubrics that score whole groups, tools that differ from row to row, images, and environments that rewrite
-the conversation or ask for two responses at once: tamis trains on what follows what was sampled. `luck` is not used:
-verifiers has no seed. All episodes are on one event loop, as in verifiers: a function that does not wait with `await`
-holds up the others of its process. A reward function that raises scores 0, as there, with a message on standard error.
+A judge works if the environment has a client for it (`JudgeRubric(judge_client=..)`, or a key in its
+variables). Refused are rubrics that score whole groups, tools that differ from row to row, images, and
+environments that rewrite the conversation or ask for two responses at once: tamis trains on what follows what
+was sampled. `luck` is not used: verifiers has no seed. All episodes are on one event loop, as in verifiers: a
+function that does not wait with `await` holds up the others of its process. A reward function that raises
+scores 0, as there, with a message on standard error.
 """
 
 import json
@@ -87,7 +88,7 @@ class Kind:
         return name.rpartition("/")[2].removesuffix(".py")
 
     def _dataset(self, name):
-        """The rows of `train` or `eval`, None where there are none."""
+        """The rows of `train` or `eval`; None if there are none."""
         with self._lock:
             if self._tables is None:
                 environment = self.environment
@@ -124,7 +125,7 @@ class Kind:
         return levels
 
     async def start(self, level, _luck):
-        """An episode on a row, and what it begins with where that is not the row's prompt."""
+        """An episode on a row, and its beginning if that is not the row's prompt."""
         settings = Settings(level, "the level")
         name, number = settings.choice("dataset", ("train", "eval")), settings.count("row", least=0)
         settings.finish()
@@ -143,7 +144,7 @@ class Kind:
 
 
 class Policy(Client):
-    """The model of one rollout: what it is asked becomes the rollout's next event, its response the next answer."""
+    """The model of one rollout: a request to it becomes the rollout's next event, its response is the next answer."""
 
     def __init__(self, episode, tools):
         super().__init__(None)
@@ -172,7 +173,7 @@ class Policy(Client):
         """A text is always a response."""
 
     async def from_native_response(self, response):
-        """The assistant's message, with calls of tools where there are tools."""
+        """The assistant's message, with calls of tools if there are tools."""
         content, found = split_calls(response) if self._tools else (response, [])
         calls = []
         for name, arguments in found:

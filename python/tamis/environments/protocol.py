@@ -66,7 +66,7 @@ class Settings:
         return value
 
     def object(self, name):
-        """Values by name, none where it is left out."""
+        """Values by name; none if it is left out."""
         return self.take(name, dict, "an object", {})
 
     def anything(self, name):
@@ -83,7 +83,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What an answer came to."""
+    """The result of an answer."""
 
     messages: list
     reward: float | None
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def is_last(self):
-        """Whether no further answer is asked for."""
+        """Whether the episode has ended."""
         return self.terminated or self.truncated
 
     def body(self):

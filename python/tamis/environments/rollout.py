@@ -1,4 +1,5 @@
-"""An environment that asks the policy itself, turned inside out: played by `reset` and `step` as every other is.
+"""An environment that calls the policy itself, turned inside out, so that `reset` and `step` play it like any
+other.
 
 Its rollout runs as a task on the event loop. Whenever it asks the policy, `begin` or `step` has what it asks with, and
 the next `step` brings the answer.
@@ -18,7 +19,7 @@ class Rollout(ABC):
     """One rollout, at the point where it waits for the policy or is over."""
 
     def __init__(self):
-        # Conversations that an answer is asked for; None once the rollout has ended.
+        # Conversations that wait for an answer; None once the rollout has ended.
         self._events, self._answer = asyncio.Queue(), None
         self._seen = []
         self._rollout = asyncio.ensure_future(self._play())
@@ -30,7 +31,7 @@ class Rollout(ABC):
 
     @abstractmethod
     def _outcome(self, played):
-        """What the last answer came to."""
+        """The result of the last answer."""
 
     async def ask(self, messages):
         """Called by the rollout: waits for the policy's answer to a conversation."""
@@ -41,7 +42,7 @@ class Rollout(ABC):
         return await self._answer
 
     async def begin(self):
-        """What the first answer is asked for with."""
+        """The conversation for the first answer."""
         messages = await self._events.get()
         if messages is None:
             self._rollout.result()
@@ -50,7 +51,7 @@ class Rollout(ABC):
         return messages
 
     async def step(self, text):
-        """Gives the policy's answer, and plays on until the next is asked for."""
+        """Passes the policy's answer on, and plays until the next one is needed."""
         if not self._answer.done():  # otherwise its time was over
             self._answer.set_result(text)
         messages = await self._events.get()
@@ -71,7 +72,7 @@ class Rollout(ABC):
         self._rollout.cancel()
         await asyncio.wait([self._rollout], timeout=PATIENCE)
         if self._rollout.done() and not self._rollout.cancelled():
-            # Somebody has seen it, or nobody needs to.
+            # It was reported, or need not be.
             self._rollout.exception()
 
 

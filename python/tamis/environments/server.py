@@ -1,9 +1,9 @@
 """Requests, the episodes that they are about, and the calls that are at work.
 
-The main thread reads requests. `hello` is carried out there (packages set signal handlers, which only the main thread
-may do), everything else by a thread of a bounded pool, or on an event loop in a thread of its own where a kind is
-asynchronous: a slow or hanging call holds up only its own episode. An abandoned call (`close`) keeps its thread
-until it returns, if ever; the pool gets another in its place.
+The main thread reads requests. `hello` is carried out there (packages set signal handlers, which only the
+main thread may do), everything else by a thread of a bounded pool, or on an event loop in a thread of its own
+if a kind is asynchronous. So a slow or hanging call delays only its own episode. An abandoned call (`close`)
+keeps its thread until it returns, if ever; the pool gets another in its place.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Pending:
         self._lock, self._is_answered = threading.Lock(), False
 
     def answer(self, body):
-        """Writes the answer, where there was none yet."""
+        """Writes the answer, unless there was one already."""
         with self._lock:
             if self._is_answered:
                 return
@@ -50,7 +50,7 @@ class Pending:
         self._server.write(line)
 
     def fail(self, error):
-        """Answers with an error, whose traceback goes to standard error where it is no refusal."""
+        """Answers with an error. Unless it is a refusal, its traceback goes to standard error."""
         if not isinstance(error, Refused):
             print("".join(traceback.format_exception(error)), end="", file=sys.stderr, flush=True)
         self.answer({"error": error_body(error)})

@@ -13,9 +13,9 @@ which is a file of the run folder.
     to_mlflow   MLflow
     to_trackio  Trackio
 
-Each has `open_run(given)`, which gives an object with `log(step, metrics)`, `show(step, histograms, samples)` and
-`close(ending)`. What a run is called elsewhere is kept in the run folder (`loggers/KIND.json`), so that a resumed run
-goes on in the same one.
+Each has `open_run(given)`, which gives an object with `log(step, metrics)`, `show(step, histograms, samples)`
+and `close(ending)`. The name of the run there is kept in the run folder (`loggers/KIND.json`), so that a
+resumed run continues the same one.
 """
 
 import importlib

@@ -44,7 +44,7 @@ def open_run(given, say):
         try:
             log_parameters(client, run_id, given["config"], Param)
         except Exception as error:
-            # A server that takes shorter ones only takes figures all the same.
+            # A server that accepts only shorter ones still accepts figures.
             say(said=f"the configuration did not arrive: {without_passwords(str(error))[:300]}")
     say(said=f"run {run_id} at {without_passwords(uri or mlflow.get_tracking_uri())}")
     return Run(client, run_id, Metric)

@@ -39,7 +39,7 @@ def offline_folder(run):
 
 
 def mode(chosen):
-    """How the server is reached: `auto` is online only where there is a key."""
+    """How the server is reached: `auto` is online only if there is a key."""
     if chosen != "auto":
         return chosen
     named = os.environ.get("WANDB_MODE")

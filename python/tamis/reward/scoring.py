@@ -88,7 +88,7 @@ class RewardModel:
             raise Refused(f"the model in {self.folder} has {labels}, and no label {self.label}", hint)
 
     def _set_padding(self):
-        """As TRL sets it: the end token where there is none of its own."""
+        """As in TRL: the end token, if there is no padding token."""
         tokenizer = self.tokenizer
         if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -131,7 +131,7 @@ class RewardModel:
                 f"the text has {len(ids)} tokens, and at most {self.max_length} are read; raise `max_length`, or set "
                 "`overlong: left` or `right` to cut it"
             )
-        # The tokenizer keeps its special tokens where it cuts.
+        # The tokenizer keeps its special tokens when it cuts.
         self.tokenizer.truncation_side = self.overlong
         cut = self.tokenizer(text, add_special_tokens=special, truncation=True, max_length=self.max_length)
         return cut["input_ids"], True
@@ -167,7 +167,7 @@ class RewardModel:
         return {"score": score, "truncated": truncated}
 
     def _logits(self, batch):
-        """Logits of each row in f64, or a message where its memory is not enough."""
+        """Logits of each row in f64, or a message if its memory is not enough."""
         try:
             return list(self._forward(batch).double().cpu())
         except Exception as error:
@@ -184,7 +184,7 @@ class RewardModel:
     @torch.inference_mode()
     def _forward(self, batch):
         longest = max(map(len, batch))
-        # Where there is no padding token, a batch is one text.
+        # Without a padding token, a batch is one text.
         ids = torch.full((len(batch), longest), 0 if self.pad is None else self.pad)
         mask = torch.zeros(len(batch), longest, dtype=torch.long)
         for row, tokens in enumerate(batch):

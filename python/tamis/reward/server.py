@@ -40,7 +40,7 @@ class ScoringSession:
         self._jobs = queue.SimpleQueue()
 
     def hear(self):
-        """Nothing is done for want of callers."""
+        """It does not end for lack of callers."""
 
     def health(self):
         """The answer of `health`."""
@@ -64,7 +64,7 @@ class ScoringSession:
         return job.answer
 
     def run(self):
-        """Scores what is asked, until `DeviceLost` is raised: what is not answered then is asked of the next process."""
+        """Scores requests until `DeviceLost` is raised. Unanswered requests then go to the next process."""
         while True:
             jobs = [self._jobs.get()]
             with contextlib.suppress(queue.Empty):
@@ -82,7 +82,7 @@ class ScoringSession:
                 self.log(traceback.format_exc().rstrip())
                 raise DeviceLost(f"the device cannot be computed on any more: {first_line(error)}") from None
             if len(jobs) > 1:
-                # What one request asks for is no reason to fail the others.
+                # One bad request must not fail the others.
                 for job in jobs:
                     self.carry_out([job])
                 return
@@ -92,7 +92,7 @@ class ScoringSession:
             job.ended.set()
 
     def _failure(self, error):
-        """What is answered where a request breaks off."""
+        """The answer if a request breaks off."""
         if isinstance(error, LearnerError):
             return error
         if is_out_of_memory(error):

@@ -51,8 +51,8 @@ def attach(
     """Makes a `GRPOTrainer`, an `RLOOTrainer` or a trainer derived from them sieve its groups. Before
     `train()`.
 
-    Each generation batch has as many groups as it had, all of which the filter kept. The prompts are drawn
-    from the training data in TRL's order and continue where the last batch ended, also after
+    Each generation batch has as many groups as before, and the filter kept all of them. The prompts are drawn
+    from the training data in TRL's order and continue after the last batch, also after
     `resume_from_checkpoint`. Like TRL, a pass over the data leaves out the rows at its end that are fewer
     than a batch. Evaluation is untouched. With a filter that keeps everything, losses are those of the
     trainer without a sieve, to the bit.
@@ -103,7 +103,7 @@ def attach(
         return trainer
     reasons = obstacles(owner)
     if wrong := wrong_types(given):
-        # What the rest would come to depends on them.
+        # The rest depends on them.
         raise AttachError("\n".join([*reasons, *wrong]))
     if record is not None and not os.fspath(record):
         reasons.append("`record` is empty: name a folder")

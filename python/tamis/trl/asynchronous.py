@@ -178,7 +178,7 @@ class AsyncSieve:
         return self._dropped.union(self._order[: last + 1])
 
     def log(self) -> None:
-        """Adds what the step came to to the trainer's metrics."""
+        """Adds the step's counts to the trainer's metrics."""
         for name in ("groups/generated", "groups/kept", "groups/dropped"):
             self._trainer._metrics["train"][name].append(float(self._counts[name]))
         self._counts.clear()

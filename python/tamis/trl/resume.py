@@ -46,7 +46,7 @@ def saved_in(state: Any) -> dict[str, Any]:
     """What the checkpoint that a run is resumed from has of the sieve; empty if it has nothing."""
     kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
     saved: dict[str, Any] = kept["attributes"]["saved"] if kept is not None else {}
-    # A run without a sieve hands on what it found in its own checkpoint.
+    # A run without a sieve passes on what it found in its own checkpoint.
     return saved if saved.get("global_step") == state.global_step else {}
 
 

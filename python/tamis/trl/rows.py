@@ -143,9 +143,9 @@ def metric_values(
 
 
 def normalized_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
-    """The weighted sum of what each function's rewards are in units of their deviation within the group: what
-    TRL has with `multi_objective_aggregation="normalize_then_sum"`, where equal sums may have signal. Rounded at
-    a hundred-thousandth of the largest weight: what cancels out is exactly 0."""
+    """The weighted sum of each function's rewards in units of their deviation within the group, as in TRL's
+    `multi_objective_aggregation="normalize_then_sum"`, with which equal sums may have signal. Rounded at a
+    hundred-thousandth of the largest weight, so that what cancels out is exactly 0."""
     columns = torch.tensor([[rounded(value) for value in row] for row in rewards.tolist()], dtype=torch.float64)
     total = torch.zeros(len(columns), dtype=torch.float64)
     for column, weight in zip(columns.T, weights.double(), strict=True):

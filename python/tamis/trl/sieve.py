@@ -339,8 +339,8 @@ class Sieve:
         trainer = self._trainer
         n, world, rank = trainer.num_generations, trainer.accelerator.num_processes, trainer.accelerator.process_index
         places = [(group.id, i) for group in chunk for i in range(n)]
-        # Every process has equally many: if groups do not divide, some rows are generated that nobody
-        # counts.
+        # Every process has equally many: if groups do not divide, some rows are generated that are not
+        # counted.
         share = -(-len(places) // world)
         by_id = {group.id: group for group in chunk}
         local = places[rank * share : (rank + 1) * share]

@@ -135,8 +135,9 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
 
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")  # type: ignore[untyped-decorator]
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """The `batch_size` oldest groups that were kept, as soon as there are so many, and counts of where groups
-        went. Members without a metric are left out. In the mode `sync` nothing is in flight then. Batches of
+        """The `batch_size` oldest groups that were kept, as soon as there are so many, and counts of groups
+        by place. Members without a metric are left out. In the mode `sync` nothing is in flight then. Batches
+        of
         validation are verl's own.
 
         Raises `NothingKept` at the limit, and `SamplerError` if the metric is not there.
@@ -168,8 +169,8 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
     def wait_for_sampleable(
         self, global_steps: int, partition_id: str, target_count: int
     ) -> tuple[set[str], dict[str, Any]]:
-        """Waits until `target_count` groups were kept. Returns all that were, and counts of where groups went
-        meanwhile. Raises what `sample` raises."""
+        """Waits until `target_count` groups were kept. Returns all that were, and counts of the other groups
+        by place. Raises what `sample` raises."""
         self._refuse_validation(partition_id)
         self._wait(global_steps, target_count)
         # verl gives means of such a wait the weight 0: they are in the report of the next batch.
@@ -386,7 +387,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             self._names |= {str(name) for info in infos for name in info}
             self._num_without += len(infos)
             self._num_groups_without += num_groups
-            # A few may be unscored; of a whole step somebody has it.
+            # A few may be unscored, but in a whole step some member has it.
             if not self._is_metric_known and 0 < self._step_size <= self._num_groups_without:
                 names = ", ".join(f"`{name}`" for name in sorted(self._names))
                 raise SamplerError(

@@ -86,7 +86,7 @@ def init_process(pipes, late_length, folder):
 
 
 def await_worker(worker, life):
-    """Waits for the worker, reaps what it left, and ends it where all processes together take too much."""
+    """Waits for the worker, reaps what it left, and ends it if all processes together use too much."""
     limit = OPTIONS["memory_mb"] * MIB
     page = os.sysconf("SC_PAGE_SIZE")
     watch = select.poll()

@@ -1,6 +1,6 @@
-"""Runs code that nobody trusts, one job after another, each in a process of its own that can do little.
+"""Runs untrusted code, one job after another, each in a process of its own that can do little.
 
-Four processes, of which the first two are trusted:
+Four processes; the first two are trusted:
 
     server    reads jobs on standard input, watches over one at a time, writes frames to standard output
     guard     enters namespaces of the job's own and dies with the server
@@ -162,7 +162,7 @@ def unshare(layer, flags):
 
 
 def enter_namespaces(missing):
-    """The server's own namespaces, which its jobs share one after another: no network, nobody's messages."""
+    """The server's own namespaces, which its jobs share one after another: no network, no messages of others."""
     if not LINUX:
         return
     uid, gid = os.geteuid(), os.getegid()
@@ -198,7 +198,7 @@ def enter_namespaces(missing):
 
 
 def find_closed():
-    """What keeps other users from the interpreter's files, or from the working folder; None where nothing does."""
+    """What keeps other users from the interpreter's files, or from the working folder; None if nothing does."""
     if "own user" in OPTIONS["without"]:
         return sys.prefix
     for path in readable() + [OPTIONS["folder"]]:
@@ -308,7 +308,7 @@ def drop_rights(uid):
     header = struct.pack("Ii", 0x20080522, 0)
     check("privileges", libc.capset(header, bytes(24)))
     prctl("privileges", PR_SET_NO_NEW_PRIVS, 1)
-    # Nobody else of this user may look into its memory.
+    # Other processes of this user may not read its memory.
     prctl("privileges", PR_SET_DUMPABLE, 0)
 
 
@@ -399,7 +399,7 @@ def filter_calls():
 
     for numbers in REFUSED.values():
         answer_call(numbers[column], refuse(errno.EPERM))
-    # The C library takes clone where clone3 is not there; the flags of the latter cannot be looked at.
+    # The C library uses clone if clone3 is missing. The flags of clone3 cannot be checked.
     answer_call(CLONE3[column], refuse(errno.ENOSYS))
     if not PLAN["children"]:
         for numbers in FORKS.values():
@@ -469,7 +469,7 @@ def filter_calls():
     put(0x15, 5, 1, 0)
     answer(refuse(errno.EPERM))
     answer(allowed)
-    # An address, of which both halves must be 0.
+    # An address; both halves must be 0.
     put(0x15, SENDTO[column], 0, 6)
     load(48)
     put(0x15, 0, 0, 2)

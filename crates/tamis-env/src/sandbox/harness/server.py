@@ -75,7 +75,7 @@ class Job:
                         self.left -= end_pending
                         event = 0 if end_pending else select.POLLHUP
                     if event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN:
-                        # Nobody is there any more.
+                        # The other end is closed.
                         self.end()
                         leave_server()
                 elif descriptor == pipes.job[1]:
@@ -156,19 +156,19 @@ class Job:
         until = time.monotonic() + 10.0
         while time.monotonic() < until:
             if not PLAN["processes"]:
-                # Who left the group has come to the server when its parent died.
+                # A process that left the group became a child of the server when its parent died.
                 kill_children()
             try:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     time.sleep(0.0005)
             except ChildProcessError:
                 return
-        # Processes that the kernel holds: whoever asks next gets another server.
+        # Processes that the kernel holds. The next job gets another server.
         leave_server()
 
 
 def leave_server():
-    """Ends the server, and its folder, of which nobody else may know any more."""
+    """Ends the server and removes its folder, because no other process may know of it any more."""
     try:
         empty(OPTIONS["folder"])
         os.rmdir(OPTIONS["folder"])
@@ -178,7 +178,7 @@ def leave_server():
 
 
 def warn_of_rest(folder, error):
-    """Says that something stays in a folder; nobody may be there to hear it."""
+    """Reports that something stays in a folder, even if nothing reads the report."""
     try:
         write_frame(b"w", f"{folder} cannot be emptied ({type(error).__name__}: {error})".encode(errors="replace"))
     except OSError:
@@ -198,7 +198,7 @@ def kill_children():
 
 
 def probe_children(status):
-    """Whether the number of processes is limited: not for root, whatever he was told."""
+    """Whether the number of processes is limited. For root it is not, whatever limit is set."""
     if not (PLAN["processes"] and PLAN["mounts"]):
         return
     before = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -215,14 +215,15 @@ def probe_children(status):
 
 
 def find_open_family():
-    """A family of sockets, by number, that may lead out of a namespace of the network; None where none can be opened.
+    """A family of sockets, by number, that may lead out of a network namespace; None if none can be opened.
 
-    Those of the network and of its settings belong to a namespace, and those of names need a file to meet at.
+    Families for the network and its settings belong to a namespace, and Unix sockets need a file that both
+    ends can reach.
     """
     import socket
 
     of_namespaces = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
-    # AF_ALG reaches the kernel's ciphers and nobody else.
+    # AF_ALG reaches only the kernel's ciphers.
     for family in sorted(set(range(1, 64)) - of_namespaces - {38}):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
             try:
@@ -442,7 +443,7 @@ def main():
             try:
                 empty(folder)
             except OSError as error:
-                # What stays there is nobody else's, and tried again at the end.
+                # What stays there belongs to this server, which tries again at the end.
                 warn_of_rest(folder, error)
                 number += 1
                 folder = os.path.join(OPTIONS["folder"], f"job{number}")

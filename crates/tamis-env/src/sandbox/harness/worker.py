@@ -22,7 +22,7 @@ del pow
 
 
 def encode(value):
-    """Plain data in a form that is equal where Python's `==` says so; anything else is equal to nothing."""
+    """Plain data in a form that is equal if Python's `==` holds; anything else is equal to nothing."""
     kind = type(value)
     if kind.__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
@@ -69,8 +69,8 @@ def split_rows(rows):
 def split_test(test):
     """Test code of dataset authors as steps, which one process takes in their order.
 
-    A step is {"run"}, or {"test"} where it passes by its end, or {"expression", "expected"} where it compares with
-    plain data. Code without assertions on its top level is one step.
+    A step is {"run"}, or {"test"} if it passes by reaching its end, or {"expression", "expected"} if it
+    compares with plain data. Code without assertions on its top level is one step.
     """
     steps, between = [], []
     for node in (body := ast.parse(test).body):
@@ -103,7 +103,7 @@ def split_assertion(node):
         return whole
     (expected,) = [value for is_plain, value in sides if is_plain]
     (expression,) = [value for is_plain, value in sides if not is_plain]
-    # A complex number, say, even inside of a list.
+    # For example a complex number, even inside a list.
     return {"expression": expression, "expected": expected} if is_data(expected) else whole
 
 
