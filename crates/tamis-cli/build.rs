@@ -1,5 +1,5 @@
-//! Lists the pages that `tamis docs` prints: those of `docs/`, and the others that these link to. Whoever has
-//! only the program can then follow every link between pages.
+//! Lists the pages that `tamis docs` prints: those of `docs/`, and the others that these link to. So a user
+//! who has only the program can follow every link between pages.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,10 +1,10 @@
-//! Every generated trajectory is in exactly one rollout file, whatever became of its group.
+//! Every generated trajectory is in exactly one rollout file, whatever its group's final place.
 
 use std::collections::BTreeMap;
 
 use crate::tamis::{Folder, Replaced as _, TINY};
 
-/// A run of the tiny configuration with changes, and what is to be seen of it.
+/// A run of the tiny configuration with changes, and what its accounting must show.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     /// Name of the case in messages.
@@ -12,7 +12,7 @@ struct Case<'a> {
     changes: &'a [(&'a str, &'a str)],
     /// Exit code.
     code: i32,
-    /// Whether attempts at a step are given up.
+    /// Whether attempts at a step are abandoned.
     gives_up: Option<bool>,
 }
 
@@ -49,8 +49,8 @@ fn check(case: Case<'_>) {
     assert_eq!(summary["num_rows"], 4 * generated, "{name}: {summary}");
     assert_eq!(summary["min_group_size"], 4, "{name}");
 
-    // The identity holds in every step, and from step to step; what every step generated is all that was
-    // generated up to the last that trained. A step has one row.
+    // The identity holds in every step, and from step to step. What all steps generated is everything that
+    // was generated up to the last trained step. A step has one row.
     let (mut carried, mut counted, mut given_up, mut num_tokens, mut last) = (0, 0, 0, 0, None);
     for line in folder.read("runs/tiny/metrics.jsonl").lines() {
         let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use crate::data_messages::of_file;
 use crate::tamis::{Folder, Replaced as _, TINY, words};
 
-/// 90 prompts of 8 completions, of which 0 to 8 are right in turn; half of the all-wrong groups hold the
-/// answer.
+/// 90 prompts of 8 completions, with 0 to 8 right ones in turn. Half of the all-wrong groups hold the answer.
 fn rollouts() -> String {
     let mut rows = String::new();
     for prompt in 0..90 {
@@ -73,7 +72,7 @@ fn one_object_for_programs() {
     let reward = &json["metrics"][1];
     assert_eq!((reward["name"].as_str(), reward["keep_rate"].as_f64()), (Some("reward"), Some(1.0)));
     assert!(json["findings"].as_array().is_some_and(|all| all.iter().any(|of| of["topic"] == "truncation")));
-    // By another number there is no pass rate.
+    // Another number has no pass rate.
     let by = folder.tamis(&["advise", "rollouts.jsonl", "--json", "--metric", "reward"]).succeeds();
     let json = by.json();
     assert_eq!((json["pass_rate"].clone(), json["keep_rate"]["value"].as_f64()), (Value::Null, Some(1.0)));
@@ -94,13 +93,13 @@ fn a_run_and_its_resume() {
         |row: &str| serde_json::from_str::<Value>(row).expect("a row")["groups/generated"].as_f64();
     let groups = rows.lines().filter_map(generated).sum::<f64>() as u64;
     assert_eq!(json["sample"]["groups"].as_u64(), Some(groups));
-    // Said over the run's own.
+    // The argument overrides the run's own setting.
     let said = folder
         .tamis(&["advise", "runs/tiny", "--json", "--steps", "2..3", "data.train_batch_size=16"])
         .succeeds();
     let json = said.json();
     assert_eq!((&json["plan"]["train_batch_size"], &json["sample"]["steps"]), (&json!(16), &json!([2, 3])));
-    // The run says it itself.
+    // The run prints the advice itself.
     let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=5"]).succeeds();
     let lines: Vec<&str> = resumed.stderr.lines().filter(|line| line.contains("advice: ")).collect();
     assert!((1..=2).contains(&lines.len()), "{}", resumed.stderr);
@@ -108,7 +107,7 @@ fn a_run_and_its_resume() {
         lines[0].contains(&format!("of {groups} groups of steps 1 to 4 had members that differ")),
         "{lines:?}"
     );
-    // Without rollouts the counts of its metrics are left.
+    // Without rollouts, the counts in its metrics remain.
     std::fs::remove_dir_all(folder.join("runs/tiny/rollouts")).expect("removed");
     folder
         .tamis(&["advise", "runs/tiny"])
@@ -117,7 +116,7 @@ fn a_run_and_its_resume() {
         .prints("counts say nothing of single groups");
 }
 
-/// Half of the prompts were solved half of the time, the others always: of groups of 4 differ 7/16.
+/// Half of the prompts were solved half of the time, the others always: 7/16 of groups of 4 differ.
 #[test]
 fn pass_rates_in_the_training_data_are_told_at_the_start() {
     let row = |a: usize| {
@@ -178,7 +177,7 @@ fn what_nothing_can_be_said_of() {
     all += &told("prose.txt", "One line.\nAnother.\n");
     all += &folder.tamis(&["advise", "no_outcome.jsonl", "--metric", "qualty"]).shown();
     insta::assert_snapshot!("what_nothing_can_be_said_of", all);
-    // A torn last line costs a row, and what there is of the group is gone by.
+    // A torn last line costs a row, and the rest of its group is ignored.
     let torn = "{\"uid\": \"a\", \"acc\": 1}\n{\"uid\": \"a\", \"acc\": 0}\n{\"uid\": \"b\", \"ac";
     assert!(told("torn.jsonl", torn).contains("1 row left out"));
     assert!(

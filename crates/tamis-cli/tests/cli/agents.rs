@@ -1,9 +1,9 @@
-//! Runs whose prompts are played elsewhere: in a user's Python class, by programs that ask the policy, with
+//! Runs whose prompts are played elsewhere: in a user's Python class, by programs that call the policy, with
 //! tools.
 
 use crate::tamis::{Folder, Left, Replaced as _};
 
-/// A small policy of characters that is imitated nothing and trained for a few steps.
+/// A small policy of characters without a warm start, trained for a few steps.
 const SMALL: &str = "\
 run: {name: tiny, seed: 5, threads: 1}
 model:
@@ -26,7 +26,7 @@ fn assert_on_policy(folder: &Folder) {
     assert_eq!(kls, [0.0; 3]);
 }
 
-/// Counts what an answer is long, and is over after three.
+/// Counts the length of answers, and ends after three.
 const COUNTER: &str = r#"
 import random
 
@@ -59,19 +59,19 @@ fn a_python_class_is_played_in_workers_and_resumed() {
             row["turn_rewards"].as_array().unwrap().iter().map(|reward| reward.as_f64().unwrap()).sum();
         assert!((rewards - row["reward"].as_f64().unwrap()).abs() < 1e-6, "{row}");
     }
-    // Cut short after its first step and taken up again, it ends as it would have.
+    // Interrupted after its first step and resumed, it ends as it would have.
     let expected = Left::by(&folder.join("runs/tiny"));
     let again = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
     again.tamis(&["train", "config.yaml", "train.total_steps=1"]).succeeds();
     again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
     expected.assert_same(&Left::by(&again.join("runs/tiny")));
-    // Another class under the same name is no other file of data.
+    // Another class under the same name is not another data file.
     again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
     let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).exits(4);
     let said =
         "begun with: the environment (environment.path) has changed: its levels are others than before\n";
     changed.says(said);
-    // What it lacks is told before anything is generated.
+    // What it lacks is reported before anything is generated.
     for (setting, said) in [
         ("environment.path=counter.py:Nobody", "has no function or class `Nobody`"),
         ("environment.python=no-such-python", "its worker `no-such-python` cannot be started"),
@@ -103,8 +103,7 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
     ended.says(said).says("hint: mend what it says");
 }
 
-/// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt
-/// is.
+/// Calls twice, the second time with the result of the first. An episode's first call is its prompt.
 const AGENT: &str = r#"
 import json, os, sys, urllib.request
 
@@ -153,14 +152,14 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     let steps = folder.rows("tiny");
     let last = steps.iter().rfind(|row| row["train/program/num_calls_refused"].is_number()).expect("counted");
     assert_eq!(last["train/program/num_calls_refused"], 0.0);
-    // Programs leave no trace in what a seed decides.
+    // Programs do not affect what a seed determines.
     let expected = Left::by(&folder.join("runs/tiny"));
     let again =
         Folder::new().with("config.yaml", &config).with("prompts.jsonl", &prompts).with("agent.py", AGENT);
     again.tamis(&["train", "config.yaml", "train.total_steps=1"]).succeeds();
     again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
     expected.assert_same(&Left::by(&again.join("runs/tiny")));
-    // One that crashes fails its groups, with its last words.
+    // A program that crashes fails its group, with its last words.
     let crash = again.with("agent.py", "raise SystemExit('the agent is out')");
     let ended = crash.tamis(&["train", "config.yaml", "run.name=other"]);
     assert_ne!(ended.code, Some(0));
@@ -250,7 +249,7 @@ fn answers_that_call_tools_go_on() {
     let texts: Vec<String> = called.map(|row| row["completion"].as_str().unwrap().to_owned()).collect();
     assert!(!texts.is_empty());
     assert!(texts.iter().any(|text| text.contains("tool: 42")), "{texts:?}");
-    // A reward function judges: the tools themselves cannot say what is solved.
+    // A reward function judges: the tools themselves do not know what is solved.
     let metrics = folder.read("runs/tiny/metrics.jsonl");
     assert!(
         metrics.contains("\"train/sums/num_tool_calls\":") && !metrics.contains("sums/success"),

@@ -1,9 +1,10 @@
 //! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the
-//! place of the key, and nothing is made of a configuration that is refused.
+//! place of the key. Nothing is made from a refused configuration.
 
 use crate::tamis::Folder;
 
-/// Configurations that cannot run, as overrides of the tiny one, and what both commands say of each.
+/// Configurations that cannot run, as overrides of the tiny one, and the messages of both commands about
+/// each.
 const REFUSED: &[(&[&str], &str)] = &[
     // Files and folders.
     (&["run.name=../x"], "no name of a folder"),
@@ -81,7 +82,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["objective.loss.dual_clip=1.000000000001"], "single precision"),
 ];
 
-/// Files of data that cannot be used, with further overrides, and what both commands say of each.
+/// Data files that cannot be used, with further overrides, and the messages of both commands about each.
 const REFUSED_FILES: &[(&str, &[&str], &str)] = &[
     ("none.jsonl", &[], "`data.train`: there is no file none.jsonl"),
     ("[rows.jsonl,none.jsonl]", &[], "`data.train[1]`: there is no file none.jsonl"),
@@ -263,7 +264,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
         }
         std::fs::rename(&aside, folder.join(file)).expect("back");
     }
-    // A template that fails on the rows, and rows that are none.
+    // A template that fails on the rows, and invalid rows.
     folder
         .write("plain.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}");
     for command in [&resume[..], &eval[..]] {
@@ -272,8 +273,8 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder.write("plain.jinja", "{{ messages[-1].content }}");
     let ended = folder.tamis(&[&eval[..], &["data.val=empty.jsonl"]].concat());
     assert!(ended.failure().contains("no prompts in") && ended.code == Some(2), "{}", ended.shown());
-    // The training prompts are nothing to an evaluation, nor is the folder that a run's own model came from
-    // to a resume.
+    // An evaluation does not need the training prompts, and a resume does not need the folder of the run's
+    // original model.
     folder.tamis(&[&eval[..], &["data.train=none.jsonl"]].concat()).succeeds();
     let before: Vec<u8> = std::fs::read(run.join("metrics.jsonl")).expect("metrics");
     folder.tamis(&resume).succeeds();
@@ -286,7 +287,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder.tamis(&["train", "--resume", "runs/own", "train.total_steps=2"]).succeeds();
 }
 
-/// What a run refuses only after it has read its data and asked its rewards, and words of it.
+/// What a run refuses only after it has read its data and called its rewards, with words of the message.
 const REFUSED_LATE: &[(&[&str], &str)] = &[
     // Rewards.
     (&["reward=[{kind: python, path: reward.py, function: none}]"], "reward.py has no function `none`"),
@@ -308,7 +309,7 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
     (&["data.train=equal.jsonl", "data.val_fraction=0.5"], "3 training prompts cannot be shared out"),
     (&["data.max_prompt_length=2"], "has 4 tokens"),
     (&["data.curriculum={column: level}"], "data.curriculum: "),
-    // What scores and steps must be.
+    // Requirements on scores and steps.
     (
         &["filter.metric=nonsense", "reward=[{kind: python, path: reward.py}]"],
         "no reward function gives a number of that name",
@@ -382,7 +383,7 @@ fn a_check_finds_what_a_run_refuses_before_it_samples() {
         let failure = failure.split_once('\n').map_or("", |(_, failure)| failure);
         let failure = failure.split("\nnote: ").next().unwrap_or_default().trim_end();
         let failure = failure.replace(&folder.join("").display().to_string(), "");
-        // What is known of the end of a process depends on when it is looked at.
+        // What is known about the end of a process depends on the time of the check.
         let [failure, printed] = [&failure, &checked.stderr]
             .map(|text| text.replace("(it closed its output)", "(exit status: 1)"));
         let is_same = checked.code == Some(2) && trained.code == Some(2) && printed.contains(&failure);
@@ -414,7 +415,7 @@ fn a_check_lists_all_of_it_at_once() {
         checked.says(words);
     }
     checked.says("warning: the logger `wandb` loses figures: `no-such-python` cannot be started");
-    // With an error of the settings what depends on them is not looked at; the rewards are.
+    // If a setting is wrong, what depends on it is not checked; the rewards are.
     let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &overrides[..]].concat()).exits(2);
     checked.says("`low` is 3").says("nothing() cannot be called").says("reward `b` cannot be used");
     checked.never_says("has 4 tokens");
@@ -455,7 +456,7 @@ fn a_function_that_takes_no_gold_answer_is_not_suspected() {
         assert!(!ended.stdout.contains("no better than"), "{}", ended.shown());
     }
     with("ignores", &metric).succeeds().prints("no better than an empty completion");
-    // Without a ground truth too, a function that asks for none is as it should be.
+    // Without a ground truth, a function that does not ask for one is valid, too.
     with("short", &["data.train=truthless.jsonl", "filter.metric=score"]).succeeds();
 }
 

@@ -51,7 +51,7 @@ fn every_estimator_trains() {
                 has_passes,
                 "{name}: {row}"
             );
-            // Rewards of greedy completions are not trained on, and are metrics of their own.
+            // Rewards of greedy completions are not trained on and have metrics of their own.
             let num_greedy = row.get("greedy/num_completions").and_then(serde_json::Value::as_f64);
             assert_eq!(num_greedy, needs.contains(&Column::GreedyRewards).then_some(4.0), "{name}");
             assert_eq!(row.get("greedy/reward/mean").is_some(), num_greedy.is_some(), "{name}");
@@ -86,7 +86,7 @@ fn estimators_with_a_critic_train() {
     }
 }
 
-/// A task whose prompts are of two kinds, one of which is beyond the model: what a critic can come to know.
+/// A task with two kinds of prompts, one of them beyond the model: a critic can learn this.
 const TWO_KINDS: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
 preset: ppo
@@ -177,7 +177,7 @@ error: `critic.warmup_steps` (16) is not below the number of steps, at most 16 w
   hint: use fewer than 16 steps, or train for longer (`train.total_epochs`)
 ");
     assert!(!folder.join("runs/tiny").exists());
-    // Eight prompts a round, and those that the filter drops: fewer steps than there are batches of four.
+    // Eight prompts a round, and the filter drops some: fewer steps than there are batches of four.
     let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
     let steps = folder.rows("tiny").iter().filter(|row| row.get("critic/vf_loss").is_some()).count();
     assert!((1..15).contains(&steps), "{}", ended.shown());
@@ -187,7 +187,7 @@ error: `critic.warmup_steps` (16) is not below the number of steps, at most 16 w
     );
     ended.says(&printed);
     assert!(folder.rows("tiny").iter().all(|row| row.get("actor/lr").is_none()));
-    // One step beyond it is none to tell of.
+    // A warm-up that is one step longer is not reported.
     folder
         .tamis(&["train", "config.yaml", "run.name=next", "critic.warmup_steps=1"])
         .succeeds()
@@ -249,7 +249,7 @@ fn every_loss_trains() {
         trains(&match *name {
             "luspo" => "{loss: {kind: luspo}, aggregation: seq-mean-token-sum}".to_owned(),
             "dro" => "{loss: {kind: dro, beta: 0.5}}".to_owned(),
-            // Of so few tokens the default takes none.
+            // The default takes none of so few tokens.
             "clip_cov" => "{loss: {kind: clip_cov, share: 0.1, cov_low: 0.0}}".to_owned(),
             "kl_cov" => "{loss: {kind: kl_cov, share: 0.1}}".to_owned(),
             name => format!("{{loss: {{kind: {name}}}}}"),
@@ -278,7 +278,7 @@ fn every_aggregation_divergence_and_entropy_term_trains() {
     let rows = trains(
         "{entropy: {coefficient: 0.01, aggregation: token-sum, adaptive: {target: 3.0, delta: 0.01}}}",
     );
-    // Two updates a step, each of which raises it while the entropy is below the target.
+    // Two updates a step. Each raises the coefficient while the entropy is below the target.
     assert_eq!(rows[0]["entropy_coef"].as_f64().map(|coef| (coef * 1e3).round()), Some(15.0));
     assert_eq!(rows[1]["entropy_coef"].as_f64().map(|coef| (coef * 1e3).round()), Some(35.0));
 }
@@ -308,7 +308,7 @@ fn shapings_masks_and_corrections_train() {
         "trl",
     ] {
         let rows = trains(&format!("{{correction: {{preset: {preset}}}}}"));
-        // The engine samples from the policy that it trains: there is nothing to correct, to the last bit.
+        // The engine samples from the policy that it trains, so there is nothing to correct, to the last bit.
         assert_eq!(rows[0]["rollout_corr/kl"], 0.0, "{preset}");
     }
     trains("{loss: {kind: reinforce}, correction: {preset: bypass_pg_is}}");
@@ -329,8 +329,8 @@ error: objective.advantage.gold_hint: the prompts cannot be given with their gol
 "#);
 }
 
-/// A schedule of the learning rate knows its end where epochs give it: every step of a run without a filter
-/// is one round.
+/// A schedule of the learning rate knows its end if epochs define it: every step of a run without a filter is
+/// one round.
 #[test]
 fn a_schedule_over_epochs_ends_with_them() {
     let folder = Folder::new();
@@ -393,7 +393,7 @@ exit code 2
 error: model.reference: the reference knows 5 tokens, the policy has 18
   hint: take a reference with the policy's tokenizer
 ");
-    // One that fits is compared with from the first step on.
+    // A valid reference is compared with from the first step on.
     folder
         .tamis(&["train", "config.yaml", "run.name=fits", &format!("model.reference={checkpoint}")])
         .succeeds()

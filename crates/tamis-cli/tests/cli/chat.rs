@@ -43,7 +43,7 @@ fn a_conversation_is_kept_until_it_begins_again() {
     assert_eq!(format!("{}\n", body["choices"][0]["message"]["content"].as_str().unwrap()), second);
 }
 
-/// Before and after: the same prompts and the same seeds, so that only the model makes a difference.
+/// Before and after: the same prompts and the same seeds, so that only the model differs.
 #[test]
 fn two_models_answer_the_same_prompts() {
     let folder = Folder::new();
@@ -114,8 +114,8 @@ fn messages() {
     folder.tamis(&["chat", "nowhere"]).exits(2).fails_with("there is no folder nowhere");
 }
 
-/// Types into a terminal: a message, Ctrl-C while it is answered, another one that is stopped, and
-/// Ctrl-C once more. Prints what the terminal shows, and the exit code.
+/// Types into a terminal: a message, Ctrl-C while it is answered, another message that is stopped, and Ctrl-C
+/// once more. Prints what the terminal shows, and the exit code.
 const TERMINAL: &str = r"
 import os, pty, signal, sys
 child, terminal = pty.fork()

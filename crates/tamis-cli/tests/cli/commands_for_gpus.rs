@@ -29,7 +29,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
 
     let ended = folder.tamis(&words(&format!("train -- {COMMAND}"))).succeeds();
     assert!(ended.stderr.starts_with(LINE), "{}", ended.shown());
-    // What means the same is in the log, and a terminal shows how much that is.
+    // Keys with an equal meaning are in the log; a terminal shows only their number.
     ended.says("18 more keys of verl: 15 mean the same here, 3 have no effect here; run.log lists them");
     let log = folder.read("runs/p/e/run.log");
     for line in ["data.max_response_length=4 -> rollout.max_response_length: 4", LINE.trim_end()] {
@@ -41,7 +41,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
     let ended = folder.tamis(&words(&format!("train -- {again}"))).succeeds();
     ended.says("resuming runs/p/e after step 1");
     assert_eq!(folder.steps("p/e").len(), 2);
-    // Another mode takes another name, which is said.
+    // Another mode uses another name, and a line reports it.
     let other = COMMAND.replace("resume_mode=auto", "resume_mode=disable");
     let ended = folder.tamis(&words(&format!("train -- {other}"))).succeeds();
     ended.says("runs/p/e is there: this run takes another name").says("tamis train --resume runs/p/e");
@@ -58,7 +58,7 @@ fn an_imported_configuration_for_gpus_learns_on_the_cpu_too() {
     assert!(ended.stderr.starts_with(LINE), "{}", ended.shown());
     let checked = folder.tamis(&words("config check mine.yaml --plan")).succeeds();
     checked.prints(LINE).prints("  learner: the built-in engine, on the CPU of this machine\n");
-    // On machines that are named it is planned as it is.
+    // With named machines, the plan is that of the command.
     let planned = folder.tamis(&words("config check mine.yaml --plan --machines 8x80GiB")).succeeds();
     planned.prints("  learner: 8 ranks");
 }

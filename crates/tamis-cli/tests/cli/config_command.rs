@@ -5,7 +5,7 @@ use crate::tamis::{Folder, Replaced as _};
 #[test]
 fn commands_of_others_are_taken_as_they_are() {
     let folder = Folder::new().with("grpo.yaml", "model_name_or_path: m\n");
-    // Without `--` too, and an option that nobody has is told to TRL.
+    // Without `--` too; an unknown option is passed to TRL.
     let plain = folder.tamis(&["config", "import", "--num_generations", "4"]).succeeds().stdout;
     assert!(plain.contains("n: 4"), "{plain}");
     insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).short(), @"
@@ -78,7 +78,7 @@ fn paths_in_files_of_others_are_those_of_the_working_directory() {
     ] {
         folder.tamis(&[&["config", "check"], command].concat()).succeeds();
         let text = folder.tamis(&[&["config", "import", "--"], imported].concat()).succeeds().stdout;
-        // The helper names the folder so.
+        // The helper names the folder like this.
         let text = text.replaced("DIR", folder.path().to_str().expect("a path in UTF-8"));
         let written = format!("elsewhere/{name}.yaml");
         folder.write(&written, &text);
@@ -101,12 +101,12 @@ fn every_shipped_configuration_is_sound() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 if std::fs::read_to_string(&path).expect("a text").contains("\naxes:") {
-                    // What it runs is checked like a configuration.
+                    // The command that it runs is checked like a configuration.
                     let sweep = path.display().to_string();
                     Folder::new().tamis(&["sweep", &sweep, "--dry-run"]).succeeds();
                     continue;
                 }
-                // Data and a model that a script fetches may not be there: others stand in for them.
+                // Data and a model that a script downloads may be missing; others replace them.
                 let folder = Folder::new();
                 folder
                     .write("rows.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"<<1+1=2>>2\\n#### 2\"}\n");
@@ -234,7 +234,7 @@ error: nothing is called `rollout.n`
         let listed = all.split_once(&format!("\n{heading}\n  ")).expect("a heading").1;
         assert!(listed.starts_with(first), "{all}");
     }
-    // The nearest file is named.
+    // The hint names the most similar file.
     for command in [&["train", "tny.yaml"][..], &["config", "check", "tiny.yml"], &["config", "show", "tiny"]]
     {
         folder.tamis(command).exits(2).says("  hint: did you mean `tiny.yaml`?");
@@ -283,7 +283,7 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["config", "show", "dr_grpo"]).succeeds().prints("preset: dr_grpo");
     folder.tamis(&["config", "show", "quickstrat"]).exits(2).says("did you mean `quickstart`?");
     folder.tamis(&["config", "show", "dapoo"]).exits(2).says("did you mean `dapo`?");
-    // A file of that name goes before, a folder does not.
+    // A file of that name takes precedence, a folder does not.
     std::fs::create_dir(folder.join("sokoban")).expect("a folder");
     folder.tamis(&["config", "show", "sokoban"]).succeeds();
     folder.write("quickstart", "run: {name: mine}\n");
@@ -308,7 +308,7 @@ fn a_first_configuration_is_written_and_is_sound() {
     let folder = Folder::new();
     let said = folder.tamis(&["init", "first"]).succeeds();
     said.prints("wrote first/my.yaml").prints("next: tamis config check first/my.yaml --plan");
-    // Nothing is downloaded by a look at it, and only the model is missing.
+    // A check downloads nothing, and only the model is missing.
     folder.write("model/config.json", "{}");
     let shown = folder.tamis(&["config", "show", "first/my.yaml"]).succeeds().stdout;
     assert!(shown.contains("style: simple") && shown.contains("val_fraction: 0.2"), "{shown}");

@@ -86,9 +86,9 @@ fn a_part_of_the_training_data_is_held_out() {
     let run = with(&["data.val_fraction=0.25"]).succeeds();
     run.says("validation data: 10 of them are held out (data.val_fraction: 0.25), 30 are trained on");
     run.says("30 training prompts, 10 validation prompts").never_says("no validation");
-    // It can be evaluated, as a run with a file for it.
+    // It can be evaluated like a run with a file of validation prompts.
     folder.tamis(&["eval", "runs/tiny"]).succeeds().prints("10 prompts, 1 sample each");
-    // Prompts that are named go before; others of the training data would have been trained on.
+    // Named prompts take precedence; others in the training data would have been trained on.
     folder
         .tamis(&["eval", "runs/tiny", "data.val=rows.jsonl"])
         .succeeds()

@@ -1,5 +1,5 @@
-//! Servers beside the sampling of a run: evaluations, of a checkpoint and of a model of their own, and
-//! judging completions.
+//! Servers for other purposes than the sampling of a run: evaluations of a checkpoint or of their own model,
+//! and judges.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -33,13 +33,13 @@ fn a_checkpoint_is_evaluated_at_servers() {
     assert_eq!(native["metrics"], served["metrics"], "{printed}");
     assert_eq!(served["settings"]["rollout"]["servers"][0], serving.address.as_str());
     assert!(native["metrics"].as_object().unwrap().len() > 2, "{native}");
-    // Or at one that is started for it.
+    // Or at a server that is started for it.
     let tamis = env!("CARGO_BIN_EXE_tamis");
     let launch =
         format!("rollout.launch.command=['{tamis}', serve, '{{model}}', --port, '{{port}}', --threads, '1']");
     let (launched, printed) = evaluated(&folder, &["rollout.backend=vllm", &launch, sampled[0], sampled[1]]);
     assert_eq!(native["metrics"], launched["metrics"], "{printed}");
-    // A table says where.
+    // A table shows the place.
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", &servers]).succeeds();
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
     insta::assert_snapshot!(first, @"checkpoint mine/checkpoints/step_1, sampled at ADDRESS");
@@ -52,7 +52,7 @@ fn a_checkpoint_is_evaluated_at_servers() {
         &servers,
     ]);
     assert!(ended.failure().starts_with("exit code 3\nerror: no server answers: "), "{}", ended.shown());
-    // Nor is anything left of one that failed.
+    // A failed one leaves nothing behind either.
     let none = "rollout.launch.command=[no-such-vllm, '{model}', '{port}']";
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", none, "publish.dir=shared"]);
     assert!(ended.failure().starts_with("exit code 3\nerror: cannot start"), "{}", ended.shown());
@@ -68,7 +68,7 @@ fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let train = ["train", "tiny.yaml", "run.dir=.", "run.name=served", "train.total_steps=1"];
     folder.tamis(&[&train[..], &from, &["rollout.backend=vllm", &servers]].concat()).succeeds();
     let eval = |more: &[&str]| folder.tamis(&[&["eval", "served"], more].concat());
-    // As the run's process does.
+    // As in the run's own process.
     let lock = std::fs::File::open(folder.join("served/run.lock")).unwrap();
     lock.lock().unwrap();
     let named = format!("rollout.servers=[{}/]", serving.address);
@@ -101,7 +101,7 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     error: publish.server_dir: an evaluation publishes its weights to a temporary folder, which servers do not find in `/there`
       hint: set publish.dir to the folder that servers know as `/there`, or take publish.server_dir out
     ");
-    // A server has its own means to follow an expression.
+    // A server applies an expression by its own means.
     let printed = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
     assert!(printed.starts_with("exit code 3\nerror: no server answers: "), "{printed}");
     let printed = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
@@ -111,7 +111,7 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     );
 }
 
-/// Text in, text out, by the model that the server has.
+/// Text in, text out, by the server's own model.
 #[test]
 fn a_server_s_own_model_is_evaluated() {
     let folder = policies();
@@ -135,7 +135,7 @@ fn a_server_s_own_model_is_evaluated() {
         .says("\n  hint: set `rollout.servers: [http://HOST:PORT]`\n");
 }
 
-/// OpenAI's chat interface over a judge that compares two texts, for those who know its key.
+/// OpenAI's chat interface over a judge that compares two texts, for clients with its key.
 const JUDGE: &str = r#"
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -209,7 +209,7 @@ fn a_run_whose_completions_are_judged() {
     let ended = judge("judged", reward(&judging.1, "JUDGE_KEY")).succeeds();
     let weights = |run: &str| folder.weights(run, 3);
     assert!(weights("verified") == weights("judged"), "{}", ended.shown());
-    // Its answers are kept, and no key is.
+    // Its answers are stored, its key is not.
     assert!(std::fs::metadata(folder.join("runs/judged/journal.bin")).unwrap().len() > 1000);
     assert!(!folder.read("runs/judged/config.yaml").contains("secret"));
     let failure = |reward: String| judge("none", reward).failure().replace(&judging.1, "ADDRESS");

@@ -1,8 +1,8 @@
-//! Runs in environments that never say the same twice are killed at any instant and resumed until they are
-//! done: what was played to its end is played no second time, and the run is the one that was never killed
-//! and heard the same.
+//! Runs in environments that never answer the same twice are killed at any instant and resumed until they are
+//! done. A finished episode is never played again, and the run equals one that was never killed and got the
+//! same answers.
 //!
-//! Each case is killed 4 times, or as often as `kills` is told to.
+//! Each case is killed 4 times, or as often as `TAMIS_KILLS` says.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,7 +30,7 @@ validate: {test_freq: 2, before_train: true}
 checkpoint: {save_freq: 2}
 ";
 
-/// Two turns, each with a reward of chance; now and then it fails. Every episode that begins is a line of
+/// Two turns, each with a random reward; sometimes it fails. Every episode that begins is a line of
 /// `begun.txt`.
 const NOISE: &str = r#"
 import json, os, sys, time
@@ -65,7 +65,7 @@ for line in sys.stdin:
     print(json.dumps({"id": asked["id"]} | answer(asked["op"], asked)), flush=True)
 "#;
 
-/// Asks twice, the second time after something of chance, and is rewarded by chance.
+/// Calls twice, the second time after something random, and gets a random reward.
 const AGENT: &str = r#"
 import json, os, sys, urllib.request
 
@@ -93,7 +93,7 @@ if chance(40) == 0:
 print(json.dumps({"reward": chance(3) / 2, "info": {"noise": chance(100)}}))
 "#;
 
-/// A run of chance.
+/// A run with random answers.
 struct Case {
     name: &'static str,
     schedule: &'static str,
@@ -133,18 +133,18 @@ impl Case {
         Folder::new().with("config.yaml", &config).with("noise.py", NOISE)
     }
 
-    /// Whether groups that have grown too old are given up, whose prompts are drawn again.
+    /// Whether groups that have grown too old are discarded and their prompts drawn again.
     fn draws_again(&self) -> bool {
         self.schedule.contains("carry")
     }
 
-    /// What is told to an episode of this key to draw by.
+    /// The key by which an episode draws.
     fn luck(&self, key: Key) -> String {
         let bits = key.with(u64::MAX).bits(0);
         if self.is_program { bits >> 32 } else { bits }.to_string()
     }
 
-    /// The luck of every episode to train on that is journalled; the journal is not touched.
+    /// The luck of every journalled training episode. The journal is not changed.
     fn journalled(&self, run: &Path) -> HashSet<String> {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("episodes.bin");
@@ -167,8 +167,8 @@ fn all_begun(folder: &Folder) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Kills or stops the run at a time of chance, or once so many more episodes have begun. How it ended, where
-/// it was quicker.
+/// Kills or stops the run at a random time, or after so many more episodes have begun. Returns how it ended,
+/// if it ended first.
 fn kill(folder: &Folder, whole: Duration, dice: &mut Dice) -> Option<Ended> {
     let (begin, at) = (Instant::now(), whole.mul_f64(dice.roll()));
     let is_by_time = dice.below(3) == 0;
@@ -216,7 +216,7 @@ fn replayed(num_kills: usize) {
                 assert_eq!(again, [] as [&String; 0], "{}: it was journalled", case.name);
             }
 
-            // The run that was never killed and heard the same.
+            // The run that was never killed and got the same answers.
             let replay = case.folder();
             let files = ["config.yaml", "started", "episodes.bin", "order.bin"];
             folder.copy("runs/tiny", &replay, "runs/tiny", &files);
@@ -230,7 +230,7 @@ fn replayed(num_kills: usize) {
     }
 }
 
-/// Draws by its luck and the answers alone.
+/// Draws only by its luck and the answers.
 const FAIR: &str = r#"
 import json, random, sys
 

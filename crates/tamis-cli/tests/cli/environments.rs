@@ -8,7 +8,7 @@ use crate::kills::{Dice, num_kills};
 use crate::resume::through_kills;
 use crate::tamis::{Folder, Left, Replaced as _};
 
-/// A walk over a small lake: a step has one update, so that the policy that learns is the one that played.
+/// A walk over a small lake. A step has one update, so the policy that learns is the one that played.
 const LAKE: &str = "\
 run: {name: tiny, seed: 5, threads: 1}
 model:
@@ -38,7 +38,7 @@ fn episodes_are_trained_on_as_they_were_played() {
     let steps = folder.rows("tiny");
     let mut num_updates = 0;
     for row in steps.iter().filter(|row| row["actor/ppo_kl"].is_number()) {
-        // The log-probabilities of every turn are those that training computes for the whole trajectory, to
+        // The log-probabilities of every turn equal those that training computes for the whole trajectory, to
         // the bit.
         assert_eq!(row["actor/ppo_kl"], 0.0, "{row}");
         num_updates += 1;
@@ -49,7 +49,7 @@ fn episodes_are_trained_on_as_they_were_played() {
         let list = |name: &str| row[name].as_array().unwrap().clone();
         let (mask, logprobs, ends) = (list("loss_mask"), list("logprobs"), list("turn_ends"));
         assert_eq!((mask.len(), logprobs.len()), (list("token_ids").len(), list("token_ids").len()));
-        // What the lake shows bears no loss, and each answer ends where it says.
+        // The text of the lake has no loss, and each answer ends at its recorded place.
         assert!(mask.iter().zip(&logprobs).all(|(is_written, one)| *is_written == true || *one == 0.0));
         for end in &ends {
             let end = end.as_u64().unwrap() as usize;
@@ -65,7 +65,7 @@ fn episodes_are_trained_on_as_they_were_played() {
     // Every turn is accounted for.
     let told = steps.iter().filter_map(|row| row["turns/generated"].as_f64()).sum::<f64>();
     assert_eq!(told as usize, num_turns);
-    // Boards are shown turn by turn, as they stand.
+    // Boards are shown turn by turn, unchanged.
     let shown = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=8"]).succeeds().stdout;
     assert!(shown.contains("    turn 1   "), "{shown}");
     let board = |line: &str| line.trim().len() == 3 && line.trim().chars().all(|cell| "P_OG".contains(cell));
@@ -222,7 +222,7 @@ warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
         assert!(found, "{name}: {last}");
     }
     assert!(!metrics.contains("\"train/sokoban/"), "it is validated in alone");
-    // What stands beside another speaks as it does.
+    // A further environment has the same style.
     let config = config.replaced("name: arms, style: plain,", "name: arms,");
     let ended = Folder::new().with("config.yaml", &config).tamis(&["config", "check", "config.yaml"]);
     assert!(ended.shown().contains("environments of a run speak in one style"), "{}", ended.shown());

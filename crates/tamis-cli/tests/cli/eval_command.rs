@@ -35,7 +35,7 @@ fn eval() {
     assert!(step[name].is_number());
     assert_eq!(same["metrics"][name], step[name], "{same}");
 
-    // A warning is printed once, with what else there is to say.
+    // A warning is printed once, together with the others.
     let greedy = ["eval", "runs/tiny", "validate.n=2", "validate.temperature=0"];
     for more in ["data.val=absent.jsonl", "run.name=x"] {
         let ended = folder.tamis(&[&greedy[..], &[more]].concat());
@@ -43,8 +43,8 @@ fn eval() {
         assert_eq!(told, 1, "{}", ended.shown());
     }
 
-    // What is wrong with an override is all that is told: the run's own configuration was talked about when
-    // it began.
+    // Only the fault in the override is reported: warnings about the run's own configuration were printed
+    // when it began.
     insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "data.arithmetic.val_size=0", "validate.test_freq=-1"]).short(), @r"
     exit code 2
     error: there are no validation prompts to evaluate on
@@ -84,7 +84,8 @@ fn eval() {
     assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
 }
 
-/// The same prompts and draws: the difference is taken prompt by prompt, whichever of the two is of a run.
+/// The same prompts and draws: the difference is taken prompt by prompt, whichever of the two belongs to a
+/// run.
 #[test]
 fn eval_of_two_checkpoints() {
     let folder = Folder::tiny();
@@ -114,7 +115,7 @@ fn eval_of_two_checkpoints() {
         compared.ends_with("± is one standard error; the difference is B less A, prompt by prompt\n"),
         "{compared}"
     );
-    // A model outside a run is measured as the run of the other one says.
+    // A model outside a run is measured like the other one's run.
     std::fs::rename(folder.join("runs/other/checkpoints/step_2"), folder.join("alone")).expect("moved");
     let swapped =
         folder.tamis(&["eval", "alone", "runs/tiny", words[3], words[4], "--json"]).succeeds().json();
@@ -127,8 +128,8 @@ fn eval_of_two_checkpoints() {
     folder.tamis(&["eval", "runs/tiny", "runs/oter"]).exits(2).says("did you mean `runs/other`?");
 }
 
-/// The native engine does not know every model that PyTorch trains: PyTorch holds the weights that servers
-/// are given, too.
+/// The native engine does not know every model that PyTorch trains, so PyTorch holds the weights for servers,
+/// too.
 #[test]
 fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     let folder = Folder::tiny();
@@ -143,7 +144,7 @@ fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     let natively = eval(&[&servers[..], &["rollout.server_startup_timeout=1s"]].concat()).failure();
     assert!(natively.starts_with("exit code 3\nerror: no server answers"), "{natively}");
     eval(&torch).succeeds();
-    // Whole weights in place of the model that adapters go onto would spoil the servers for a run.
+    // Whole weights in place of the model below the adapters would make the servers useless for a run.
     let adapters = ["learner.lora={rank: 4}", "publish.mode=adapter"];
     insta::assert_snapshot!(eval(&[&torch[..], &servers, &adapters].concat()).failure(), @"
     exit code 2
@@ -158,7 +159,7 @@ fn eval_keeps_the_output_of_a_learner_that_failed() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
-    // A learner that is none of PyTorch's, and is told from one.
+    // A learner that is not PyTorch's, and is recognised as such.
     let tamis = env!("CARGO_BIN_EXE_tamis");
     folder
         .write("python", &format!("#!/bin/sh\necho a line of it\nexec '{tamis}' learner --listen \"$4\"\n"));
@@ -190,11 +191,11 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     let folder = Folder::tiny().with("sums.jsonl", SUMS);
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
     std::fs::rename(folder.join("runs/tiny/checkpoints/step_1"), folder.join("alone")).expect("moved");
-    // Everything is said on the command line.
+    // Everything is set on the command line.
     let limits = ["data.max_prompt_length=12", "rollout.max_response_length=4"];
     let eval = |arguments: &[&str]| folder.tamis(&[&["eval", "alone"], &limits[..], arguments].concat());
     let message = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
-    // The default lengths are more than such a model reads.
+    // The default lengths exceed such a model's positions.
     let fitted = folder.tamis(&[&["eval", "alone"], &message[..]].concat()).succeeds();
     let printed = "the model reads 32 tokens: data.max_prompt_length is 16 and rollout.max_response_length 16, as neither is set\n";
     fitted.says(printed);
@@ -233,7 +234,7 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     first prompt (4 tokens, text without a chat template): 1+1=
     evaluating 3 prompts, 1 sample of each
     ");
-    // What is missing is told at once, and nothing that only training needs.
+    // What is missing is reported at once, but nothing that only training needs.
     insta::assert_snapshot!(eval(&["validate.n=2"]).shown(), @r"
     exit code 2
     ----- stderr
@@ -252,7 +253,7 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
 
     2 errors in the configuration
     ");
-    // A run's data and reward may be replaced, its training data be gone.
+    // A run's data and reward may be replaced, and its training data may be missing.
     folder.tamis(&["train", "tiny.yaml", "run.name=other", "train.total_steps=1"]).succeeds();
     let other = ["eval", "runs/other", "data.task=null", "data.val=sums.jsonl", "--json"];
     let json = folder.tamis(&other).succeeds().json();
@@ -427,7 +428,7 @@ fn export() {
     let tied = found("out/tied");
     assert!(tied["samples"].as_array().is_some_and(|samples| !samples.is_empty()), "{tied}");
     assert_eq!(found("out/untied"), tied);
-    // A run begins from it, and a damaged one is refused.
+    // A run begins with it, and a damaged one is refused.
     folder
         .tamis(&words(
             "train tiny.yaml ~model.init +model.path=out/untied run.name=second train.total_steps=1",
@@ -454,7 +455,7 @@ fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
         let more = ["~model.init", &model, &name, "warm_start.steps=0", "train.total_steps=1"];
         folder.tamis(&[&["train", "tiny.yaml"], &more[..]].concat()).succeeds()
     };
-    // Trained, its head is another one.
+    // After training, its head differs.
     train("own", "start").never_says("tie_word_embeddings");
     folder.tamis(&["export", "runs/own", "untied"]).succeeds();
     folder.tamis(&["export", "runs/own", "tied"]).succeeds();
@@ -490,7 +491,7 @@ fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     exported.prints("output head of its own");
     let weights = |name: &str| std::fs::read(folder.join(name).join("model.safetensors")).expect("weights");
     assert!(weights("again") == weights("untied"));
-    // Training goes on from it as from the other, and a resume finds what was saved.
+    // Training continues from it as from the other, and a resume finds what was saved.
     warned(&train("of_tied", "tied"), 1);
     train("of_untied", "untied");
     let resumed = folder.tamis(&["train", "--resume", "runs/of_tied", "train.total_steps=2"]).succeeds();

@@ -1,4 +1,4 @@
-//! Batches that the limit on rounds finds short are filled, and say so.
+//! Batches that are short at the limit on rounds are filled, and the log reports it.
 #![expect(clippy::float_cmp, reason = "counts are whole numbers")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ fn copies_fill_batches_and_are_counted() {
         assert_eq!(of("dynamic_sampling/num_prompts_used"), BATCH);
         assert_eq!(of("trajectories/duplicated"), 4.0 * of("groups/duplicated"));
         assert_eq!(of("groups/generated"), of("groups/trained") + of("groups/dropped"));
-        // A full batch is as many updates as ever, of two groups each.
+        // A full batch has the usual number of updates, of two groups each.
         assert_eq!(of("actor/num_updates"), BATCH / 2.0);
         assert!(!row.contains_key("groups/kept_when_insufficient"));
         let step = of("step") as u64;
@@ -83,7 +83,8 @@ fn dropped_groups_fill_batches_and_are_counted() {
     assert_eq!(steps.len(), 6);
     for row in &steps {
         let of = |name: &str| row[name];
-        // A round of the batch is trained on whole, whatever the filter said, unless nothing of it was kept.
+        // A round of the size of a batch is trained on whole, whatever the filter's verdicts, unless no group
+        // was kept.
         assert_eq!(of("groups/trained") + of("groups/kept_when_insufficient"), BATCH, "{row:?}");
         assert_eq!(of("groups/dropped"), BATCH * of("dynamic_sampling/num_given_up_attempts"));
         let not_kept = of("groups/kept_when_insufficient") + of("groups/dropped");

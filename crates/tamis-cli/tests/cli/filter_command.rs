@@ -37,7 +37,7 @@ fn filter_writes_kept_and_dropped_rows() {
     };
     assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
     assert_eq!(folder.read("dropped.jsonl").lines().count(), 4);
-    // A second time it would overwrite.
+    // A second time, it would overwrite the files.
     insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
     exit code 2
     ----- stderr
@@ -93,7 +93,7 @@ fn filter_messages() {
     error: --strategy top_p needs --p
       hint: `--p 0.9`: Share of the round's mass that is kept
     "#);
-    // Options that nothing looks at are refused.
+    // Options without an effect are refused.
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]).shown(), @r#"
     exit code 2
     ----- stderr
@@ -118,7 +118,7 @@ fn filter_messages() {
     error: --overwrite without an output to replace
       hint: name one with --kept or --dropped
     "#);
-    // A filter that chooses members has none to choose from where a row holds them all.
+    // A filter that chooses members has no choice if a row holds them all.
     folder.write("wide.jsonl", "{\"a\": 1, \"b\": 0, \"c\": 0, \"all\": [1, 0, 0]}\n");
     let within = ["filter", "wide.jsonl", "--strategy", "within_group", "--k", "2", "--kept", "kept.jsonl"];
     insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "a", "--metric", "b", "--metric", "c"]].concat()).shown(), @r#"
@@ -151,7 +151,7 @@ fn filter_of_a_runs_own_rollouts() {
     // Offline the same groups are kept as in the run.
     assert_eq!(summary["num_prompts"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
     assert_eq!(summary["num_kept"].as_f64(), step["train/num_kept_prompts"].as_f64(), "{summary}");
-    // A length says neither right nor wrong, there as here.
+    // A length does not mean right or wrong, here as in a run.
     let arguments =
         ["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "length", "--tolerance", "100"];
     let shown = folder.tamis(&arguments).succeeds().stdout;

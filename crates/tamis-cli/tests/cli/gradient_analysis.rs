@@ -6,7 +6,7 @@ use crate::tamis::{Folder, Replaced as _, TINY};
 
 type Row = serde_json::Value;
 
-/// Trains the tiny task in one update a step, with more keys of `train`; the weights it ends with and the
+/// Trains the tiny task in one update a step, with further keys of `train`. Returns the last weights and the
 /// steps' metrics.
 fn run(analysis: &str, rest: &str) -> (Vec<u8>, Vec<Row>) {
     let config = TINY

@@ -149,7 +149,7 @@ fn a_resume_and_a_new_run_read_what_the_run_was_begun_with() {
     let place = OnHub::new();
     place.tamis(&["train", "names.yaml", "train.total_steps=2"]).succeeds();
     place.folder.tamis(&["train", "files.yaml", "run.name=whole"]).succeeds();
-    // The hub moves on: other data, a model that none of this could be resumed with.
+    // The hub changes: other data, and a model from which none of these runs could be resumed.
     place.folder.write("train.jsonl", &rows(20..84));
     place.folder.write("model/config.json", "{}");
     place.put("main", 3, 4);
@@ -171,7 +171,7 @@ fn a_resume_and_a_new_run_read_what_the_run_was_begun_with() {
     place.tamis(&["train", "runs/tiny/config.yaml", "run.name=second", "train.total_steps=4"]).succeeds();
     assert_eq!(place.hub.requests().len(), 0, "commits that are in the cache need nobody");
     assert_eq!(Left::by(&place.folder.join("runs/second")).metrics, whole.metrics);
-    // By the name alone it is the new commit.
+    // The name without a revision means the new commit.
     place.tamis(&["train", "names.yaml", "run.name=third"]).exits(2).says(&commit(3));
 }
 
@@ -201,7 +201,7 @@ error: `data.val`: `org/sums` has no split `dev` in `default`; it has `test`, `t
   at command line: data.val=«org/sums:dev»
   hint: a split is written `owner/name:configuration/split`
 "#);
-    // What the cache has is checked as files are.
+    // Cached files are checked like others.
     place.tamis(&["train", "names.yaml", "train.total_steps=1"]).succeeds();
     place
         .tamis(&["config", "check", "names.yaml", "data.columns.prompt=nothing"])
@@ -228,7 +228,7 @@ error: `model.path`: `org/tiny` is not in the cache DIR/hf/hub, and HF_HUB_OFFLI
 #[test]
 fn a_folder_goes_before_a_name_and_a_misspelt_path_is_told() {
     let place = OnHub::new();
-    // As deep as a name.
+    // It has the depth of a name.
     std::fs::create_dir(place.folder.join("org")).expect("made");
     std::fs::rename(place.folder.join("model"), place.folder.join("org/tiny")).expect("moved");
     place.folder.write("org/sums", &rows(0..64));
@@ -236,7 +236,7 @@ fn a_folder_goes_before_a_name_and_a_misspelt_path_is_told() {
     assert_eq!(place.hub.requests().len(), 0);
     let written = place.folder.read("runs/local/config.yaml");
     assert!(!written.contains("hf://"), "{written}");
-    // Unless it is marked as one.
+    // Unless it is marked as a name.
     let marked = ["train", "names.yaml", "train.total_steps=1", "model.path=hf://org/tiny"];
     place.tamis(&marked).succeeds();
     assert!(place.folder.read("runs/tiny/config.yaml").contains("hf://org/tiny@"));

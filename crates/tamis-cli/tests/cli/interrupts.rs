@@ -1,4 +1,4 @@
-//! Ctrl-C at any instant: what a run saves, and that a resume ends as the run that nobody interrupted.
+//! Ctrl-C at any instant: what a run saves, and that a resume ends like an uninterrupted run.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ fn ctrl_c_is_heard_while_prompts_are_looked_at() {
     assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
 }
 
-/// Hangs at the place that the file `hang` names, and makes `hanging` there; scores else.
+/// Hangs at the place that the file `hang` names, and makes `hanging` there; otherwise scores.
 const HANGS: &str = "\
 import json, os, sys, time
 def is_there(request):
@@ -93,7 +93,7 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
 
     let folder = new();
     let mut arguments = vec!["train", "config.yaml"];
-    // What was hanging, and the steps that are saved then; `None`: there is no run yet.
+    // What was hanging, and the steps that are saved then; `None` if there is no run yet.
     for (place, steps) in [
         ("gold 0", None),
         ("validation 0", Some(0)),
@@ -132,7 +132,7 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
 
 #[test]
 fn ctrl_c_gives_up_generation_between_two_tokens() {
-    // One round takes seconds, for its many samples: the interrupt comes long before its end.
+    // One round takes seconds because of its many samples, so the interrupt comes long before its end.
     let long = TINY
         .replaced("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
         .replaced("rollout: {n: 4", "rollout: {n: 16384")
@@ -150,8 +150,8 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     ended.prints("interrupted after 0 steps");
 }
 
-/// Ctrl-C at any instant of runs that spend their time in updates, of which a step has many: what is begun is
-/// dropped whole or finished, and a resume ends as the run that nobody interrupted.
+/// Ctrl-C at any instant of runs that spend their time in updates. A step has many updates: begun work is
+/// dropped whole or finished, and a resume ends like an uninterrupted run.
 #[test]
 fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
     let config = unfiltered(TINY)
@@ -162,7 +162,7 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
          objective: {{kl: {{in: reward, estimator: k1, coefficient: 0.05, adaptive: {{target: 0.05, horizon: 50}}}}}}\n"
     );
     let mut dice = Dice::new();
-    // Where every step is saved a step is dropped in the middle; where none is, its updates are finished.
+    // If every step is saved, a step is dropped in the middle. If none is, its updates are finished.
     for save_freq in [1, 1000] {
         let config = config.replaced("save_freq: 2", &format!("save_freq: {save_freq}, keep_last: 1"));
         let new = || Folder::new().with("config.yaml", &config);
@@ -200,8 +200,8 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
     }
 }
 
-/// Noise of its own that now and then leaves a group. While the file `hang` is there it leaves none in step
-/// 2, which so has a second round, and hangs in that.
+/// Adds noise that sometimes keeps a group. While the file `hang` exists it keeps none in step 2, which
+/// therefore has a second round, and hangs in that.
 const HANGS_IN_A_STEP: &str = "\
 import json, os, random, sys, time
 seen = 0
@@ -231,7 +231,7 @@ fn what_an_interrupted_step_was_answered_is_not_asked_again() {
     std::fs::remove_file(folder.join("hang")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 
-    // Every answer was asked for once, and the run that is given all of them is this one.
+    // Every answer was requested once, and a run that gets all of them equals this one.
     let path = folder.join("runs/tiny/journal.bin");
     let (_, journal) = Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, 0).expect("a journal");
     let keys: Vec<String> = journal
@@ -252,7 +252,7 @@ fn what_an_interrupted_step_was_answered_is_not_asked_again() {
 #[cfg(unix)]
 #[test]
 fn an_update_that_is_interrupted_is_finished() {
-    // Updates take most of the time, and look at the policy again and again.
+    // Updates take most of the time, and run the policy again and again.
     let config = TINY
         .replaced("total_steps: 6", "total_steps: 4\n  ppo_epochs: 500")
         .replaced("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 2, keep_last: null}")
@@ -265,7 +265,7 @@ fn an_update_that_is_interrupted_is_finished() {
 
     let mut dice = Dice::new();
     let mut interrupts = 0;
-    // On a busy machine a run may be over before it is told to stop: then sooner.
+    // On a busy machine a run may end before it gets the signal; then the signal is sent sooner.
     for sooner in 0..6 {
         let folder = Folder::new().with("config.yaml", &config);
         for start in 0.. {

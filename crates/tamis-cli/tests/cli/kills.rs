@@ -1,5 +1,5 @@
-//! Kills and stops of a run at instants that differ from test run to test run: what holds, holds for all of
-//! them.
+//! Kills and stops of a run at instants that differ from test run to test run. What holds must hold for all
+//! of them.
 //!
 //! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed;
 //! `TAMIS_KILL_SEED=N` repeats them.
@@ -31,7 +31,7 @@ impl Dice {
         Self(seed.max(1))
     }
 
-    /// Others, that go their own way from here.
+    /// A separate sequence of numbers.
     pub(crate) fn fork(&mut self) -> Self {
         self.roll();
         Self(self.0 ^ 0x9e37_79b9_7f4a_7c15)
@@ -56,9 +56,9 @@ impl Dice {
 pub(crate) enum Stop {
     /// By `kill -9`.
     Kill,
-    /// By SIGTERM, after which it saves what it has.
+    /// By SIGTERM, after which it saves its state.
     Term,
-    /// By a second SIGTERM, which ends it while it does that.
+    /// By a second SIGTERM, which ends it while it saves.
     TermTwice,
 }
 
@@ -113,8 +113,8 @@ pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> Child {
     }
 }
 
-/// Begins the run, or goes on with it, and ends it as soon as `is_time` says so, which is asked five
-/// thousand times a second; how it ended, where it came to its end.
+/// Begins or resumes the run, and ends it as soon as `is_time` returns true, which is checked five thousand
+/// times a second. Returns how it ended, if it ended by itself.
 pub(crate) fn killed_when(
     folder: &Folder,
     arguments: &[&str],
@@ -135,8 +135,8 @@ pub(crate) fn killed_when(
                 Some(_) => panic!("after {stop:?}: {}", ended.shown()),
             }
             if begun(folder).is_none() {
-                // Killed before it was a run: there is nothing to resume, and the half-made folder is in
-                // nobody's way but ours.
+                // It was killed before the run existed: there is nothing to resume, and only we use the
+                // half-made folder.
                 let _ = std::fs::remove_dir_all(folder.join("runs"));
             }
             return None;

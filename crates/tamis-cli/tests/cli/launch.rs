@@ -1,4 +1,4 @@
-//! Runs that start their servers themselves: `rollout.launch`, and what asks for it in other systems' words.
+//! Runs that start their servers themselves: `rollout.launch`, and the equivalent keys of other systems.
 #![cfg(unix)]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::tamis::{Ended, Folder, signal, soon, words};
 
-/// A policy that was warm-started before, for servers serve a checkpoint.
+/// A policy after a warm start, because servers serve a checkpoint.
 pub(crate) const SERVED: [&str; 3] =
     ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
 
@@ -16,7 +16,7 @@ pub(crate) fn first(folder: &Folder) {
     folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();
 }
 
-/// A program `vllm` in `bin`, which writes its number and its arguments to files and becomes `tamis serve`.
+/// A program `vllm` in `bin`. It writes its number and its arguments to files and becomes `tamis serve`.
 pub(crate) fn vllm(folder: &Folder) -> (&'static str, PathBuf) {
     let script = format!(
         "#!/bin/sh\necho $$ >> '{pids}'\necho \"$VLLM_SERVER_DEV_MODE $CUDA_VISIBLE_DEVICES $*\" >> '{arguments}'\n\
@@ -45,8 +45,8 @@ fn is_alive(pid: &str) -> bool {
     Command::new("kill").args(["-0", pid]).stderr(std::process::Stdio::null()).status().unwrap().success()
 }
 
-/// verl's words for an engine are enough: two servers are started on the GPUs that there are, and the run is
-/// the one without.
+/// verl's keys for an engine are enough: two servers are started on the available GPUs, and the run equals
+/// the one without servers.
 #[test]
 fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
     let folder = Folder::tiny();
@@ -71,7 +71,7 @@ fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
     assert_eq!((arguments.len(), pids(&folder).len()), (2, 2));
     assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
     assert!(folder.read("runs/served/servers/server_2.log").contains("listening on"));
-    // A resume starts them with the weights that it has.
+    // A resume starts them with its own weights.
     let more = ["train", "--resume", "runs/served", "train.total_steps=5"];
     run(&folder, &more, path).succeeds();
     assert_eq!(pids(&folder).len(), 4);
@@ -105,7 +105,7 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     let log = folder.read("runs/launched/servers/server_2.log");
     assert!(log.starts_with("$ VLLM_SERVER_DEV_MODE=1 vllm serve ") && log.contains("listening on"), "{log}");
     assert_eq!(folder.read("runs/launched/cluster.log"), "");
-    // With more than there are it does not begin, and says why.
+    // With more servers than GPUs the run does not begin, and reports why.
     let too_many = ["run.name=more", "rollout.launch={replicas: 5}"];
     let arguments = [&train[..], &launched[1..2], &launched[3..], &too_many, &SERVED].concat();
     let refused = folder.wait(folder.start_with(&arguments, &environment));
@@ -119,8 +119,8 @@ fn parent(pid: &str) -> String {
     status.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().to_owned()
 }
 
-/// A run that learns in its own process outlives its launcher: another one starts the servers, which answer
-/// at other addresses. They ask for the key that the run drew, and nobody reads it in a list of processes.
+/// A run that learns in its own process outlives its launcher: another one starts the servers, at other
+/// addresses. They require the key that the run drew, which no list of processes shows.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
@@ -160,7 +160,8 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
     let ended = folder.wait(run).succeeds();
     ended.says("another launcher starts its servers in 1 s, restart 1 of at most 8");
     assert_eq!(ended.stderr.matches(" was started again and answers at http://127.0.0.1:").count(), 2);
-    // Two at first, and two of another launcher; on a busy machine a server may come up in more than one try.
+    // Two at first, and two from another launcher. On a busy machine a server may need more than one attempt
+    // to start.
     assert!(pids(&folder).len() >= 4);
     assert_eq!(folder.read("key"), key);
     assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
@@ -233,7 +234,7 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
         let ended = folder.tamis(&[&arguments, &SERVED[..]].concat());
         assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
         let failure = ended.failure();
-        // Another one each time.
+        // A different one each time.
         let mut words: Vec<&str> = failure.split_inclusive([' ', '`']).collect();
         for word in &mut words {
             if word.trim_end_matches('`').parse::<u16>().is_ok_and(|port| port > 1024) {
@@ -250,7 +251,7 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
     no GPU
       hint: fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
     ");
-    // Whatever else it said is there to be read.
+    // Its other output can be read there.
     let log = std::fs::read_to_string(folder.join("runs/tiny.failed/server_1.log")).unwrap();
     assert!(log.contains("no GPU"), "{log}");
     insta::assert_snapshot!(failure("rollout.launch.command=[no-such-vllm, '{model}', '{port}']"), @r"

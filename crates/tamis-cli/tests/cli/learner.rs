@@ -10,7 +10,7 @@ fn train(folder: &Folder, arguments: &[&str]) -> Ended {
     folder.tamis(&[&["train", "config.yaml"], arguments].concat())
 }
 
-/// Kinds of runs that ask other things of a learner.
+/// Kinds of runs that make different calls to a learner.
 const KINDS: [&[&str]; 5] = [
     &["model.recompute_activations=true"],
     &["preset=ppo", "~filter", "data.gen_batch_size=4", "critic.warmup_steps=1"],
@@ -22,7 +22,7 @@ const KINDS: [&[&str]; 5] = [
 #[test]
 fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
     let folder = Folder::new().with("config.yaml", TINY);
-    // One learner for all of them: what an earlier run left in it means nothing to the next.
+    // One learner for all of them: a run does not depend on what an earlier one left in it.
     let over_a_port = Listening::learner(&folder, &["--listen", "127.0.0.1:0"]);
     let over_a_socket = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     for (place, kind) in KINDS.into_iter().enumerate() {
@@ -39,8 +39,8 @@ fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
     }
 }
 
-/// Kinds of runs that sample in other ways. Where samples are in flight at a publication, the learner in this
-/// process ends them by the old weights and one elsewhere by the new: those are not the same run.
+/// Kinds of runs that sample in other ways. If samples are in flight at a publication, the learner in this
+/// process ends them with the old weights and one elsewhere with the new, so those runs differ.
 const SAMPLED: [&[&str]; 4] = [
     &["rollout.top_k=5", "rollout.top_p=0.9", "rollout.min_p=0.01", "rollout.temperature=0.8"],
     &["rollout.stop=['1']", "rollout.repetition_penalty=1.3"],
@@ -72,7 +72,7 @@ fn a_learner_that_samples_elsewhere_samples_what_one_in_this_process_does() {
     }
 }
 
-/// Without the place in the record of what came in which order, which a run keeps of what it waits for.
+/// Without the position in the record of the order of events, which a run keeps for external answers.
 fn without_order(mut left: Left) -> Left {
     for (_, bytes) in left.files.iter_mut().filter(|(name, _)| name.ends_with("state.json")) {
         let mut state: serde_json::Value = serde_json::from_slice(bytes).unwrap();
@@ -102,7 +102,7 @@ fn a_run_goes_on_with_another_kind_of_learner() {
 
 #[test]
 fn a_learner_ends_when_its_run_is_gone_and_not_while_it_does_other_things() {
-    // The run is silent for longer than the learner waits: it scores.
+    // The run is silent for longer than the learner waits, because it scores.
     let slow = "\
 import time
 def score(completions, **kwargs):
@@ -126,7 +126,7 @@ def score(completions, **kwargs):
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
     assert!(status.success(), "{status}");
-    // Without one it waits for the next run.
+    // Without `orphan_timeout` it waits for the next run.
     let mut patient = Listening::learner(&folder, &["--listen", "unix:p.sock"]);
     let url = format!("learner.url={}", patient.address);
     train(&folder, &[&url, "run.name=patient"]).succeeds();
@@ -134,8 +134,8 @@ def score(completions, **kwargs):
     assert!(patient.child.try_wait().unwrap().is_none());
 }
 
-/// A run of two steps with a critic: every kind of call but those of a resume, of early parts (which
-/// `servers.rs` tests) and of the analysis of gradients.
+/// A run of two steps with a critic. It makes every kind of call except those of a resume, of early parts
+/// (which `servers.rs` tests) and of the analysis of gradients.
 fn short() -> String {
     TINY.replaced("total_steps: 6", "total_steps: 2")
         .replaced("warm_start: {steps: 40", "warm_start: {steps: 3")
@@ -144,8 +144,8 @@ fn short() -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 4")
 }
 
-/// How long a run waits for a sign of life: it is not to wait for a learner that is killed, and is not to
-/// take one for lost on a busy machine whose connections break.
+/// How long a run waits for a sign of life. It must not wait for a killed learner, and must not take one for
+/// lost on a busy machine whose connections break.
 fn lost_timeout(fault: &str) -> &'static str {
     match fault.split('-').next() {
         Some("killed") => "learner.lost_timeout=20ms",
@@ -154,19 +154,19 @@ fn lost_timeout(fault: &str) -> &'static str {
     }
 }
 
-/// A fault at calls of a run in turn, until one comes after the last call.
+/// A fault at one call after the other, until one comes after the last call.
 #[derive(Clone, Copy)]
 struct Faults {
     fault: &'static str,
     /// The learner samples.
     samples: bool,
-    /// Another learner follows one that is killed, and the run waits for it.
+    /// Another learner replaces a killed one, and the run waits for it.
     goes_on: bool,
     /// Calls from one fault to the next: 1 for every call.
     stride: usize,
 }
 
-/// What the run came to with each of these faults, and where it failed a resume with a new learner.
+/// The results of the run with each of these faults, and of a resume with a new learner if the run failed.
 fn with_faults(faults: Faults, check: impl Fn(&Folder, &Ended)) {
     let Faults { fault, samples, goes_on, stride } = faults;
     let backend = if samples { "learner" } else { "native" };
@@ -220,8 +220,8 @@ fn with_faults(faults: Faults, check: impl Fn(&Folder, &Ended)) {
     assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
 }
 
-/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with each of these
-/// faults at every call in turn.
+/// A resumed run, which loads a checkpoint and measures the gradients of its groups, with each of these
+/// faults at each call in turn.
 fn resumed_with_faults(faults: [&str; 2], stride: usize) {
     let kind = ["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={every: 1}"];
     let folder = Folder::new().with("config.yaml", TINY);
@@ -249,7 +249,7 @@ fn resumed_with_faults(faults: [&str; 2], stride: usize) {
             learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
             let place = printed.split("a fault at ").nth(1).and_then(|text| text.split(',').next());
             let expected = if place.is_some() && fault.starts_with("killed") { 3 } else { 0 };
-            // The last answer may be one that nobody needs.
+            // The last answer may be unneeded.
             assert!(matches!(ended.code, Some(code) if code == 0 || code == expected), "{}", ended.shown());
             if ended.code != Some(0) {
                 resume("learner.url=null", "learner.lost_timeout=20s").succeeds();
@@ -286,11 +286,11 @@ fn a_connection_that_breaks_at_any_call_of_a_resumed_run_loses_nothing() {
     resumed_with_faults(["broken-before", "broken-after"], 1);
 }
 
-/// Another learner follows one that is killed after it carried a call out.
+/// Another learner replaces one that is killed after it carried out a call.
 fn followed(stride: usize) {
     let faults = Faults { fault: "killed-after", samples: false, goes_on: true, stride };
     with_faults(faults, |folder, ended| {
-        // What never began is begun again by a person.
+        // What never began must be begun again by the user.
         if ended.code == Some(3) {
             assert!(!folder.join("runs/run").exists(), "{}", ended.shown());
             return;
@@ -302,7 +302,7 @@ fn followed(stride: usize) {
     });
 }
 
-/// Killed so at calls in turn, and no other learner follows by itself.
+/// Killed in this way at one call after the other, without another learner that replaces it.
 fn killed_for_good(fault: &'static str, stride: usize) {
     with_faults(Faults { fault, samples: true, goes_on: false, stride }, |_, ended| {
         assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
@@ -312,7 +312,7 @@ fn killed_for_good(fault: &'static str, stride: usize) {
     });
 }
 
-/// With this fault the run goes on, and every call is carried out once.
+/// With this fault the run continues, and every call is carried out once.
 fn carried_out_once(fault: &'static str, stride: usize) {
     with_faults(Faults { fault, samples: true, goes_on: false, stride }, |_, ended| {
         assert_eq!(ended.code, Some(0), "{}", ended.shown());
@@ -388,7 +388,7 @@ Some(1) error: the learner at URL cannot be used: it is tamis 0.1.0 native, and 
     "#);
 }
 
-/// Exit code and what stands from the error on.
+/// Exit code, and the output from the error on.
 fn last_lines(ended: &Ended) -> String {
     let text = ended.shown();
     let begin = text.find("error:").unwrap_or(0);
@@ -419,7 +419,7 @@ fn flip_bit(path: &std::path::Path) {
 #[test]
 fn files_of_a_learner_elsewhere_fail_as_those_of_this_process() {
     let folder = Folder::new().with("config.yaml", &short());
-    // Files may not grow, as where a quota is full.
+    // Files may not grow, as if a quota were full.
     let script = "trap '' XFSZ; ulimit -f 4; exec \"$0\" learner --listen unix:full.sock --threads 1";
     let limited = std::process::Command::new("bash")
         .args(["-c", script, env!("CARGO_BIN_EXE_tamis")])
@@ -485,7 +485,7 @@ fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     damaged.says("is damaged");
 }
 
-/// A run `begun`, and its checkpoint in `other` as that of an architecture that the native engine does not
+/// A run `begun`, and in `other` its checkpoint as one of an architecture that the native engine does not
 /// know.
 fn with_gemma() -> Folder {
     let folder = Folder::new().with("config.yaml", &short());
@@ -535,7 +535,7 @@ error: `model.path`: other cannot be used: architecture `GemmaForCausalLM` is no
   at command line: model.path=«other»
   hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
 "#);
-    // Of a run that PyTorch trained: its checkpoints have checksums.
+    // For a run that PyTorch trained: its checkpoints have checksums.
     let sums = folder.read("runs/begun/checkpoints/step_2/checksums.json");
     let crc = |name: &str| tamis_run::checksum::crc32(&std::fs::read(folder.join(name)).unwrap());
     let (was, is) = (crc("runs/begun/checkpoints/step_2/config.json"), crc("other/config.json"));

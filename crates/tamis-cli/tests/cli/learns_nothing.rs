@@ -1,5 +1,5 @@
-//! Runs that cannot learn: rewards that do not arrive, batches that bear no loss. They end with a diagnosis,
-//! and go on once that is mended.
+//! Runs that cannot learn: rewards that do not arrive, batches without a loss. They end with a diagnosis, and
+//! continue once the cause is fixed.
 
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, edited, unfiltered};
 
@@ -53,7 +53,7 @@ fn a_reward_that_fails_on_everything_ends_the_run_and_a_mended_one_goes_on() {
       hint: mend the function; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
     ");
     assert_eq!(num_steps(&folder), 3);
-    // Still broken: the next round says so again.
+    // Still broken: the next round reports it again.
     folder.tamis(&["train", "--resume", "runs/tiny"]).fails_with("of 4 rounds in a row, up to step 4");
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
@@ -74,7 +74,7 @@ fn a_filter_does_not_draw_rounds_without_end_for_a_reward_that_fails() {
       ground truth: ...
       hint: mend the function; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
     "));
-        // What was answered is not read back from the journal: it is asked for anew.
+        // Answers are not read back from the journal but requested anew.
         folder.tamis(&["train", "--resume", "runs/tiny"]).fails_with("of 3 rounds in a row, up to step 1");
         folder.write("judge.py", &judge(SCORES));
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
@@ -112,7 +112,7 @@ fn no_end_of_a_step_hides_that_rewards_are_missing() {
     train(&folder, FAILS, &early_stop).fails_with("failed on every completion of the only round");
 }
 
-/// Every completion has the same reward, and no filter says so.
+/// Every completion has the same reward, and no filter reports it.
 #[test]
 fn a_run_in_which_nothing_was_learned_ends_with_advice() {
     let folder = Folder::new();
@@ -138,11 +138,11 @@ fn a_short_run_without_any_reward_is_not_done() {
     let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train \
          --resume runs/tiny train.total_steps=4`";
     ended.fails_with(hint);
-    // A resume without a step to train has no news.
+    // A resume without a step to train reports nothing new.
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     let old = "error: no step was left to train, and as before: reward `judge` (reward[0]) failed on every completion of 2 rounds";
     again.fails_with(old).fails_with(hint);
-    // Once there is a reward, the same run is done.
+    // Once there is a reward, the same run succeeds.
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).succeeds();
 }
@@ -158,11 +158,12 @@ fn no_answer_from_anyone_ends_the_run_too() {
       ground truth: ...
       hint: check the inputs and the results of the reward functions; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
     ");
-    // Beside a reward that answers, one that has no answer to anything in these rows is none that fails.
+    // Beside a reward that answers, a reward that has no answer for any of these rows does not count as
+    // failing.
     let folder = Folder::new();
     let beside = [&NO_FILTER[..], &[("reward: [{kind", "reward: [{kind: number}, {kind")]].concat();
     train(&folder, "{'score': None}", &beside).succeeds();
-    // One that fails is, even so.
+    // A function that raises does, even then.
     let folder = Folder::new();
     train(&folder, FAILS, &beside)
         .fails_with("reward `judge` (reward[1]) failed on every completion of 3 rounds");
@@ -178,8 +179,8 @@ fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     ended.fails_with(printed);
 }
 
-/// Shaping and another reward score what the judge fails on, without the metric that only the judge gives:
-/// not the metric is missing.
+/// Shaping and another reward score the completions on which the judge fails, so the metric that only the
+/// judge gives is not reported as missing.
 #[test]
 fn a_reward_that_fails_is_not_called_a_missing_metric() {
     let on_acc = ("filter: {kind: variance}", "filter: {kind: variance, metric: acc}");
@@ -201,7 +202,7 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
         let ended = folder.tamis(&["train", "config.yaml", preset]);
         let is_named = ended.code == Some(1) && ended.failure().contains(printed);
         assert!(is_named && !ended.stderr.contains("filter's metric"), "{changes:?}: {}", ended.shown());
-        // Mended, it gives the metric.
+        // Once fixed, it gives the metric.
         folder.write("judge.py", &judge("{'scores': {'score': len(request['completion']) % 2, 'acc': len(request['completion']) % 2}}"));
         let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         assert!(!again.stderr.contains("filter's metric"), "{changes:?}: {}", again.shown());
@@ -209,7 +210,7 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
     }
 }
 
-/// A name that only an answer can give: one round without it is chance, several in a row are a mistake, also
+/// A name that only answers can reveal: one round without it is chance, several in a row are a mistake, also
 /// after a resume.
 #[test]
 fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
@@ -225,7 +226,7 @@ fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
         assert_eq!((ended.code, ended.stderr.matches(printed).count()), (Some(2), 2), "{}", ended.shown());
         ended.fails_with("`filter.metric` is `strict`");
     }
-    // What was answered without it is asked anew.
+    // Answers without it are requested anew.
     folder.write("judge.py", &judge("{'scores': {'score': 1, 'strict': len(request['completion']) % 2}}"));
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 }
@@ -261,7 +262,7 @@ fn what_was_missing_is_counted_on_by_a_resume() {
 #[test]
 fn steps_that_bear_no_loss_end_the_run() {
     let folder = Folder::new();
-    // Nothing ends within one token, and what does not end is left out.
+    // No completion ends within one token, and those that do not end are left out.
     let truncated = [
         &NO_FILTER[..],
         &[
@@ -283,7 +284,7 @@ fn steps_that_bear_no_loss_end_the_run() {
     train(&folder, SCORES, &short).fails_with("the 3 steps up to step 3 made no update of the policy");
 }
 
-/// Answers from the first step on: at the validation before it, nothing is scored.
+/// It answers from the first step on; at the validation before that, nothing is scored.
 fn late() -> String {
     format!("{{'score': None}} if request['step'] == 0 else {SCORES}")
 }
@@ -313,7 +314,7 @@ fn a_validation_of_which_nothing_was_scored_has_no_figure() {
             );
             let rows = folder.rows("tiny");
             let means = |row: &serde_json::Value| {
-                // The punishment itself is measured under its own name.
+                // The length penalty itself is measured under its own name.
                 let is_mean = |name: &&String| name.contains("mean@1") && !name.contains("/overlong/");
                 row.as_object().expect("a row").keys().filter(is_mean).cloned().collect::<Vec<_>>()
             };
@@ -343,7 +344,7 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
     let said =
         "error: nothing was evaluated, and nothing is kept: no reward function answered any completion";
     ended.says(said);
-    // Nothing that looks like a result is left.
+    // Nothing that looks like a result remains.
     let kept = folder.join("runs/tiny/evaluations");
     assert!(!kept.exists() && !ended.stderr.contains("kept in"), "{}", ended.shown());
     let table: Vec<&str> =
@@ -360,8 +361,8 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
     assert!(!json["metrics"].to_string().contains("mean@"), "{json}");
 }
 
-/// A figure that there cannot be is refused before anything is generated, even where the names of the scores
-/// are not known yet; one of a score that no answer has ends the run at the first validation.
+/// An impossible figure is refused before anything is generated, even if the names of the scores are not
+/// known yet. A figure of a score that no answer has ends the run at the first validation.
 #[test]
 fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
     let folder = Folder::new();
@@ -413,12 +414,11 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
         let json = ended.json();
         json["rows"].as_array().expect("rows").clone()
     };
-    // Three rounds of eight prompts, four completions each; nobody scored them.
+    // Three rounds of eight prompts, four completions each, all unscored.
     let unscored = rows("unscored");
     assert_eq!(unscored.len(), 3 * 8 * 4, "{unscored:?}");
     assert!(unscored.iter().all(|row| row["reward"].is_null() && row["completion"].is_string()));
-    // Likewise where the filter's metric is missing; of the last round nothing was judged, and its scores are
-    // there.
+    // The same if the filter's metric is missing. The last round was not judged, and its scores are there.
     let changes = [
         ("data:\n", "data:\n  check_gold: off\n"),
         ("filter: {kind: variance}", "filter: {kind: variance, metric: strict}"),

@@ -22,7 +22,7 @@ impl Listening {
         Self::of(folder.start(&[&["learner", "--threads", "1"], arguments].concat()))
     }
 
-    /// A process that says where it listens.
+    /// A process that prints its address.
     pub(crate) fn of(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -34,7 +34,7 @@ impl Listening {
         Self { address: address.to_owned(), child }
     }
 
-    /// Sends a signal, and the exit code that it comes to.
+    /// Sends a signal and returns the exit code.
     pub(crate) fn end(mut self, signal: &str) -> Option<i32> {
         let killed = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(killed.success());

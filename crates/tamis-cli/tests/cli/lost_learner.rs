@@ -1,4 +1,4 @@
-//! Runs whose learner is lost, and learners whose run is.
+//! Runs whose learner is lost, and learners whose run is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,11 +40,11 @@ fn is_logged(folder: &Folder, run: &str, step: u64) -> bool {
     rows.is_ok_and(|rows| rows.contains(&format!("{{\"step\":{step},")))
 }
 
-/// Also before there is a run: nothing is left of an attempt, and the next begins anew.
+/// Also before the run exists: an attempt leaves nothing behind, and the next begins anew.
 #[test]
 fn a_learner_that_is_lost_time_after_time_ends_the_run_with_a_diagnosis() {
     let folder = Folder::new().with("config.yaml", TINY);
-    // The first call opens it, the later ones come in the middle of the run.
+    // The first call opens it; later ones come in the middle of the run.
     for (at, is_begun) in [("1", false), ("40", true)] {
         let fault = ["--test-fault", "killed-before", "--test-fault-at", at];
         let mut learner = Listening::learner(&folder, &[&SOCKET[..], &fault].concat());
@@ -78,7 +78,7 @@ fn a_learner_whose_run_is_killed_waits_for_the_resume() {
     assert!(learner.child.try_wait().unwrap().is_none(), "it is the learner that it was");
 }
 
-/// It does not take the learner back: the two would take it from each other for ever.
+/// It does not take the learner back, because the two would take it from each other for ever.
 #[test]
 fn a_run_whose_learner_another_run_takes_ends() {
     let folder = Folder::new().with("config.yaml", TINY);
@@ -94,7 +94,7 @@ fn a_run_whose_learner_another_run_takes_ends() {
     ");
 }
 
-/// They would take minutes to start; what they were asked is asked again where it is not in the journal.
+/// They would take minutes to start. Requests that are not in the journal are made again.
 #[test]
 fn servers_that_the_run_started_outlive_its_learner() {
     let folder = Folder::tiny().with("config.yaml", TINY);

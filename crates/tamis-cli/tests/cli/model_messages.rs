@@ -54,7 +54,7 @@ error: `model.path`: model cannot be used: model/config.json is not valid JSON: 
     error: tensor `model.embed_tokens.weight` in model/model.safetensors has shape [18, 16], and the configuration of the model makes it [18, 32]
       hint: `config.json` and the weights are not of one model: take both from the same folder
     "#);
-    // The examples of a warm start are looked at before anything is trained.
+    // The examples of a warm start are checked before anything is trained.
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\", \"answer\": \"two\"}}\n"));
     let own = config.lines().filter(|line| !line.contains("arithmetic")).collect::<Vec<_>>().join("\n");
     let own =
@@ -74,7 +74,7 @@ exit code 2
 error: `model.chat_template`: prompt 1 of the training data cannot be prepared: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
   at config.yaml:4:18:   chat_template: «empty.jinja»
 "#);
-    // More than any machine holds, found by arithmetic alone.
+    // More than any machine holds, found by arithmetic.
     let huge = tiny(&[
         ("hidden_size: 16", "hidden_size: 16000000"),
         ("intermediate_size: 32", "intermediate_size: 16000000"),
@@ -87,7 +87,8 @@ error: `model.init`: the number of weights must not exceed the limit: 1536000032
 ");
 }
 
-/// A checkpoint whose learner keeps the weights elsewhere is no model to begin with, and nothing exports it.
+/// A checkpoint whose learner keeps the weights elsewhere cannot be the first model of a run, and cannot be
+/// exported.
 #[test]
 fn weights_that_stay_elsewhere() {
     let folder = Folder::tiny();

@@ -57,8 +57,8 @@ fn sum(folder: &Folder, name: &str) -> f64 {
     folder.rows("tiny").iter().filter_map(|row| row[name].as_f64()).sum()
 }
 
-/// `run.log` has verl's filter-group log lines, true to the accounting, in every mode. `tamis monitor` prints
-/// the same of the metrics and of the log.
+/// In every mode `run.log` has verl's filter-group log lines, equal to the accounting. `tamis monitor` prints
+/// the same for the metrics and for the log.
 #[test]
 fn filter_group_lines_have_the_true_numbers() {
     for schedule in [
@@ -90,7 +90,7 @@ fn filter_group_lines_have_the_true_numbers() {
             .filter(|line| line.starts_with("Generated batch "))
             .filter_map(|line| line.split(' ').nth(3)?.parse::<f64>().ok())
             .sum();
-        // With groups in flight over the end of a step, some are settled after the last row of metrics.
+        // With groups in flight across the end of a step, some settle after the last row of metrics.
         let in_flight = schedule.contains("carry");
         for (logged, counted) in [
             (of("Generated batch ").len() as f64, sum(&folder, "train/num_gen_batches")),
@@ -117,7 +117,7 @@ fn filter_group_lines_have_the_true_numbers() {
             (four(&of_log)[0].clone(), four(&of_log)[2].clone())
         );
         assert!(of_run.contains("finished, step 6 of 6"), "{of_run}");
-        // The console's line of a step is understood.
+        // The console's line of a step is read, too.
         for said in ["finished, step 6 of 6", "\nreward ", "\npass rate ", "\ntime ", "\ndropped "] {
             assert!(
                 of_log.contains(said) || (said == "\ndropped " && schedule != "mode: rounds"),

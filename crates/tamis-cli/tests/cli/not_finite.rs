@@ -1,5 +1,4 @@
-//! Numbers that are not finite, or enormous: what rewards may answer, and what becomes of gradients made of
-//! them.
+//! Numbers that are not finite, or enormous: which rewards are accepted, and how their gradients are treated.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +20,8 @@ fn train(folder: &Folder, answer: &str, changes: &[(&str, &str)]) -> Ended {
     folder.tamis(&["train", "config.yaml"])
 }
 
-/// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into
-/// the gradient as it is.
+/// Metrics of the updates at every step, and no normalisation by the group's deviation, so that a reward
+/// enters the gradient unchanged.
 const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {kind: dr_grpo}}\ntrain:\n");
 
 #[test]
@@ -35,7 +34,7 @@ fn a_score_that_no_double_holds_leaves_its_row_without_it() {
     assert_eq!(folder.steps("tiny").len(), 6);
 }
 
-/// Scores of which no mean or deviation could be taken, and the largest of which they can.
+/// Scores without a mean or deviation in floating point, and the largest ones that have both.
 #[test]
 fn no_score_makes_a_statistic_that_is_no_number() {
     let folder = Folder::new();
@@ -58,7 +57,7 @@ fn no_score_makes_a_statistic_that_is_no_number() {
             ("  total_steps: 6", "  total_steps: 2"),
         ];
         let ended = train(&largest, "['1e100', '-1e100', '1e100'][n % 3]", &changes);
-        // As they are they leave no finite gradient, and a run without an update is not done.
+        // Unchanged, they give no finite gradient, and a run without an update does not succeed.
         if is_scaled {
             ended.succeeds();
         } else {
@@ -77,7 +76,7 @@ fn no_score_makes_a_statistic_that_is_no_number() {
     for line in texts.iter().flat_map(|text| text.lines()) {
         let row: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
         for (name, value) in row {
-            // An update whose gradient f32 does not hold is left out, and has no loss.
+            // An update whose gradient overflows f32 is left out, and has no loss.
             if ["loss", "grad_norm"].contains(&name.as_str()) || name.starts_with("actor/") {
                 continue;
             }
@@ -125,7 +124,7 @@ fn an_update_without_a_finite_gradient_is_left_out_and_the_run_goes_on() {
     };
     assert_eq!(of("actor/num_skipped_updates"), [0, 0, 2, 0, 0, 0]);
     assert_eq!(of("actor/num_updates"), [2, 2, 0, 2, 2, 2]);
-    // Nothing of it is in the weights, the moments or the loss of later steps.
+    // The weights, the moments and the loss of later steps do not contain it.
     for step in [3, 4, 5] {
         assert!(steps[step]["loss"].as_f64().is_some_and(f64::is_finite), "{:?}", steps[step]);
         assert!(steps[step]["actor/grad_norm"].as_f64().is_some_and(|norm| norm > 0.0), "{:?}", steps[step]);
@@ -146,7 +145,7 @@ fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
     ");
     let steps = folder.steps("tiny");
     assert_eq!(steps.len(), 7);
-    // What was learned before is kept, and a resume knows how many there were.
+    // What was learned before is kept, and a resume knows the number of left-out updates.
     assert!(folder.join("runs/tiny/checkpoints/step_7").exists());
     let left = Left::by(&folder.join("runs/tiny"));
     folder
@@ -158,7 +157,7 @@ fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
 #[test]
 fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
     let folder = Folder::new();
-    // Beyond what the critic's f32 hold, and nothing to the policy, whose advantages are whitened.
+    // Too large for the critic's f32, and harmless to the policy, whose advantages are whitened.
     let critic = [
         ("run: {name: tiny", "preset: ppo\nrun: {name: tiny"),
         ("filter: {kind: variance}\nschedule: {max_num_gen_batches: 50}\n", ""),
@@ -196,7 +195,7 @@ fn checkpoints(folder: &Folder) -> Vec<String> {
 #[test]
 fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     let folder = Folder::tiny();
-    // The first step has a rate of 0, the second one blows up.
+    // The first step has a rate of 0, and the second one diverges.
     let rates = [
         "train.lr_schedule.warmup_steps=1",
         "train.optimizer.learning_rate=3e38",
@@ -209,7 +208,7 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     error: the policy's weights hold numbers that are not finite after step 2, the first in tensor `model.embed_tokens.weight`: training has diverged
       hint: step not saved; runs/tiny/checkpoints/step_1 holds the state before it: begin a new run from its weights (`model.path: runs/tiny/checkpoints/step_1`) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound
     ");
-    // The row of the step says what happened; nothing was validated with such weights, or saved.
+    // The row of the step shows what happened. Nothing was validated with such weights, or saved.
     assert_eq!(folder.steps("tiny").len(), 2);
     ended.never_says("validation after step 2");
     assert_eq!(checkpoints(&folder), ["step_1"]);
@@ -279,7 +278,7 @@ fn weights_beyond_half_precision_are_never_written_as_infinities() {
         printed.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
         "{printed}"
     );
-    // What was trained is all there, and the run is done once they may be written.
+    // Everything that was trained is there, and the run is complete once the weights can be written.
     let config = folder.read("runs/tiny/checkpoints/step_1/config.json");
     assert!(config.contains("float32"), "{config}");
     let ended = folder.tamis(&["train", "--resume", "runs/tiny", "model.save_dtype=bf16"]).succeeds();
@@ -336,8 +335,8 @@ fn a_warm_start_that_diverges_is_not_measured() {
     ended.never_says("warm start: update 900");
 }
 
-/// While updates are left out no checkpoint goes: the last one that is kept may be from before the trouble.
-/// Afterwards they go.
+/// While updates are left out no checkpoint is removed, because the last one kept may be from before the
+/// trouble. Afterwards they are removed.
 #[test]
 fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
     let folder = Folder::new();
@@ -381,7 +380,7 @@ fn weights_whose_logits_are_not_finite_end_the_run() {
     }
     let left = |name: &str| folder.join("runs").join(name).join("checkpoints/step_1").exists();
     assert!(!left("last") && !left("saved"));
-    // Measured before they would be saved, they are those after that step, too.
+    // They are measured before they would be saved, and belong to that step, too.
     let measured = words(
         "train tiny.yaml run.name=measured train.optimizer.learning_rate=1e13 \
          train.total_steps=1 checkpoint.save_freq=0 validate.before_train=false validate.test_freq=1",

@@ -1,4 +1,4 @@
-//! The spans of a whole run at a collector, and collectors that take none.
+//! The spans of a whole run at a collector, and collectors that accept none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -39,7 +39,7 @@ fn take(connection: TcpStream) -> (TcpStream, Value) {
 }
 
 impl Collector {
-    /// Answers connections as long as the test program lives; where, and what it took.
+    /// Answers connections as long as the test program lives. Returns the address and what was received.
     fn start(self) -> (String, Receiver<Value>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("address"));
@@ -104,7 +104,7 @@ fn every_step_of_a_run_is_a_trace() {
             *stages.entry(name).or_insert(0) += to - from;
             if name != "step" {
                 assert_eq!((&span["traceId"], &span["parentSpanId"]), (&root["traceId"], &root["spanId"]));
-                // Clocks of the wall may be set meanwhile, by little.
+                // Wall clocks may be adjusted meanwhile, by little.
                 let slack = 50_000_000;
                 assert!(began - slack <= from && to <= ended + slack, "step {step}: {name} {span} {root}");
             }

@@ -1,5 +1,5 @@
-//! `tamis config check --plan`, the plan of a run as it begins, and `tamis doctor`, on machines that are
-//! played by programs on `PATH`.
+//! `tamis config check --plan`, the plan of a run as it begins, and `tamis doctor`. Programs on `PATH`
+//! imitate the machines.
 #![cfg(unix)]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -46,7 +46,7 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
       learner: 2 machines with 4 ranks each, on a GPU each; a wave has at most 8 x 28 tokens
         each GPU: 7.7 KiB of 24.0 GiB before a token is computed: weights 1.9 KiB, gradients 1.9 KiB, moments 3.8 KiB
     ");
-    // What cannot be is refused at the place where the key was written.
+    // What is impossible is refused at the place of the key.
     let local = ["cluster.launcher=local", "learner.gpus_per_node=2"];
     let few = [&["--plan", "--machines", "1x24GiB", "learner.device=cuda"], &local[..]].concat();
     insta::assert_snapshot!(check(&few).shown(), @r"
@@ -87,7 +87,7 @@ fn the_gpus_of_this_machine_are_those_of_its_driver() {
     let plan = run(&folder, &arguments, driver(&folder, 81_559)).succeeds().stdout;
     assert!(plan.contains("this machine, 2 GPUs with 79.6 GiB (NVIDIA H100 80GB HBM3)"), "{plan}");
     assert!(plan.contains("  learner: 2 ranks on GPUs 0, 1; a wave has at most 2 x "), "{plan}");
-    // One that fails tells nothing.
+    // A program that fails reports nothing.
     let path = program(&folder, "nvidia-smi", "echo no driver is loaded >&2; exit 9");
     let plan = run(&folder, &arguments, path).succeeds().stdout;
     assert!(plan.contains("plan: the GPUs of this machine are not known: `nvidia-smi` failed"), "{plan}");
@@ -108,7 +108,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     ");
     assert!(!folder.join("asked").exists(), "no learner was started");
     assert!(!folder.join("runs").exists());
-    // Where it fits the plan is among its first lines, before a learner is started.
+    // If it fits, the plan is among the run's first lines, before a learner is started.
     let ended = run(&folder, &train, driver(&folder, 81_559)).exits(3);
     let (plan, start) =
         (ended.stderr.find("plan: this machine, 2 GPUs"), ended.stderr.find("starting a learner"));
@@ -170,7 +170,7 @@ fn the_doctor_tells_what_is_there_and_what_a_configuration_lacks() {
       --  learner: 1 rank on GPU 0; a micro-batch has at most 56 tokens
       --  each GPU: 23.2 KiB of 79.6 GiB before a token is computed: weights 11.2 KiB, gradients 4.0 KiB, moments 8.0 KiB
     ");
-    // A configuration that is wrong is told as everywhere.
+    // A wrong configuration is reported as by other commands.
     assert_eq!(folder.tamis(&["doctor", "tiny.yaml", "rollout.m=3"]).code, Some(2));
     let json = run(&folder, &["doctor", "--json"], driver(&folder, 81_559)).succeeds().stdout;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON alone");

@@ -1,7 +1,6 @@
-//! A run that is killed or stopped at any instant and resumed ends as the run that nobody touched, bit for
-//! bit.
+//! A run that is killed or stopped at any instant and resumed ends like an undisturbed run, bit for bit.
 //!
-//! Each configuration is ended 5 times, or as often as `kills` is told to.
+//! Each configuration is ended 5 times, or as often as `TAMIS_KILLS` says.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +68,7 @@ fn a_run_killed_at_any_instant_ends_as_if_it_had_not_been() {
     println!("{kills} kills, {torn} of them in the middle of a checkpoint");
 }
 
-/// Scores with noise of its own: nobody gets the same answer twice.
+/// Scores with noise, so that no answer comes twice.
 const NOISE: &str = "\
 import json, random, sys
 for line in sys.stdin:
@@ -105,7 +104,7 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
         torn += torn_now;
         let killed = Left::by(&folder.join("runs/tiny"));
 
-        // A run that was never killed, given the same answers from outside.
+        // A run that was never killed, with the same external answers.
         let replay = new();
         folder.copy("runs/tiny", &replay, "runs/tiny", &["config.yaml", "started", "journal.bin"]);
         let start = Instant::now();
@@ -114,7 +113,7 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
         assert_eq!(last.stdout, replayed.stdout);
         killed.assert_same(&Left::by(&replay.join("runs/tiny")));
 
-        // And the answers do matter.
+        // The answers do matter.
         if let Some(earlier) = &earlier {
             assert!(earlier.metrics != killed.metrics, "the noise changes nothing");
         }
@@ -125,7 +124,7 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
 
 #[test]
 fn a_run_with_a_critic_is_resumed_bit_for_bit() {
-    // KL in the reward, a critic alone at first, more updates of it than of the policy.
+    // KL in the reward, at first only the critic learns, and it has more updates than the policy.
     let config = unfiltered(TINY).replaced("total_steps: 6", "total_steps: 8");
     let config = format!(
         "preset: ppo\n{config}  keep_last: null\ncritic: {{warmup_steps: 3, ppo_epochs: 2, optimizer: {{learning_rate: 1e-3}}}}\n"
@@ -214,8 +213,7 @@ fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     let run = folder.join("runs/tiny");
     let expected = Left::by(&run);
 
-    // Without its last checkpoint, and then without any: what is left is what a kill before it was written
-    // leaves.
+    // Without its last checkpoint, and then without any: the state that a kill before it was written leaves.
     std::fs::remove_dir_all(run.join("checkpoints/step_4")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
@@ -224,7 +222,7 @@ fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 
-    // A run that is complete already says so again, and changes nothing.
+    // A resume of a complete run reports that again, and changes nothing.
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 }
@@ -289,7 +287,7 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
       hint: journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or begin a new run
     ");
 
-    // Damage before the last record is no torn tail: whole records follow, and nothing is asked for again.
+    // Damage before the last record is no torn tail: whole records follow, and nothing is requested again.
     folder.copy("runs/tiny", &folder, "early/runs/tiny", &["config.yaml", "started"]);
     let mut damaged = whole.clone();
     damaged[30] ^= 1;
@@ -302,7 +300,7 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     ");
     assert_eq!(std::fs::read(folder.join("early/runs/tiny/journal.bin")).expect("read"), damaged);
 
-    // A torn tail after it is cut, what the checkpoint holds is not read again, and the run goes on.
+    // A torn tail after it is cut, what the checkpoint holds is not read again, and the run continues.
     let mut damaged = whole.clone();
     damaged[30] ^= 1;
     std::fs::write(&journal, [&damaged[..], &[9; 20]].concat()).expect("write");
@@ -323,7 +321,7 @@ fn what_estimators_and_coefficients_carry_is_resumed_too() {
         folder.tamis(&["train", "config.yaml"]).succeeds();
         let run = folder.join("runs/tiny");
         let expected = Left::by(&run);
-        // What a kill before the last checkpoint was written leaves.
+        // The state that a kill before the last checkpoint leaves.
         std::fs::remove_dir_all(run.join("checkpoints/step_4")).expect("removed");
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         expected.assert_same(&Left::by(&run));
@@ -355,7 +353,7 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
     error: runs/tiny has no checkpoint left
       hint: put its checkpoints back into runs/tiny/checkpoints
     ");
-    // Put back, it goes on.
+    // Once it is restored, the run continues.
     std::fs::remove_dir_all(run.join("checkpoints")).expect("an empty folder");
     std::fs::rename(moved, run.join("checkpoints")).expect("moved back");
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
@@ -459,7 +457,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     error: `optimizer.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
     "#);
-    // Moments are nothing to an evaluation, weights are.
+    // An evaluation does not need the moments, but the weights.
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
     flip("checkpoints/step_4/model.safetensors");
     insta::assert_snapshot!(printed(&["eval", "runs/tiny"]), @r#"
@@ -472,7 +470,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
     "#);
 
-    // As the hint says.
+    // As the hint tells the user.
     std::fs::rename(run.join("checkpoints/step_4"), folder.join("damaged")).expect("moved");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
@@ -507,7 +505,7 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
     folder.wait(tamis);
     let pids: Vec<String> = folder.read("pids").split_whitespace().map(str::to_owned).collect();
     assert_eq!(pids.len(), 2);
-    // One that nobody reaps is dead all the same.
+    // A process that is not reaped is dead all the same.
     let is_alive = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))

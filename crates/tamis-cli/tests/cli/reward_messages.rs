@@ -3,7 +3,7 @@
 use crate::tamis::{Ended, Folder, Replaced as _};
 use crate::train_messages::{leaves_no_run, tiny, train};
 
-/// A program that answers every request by an expression of Python; `request` is the request.
+/// A program that answers every request by a Python expression; `request` is the request.
 fn answering(expression: &str) -> String {
     format!(
         "import json, os, sys, time\nfor line in sys.stdin:\n    request = json.loads(line)\n    {expression}\n    sys.stdout.flush()\n"
@@ -23,13 +23,13 @@ fn with_program_restarted(program: &str, max_restarts: usize) -> Ended {
     let ended =
         train(&folder, &tiny(&[("reward: [{kind: number}]", &reward), ("total_steps: 6", "total_steps: 2")]));
     if ended.code == Some(2) {
-        // What the program printed is kept, as the logs of everything that was started.
+        // The program's output is kept, like the logs of all started processes.
         let _ = std::fs::remove_file(folder.join("runs/tiny.failed/reward-judge.log"));
         let _ = std::fs::remove_dir(folder.join("runs/tiny.failed"));
         leaves_no_run(&folder);
     }
     if ended.code != Some(0) && folder.join("runs/tiny/config.yaml").is_file() {
-        // Whatever happened, the run can be taken up again once the program is mended.
+        // Whatever happened, the run can be resumed once the program is fixed.
         folder.write("program.py", &answering("print(json.dumps({'id': request['id'], 'score': 0.5}))"));
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     }
@@ -81,7 +81,7 @@ fn rewards_that_give_no_number_leave_the_row_out() {
         let program = answering(&format!("print(json.dumps({{'id': request['id'], 'score': {answer}}}))"));
         with_program(&program).succeeds().prints("done: 2 steps");
     }
-    // Nothing but infinities is a function that fails on everything.
+    // Only infinities: such a function fails on everything.
     let program = answering("print(json.dumps({'id': request['id'], 'score': float('inf')}))");
     let ended = with_program(&program);
     let printed = "error: reward `judge` (reward[1]) failed on every completion of ";

@@ -1,9 +1,9 @@
-//! Reward functions of users, from the configuration to what a run says and writes.
+//! Reward functions of users, from the configuration to what a run prints and writes.
 
 use crate::tamis::{Folder, Left, Replaced as _, TINY};
 use tamis_data::records::Records;
 
-/// The tiny run with another reward; the warm start makes no difference to what is said of it.
+/// The tiny run with another reward; the warm start does not affect the messages about it.
 fn with_reward(reward: &str) -> String {
     TINY.replaced("reward: [{kind: number}]", reward).replaced("total_steps: 6", "total_steps: 2")
 }
@@ -56,7 +56,7 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
     error: reward `python`: solved(completions, solution, **kwargs) cannot be called as `style: trl`, which its parameters suggest, calls it: missing a required argument: 'solution' (the columns of the rows: answer, digits, level, operations, prompt)
       hint: give the rows that column, the parameter a default, or its value in `kwargs`
     ");
-    // The traceback's own lines are of no interest here.
+    // The traceback's own lines are not compared here.
     let printed = refused("none_such", "");
     assert!(
         printed.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"),
@@ -84,7 +84,7 @@ fn what_a_function_logs_is_kept() {
     let reward = "reward: [{kind: python, path: mine.py, function: logs, num_processes: 1}]";
     let (folder, ended) = train(FUNCTIONS, reward);
     let ended = ended.succeeds();
-    // So is what it prints; the run names the file once.
+    // So is its output; the run names the file once.
     assert!(folder.read("runs/tiny/reward-python.log").contains("looked at "));
     assert_eq!(
         ended.stderr.matches("reward `python` (mine.py) prints: see ").count(),
@@ -112,7 +112,7 @@ fn what_a_function_logs_is_kept() {
         let completion = row["completion"].as_str().expect("text");
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
     }
-    // Of a validation too: by data source in the metrics, beside the samples where these are kept.
+    // For a validation, too: by data source in the metrics, and with the samples if these are saved.
     let ended = folder.tamis(&["eval", "runs/tiny", "--json", "--samples", "samples.jsonl"]).succeeds();
     ended.says("reward `python` (mine.py): looked at ");
     let found = ended.json();
@@ -122,7 +122,7 @@ fn what_a_function_logs_is_kept() {
         let completion = row["completion"].as_str().expect("text");
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
     }
-    // The steps are done again, and every answer comes out of the journal, whatever the function would say
+    // The steps are repeated, and every answer comes from the journal, whatever the function would return
     // now.
     let again = Folder::new()
         .with("mine.py", &FUNCTIONS.replaced("1000 *", "2000 *"))
@@ -174,13 +174,13 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     error: `filter.metric` is `acc` (config.yaml:12, preset dapo), and no reward function gives a number of that name: this run has `overlong`, `python`, `score`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`
       hint: write `filter.metric: score`
     ");
-    // TRL's functions return numbers alone; verl's may say more.
+    // TRL's functions return only numbers; verl's may return more.
     let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, \
          which is 1 where the answer is right and 0 where it is not";
     let of_verl =
         printed.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
     assert_eq!(dapo("compute_score", "data:\n"), of_verl);
-    // Without them the first completions do, and then with the same words.
+    // Without them the first completions show the names, with the same words.
     let late = dapo("compute_score", "data:\n  check_gold: off\n");
     assert_eq!(late, dapo("compute_score", "data:\n").replaced("yaml:12", "yaml:13"));
 }
@@ -198,7 +198,7 @@ fn pass_at_k_without_a_binary_score_is_told() {
         let printed: Vec<&str> =
             ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
         assert_eq!(printed.len(), 1, "{gold}: {}", ended.shown());
-        // An evaluation says the same.
+        // An evaluation reports the same.
         let again = folder.tamis(&["eval", "runs/tiny"]).succeeds();
         let same = printed[0].replaced("config.yaml:", "runs/tiny/config.yaml:");
         let place = |line: &str| line.split_once(") asks").map(|(_, rest)| rest.to_owned());

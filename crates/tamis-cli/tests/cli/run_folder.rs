@@ -1,4 +1,4 @@
-//! The files that a run folder needs, and the fate of a run whose folder another process touched.
+//! The files that a run folder needs, and runs whose folder another process changed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -55,8 +55,8 @@ fn rows_from(metrics: &str, step: usize) -> Vec<&str> {
     metrics.lines().filter(|row| (step..=6).any(|of| row.starts_with(&format!("{{\"step\":{of},")))).collect()
 }
 
-/// Each file and folder of a run taken away in turn: what is computed from is missed, by name and with exit
-/// code 4; what is not is made anew, the resume says so, and the run goes on as if it were there.
+/// Each file and folder of a run is removed in turn. If the run computes from it, it is reported as missing,
+/// by name and with exit code 4. Otherwise it is made anew, the resume reports that, and the run continues.
 #[test]
 fn only_what_is_computed_from_is_missed() {
     let new = || Folder::new().with("config.yaml", &config()).with("judge.py", JUDGE);
@@ -199,8 +199,8 @@ fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
          train.total_steps, so a longer run has to be a new one");
 }
 
-/// With `save_freq: 0` the state after the last step is the only one that is kept; with a frequency the first
-/// one is, where a new start would have to warm start or measure again.
+/// With `save_freq: 0` only the state after the last step is kept. With a frequency, so is the first one if a
+/// new start would have to repeat a warm start or a measurement.
 #[test]
 fn no_checkpoint_is_left_that_was_not_asked_for() {
     let folder = Folder::tiny();
@@ -225,7 +225,7 @@ fn no_checkpoint_is_left_that_was_not_asked_for() {
     assert_eq!(left("cold", &cold), ["step_2"]);
 }
 
-/// A kill before the only checkpoint, and Ctrl-C, which saves.
+/// A kill before the only checkpoint; and Ctrl-C, which saves.
 #[test]
 fn a_run_without_intermediate_checkpoints_is_resumed_from_its_beginning() {
     let config = edited(
@@ -329,8 +329,8 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
     assert!(num_interrupted >= 2, "the machine prepares them too fast for this test");
 }
 
-/// A verl function that says where its runner lies and who may look into that folder; it hangs where the file
-/// `hang` is.
+/// A verl function that prints the place of its runner and who may read that folder. It hangs if the file
+/// `hang` exists.
 const LOOKS: &str = "\
 import os, stat, sys, time
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -370,7 +370,7 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
     assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());
 }
 
-/// A configuration with relative paths, in a folder of its own, begun from the folder around it.
+/// A configuration with relative paths in its own folder, begun from the folder around it.
 const PROJECT: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
 model:
@@ -456,8 +456,8 @@ fn programs_of_sources_are_found_from_anywhere() {
     }
 }
 
-/// Runs of earlier builds hold the paths as they were typed: these are taken from the folder in which tamis
-/// is started, as they were then; from another one the files are missed by name, before anything is touched.
+/// Runs of earlier builds hold paths as they were typed. They are relative to the folder in which tamis is
+/// started, as before. From another folder, the missing files are named before anything is changed.
 #[test]
 fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
     let folder = project();
@@ -480,8 +480,8 @@ fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
 }
 
-/// The file `started` holds the date that templates show: without it the prompts of a resume are others, and
-/// it is named.
+/// The file `started` holds the date that templates show. Without it a resume has other prompts, and the
+/// message names the file.
 #[test]
 fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
     let folder = project();
@@ -523,7 +523,7 @@ fn a_pipe_in_place_of_any_file_of_a_run_hangs_no_command() {
     pipes(1);
 }
 
-/// A pipe in place of every so many files of a run.
+/// A pipe in place of every `stride`-th file of a run.
 #[cfg(unix)]
 fn pipes(stride: usize) {
     let folder = Folder::new().with("config.yaml", &config()).with("judge.py", JUDGE);
@@ -576,7 +576,7 @@ fn a_command_without_a_run_takes_the_newest() {
     folder.tamis(&["rollouts", "--limit", "1"]).succeeds().says(newest);
     folder.tamis(&["advise", "rollout.n=4"]).succeeds().says(newest);
     folder.tamis(&["eval", "validate.n=2"]).succeeds().says(newest).prints("runs/tiny-2/checkpoints/step_1");
-    // What was written to last is the newest, whatever its name.
+    // The file that was written last is the newest, whatever its name.
     let log = std::fs::File::options().append(true).open(folder.join("runs/tiny/run.log")).expect("a log");
     log.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(60)).expect("a time");
     folder.tamis(&["monitor", "--once"]).succeeds().says("the newest run: runs/tiny\n");
@@ -595,7 +595,7 @@ fn a_command_without_a_run_takes_the_newest_that_has_what_it_needs() {
     folder.tamis(&["advise"]).succeeds().says("the newest run with steps: runs/tiny (runs/young has none)");
     let rollouts = folder.tamis(&["rollouts", "--limit", "1"]).succeeds();
     rollouts.says("the newest run with rollouts: runs/tiny (runs/young has none)");
-    // If none has one, the newest is named, and what it lacks.
+    // If no run has one, the newest is named, and what it lacks.
     std::fs::remove_dir_all(folder.join("runs/tiny")).expect("removed");
     folder.tamis(&["eval"]).says("the newest run: runs/young");
 }
@@ -614,7 +614,7 @@ fn a_run_by_its_name_alone_or_misspelt_is_suggested() {
     for typed in ["tiny", "tinny"] {
         folder.tamis(&["train", "--resume", typed]).exits(2).says("did you mean `runs/tiny`?");
     }
-    // A folder of a model is no name on a hub if one like it is here.
+    // The path of a model's folder is no name on a hub if a similar path exists here.
     let typed = folder.tamis(&["eval", "models/tinny", "data.val=x.jsonl"]).exits(2);
     typed.says("did you mean `models/tiny`?").says("on a hub is `hf://models/tinny`");
 }

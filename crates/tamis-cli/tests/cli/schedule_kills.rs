@@ -1,5 +1,5 @@
-//! A run of any schedule that is killed or stopped at any instant ends as the run that nobody touched: with
-//! the engine of this process, of answers and of games. Servers: [`crate::server_kills`].
+//! A run of any schedule that is killed or stopped at any instant ends like an undisturbed run: with the
+//! engine of this process, with answers and with games. Servers: [`crate::server_kills`].
 //!
 //! One of each way to end a run for each case; `TAMIS_KILLS=40` for more, `TAMIS_KILL_SEED=N` to repeat them.
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run};
 use crate::tamis::{Folder, Left, Replaced as _};
 
-/// Samples are long enough that some are in flight whenever weights are published, and groups of all of them
+/// Samples are so long that some are in flight whenever weights are published, and groups whose members are
 /// alike are about as frequent as others.
 const CONFIG: &str = "\
 run: {name: r, seed: 7, threads: 1}
@@ -60,7 +60,7 @@ fn a_run_of_any_schedule_ends_as_if_nobody_had_touched_it() {
     untouched(1);
 }
 
-/// Kills runs of every so many tasks and schedules.
+/// Kills runs of every `stride`-th combination of task and schedule.
 fn untouched(stride: usize) {
     let mut dice = Dice::new();
     let cases = [ANSWERS, GAMES].iter().flat_map(|task| SCHEDULES.map(|schedule| (task, schedule)));

@@ -7,7 +7,7 @@ fn with_schedule(schedule: &str) -> String {
     TINY.replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 50, {schedule}"))
 }
 
-/// Generated, carried in and in flight before are as many as went somewhere, step after step.
+/// In every step, the groups generated, carried in and in flight before are as many as those in all places.
 fn check_identity(steps: &[serde_json::Value]) {
     let (mut carried, mut in_flight) = (0.0, 0.0);
     for step in steps {
@@ -54,7 +54,7 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         ("mode: streaming, surplus: carry, max_lag: 1", false),
         ("mode: streaming, surplus: carry, max_lag: 2, rounds_in_flight: 2, order: completion", false),
         ("mode: streaming, surplus: carry, max_lag: 3, rounds_in_flight: 3", false),
-        // In the critic's warm-up there are steps that publish nothing.
+        // Some steps of the critic's warm-up publish nothing.
         ("mode: streaming, surplus: carry, max_lag: 2, order: completion", true),
     ] {
         let config = with_schedule(schedule).replaced("save_freq: 2", "save_freq: 2, keep_last: 9");
@@ -68,8 +68,7 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         assert!(steps.iter().all(|step| step["groups/trained"] == 4.0), "{schedule}");
         let in_flight = |step: &serde_json::Value| step.get("groups/in_flight_out").is_some();
         assert_eq!(steps.iter().any(in_flight), schedule.contains("carry"), "{schedule}");
-        // Groups that were in flight at the end of a step are counted in the one in which they come to
-        // something.
+        // Groups in flight at the end of a step are counted in the step in which they end.
         let places = ["trained", "dropped", "surplus", "stale"].map(|place| format!("tokens/{place}"));
         let went = |step: &serde_json::Value| -> f64 {
             places.iter().filter_map(|place| step.get(place)?.as_f64()).sum()

@@ -1,4 +1,4 @@
-//! Groups that begin with some of their members, and end where these are alike.
+//! Groups that begin with some of their members, and end if these are alike.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -60,7 +60,7 @@ fn only_first_members_of_groups_that_are_alike_are_generated() {
     });
     assert_eq!(counted.sum::<f64>() as u64, num_screened);
 
-    // The same weights sample the same members.
+    // The same weights give the same samples.
     let of_plain = groups(&plain, 1);
     let mut num_compared = 0;
     for (group, (_, members)) in groups(&folder, 1) {

@@ -68,7 +68,7 @@ fn a_dapo_script_becomes_a_run() {
 #[test]
 fn only_the_trainer_of_verl_is_caught() {
     let folder = folder();
-    // An environment that the script activates goes before the stand-ins on PATH.
+    // An environment that the script activates does not take precedence over the stand-ins.
     folder.write("venv/bin/python3", "#!/bin/sh\necho \"real: $*\"\n");
     folder.write(
         "run.sh",
@@ -110,7 +110,7 @@ fn a_dry_run_reads_a_shell_script_and_runs_nothing() {
         folder.tamis(&words("train other.sh --dry-run")).failure()
     );
     assert!(!folder.join("was_run").exists());
-    // Running it is an error too, with whatever it did.
+    // Running it is an error, too, whatever it did.
     insta::assert_snapshot!("nothing_caught", folder.tamis(&words("train --quiet other.sh")).failure());
     assert!(folder.join("was_run").exists());
     for line in ["train run.sh --resume runs/x", "train --dry-run tiny.yaml", "train gone.sh"] {
@@ -130,7 +130,7 @@ fn the_import_of_a_script_is_never_empty() {
         ended.says("hint: `tamis train run_dapo.sh --dry-run` finds the command");
     }
     folder.tamis(&words("config import -- python3 -m verl.trainer.main_ppo")).exits(2);
-    // A command that starts a script holds nothing to train either.
+    // A command that starts a script contains nothing to train either.
     let ended = folder.tamis(&words("train python3 train_grpo.py learning_rate=1e-6")).exits(2);
     ended.says("note: `tamis train train_grpo.py` runs a script");
 }
@@ -197,11 +197,11 @@ fn a_script_of_trl_becomes_a_run_that_calls_its_functions() {
     for name in ["correct", "brief", "novelty"] {
         assert!(step.get(format!("rewards/{name}/mean")).is_some(), "{name} in {step}");
     }
-    // The third one counts what it has seen in all calls: only the script itself can.
+    // The third one counts its calls, which only the script's own process can.
     let novelty = |step: usize| folder.steps("mine")[step]["rewards/novelty/mean"].as_f64().unwrap();
     assert!(novelty(1) < 1.0, "{}", novelty(1));
     assert!(folder.join("runs/mine/model.safetensors").is_file());
-    // Beside the run is what it reads; its folder is not entered by the next one.
+    // The run's input is beside the run; the next run does not enter its folder.
     assert_eq!(folder.read("runs/mine.script/train.jsonl").lines().count(), 100);
     assert_eq!(folder.read("runs/mine.script/eval.jsonl").lines().count(), 16);
     run(&folder, "train train_grpo.py data.max_prompt_length=12 train.total_steps=1", &variables).succeeds();
@@ -214,7 +214,7 @@ fn a_script_with_arguments_of_trl() {
     let line = "train grpo_sums.py data.max_prompt_length=12 --model_name_or_path tiny --dataset_name sums \
         --output_dir out/sums --num_generations 4 --max_completion_length 4 --max_steps 1 --bonus 0.25 \
         --eval_strategy steps --eval_steps 1 --learning_rate 1e-4";
-    // The configuration is all that a dry run prints, and what it names is there.
+    // A dry run prints only the configuration, and the files that it names exist.
     let dry = run(&folder, &format!("{line} --dry-run"), &[]).succeeds();
     dry.prints("rollout:\n  n: 4  #").prints("  learning_rate: 1e-4  # out/sums.script/grpo.yaml:");
     dry.prints("kind: command").never_prints("saved");

@@ -36,7 +36,8 @@ fn a_selection_without_refill_trains_on_what_survived() {
     }
 }
 
-/// 64 prompts in rounds of 24: the third is drawn from two epochs, and still one round to the filter.
+/// 64 prompts in rounds of 24: the third round is drawn from two epochs, and is still one round to the
+/// filter.
 #[test]
 fn a_round_over_the_end_of_an_epoch_is_judged_whole() {
     let folder = Folder::new();
@@ -51,7 +52,7 @@ fn a_round_over_the_end_of_an_epoch_is_judged_whole() {
     }
 }
 
-/// A data end at which what is in flight can no longer fill a batch: the run ends well.
+/// At the end of the data, what is in flight can no longer fill a batch: the run ends well.
 #[test]
 fn the_data_end_in_the_middle_of_a_round() {
     let folder = Folder::new();
@@ -86,8 +87,8 @@ fn rollouts_say_with_what_probability_their_prompts_were_taken() {
     assert!((share - sum * sum / (groups * squares)).abs() < 1e-6, "{share} {sum} {squares}");
 }
 
-/// A selector leaves few groups of an epoch, and with few prompts that are ever kept some epochs keep none:
-/// no reason to end the run.
+/// A selector leaves few groups of an epoch. If few prompts are ever kept, some epochs keep none, which is no
+/// reason to end the run.
 #[test]
 fn a_selector_does_not_end_a_run_that_learns() {
     let folder = Folder::new();
@@ -136,7 +137,7 @@ fn members_that_are_not_chosen_have_no_advantage() {
         // Every token is the policy's here.
         assert_eq!(step["train/num_loss_tokens"] as u64, step["tokens/trained"] as u64);
         assert!(step["tokens/trained"] < step["tokens/generated"], "{step:?}");
-        // Of two members that differ most, or that are all the same.
+        // Two members that differ most, or that are all the same.
         assert!(step["response_length/max"] <= step["all/response_length/max"]);
     }
     let verdicts = verdicts(&folder);
@@ -210,7 +211,7 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
 }
 
 /// In bypass mode the first mini-batch has the policy that sampled, the second one that moved away from it: a
-/// bound that nothing passes rejects the second whole.
+/// bound that nothing satisfies rejects the whole second mini-batch.
 #[test]
 fn what_the_correction_rejects_whole_is_not_trained() {
     let bypass = |threshold: &str| {
@@ -226,7 +227,7 @@ fn what_the_correction_rejects_whole_is_not_trained() {
     for step in &steps {
         let left_out = step["trajectories/left_out"];
         let trained = step["trajectories/trained"];
-        // Nothing is learned from the second half: no update is made with momentum alone.
+        // Nothing is learned from the second half: no update is made only with momentum.
         assert_eq!(
             (trained, left_out, step["train/num_left_out/rejected"], step["actor/num_updates"]),
             (8.0, 8.0, 8.0, 1.0),
@@ -238,7 +239,7 @@ fn what_the_correction_rejects_whole_is_not_trained() {
     let of_rows = verdicts(&folder);
     assert_eq!((of_rows["trained"], of_rows["rejected"]), (48, 48), "{of_rows:?}");
 
-    // Trained in one of two epochs is trained.
+    // A prompt that was trained on in one of two epochs counts as trained on.
     let folder = Folder::new();
     let twice = ("  ppo_mini_batch_size: 2", "  ppo_mini_batch_size: 4\n  ppo_epochs: 2");
     train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}")), twice])
@@ -251,7 +252,7 @@ fn what_the_correction_rejects_whole_is_not_trained() {
 fn a_selection_that_trains_on_uniform_groups_says_so() {
     let folder = Folder::new();
     let softmax = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9}");
-    // After no warm start nearly every answer is wrong.
+    // Without a warm start nearly every answer is wrong.
     let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
     let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
@@ -279,7 +280,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
             assert!(!ended.stderr.contains(printed), "{estimator}: {}", ended.stderr);
         }
     }
-    // Told what to do, it does not compete any more.
+    // With the key set, it does not compete any more.
     let folder = Folder::new();
     let strict = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, include_zero: false}");
     train(&folder, &[strict, ("train_batch_size: 4", "train_batch_size: 8"), ONE_ROUND])
@@ -287,7 +288,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
         .never_says("have the same");
 }
 
-/// Uniform groups that gave way are all wrong or all correct, and what is advised is about the data.
+/// Uniform groups that were replaced are all wrong or all correct, and the advice is about the data.
 #[test]
 fn a_selection_that_keeps_nothing_is_diagnosed_by_what_its_groups_are() {
     let folder = Folder::new();
@@ -317,7 +318,7 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     assert_eq!(again.stdout, ended.stdout);
     left.assert_same(&Left::by(&folder.join("runs/tiny")));
-    // With the stop switched off the run goes on.
+    // With the stop switched off the run continues.
     let on =
         folder.tamis(&["train", "--resume", "runs/tiny", "train.early_stop.low_success=null"]).succeeds();
     on.prints("done: 6 steps");

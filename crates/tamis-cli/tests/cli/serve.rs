@@ -1,5 +1,5 @@
-//! `tamis serve` as a program: what it prints, how it ends, whom it refuses; asked by curl and by OpenAI's
-//! Python client where they are.
+//! `tamis serve` as a program: what it prints, how it ends, whom it refuses. Requests come from curl and from
+//! OpenAI's Python client, if they are installed.
 #![allow(clippy::print_stderr, reason = "a test says what it left out")]
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) fn save_checkpoint(folder: &Path) {
 
 pub(crate) const JSON: &str = "Content-Type: application/json";
 
-/// Asks with curl; `None` where there is none.
+/// Sends a request with curl; `None` if it is not installed.
 pub(crate) fn curl(arguments: &[&str]) -> Option<(String, String)> {
     let form = ["--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}"];
     let Ok(output) = Command::new("curl").args(form).args(arguments).output() else {

@@ -1,6 +1,6 @@
-//! A run over a server whose answers nobody gets twice is killed at any instant and resumed until it is done:
-//! it has used every sample that it had, has asked for no other a second time, and is the run that was never
-//! killed and got the same answers.
+//! A run over a server that never answers the same twice is killed at any instant and resumed until it is
+//! done. It has used every sample that it had, has requested no other a second time, and equals a run that
+//! was never killed and got the same answers.
 //!
 //! Twelve kills and stops; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
 
@@ -23,9 +23,9 @@ type Sampled = (u64, u64);
 /// Requests that the server got.
 #[derive(Default)]
 struct Log {
-    /// Samples in the journal: nobody needs to ask for them.
+    /// Samples in the journal, which need not be requested.
     had: HashSet<Sampled>,
-    /// Samples in the journal that were asked for all the same.
+    /// Samples in the journal that were requested all the same.
     again: Vec<Sampled>,
     num_asked: usize,
 }
@@ -36,7 +36,7 @@ struct Server {
 }
 
 impl Server {
-    /// Answers some digits, in no order, each time others.
+    /// Answers with random digits, different each time.
     fn start(policy: &Path, dice: Dice) -> Self {
         let tokenizer = std::fs::read(policy.join("tokenizer.json")).unwrap();
         let tokenizer: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
@@ -63,7 +63,7 @@ impl Server {
         Self { vllm, log }
     }
 
-    /// Samples asked for, and other calls.
+    /// Requested samples, and other calls.
     fn counts(&self) -> (usize, usize) {
         (self.log.lock().unwrap().num_asked, self.vllm.state.lock().unwrap().calls.len())
     }
@@ -100,8 +100,8 @@ fn journalled(run: &Path) -> Vec<Entry> {
     found.records.iter().map(entry).collect()
 }
 
-/// Nothing was sampled twice by the same weights for the same member of a group. Where batches do not depend
-/// on the timing no sample of a prompt was drawn again by the same weights, and no member of a group by
+/// No sample was drawn twice with the same weights for the same member of a group. If batches do not depend
+/// on the timing, no sample of a prompt was drawn again with the same weights, and no member of a group with
 /// others.
 #[track_caller]
 fn assert_asked_once(case: &Case, journal: &[Entry]) {
@@ -116,7 +116,7 @@ fn assert_asked_once(case: &Case, journal: &[Entry]) {
     }
 }
 
-/// Fate of a group: epoch, prompt, and whether it was trained on.
+/// A group's epoch and prompt, and whether it was trained on.
 type Group = (u64, u64, bool);
 
 fn groups(case: &Case, run: &Path) -> BTreeMap<u64, Group> {
@@ -150,7 +150,7 @@ fn left(run: &Path) -> Left {
         }
     }
     let mut left = Left::by(run);
-    // The weights' and the optimizer's checksums are those of files that are compared.
+    // The checksums of weights and optimizer belong to files that are compared.
     left.files.retain(|name, _| !name.ends_with("checksums.json"));
     for (name, bytes) in &mut left.files {
         if name.ends_with("state.json") {
@@ -169,7 +169,7 @@ struct Case {
 }
 
 impl Case {
-    /// Whether groups that have grown too old are given up, whose prompts are drawn again by the same
+    /// Whether groups that have grown too old are discarded and their prompts drawn again with the same
     /// weights.
     fn draws_again(&self) -> bool {
         self.schedule.contains("streaming") && self.schedule.contains("carry")
@@ -200,7 +200,7 @@ fn config(case: &Case, policy: &Path, server: &str) -> String {
 }
 
 /// Kills or stops the run once: anywhere, in a checkpoint, in a publication, while samples are journalled.
-/// How it ended, where it was quicker.
+/// Returns how it ended, if it ended first.
 fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (String, Option<Ended>) {
     let begin = Instant::now();
     let (num_asked, num_calls) = server.counts();
@@ -251,7 +251,7 @@ fn a_run_over_servers_killed_at_any_instant_asks_for_what_it_lacks_alone() {
         let config = config(case, &policy, &server.vllm.server.url());
         let folder = Folder::new().with("config.yaml", &config);
         let run = folder.join("runs/tiny");
-        // A case has its share at a time, and its turn comes again.
+        // Each case gets a share of the kills at a time, again and again.
         let share = (num - num_done).min(num.div_ceil(CASES.len()).min(10));
         let mut early = None;
         for _ in 0..share {
@@ -299,7 +299,7 @@ fn a_run_over_servers_killed_at_any_instant_asks_for_what_it_lacks_alone() {
             }
         }
 
-        // The run that was never killed and got the same answers, in the same order where that matters.
+        // The run that was never killed and got the same answers, in the same order if that matters.
         let replay = Folder::new().with("config.yaml", &config);
         let files = ["config.yaml", "started", "samples.bin", "order.bin"];
         let num = if case.schedule.contains("streaming") { 4 } else { 3 };

@@ -14,8 +14,8 @@ use crate::serving::{from_the_policy, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::{Folder, words};
 
-/// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they
-/// are from the learner, which is not at all.
+/// The metrics of each step, without clocks and without those of servers only: their faults, and their
+/// difference from the learner, which is 0.
 fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
     let mut rows = folder.rows(run);
     for row in rows.iter_mut().filter_map(serde_json::Value::as_object_mut) {
@@ -38,8 +38,8 @@ fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
     rows
 }
 
-/// The server samples by our keys, so that the batches, the metrics and the weights are those of the run that
-/// needs none; also where it is killed on the way, and where the run is.
+/// The server samples by our keys, so batches, metrics and weights are those of the run without servers, even
+/// if the server or the run is killed.
 #[test]
 fn a_run_over_servers_is_the_run_without() {
     let folder = with_a_policy();
@@ -59,7 +59,7 @@ fn a_run_over_servers_is_the_run_without() {
     assert_eq!(gone.end("-KILL"), None);
     folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
     assert!(weights("alone") == weights("part"));
-    // What servers read is not left to grow.
+    // Published folders do not accumulate.
     let published = std::fs::read_dir(folder.join("runs/served/published")).unwrap();
     let published: Vec<_> = published.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(published.len(), 2);
@@ -87,9 +87,9 @@ fn has_every_sum(version: &Path) {
     assert_eq!(sums["crc32"], serde_json::to_value(&found).unwrap(), "{}", version.display());
 }
 
-/// Streaming, mini-batches are trained on while the servers generate the rest: the weights are those of whole
-/// batches, and of the native run. What looks at the whole step is refused with the reason; with groups in
-/// flight over publications everything is accounted for.
+/// Streaming: mini-batches are trained on while the servers generate the rest. The weights are those of whole
+/// batches, and of the native run. A setting that needs the whole step is refused with the reason. With
+/// groups in flight across publications everything is accounted for.
 #[test]
 fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     let folder = with_a_policy();
@@ -155,7 +155,7 @@ fn servers_sleep_after_the_last_sample_of_a_step() {
     let settings = ["rollout.sleep_level=1", "objective.advantage.kind=remax", "validate.test_freq=0"];
     train(&folder, "sleeps", &served, &settings).succeeds();
     let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
-    // A sample that is asked for wakes a server up whole.
+    // A request for a sample wakes a server up completely.
     let is_meant =
         |call: &&str| ["/sleep", "/wake_up", "/collective_rpc"].iter().any(|one| call.starts_with(one));
     let order: Vec<&str> = calls.iter().map(String::as_str).filter(is_meant).collect();
@@ -163,8 +163,8 @@ fn servers_sleep_after_the_last_sample_of_a_step() {
     assert_eq!(order, [&["/collective_rpc"][..], &step, &step, &step, &step].concat());
 }
 
-/// Log-probabilities of another distribution are not asked for, and the learner computes them: the run is the
-/// one in which they were asked for and computed again all the same.
+/// Log-probabilities of another distribution are not requested, and the learner computes them. The run equals
+/// one that requested them and computed them again.
 #[test]
 fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let folder = with_a_policy();
@@ -199,7 +199,7 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
 }
 
-/// Passes calls on to a learner, and says of each whether the server slept when it came.
+/// Passes calls on to a learner, and records for each whether the server slept when it came.
 struct Relay {
     url: String,
     calls: Arc<Mutex<Vec<(String, bool)>>>,
@@ -213,7 +213,7 @@ impl Relay {
         let (learner, noted) = (learner.trim_start_matches("http://").to_owned(), Arc::clone(&calls));
         std::thread::spawn(move || {
             for caller in listener.incoming() {
-                // One that was killed is there no more.
+                // A killed one is gone.
                 let (Ok(caller), Ok(learner)) = (caller, TcpStream::connect(&learner)) else { continue };
                 let back = (learner.try_clone().unwrap(), caller.try_clone().unwrap());
                 let (noted, is_asleep) = (Arc::clone(&noted), Arc::clone(&is_asleep));
@@ -269,8 +269,8 @@ fn a_learner_computes_while_servers_sleep() {
     assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
 }
 
-/// Where servers share the learner's GPU, one that takes the place of a learner that was lost is loaded while
-/// they sleep: a checkpoint is saved after weights were published, so that they were awake at the loss.
+/// If servers share the learner's GPU, the learner that replaces a lost one is loaded while they sleep. The
+/// checkpoint is saved after weights were published, so they were awake at the loss.
 #[test]
 fn a_learner_in_place_of_a_lost_one_is_loaded_while_servers_sleep() {
     let folder = with_a_policy();
@@ -317,7 +317,7 @@ fn a_learner_in_place_of_a_lost_one_is_loaded_while_servers_sleep() {
     assert!(weights("lost") == weights("whole"));
 }
 
-/// As [`vllm_of_digits`], that answers no more after so many samples.
+/// As [`vllm_of_digits`], but it stops answering after so many samples.
 fn vllm_that_sticks(folder: &Folder, most: usize) -> FakeVllm {
     let (answers, asked) = (digits(folder), AtomicUsize::new(0));
     let answers: Answers = Arc::new(move |one: &Asked| {
@@ -328,8 +328,9 @@ fn vllm_that_sticks(folder: &Folder, most: usize) -> FakeVllm {
     FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
 }
 
-/// A step is kept before a part of it is trained on, and given up where Ctrl-C comes before the rest is
-/// there: whatever befalls the learner at these two calls, a resume comes to the run that was left alone.
+/// The state before a step is saved before a part of the step is trained on, and the step is abandoned if
+/// Ctrl-C comes before the rest is there. Whatever happens to the learner at these two calls, a resume ends
+/// like an undisturbed run.
 #[test]
 fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
     let folder = with_a_policy();
@@ -380,7 +381,7 @@ fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
             let timeout = if is_killed { "learner.lost_timeout=20ms" } else { "learner.lost_timeout=20s" };
             let (ended, made) = broken_off(&["--test-fault", fault, "--test-fault-at", &at], timeout);
             assert_eq!(made[place], call, "{made:?}");
-            // After Ctrl-C a connection that breaks is not made again.
+            // After Ctrl-C, a broken connection is not opened again.
             let expected = if is_killed || call == "restore" { 3 } else { 130 };
             assert_eq!(ended.code, Some(expected), "{fault} at {call}: {}", ended.shown());
         }

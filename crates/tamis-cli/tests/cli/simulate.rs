@@ -31,7 +31,7 @@ fn a_table_and_a_page() {
     let row = all.lines().nth(1).unwrap_or_default();
     assert!(row.contains("all_wrong") && row.contains("surplus"), "{all}");
     assert_eq!(said.stderr, "");
-    // The world that they are of, and what of it nobody chose.
+    // The simulated world, and the keys of it that the user did not set.
     insta::assert_snapshot!(lines[4..].join("\n"), @"
 
     The world of these numbers:
@@ -51,7 +51,7 @@ fn a_table_and_a_page() {
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
     assert!(page.contains("Left at their defaults, which measure nothing of yours: `simulate.length`"));
-    // Made anew; nothing else is overwritten.
+    // The page is replaced; nothing else is overwritten.
     folder
         .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
         .succeeds();
@@ -149,7 +149,7 @@ fn policies_that_end_early() {
     let json = folder.tamis(&[&never[..], &["--json"]].concat());
     let found = json.json();
     assert!(json.code == Some(1) && found["policies"][0]["ended"].is_string(), "{json:?}");
-    // One step says little.
+    // One step is too few.
     folder
         .tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"])
         .succeeds()

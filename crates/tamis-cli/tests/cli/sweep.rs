@@ -78,7 +78,7 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     ended.prints("\nn4 (baseline)  ").prints(" ±");
     let csv = folder.read("results/comparison_small.csv");
     assert_eq!(csv.lines().count(), 1 + 2 * 2 * 6, "{csv}");
-    // The reward over steps, tokens and seconds; of the one validation there is nothing to draw.
+    // The reward over steps, tokens and seconds. A single validation gives no curve.
     let page = folder.read("results/comparison_small.html");
     assert_eq!(page.matches("data-chart=").count(), 3);
     assert!(page.contains("Not drawn: no variant has more than one value."));
@@ -90,18 +90,18 @@ fn a_small_sweep_is_run_compared_and_not_run_twice() {
     assert_eq!(folder.read("results/n2_seed1/metrics.jsonl"), before);
     let compared = folder.tamis(&["sweep", "--compare", "small.yaml"]).succeeds();
     assert_eq!(compared.stdout, again.stdout);
-    // A slip in a metric's name leaves the comparison that there is.
+    // A misspelt metric leaves the existing comparison unchanged.
     folder
         .tamis(&["sweep", "--compare", "small.yaml", "--metric", "all/critic/score/men"])
         .exits(2)
         .says("did you mean `all/critic/score/mean`?");
     assert_eq!(folder.read("results/comparison_small.csv"), csv);
-    // A length may grow: what is done is kept.
+    // The length may grow: finished work is kept.
     folder.write("small.yaml", &SWEEP.replaced("total_steps=2", "total_steps=3"));
     let longer = folder.tamis(&["sweep", "small.yaml"]).succeeds();
     assert_eq!(longer.stderr.matches(": resumed").count(), 4, "{}", longer.stderr);
     assert_eq!(folder.read("results/n2_seed1/metrics.jsonl").lines().count(), 4, "and the row of step 0");
-    // What its steps depend on may not.
+    // Settings that its steps depend on may not change.
     folder.write("small.yaml", &SWEEP.replaced("validate.test_freq=2", "rollout.temperature=0.5"));
     let other = folder.tamis(&["sweep", "small.yaml"]).exits(4);
     other.says("rollout.temperature: 1.0 in the run, 0.5 now");
@@ -207,7 +207,7 @@ fn a_sweep_that_is_killed_takes_its_runs_with_it_and_goes_on() {
     wait_for_rows(&folder, "n4", 6);
     child.kill().expect("killed");
     folder.wait(child);
-    // At once: the next one waits until the guard has ended what the first left.
+    // At once: the next one waits until the guard has ended the processes of the first.
     folder.tamis(&["sweep", "long.yaml"]).succeeds().says("[1/2] n4: resumed");
     let whole = Folder::tiny().with("long.yaml", &long());
     whole.tamis(&["sweep", "long.yaml"]).succeeds();

@@ -35,8 +35,8 @@ checkpoint: {save_freq: 2}
 
 /// Changes to a configuration's text.
 pub(crate) trait Replaced {
-    /// With every `from` as `to`; fails where there is no `from`, or a test would go on with what it was to
-    /// change.
+    /// Replaces every `from` by `to`. Fails if there is no `from`, because the test would then use the
+    /// unchanged text.
     #[must_use]
     fn replaced(&self, from: &str, to: &str) -> String;
 }
@@ -70,14 +70,13 @@ impl Ended {
         text
     }
 
-    /// Exit code and the last failure told (`error: ...` to the end).
+    /// Exit code and the last printed failure (`error: ...` to the end).
     pub(crate) fn failure(&self) -> String {
         let from = self.stderr.rfind("\nerror: ").map_or(0, |at| at + 1);
         format!("exit code {}\n{}", self.code.unwrap_or(-1), &self.stderr[from..])
     }
 
-    /// The last failure without blank lines, with each place on one line, where «» stand around what is
-    /// underlined.
+    /// The last failure without blank lines, each place on one line. «» mark what is underlined.
     pub(crate) fn short(&self) -> String {
         let mut lines: Vec<String> = Vec::new();
         let mut excerpt = String::new();
@@ -276,8 +275,7 @@ impl Folder {
             .current_dir(self.path())
             .env_remove("RUST_BACKTRACE")
             .env("COLUMNS", "110")
-            // No test asks the world, or reads what its user has: the tests of names bring a hub of their
-            // own.
+            // No test uses the network, or reads its user's files: the tests of names have their own hub.
             .env("HF_HUB_OFFLINE", "1")
             .env("HF_HOME", self.join("hf"))
             .env_remove("HF_TOKEN")
@@ -319,7 +317,7 @@ impl Folder {
     /// Runs `tamis` here with a text on standard input.
     pub(crate) fn tamis_reading<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S], input: &str) -> Ended {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().expect("tamis starts");
-        // Whoever ends at an error reads no further.
+        // A program that ends at an error reads no further.
         let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
         self.wait(child)
     }
@@ -418,7 +416,7 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
     }
 }
 
-/// A text with every one of these replaced, each of which must be in it.
+/// A text with each of these replaced. The text must contain each.
 #[track_caller]
 pub(crate) fn edited(text: &str, replacements: &[(&str, &str)]) -> String {
     replacements.iter().fold(text.to_owned(), |text, (old, new)| {

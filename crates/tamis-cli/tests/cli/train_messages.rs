@@ -132,13 +132,13 @@ fn resume() {
       caused by: header too large
       hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
-    // Tensors of none, and nothing noted beside.
+    // Tensors of no model, without any notes.
     insta::assert_snapshot!(damaged("optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}"), @r#"
 exit code 4
 error: runs/tiny/checkpoints/step_2/optimizer.safetensors has no number `step` in its metadata
   hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
 "#);
-    // Nothing of that was held against the run.
+    // None of that was held against the run.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
 }
 
@@ -160,13 +160,13 @@ fn limits() {
         "{printed}"
     );
     assert!(printed.contains("or raise model.memory_limit"), "{printed}");
-    // What is set already is not advised.
+    // Keys that are set already are not advised.
     assert!(printed.contains("model.recompute_activations=true"), "{printed}");
     let saving =
         memory.replaced("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
     let printed = train(&folder, &saving).failure();
     assert!(!printed.contains("recompute_activations"), "{printed}");
-    // A validation that holds more than a round counts.
+    // A validation that is larger than a round counts.
     let enough =
         tiny(&[("model:\n", "model:\n  memory_limit: 48MB\n"), ("total_steps: 6", "total_steps: 1")]);
     train(&folder, &enough).succeeds();
@@ -189,7 +189,7 @@ fn limits() {
 #[test]
 fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
     let folder = Folder::new();
-    // Nobody learns sums in so few updates; hardly a group has signal, and one round is all there is.
+    // So few updates do not teach sums. Hardly any group has signal, and there is only one round.
     let config = tiny(&[("max_num_gen_batches: 50", "max_num_gen_batches: 1")]);
     let ended = train(&folder, &config);
     assert_eq!(ended.code, Some(1));
@@ -217,7 +217,7 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
 }
 
-/// Prompts, answers of rewards and names of files may hold what a terminal obeys.
+/// Prompts, answers of rewards and names of files may hold control sequences of terminals.
 #[test]
 fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
     let is_plain = |text: &str| !text.contains(|letter: char| letter != '\n' && letter.is_control());

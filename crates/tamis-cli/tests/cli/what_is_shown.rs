@@ -2,7 +2,7 @@
 
 use crate::tamis::{Ended, Folder, Replaced as _, TINY};
 
-/// A template of characters that the tiny model knows: the number of messages stands behind the last of them.
+/// A template of characters that the tiny model knows: the number of messages follows the last of them.
 const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
 
 const QUESTIONS: &str =
@@ -58,12 +58,12 @@ warning: `model.chat_template` has no effect: `data.prompt_format` is `text`
 first prompt (4 tokens, text without a chat template): 1+1=
 ");
     insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
-    // A column of another name that is said to hold the prompt is a question too.
+    // A column that is named as the prompt counts as a question, too.
     let renamed = QUESTIONS.replaced("question", "task");
     insta::assert_snapshot!(printed(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
-/// Fields of messages and columns for the template reach it, as transformers passes them.
+/// Fields of messages and columns for the template reach it, as in transformers.
 #[test]
 fn the_template_gets_whole_messages_and_the_columns_of_the_row() {
     let template = "{{ messages[0].content }}{{ messages[0].name }}{{ messages[1].thinking }}{{ mode }}";
@@ -176,12 +176,12 @@ fn a_resumed_run_and_eval_show_the_same_first_prompt() {
     assert_eq!(resumed, first);
     let evaluated = form(&folder.tamis(&["eval", "runs/tiny"]).succeeds());
     insta::assert_snapshot!(evaluated, @"first prompt (5 tokens, by the chat template): 9+8=1");
-    // Without a template the built-in tasks are the text that they were.
+    // Without a template, prompts of the built-in tasks stay text.
     let bare = Folder::tiny();
     insta::assert_snapshot!(form(&bare.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds()), @"first prompt (4 tokens, text without a chat template): 9+2=");
 }
 
-/// Every number as `N`: what a line says without what depends on weights and clock.
+/// Every number as `N`, so that a line does not depend on weights and clock.
 fn without_numbers(text: &str) -> String {
     let mut shown = String::new();
     let mut is_number = false;
@@ -244,7 +244,7 @@ fn the_line_of_a_step_names_what_it_shows() {
     insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: \
          reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns \
          (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
-    // Each line once where there is no terminal, and the last step has no time left.
+    // Each line comes once if there is no terminal, and the last step has no time left.
     assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
     assert!(!line(&several, "step 2/2 ").contains("left"));
     run(&["run.loggers=[jsonl]"]).never_says("step 1/2 ");
@@ -291,7 +291,7 @@ objective.loss.clip_high: 0.28 (preset grpo has 0.2; command line)
 filter: variance on acc (preset grpo has none; tiny.yaml:13)
 objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in the loss; advantage grpo (divided by the deviation)
 ");
-    // The run's own configuration and `config show` hold every value in force, and say what it follows.
+    // The run's own configuration and `config show` contain every value, and what it follows.
     let of_run = folder.read("runs/tiny/config.yaml");
     arguments.splice(0..1, ["config", "show"]);
     let here = folder.join("").display().to_string();

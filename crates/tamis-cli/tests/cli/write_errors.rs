@@ -1,7 +1,7 @@
-//! A disk that fails in the middle of a run: the last checkpoint stays whole, and the run goes on from it as
-//! if nothing had happened once there is room again.
+//! A disk that fails in the middle of a run: the last checkpoint stays whole, and the run continues from it
+//! as if nothing had happened once there is room again.
 //!
-//! `TAMIS_FAULTS=all` meets every kind of operation on every kind of file (all writes and a quarter of the
+//! `TAMIS_FAULTS=all` tests every kind of operation on every kind of file (all writes and a quarter of the
 //! others otherwise).
 
 use std::collections::BTreeMap;
@@ -135,8 +135,8 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     let counted = Folder::new();
     run(&counting, &counted).expect("nothing fails");
 
-    // Every kind of operation on every file of a run, each with one of the faults; the kinds of the last
-    // steps, where there is most to lose.
+    // Every kind of operation on every file of a run, each with one of the faults. The operations of the last
+    // steps are tested, because most is lost there.
     let faults = [DiskFault::DiskFull, DiskFault::ShortWrite, DiskFault::ReadOnly, DiskFault::Killed];
     let kinds: BTreeMap<(DiskOperation, String), usize> = counting
         .operations()
@@ -172,7 +172,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     tiny/tensorboard/events
     ");
     for (turn, (kind, &at)) in kinds.iter().enumerate() {
-        // Every write is met in any case.
+        // Every write is tested in any case.
         if kind.0 != DiskOperation::Write && turn % 4 != 0 && std::env::var_os("TAMIS_FAULTS").is_none() {
             continue;
         }
@@ -205,7 +205,7 @@ fn resume(run: &Path) {
     finish(run).expect("goes on");
 }
 
-/// A path without what differs from step to step and from run to run.
+/// A path without the parts that differ from step to step and from run to run.
 fn kind_of(path: &Path, runs: &Path) -> String {
     let shown =
         path.strip_prefix(runs).map_or_else(|_| "outside".to_owned(), |path| path.display().to_string());
