@@ -85,8 +85,8 @@ impl Override {
             let (key, value) = key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)));
             let path = normalise(key.trim()).ok_or_else(malformed)?;
             if let Some(value) = value {
-                // Hydra removes the key only where it has that value; here it would go back to its default
-                // whatever it has.
+                // Hydra removes the key only if it has that value; here it would get its default, whatever
+                // its value.
                 let problem = Problem::rule(
                     format!("`~{path}` resets a key to its default, and `={value}` gives it a value"),
                     format!("write `~{path}` for the default, or `{path}={value}` for that value"),

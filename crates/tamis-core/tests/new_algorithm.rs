@@ -36,8 +36,8 @@ const NAMED: [(&str, &str); 3] = [
     ("tamis-config/src/rules/filter.rs", "GroupFilter::"),
 ];
 
-/// Whoever adds an algorithm would have to find a `match` on algorithms in another file. So other files call
-/// methods of the trait.
+/// A contributor who adds an algorithm would have to find every `match` on algorithms in other files. So
+/// other files call methods of the trait.
 #[test]
 fn no_other_source_asks_for_an_algorithm_by_name() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the crates");

@@ -59,7 +59,7 @@ tagged! {
 /// Reads the reward as a configuration would hold it, and scores with it.
 ///
 /// # Errors
-/// Where it is not what the page says.
+/// It is not what the page describes.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     // As a configuration writes it: `reward: [{kind: keywords, words: [because, therefore]}]`.
     let kind: RewardKind =

@@ -1,5 +1,5 @@
-//! Plays Sokoban with a random policy and says how quick it was; `bench/sokoban.py` compares it with the
-//! Python environment.
+//! Plays Sokoban with a random policy and prints its speed; `bench/sokoban.py` compares it with the Python
+//! environment.
 //!
 //! ```text
 //! cargo run --release -p tamis-env --example sokoban -- EPISODES [KEY=VALUE ...]
@@ -21,7 +21,8 @@ use tamis_core::random::{Key, Purpose};
 use tamis_env::environment::game::Game;
 use tamis_env::environment::sokoban::{Sokoban, SokobanSettings};
 
-/// Seconds that the processor has worked for this program, or by the clock where the system does not say.
+/// Seconds that the processor has worked for this program, or by the clock if the system does not report
+/// them.
 fn seconds() -> f64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let nanoseconds = std::fs::read_to_string("/proc/self/schedstat")

@@ -21,7 +21,7 @@ pub fn folder() -> PathBuf {
 /// compressed or plain.
 ///
 /// # Panics
-/// Where neither `name.json` nor `name.json.gz` is there or parses: a test without its vectors has failed.
+/// Neither `name.json` nor `name.json.gz` exists and parses: a test without its vectors has failed.
 pub fn load(name: &str) -> Value {
     let folder = folder();
     let plain = folder.join(format!("{name}.json"));
@@ -61,7 +61,7 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], rtol: f64, atol: f64) {
     assert_eq!(actual.len(), expected.len(), "{what}: {} values, expected {}", actual.len(), expected.len());
     for (i, (&a, &e)) in actual.iter().zip(expected).enumerate() {
-        // Infinities are close to themselves alone.
+        // Infinities are close only to themselves.
         let same = a.total_cmp(&e).is_eq() || (a.is_nan() && e.is_nan());
         let close = same || (a - e).abs() <= atol + rtol * e.abs();
         assert!(close, "{what}[{i}]: got {a:e}, expected {e:e}, difference {:e}", (a - e).abs());

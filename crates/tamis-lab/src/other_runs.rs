@@ -80,8 +80,8 @@ pub(crate) struct Trajectories {
 pub(crate) struct OtherRun {
     path: PathBuf,
     found: Found,
-    /// The fewest and the most rows of a prompt, for steps whose groups cannot be told apart; filled as steps
-    /// are read.
+    /// The smallest and the largest number of rows of a prompt, for steps whose groups cannot be
+    /// distinguished. It is filled as steps are read.
     uneven: RefCell<BTreeMap<u64, (usize, usize)>>,
     group_ids: verifiers::GroupIds,
     /// Cached figures from rows of files. A growing run adds files, and the others stay the same.

@@ -1,9 +1,9 @@
-//! The Python interpreter that is started if nobody names one.
+//! The Python interpreter that is started if the user names none.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The name of the interpreter that nobody named.
+/// The name of that interpreter.
 pub const DEFAULT_INTERPRETER: &str = "python3";
 
 /// Variables with the folder of an active environment, the nearest first.
@@ -60,7 +60,7 @@ mod tests {
         let venv = make("venv/bin/python3");
         assert_eq!(of("python3", &both), venv);
         assert_eq!(of("python3", &[("VIRTUAL_ENV", "")]), beside);
-        // What somebody named is what is started.
+        // A named interpreter is started unchanged.
         make("venv/bin/python3.12");
         for named in ["python3.12", "/usr/bin/python3", ".venv/bin/python"] {
             assert_eq!(of(named, &both), named);

@@ -1,5 +1,5 @@
-//! Events of a generator that another caller than the present one waits for, and those that nobody
-//! waits for.
+//! Events of a generator for which another caller than the present one waits, and those for which no caller
+//! waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,7 +53,7 @@ impl Ignored {
     }
 }
 
-/// Number of a step's trajectories that environments failed, among those that somebody waited for. It
+/// Number of a step's trajectories that environments failed, among those for which a caller waited. It
 /// includes failures that a resumed run has read from a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultyEpisodes {

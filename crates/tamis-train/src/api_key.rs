@@ -7,7 +7,7 @@ use std::path::Path;
 use tamis_core::fault::Fault;
 
 /// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a
-/// variable of the environment; it is never part of a configuration.
+/// variable of the environment. It is never part of a configuration.
 pub fn api_key(section: &str, file: Option<&Path>, variable: Option<&str>) -> Result<Option<String>, Fault> {
     if let Some(path) = file {
         let read = tamis_file::read_text(path, 1 << 16).map_err(|error| {
@@ -26,7 +26,7 @@ pub fn api_key(section: &str, file: Option<&Path>, variable: Option<&str>) -> Re
     }
 }
 
-/// A key that nobody guesses.
+/// A key that cannot be guessed.
 pub fn random_key() -> Result<String, Fault> {
     let mut bytes = [0_u8; 16];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));

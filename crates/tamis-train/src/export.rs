@@ -45,7 +45,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// The fix, where one is known.
+    /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Checksum(error) => error.hint().map(str::to_owned),
@@ -76,9 +76,9 @@ pub struct Exported {
 
 /// Writes the policy in `source` (a checkpoint, or any Hugging Face folder of a supported architecture) into
 /// `target`, which is not there yet: `config.json`, `model.safetensors`, the tokenizer and `checksums.json`,
-/// whole or not at all. Weights are taken in full precision where the checkpoint holds them so. `untie`
-/// writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model
-/// when its weights are reloaded.
+/// whole or not at all. Weights are read in full precision if the checkpoint has them. `untie` writes a tied
+/// output head as a tensor of its own, for servers that keep the old head of a tied model when its weights
+/// are reloaded.
 pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Result<Exported, ExportError> {
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });

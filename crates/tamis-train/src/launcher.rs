@@ -1,7 +1,7 @@
-//! The contract of what starts learners and servers on the machines that a configuration names
-//! (`cluster.launcher: local` and `ray`), and plans a run before anything is loaded.
-//! The kernel starts processes on this machine by itself (`cluster.launcher: none`); for everything else it
-//! takes a [`Launcher`] from whoever opens the run. `tamis-cluster` has one.
+//! The contract of programs that start learners and servers on the machines that a configuration names
+//! (`cluster.launcher: local` and `ray`), and plan a run before anything is loaded. The kernel starts
+//! processes on this machine by itself (`cluster.launcher: none`). For everything else, the caller that opens
+//! the run passes a [`Launcher`]. `tamis-cluster` has one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -162,14 +162,14 @@ impl Launcher for NoLauncher {
     }
 }
 
-/// Waits until processes whose launcher was lost are up again or given up, or for an interrupt.
+/// Waits until processes whose launcher was lost are up again or have failed for good, or for an interrupt.
 pub fn await_return(launched: &dyn Launched, interrupt: &Interrupt) {
     while launched.is_returning() && !interrupt.is_requested() {
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
-/// Ends servers of which one is given up: others in their place need the GPUs of those that live.
+/// Ends all servers if one of them has failed for good: new servers need the GPUs of those that live.
 pub fn end_used_up(standing: &mut Option<Arc<dyn Launched>>) {
     drop(standing.take_if(|servers| servers.ended().is_some()));
 }

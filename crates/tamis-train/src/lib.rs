@@ -1,14 +1,13 @@
 //! Kernel: a training run from its configuration to its end.
 //!
-//! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of
-//! it), and one step is its `step.rs`. Below it, each folder uses only those after it:
-//! [`credit`] makes advantages of a step's groups; [`workers`] has what generates and scores, and its
-//! journals; [`assemble`] turns a validated configuration into ready objects; [`error`] says why a run cannot
-//! begin or continue; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner
-//! and as generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`]
-//! become tokens and are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use
-//! [`python_program`] and [`interrupt`]. [`launcher`] is the contract of what starts learners and
-//! servers elsewhere.
+//! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, record the results), and
+//! one step is its `step.rs`. Below it, each folder uses only those after it: [`credit`] makes advantages of
+//! a step's groups; [`workers`] has what generates and scores, and its journals; [`assemble`] turns a
+//! validated configuration into ready objects; [`error`] has the reasons why a run cannot begin or continue;
+//! [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as generator;
+//! [`learner`] is the contract of learners, and trains one on a step's batch; [`prompts`] become tokens and
+//! are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use [`python_program`] and
+//! [`interrupt`]. [`launcher`] is the contract of programs that start learners and servers elsewhere.
 
 pub mod api_key;
 pub mod assemble;

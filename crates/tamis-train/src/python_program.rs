@@ -85,18 +85,18 @@ pub struct ModuleProcess<'a> {
     pub python: &'a str,
     /// `tamis.learner`.
     pub module: &'a str,
-    /// What it is, for messages: `learner`.
+    /// Its name in messages: `learner`.
     pub what: &'static str,
-    /// A file that it is given (`--settings`).
+    /// A file with its settings (`--settings`).
     pub settings: Option<&'a serde_json::Value>,
-    /// Where its output goes.
+    /// The file for its output.
     pub log: PathBuf,
-    /// How long it may take to start, and how often it is started again.
+    /// How long it may take to start, and how often it is restarted.
     pub limits: LaunchLimits,
 }
 
 impl ModuleProcess<'_> {
-    /// Starts it, and waits until it takes connections at a socket in a folder that holds its program, too.
+    /// Starts it, and waits until it accepts connections at a socket in a folder that also holds its program.
     ///
     /// # Errors
     /// If it does not come up; none is left then.
@@ -138,7 +138,7 @@ impl ModuleProcess<'_> {
     }
 }
 
-/// Writes the program into a folder for the user alone.
+/// Writes the program into a folder that only the user can open.
 pub fn write_program() -> std::io::Result<GuardedFolder> {
     let folder = private_folder(PREFIX)?;
     for (name, text) in FILES {
@@ -155,7 +155,7 @@ pub fn module_environment(folder: &Path) -> Vec<(String, String)> {
     paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
     let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
     let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
-    // A file of the working folder is no module of the package.
+    // A file in the working folder must not hide a module of the package.
     environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
     // Threads that spin while this process samples would take its cores.
     if std::env::var_os("OMP_WAIT_POLICY").is_none() {
@@ -170,8 +170,8 @@ const LONGEST_FOLDER: usize = 90;
 /// Beginning of the names of such folders.
 const PREFIX: &str = "tamis-learner-";
 
-/// A folder of a name that begins so and that nobody else can guess, for nobody else to read; a socket has
-/// room in it.
+/// A folder whose name begins so and cannot be guessed. Others cannot read it, and a socket's path has room
+/// in it.
 ///
 /// # Errors
 /// As the system's.

@@ -83,7 +83,7 @@ pub struct EntropyBonus {
     /// loss uses.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
-    /// Moves the coefficient, of which `coef` is then only the first value. `None`: constant.
+    /// Adapts the coefficient, with `coef` as its first value. `None`: constant.
     #[serde(default)]
     pub adaptive: Option<AdaptiveEntropy>,
 }

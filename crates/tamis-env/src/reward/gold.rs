@@ -1,5 +1,5 @@
-//! Does every verifier accept the dataset's own answers, and do functions from outside tell them from others?
-//! Asked before anything is generated.
+//! Does every verifier accept the dataset's own answers, and do external functions distinguish them from
+//! others? This is checked before anything is generated.
 
 mod rivals;
 
@@ -24,7 +24,7 @@ const NUM_EXAMPLES: usize = 3;
 /// Prompts that are listed by their ids.
 const NUM_LISTED: usize = 10;
 
-/// Data sources that are told one by one.
+/// Number of data sources that are listed one by one.
 const NUM_SOURCES: usize = 10;
 
 /// Prompts of the first block, which finds the form that a function expects.
@@ -43,7 +43,7 @@ pub struct GoldExample {
     pub prompt: u64,
     /// The ground truth.
     pub ground_truth: String,
-    /// The completion that said it.
+    /// The completion with that score.
     pub completion: String,
     /// The function's answer.
     pub answer: String,
@@ -78,7 +78,7 @@ fn mean(scores: &[f64]) -> f64 {
 pub struct FunctionGold {
     /// The function's name.
     pub name: String,
-    /// Whether it comes from outside, so that nobody knows which score is the full one.
+    /// Whether it is external, so that its full score is unknown.
     pub is_external: bool,
     /// Whether its score depends on the ground truth; `None` if that is not known.
     pub reads_gold: Option<bool>,
@@ -86,23 +86,23 @@ pub struct FunctionGold {
     pub is_rewarded: bool,
     /// Prompts with a ground truth.
     pub checked: usize,
-    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and
-    /// not rejected.
+    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. External functions: scored and not
+    /// rejected.
     pub accepted: usize,
-    /// Scored, but not accepted in any of the forms tried; of functions from outside those with an `acc` of
-    /// 0, where it is 0 or 1 throughout.
+    /// Scored, but not accepted in any of the forms tried. For external functions: those with an `acc` of 0,
+    /// if all are 0 or 1.
     pub rejected: usize,
     /// No answer in any form.
     pub unanswered: usize,
     /// The function failed in every form.
     pub failed: usize,
-    /// `score` over the prompts that got one, each in the form that got most; `None` where none did.
+    /// `score` over the prompts that got one, each in its best form; `None` if none did.
     pub spread: Option<GoldSpread>,
     /// Texts without an answer that score no less than the gold answers, or may: see [`Rival::is_proven`].
     pub rivals: Vec<Rival>,
     /// Accepted and checked prompts of each data source, in order of their names.
     pub by_source: Vec<(String, usize, usize)>,
-    /// The first that were not accepted; where all were and there are rivals, the first of all.
+    /// The first that were not accepted. If all were and there are rivals, the first of all.
     pub examples: Vec<GoldExample>,
     /// Prompts that were not accepted.
     pub refused: Vec<u64>,
@@ -114,9 +114,9 @@ impl FunctionGold {
         self.accepted == self.checked && !self.is_rivalled()
     }
 
-    /// Whether nothing could be learned from it: it reads the ground truth and accepts none. A function from
-    /// outside may wait for a form of the answer that was not tried, or take the truth without a look at it;
-    /// it is hopeless only if it failed on every gold answer.
+    /// Whether nothing could be learned from it: it reads the ground truth and accepts none. An external
+    /// function may expect a form of the answer that was not tried, or take the truth and ignore it; it is
+    /// hopeless only if it failed on every gold answer.
     pub fn is_hopeless(&self) -> bool {
         let takes_none = if self.is_external { self.failed == self.checked } else { self.accepted == 0 };
         self.is_rewarded && self.reads_gold == Some(true) && takes_none
@@ -149,7 +149,7 @@ impl GoldReport {
         self.functions.iter().all(FunctionGold::is_clean)
     }
 
-    /// Whether every function from outside has scored something, so that the names of its numbers are known.
+    /// Whether every external function has scored something, so that the names of its numbers are known.
     pub fn knows_names(&self, rewards: &Rewards) -> bool {
         let is_known = |name: &str| {
             self.functions.iter().any(|function| function.name == name && function.spread.is_some())
@@ -227,7 +227,7 @@ fn list_prompts(prompts: &[u64]) -> String {
     format!("{word} {}{more}", shown.join(", "))
 }
 
-/// Four digits are enough to be told.
+/// Four digits are enough to identify a prompt.
 fn format_score(score: f64) -> String {
     shortest(format!("{score:.3e}").parse().unwrap_or(score))
 }
@@ -266,17 +266,17 @@ impl GoldReport {
     }
 }
 
-/// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the
-/// forms that [`super::RewardFunction::gold_completions`] names: until one is accepted, and of functions from
-/// outside, whose full score nobody knows, all of them on the first prompts and then the one that got most.
-/// Texts that are no answer are scored on some prompts too. Fails only where a function broke down for good.
+/// Scores the ground truth of every prompt with every function that judges answers, in the forms that
+/// [`super::RewardFunction::gold_completions`] names, until one is accepted. The full score of an external
+/// function is unknown, so it gets all forms on the first prompts, and then the form with the best score.
+/// Texts that are no answer are scored on some prompts, too. Fails only if a function broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
     check_gold_heard(prompts, rewards, &Nobody)
 }
 
-/// [`check_gold`], told to a listener: what is asked of an external function before it is asked, how far a
-/// check is that takes long. Gives up between two blocks of prompts (and an external function within one)
-/// with [`RewardError::Interrupted`] where the listener wants that.
+/// [`check_gold`] with a listener, which gets a message before an external function is called, and the
+/// progress of a long check. Ends between two blocks of prompts (and an external function within one) with
+/// [`RewardError::Interrupted`] if the listener requests it.
 pub fn check_gold_heard(
     prompts: &[Prompt],
     rewards: &Rewards,
@@ -318,8 +318,8 @@ pub fn check_gold_heard(
     Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, score_names })
 }
 
-/// Whether a function of ours that is trained on compares with a ground truth. One from outside may have the
-/// parameter and not look at it.
+/// Whether a function of ours that is trained on compares with a ground truth. An external one may have the
+/// parameter and ignore it.
 fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
     let with_truth = |prompt: &Prompt| Prompt { ground_truth: Some("1".to_owned()), ..prompt.clone() };
     let is_asked = |prompt: &Prompt| !named.function.gold_completions(&with_truth(prompt)).is_empty();
@@ -343,8 +343,7 @@ impl Check<'_> {
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
         let mut answers: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
-        // Scores of each form on the first block, on which functions from outside are asked about all of
-        // them.
+        // Scores of each form on the first block, on which external functions get all forms.
         let mut form_scores: Vec<Vec<f64>> = vec![Vec::new(); num_forms];
         // The form that was best most often comes first in the next block: external functions are asked about
         // once a prompt.
@@ -371,7 +370,7 @@ impl Check<'_> {
                     {
                         scores.push(score);
                     }
-                    // What one form said is not hidden by another that said less.
+                    // A form's score is not hidden by that of a form with a lower score.
                     let is_better =
                         |before: &RewardOutcome| rank(&outcome, is_external) > rank(before, is_external);
                     if answers[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
@@ -505,7 +504,7 @@ impl Check<'_> {
     }
 }
 
-/// Says how far a long check is.
+/// Prints the progress of a long check.
 struct Pace<'a> {
     name: &'a str,
     done: usize,

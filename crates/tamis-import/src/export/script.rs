@@ -32,7 +32,7 @@ const IN_SCRIPT: [&str; 2] = ["data.train", "data.val"];
 /// What the sizes of a device's pass are in TRL changes no result.
 const PASS: [&str; 2] = ["train.micro_batch_size", "train.micro_batch_tokens"];
 
-/// Beginnings of keys that say where a run computes.
+/// Prefixes of keys that choose where a run computes.
 const MACHINES: [&str; 6] =
     ["cluster.", "learner.", "publish.", "rollout.backend", "rollout.launch", "rollout.sleep_level"];
 
@@ -72,7 +72,7 @@ impl Export {
         lines
     }
 
-    /// Whether a value says where a run computes, and that is verl's own to say.
+    /// Whether a value chooses where a run computes, which verl decides by itself.
     fn is_of_machines(&self, lost: &Lost) -> bool {
         self.owner == Owner::Verl && MACHINES.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
     }

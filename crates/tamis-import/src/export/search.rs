@@ -69,7 +69,7 @@ pub(super) struct Search<'a> {
     owner: Owner,
     wanted: &'a Json,
     settings: Settings,
-    /// Where the import of the settings differs from what is wanted.
+    /// The keys in which the import of the settings differs from the target.
     lost: Vec<Lost>,
     /// The values of the configuration, for the rows of the block `= export`.
     values: Translator,
@@ -165,7 +165,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Settings with the keys of the same value for all that differs, most of which are independent.
+    /// Settings with the keys of equal values for everything that differs. Most of these keys are
+    /// independent.
     fn with_same_values(&mut self, settings: &[(&'static ForeignKey, String)]) -> Settings {
         let mut settings = settings.to_vec();
         for row in self.rows() {
@@ -348,7 +349,7 @@ impl<'a> Search<'a> {
         Json::Array(items.into_iter().flatten().filter_map(value).collect())
     }
 
-    /// Where the import of settings differs from what is wanted; `None` if it refuses them.
+    /// The keys in which the import of settings differs from the target; `None` if it refuses them.
     fn differences(&self, settings: &[(&'static ForeignKey, String)]) -> Option<Vec<Lost>> {
         let mut parsed = Vec::new();
         for (row, value) in settings {

@@ -21,14 +21,14 @@ const VERL: &[&str] = &[
     "reward.custom_reward_function.path=r.py",
 ];
 
-/// Keys of TRL's older versions, and what its own script alone has: a script has the data set itself.
+/// Keys of TRL's older versions, and keys that only its own script has: a script has the data set itself.
 const TRL_ONLY_IN: &[&str] = &[
     "max_prompt_length",
     "chat_template_path",
     "vllm_dtype",
     "vllm_enable_prefix_caching",
     "dataset_test_split",
-    // The name of a reward model stands among the functions.
+    // The name of a reward model is among the functions.
     "reward_model_name_or_path",
 ];
 /// Keys of verl's older versions and forks, which have newer ones.
@@ -153,7 +153,7 @@ const TOGETHER: &[(Owner, &str)] = &[
     ),
 ];
 
-/// The words of a text, of which brackets hold together what is between them.
+/// The words of a text. What is between brackets stays one word.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut depth) = (vec![String::new()], 0);
     for c in text.chars() {

@@ -45,8 +45,8 @@ impl Gains {
     }
 }
 
-/// Lines for the end of a run in which nothing was learned: what was seen, and what to change. Empty if it
-/// learned, or if that cannot be told: without a validation before and after of runs of a few steps.
+/// Lines for the end of a run in which nothing was learned: the observations, and what to change. Empty if it
+/// learned, or if that is unknown: in runs of a few steps without a validation before and after.
 pub fn end_lines(run: &Path, config: &Config, held_out: Option<Gains>) -> Vec<String> {
     let series = Series::read(run).unwrap_or_default();
     let plan = Plan::of_run(config);

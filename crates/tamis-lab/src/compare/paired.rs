@@ -22,7 +22,7 @@ struct Validated {
     prompts: Prompts,
 }
 
-/// What says whether two runs have the same prompts and count the same.
+/// Shows whether two runs have the same prompts and measure the same figure.
 #[derive(PartialEq)]
 struct Prompts {
     /// The settings of both.

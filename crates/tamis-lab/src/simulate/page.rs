@@ -113,7 +113,7 @@ impl Simulation {
         document(Kind::Simulation, title, &data)
     }
 
-    /// What the lower bound says.
+    /// The text about the lower bound.
     fn least(&self) -> String {
         let bound = match &self.bound {
             Ok(bound) => bound,

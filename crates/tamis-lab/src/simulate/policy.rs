@@ -116,7 +116,7 @@ pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> R
         }
         SimulatedPolicy::Easyr1 => {
             let run = ScheduleSettings::easyr1(batch, n, EASYR1_LIMIT);
-            // The metric tells outcomes from other numbers.
+            // The metric separates outcomes from other numbers.
             of_others(rounds(ScheduleSettings { filter: base.filter, metric: base.metric.clone(), ..run })?)
         }
         SimulatedPolicy::NemoRl | SimulatedPolicy::Skyrl => {

@@ -1,4 +1,4 @@
-//! Files as they come to be: empty, torn, cut back, replaced, gone, no text at all.
+//! Files in every state: empty, torn, cut back, replaced, missing, not text.
 
 use tamis_lab::monitor::summary::RunState;
 use tamis_lab::monitor::{Watch, WatchedRun};
@@ -86,7 +86,7 @@ fn a_run_that_is_cut_back_and_amended() {
     let summary = next(&mut watch);
     assert_eq!((summary.step, summary.total_steps, summary.seconds.left), (Some(3), Some(4), Some(2.0)));
     assert_eq!(summary.batch_figures.total_batches, 7, "with that of the step in the making");
-    // A resume cuts both back and goes on.
+    // A resume cuts both back and continues.
     folder.write("metrics.jsonl", row(1, 0.1));
     folder.write("run.log", "");
     assert_eq!(next(&mut watch).step, Some(1));
@@ -119,7 +119,7 @@ fn a_run_without_metrics_is_told_by_its_log() {
     assert_eq!(summary.reward.unwrap().last, 0.5);
 }
 
-/// A row counts what was in flight as it was written, and the log tells of those groups as the next step's.
+/// A row counts what was in flight when it was written; in the log those groups belong to the next step.
 #[test]
 fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
     let folder = Folder::new();

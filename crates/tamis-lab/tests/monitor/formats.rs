@@ -287,7 +287,7 @@ fn counts_that_cannot_be() {
     );
 }
 
-/// Thousands may be told apart, and a number beyond all numbers is none of this batch.
+/// Thousands may be separated by commas, and a number that is too large is ignored.
 #[test]
 fn counts_as_people_write_them() {
     let text = "Generated batch 1, 1,024 prompts, 8,192 trajectories\nFiltered: 600 prompts with std=0 (58.6%)\nKept: 424 prompts with std>0\n";

@@ -1,4 +1,4 @@
-//! Runs and logs that are followed: every format, and files as they come to be.
+//! Runs and logs that are followed: every format, and files in every state.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "figures are read as they were written")]
 

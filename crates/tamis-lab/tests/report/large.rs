@@ -1,4 +1,4 @@
-//! A page of 100,000 trajectories keeps to its size, and says what it leaves out.
+//! A page of 100,000 trajectories keeps its size limit, and lists what it leaves out.
 
 use crate::fixture::{Made, made, member, run, write_rollouts};
 

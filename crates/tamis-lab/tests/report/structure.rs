@@ -1,4 +1,4 @@
-//! What a page tells about an ordinary run, and about several.
+//! The contents of a page about an ordinary run, and about several.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn a_run_in_its_parts() {
     assert!(overview.contains("finished, 6 of 6 steps"), "{overview}");
     assert!(overview.contains("0.1667 → <strong>1</strong>"), "{overview}");
     assert!(overview.contains("50.0% of them"), "{overview}");
-    // Both means stand beside each other, in the chart and in its numbers.
+    // Both means are side by side, in the chart and in its numbers.
     let learning = part(html, "learning");
     assert!(
         learning.contains(
@@ -200,7 +200,7 @@ fn runs_of_unlike_rewards_are_told() {
     );
 }
 
-/// Validation samples of two steps stand beside each other, with the answer marked.
+/// Validation samples of two steps are side by side, with the answer marked.
 #[test]
 fn held_out_prompts_before_and_after() {
     let folder = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ fn held_out_prompts_before_and_after() {
     assert!(
         before < after && pair.contains("step 0 <small>reward 0") && pair.contains("step 4 <small>reward 1")
     );
-    // A damaged file is named, and the rest of the page stands.
+    // A damaged file is named, and the rest of the page is complete.
     std::fs::write(path.join("validation/step_4.jsonl"), "broken\n").unwrap();
     let page = made(&[path]);
     assert!(page.notes[0].1.starts_with("completions before and after are left out"), "{:?}", page.notes);

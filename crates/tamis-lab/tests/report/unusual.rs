@@ -1,4 +1,4 @@
-//! Runs that lack something: each has a page, or an error that says what is missing.
+//! Runs that lack something: each has a page, or an error that names what is missing.
 
 use std::path::{Path, PathBuf};
 
@@ -222,7 +222,7 @@ fn rollouts_beyond_the_metrics_are_no_contradiction() {
     edit(&path, "metrics.jsonl", |text| text[..text.find("{\"step\":3").unwrap()].to_owned());
     let html = shown(&path);
     assert!(html.contains("The rollout files hold 12 trajectories") && !html.contains("that have both"));
-    // A run that died in its first step has files alone.
+    // A run that died in its first step has only files.
     std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
     let html = shown(&path);
     assert!(html.contains("do not count where groups and trajectories ended"));

@@ -1,7 +1,7 @@
 //! Arithmetic on rows in a fixed order: sixteen lanes by position modulo sixteen, summed in one tree.
 //!
-//! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function
-//! of the row alone.
+//! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result depends only
+//! on the row.
 
 use super::Arithmetic;
 

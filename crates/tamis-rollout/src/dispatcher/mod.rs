@@ -230,7 +230,8 @@ pub struct Dispatcher {
     publishing: Option<PolicyVersion>,
     /// To be asked for again, once nothing is being published.
     again: Vec<SampleId>,
-    /// Members that the generator was asked for, in order. Those that have ended are forgotten now and then.
+    /// Members that the generator was asked for, in order. Those that have ended are removed from time to
+    /// time.
     asked: Vec<SampleId>,
     /// Groups in flight that came from a checkpoint, until their members are scored.
     resumed: Vec<GroupId>,

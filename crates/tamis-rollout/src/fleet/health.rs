@@ -142,8 +142,8 @@ impl Fleet {
                 }
             }
             let member = &mut self.members[place];
-            // Nothing that is known of the old server holds for it. Until it has sampled it counts as
-            // one that was taken out: nobody waits for it.
+            // Nothing that is known about the old server applies to it. Until it has sampled it counts as one
+            // that was taken out, so no publication waits for it.
             *member = FleetMember {
                 times_out: 1,
                 last_fault: member.last_fault.take(),
@@ -187,7 +187,7 @@ impl Fleet {
         // One that lives and was taken out before is of no use until it holds the weights.
         let is_left = self.members.iter().any(|member| {
             let is_new = member.state == State::Usable && !member.is_draining && member.times_out == 0;
-            // One whose log-probabilities are of no use answers checks all the same.
+            // A server with useless log-probabilities still answers checks.
             is_new || (member.takes(current) && !member.says_other)
         });
         let is_wanted = !self.tasks.is_empty() || !self.unanswered.is_empty();

@@ -53,7 +53,7 @@ pub struct Past(Arc<Mutex<Left>>);
 
 #[derive(Debug, Default)]
 struct Left {
-    /// Number of times that it was of no use any more.
+    /// Number of times that it became useless.
     num_hangs: u32,
     /// Why it gets folders, until that is reported.
     reason: Option<String>,
@@ -243,7 +243,7 @@ impl Sender {
         &self.past
     }
 
-    /// It is of no use any more, since its workers began to meet the learner or since weights were sent.
+    /// It is useless once its workers have begun to connect to the learner, or once weights were sent.
     pub(super) fn note_hang(&self, is_meeting: bool, detail: &str) {
         self.past.with(|left| {
             left.num_hangs =

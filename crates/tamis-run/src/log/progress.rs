@@ -73,7 +73,7 @@ struct Inner {
     reached: Instant,
     // The present activity, in words; empty between two steps.
     stage: String,
-    // What was printed in the step at work, by whom.
+    // Lines printed in the present step, by their source.
     printed: BTreeMap<String, Printed>,
 }
 

@@ -1,4 +1,4 @@
-//! The display of a download: a bar of bytes on a terminal, a line now and then elsewhere.
+//! The display of a download: a bar of bytes on a terminal, otherwise a line from time to time.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -44,10 +44,9 @@ impl NumberSummary {
         })
     }
 
-    /// Of the differences `after - before` of numbers that belong to each other, as two policies' outcomes
-    /// on the same prompts do: what makes the prompts unlike drops out, so that the mean difference is known
-    /// better than the two means are. Pairs of which one is missing are left out; `None` if there is no
-    /// other.
+    /// Mean and standard error of the differences `after - before` in pairs, such as two policies' outcomes
+    /// on the same prompts. The difficulty of the prompts drops out, so the mean difference has a smaller
+    /// error than either mean. Incomplete pairs are left out; `None` if no pair is left.
     ///
     /// ```
     /// use tamis_run::metrics::summary::NumberSummary;

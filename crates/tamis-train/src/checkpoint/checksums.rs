@@ -26,8 +26,7 @@ pub const CHECKSUMS: &str = "checksums.json";
 pub enum Coverage {
     /// All files, as a resume needs them.
     Whole,
-    /// Those of the folder itself that are there: weights for use, which may have been copied without the
-    /// rest.
+    /// Those of the folder itself that exist: weights for use, which may have been copied without the rest.
     ForUse,
 }
 
@@ -336,7 +335,7 @@ mod tests {
         }
         "#);
         verify(folder.path(), Coverage::Whole).unwrap();
-        // One of an earlier build has none.
+        // A checkpoint of an earlier build has none.
         std::fs::write(folder.path().join("model.safetensors"), b"other").unwrap();
         std::fs::remove_file(folder.path().join(CHECKSUMS)).unwrap();
         verify(folder.path(), Coverage::Whole).unwrap();

@@ -1,4 +1,5 @@
-//! The members of a step's groups: which the filter chose, why one bears no loss, and their advantages.
+//! The members of a step's groups: which of them the filter chose, why a member has no loss, and their
+//! advantages.
 
 use tamis_core::advantage::Advantages;
 use tamis_core::group::{Group, Trajectory};
@@ -14,7 +15,7 @@ use crate::learner::left_out::LeftOut;
 pub(crate) struct TrainedMember {
     /// Whether the filter chose it.
     pub(crate) is_chosen: bool,
-    /// Why it bears no loss; `None`: it trains.
+    /// Why it has no loss; `None`: it is trained on.
     pub(crate) left_out: Option<LeftOut>,
     /// Advantage of the member, the mean over its tokens if each has one; `None` if it does not train.
     pub(crate) advantage: Option<f64>,
@@ -56,7 +57,7 @@ impl TrainedMembers {
         self.members.values()
     }
 
-    /// Why the first that bears no loss does not.
+    /// Why the first that has no loss does not.
     pub(crate) fn first_left_out(&self) -> Option<LeftOut> {
         self.all().iter().find_map(|member| member.left_out)
     }
@@ -81,7 +82,7 @@ impl TrainedMembers {
         self.rows(groups, TrainedMember::is_compared)
     }
 
-    /// Mask of the members that bear loss `[P][G]`.
+    /// Mask of the members in the loss `[P][G]`.
     pub(crate) fn in_loss(&self) -> Ragged<bool> {
         Ragged::from_rows(
             self.members.rows().map(|members| -> Vec<bool> {
@@ -90,7 +91,7 @@ impl TrainedMembers {
         )
     }
 
-    /// Finds out which bear no loss; `kept` are those that the shapings keep `[P][G]`, `None`: all.
+    /// Finds out which have no loss; `kept` are those that the shapings keep `[P][G]`, `None`: all.
     pub(crate) fn leave_out(&mut self, groups: &[&Group], kept: Option<&Ragged<bool>>, mask_truncated: bool) {
         for (place, group) in groups.iter().enumerate() {
             let members = self.members.row_mut(place).iter_mut().zip(&group.trajectories);

@@ -29,7 +29,7 @@ use members::TrainedMembers;
 pub(crate) struct CreditedBatch<'a> {
     pub(crate) batch: &'a StepBatch,
     pub(crate) trained: TrainedGroups<'a>,
-    /// Their members, with the reasons why some bear no loss.
+    /// Their members, with the reasons why some have no loss.
     pub(crate) members: TrainedMembers,
     pub(crate) columns: CreditColumns,
     pub(crate) credit: Credit,

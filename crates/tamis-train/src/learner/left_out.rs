@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use tamis_core::group::Trajectory;
 
-/// Why a member of a trained group bears no loss.
+/// Why a member of a trained group has no loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftOut {

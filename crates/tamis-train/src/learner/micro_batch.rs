@@ -91,7 +91,7 @@ fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<u
             oversized.push(range);
         }
     }
-    // Nothing is over the limit any more, so that sharing out cannot fail; the order is as good a cut as any.
+    // Everything is below the limit now, so the distribution cannot fail. Any order of cuts is as good.
     let mut parts: Vec<Vec<usize>> = match balance::micro_batches(&lengths, limit, least) {
         Ok(shares) => shares
             .into_iter()

@@ -264,7 +264,7 @@ pub enum LearnerError {
     /// The process of a learner cannot be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// A learner elsewhere does not answer any more, or is another one than was opened.
+    /// A learner elsewhere stopped answering, or is not the one that was opened.
     #[error("the learner at {url} {reason}")]
     Lost {
         /// Its address.
@@ -278,7 +278,7 @@ pub enum LearnerError {
         /// The kind of learner that the configuration names.
         backend: LearnerBackend,
     },
-    /// A learner elsewhere was opened by another run, and does not hold this one any more.
+    /// A learner elsewhere was opened by another run, and no longer holds this one.
     #[error("the learner at {url} was taken by another run, and does not hold this one any more")]
     Taken {
         /// Its address.

@@ -16,7 +16,7 @@ use crate::learner::left_out::LeftOut;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::{NumberSummary, has_one_value};
 
-/// Numbers of a batch, which count once for every token that bears loss.
+/// Numbers of a batch, which count once for every token that is in the loss.
 #[derive(Debug, Clone, Copy)]
 pub enum BatchNumbers<'a> {
     /// One number per trajectory, in order \[B\]; NaN if there is none.
@@ -58,7 +58,7 @@ pub struct TrainedColumns<'a> {
     pub returns: Option<BatchNumbers<'a>>,
     /// Reward of each trajectory after the KL term \[B\], if the KL is part of the reward.
     pub final_rewards: Option<&'a [f64]>,
-    /// Why a trajectory bears no loss \[B\]; empty: all do.
+    /// Why a trajectory has no loss \[B\]; empty: all do.
     pub left_out: &'a [Option<LeftOut>],
     /// The configuration's limit of prompt tokens, for `prompt_length/clip_ratio`.
     pub max_prompt_length: Option<usize>,
@@ -73,7 +73,7 @@ pub struct TrainedFacts {
     pub mean_length: Option<f64>,
     /// Share of trajectories that reached the limit of their length.
     pub truncated: Option<f64>,
-    /// Prompt and completion tokens of the trajectories that bear loss.
+    /// Prompt and completion tokens of the trajectories in the loss.
     pub num_tokens: usize,
 }
 

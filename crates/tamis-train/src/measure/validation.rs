@@ -185,7 +185,7 @@ pub struct Validation {
 /// A held-out prompt with its completions, which are scored.
 struct ValidationGroup {
     record: Record,
-    /// The answer of each completion that its majority is counted by, if a reward reads answers.
+    /// The answer of each completion for the majority vote, if a reward reads answers.
     votes: Option<Vec<String>>,
 }
 

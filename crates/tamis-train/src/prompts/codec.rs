@@ -214,7 +214,7 @@ impl Codec {
     /// The same with those that the row of a prompt sets, which come first.
     ///
     /// # Errors
-    /// A column for the template that it cannot have.
+    /// A column whose value the template cannot take.
     pub fn arguments_of(&self, prompt: &Prompt) -> Result<Map<String, Value>, CodecError> {
         let own = prompt.template_arguments()?;
         if self.has_tools && own.contains_key(TOOLS_COLUMN) {

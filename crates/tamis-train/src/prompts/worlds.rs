@@ -1,4 +1,4 @@
-//! The environments of a run: made from prompts, and rendered between two answers.
+//! The environments of a run: how they are made from prompts, and how text between two answers is rendered.
 
 use std::borrow::Cow;
 use std::sync::Arc;

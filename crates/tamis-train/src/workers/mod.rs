@@ -37,25 +37,25 @@ pub(crate) struct Workers {
     pub(crate) sampler: RunSampler,
     /// The environments, and the trajectories that are being played in them.
     pub(crate) plays: Plays,
-    /// Servers that are to sample from the first published weights on: a warm start is measured without them.
+    /// Servers that sample from the first published weights on: a warm start is measured without them.
     pub(crate) servers: Option<RunSampler>,
     /// Folders in which weights are published for samplers outside the learner; `None` if there are
     /// none.
     pub(crate) published: Option<PublishedFolders>,
     pub(crate) pool: PromptPool,
     pub(crate) scorer: Scorer,
-    /// The dispatcher, which brings a step's groups in.
+    /// The dispatcher, which collects a step's groups.
     pub(crate) dispatcher: Dispatcher,
     /// Record of the order in which the dispatcher takes events in, if batches may depend on it.
     pub(crate) order: Option<RecordedOrder>,
     /// Whether the run is to stop soon.
     pub(crate) interrupt: Interrupt,
-    /// Warnings of a step that was thrown away: they hold of the run all the same.
+    /// Warnings of a step that was discarded. They hold for the run all the same.
     pub(crate) unsaid: Vec<String>,
 }
 
 impl Workers {
-    /// From now on what comes belongs to this step.
+    /// From now on events belong to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
         for memory in [self.sampler.memory(), self.plays.memory()].into_iter().flatten() {
             memory.set_step(step);

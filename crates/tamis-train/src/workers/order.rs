@@ -51,7 +51,7 @@ impl RecordedOrder {
         self.step = step;
     }
 
-    /// Removes everything before a position in the file, which no checkpoint needs any more.
+    /// Removes everything before a position in the file that no checkpoint needs any more.
     ///
     /// # Errors
     /// The disk.

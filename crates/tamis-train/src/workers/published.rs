@@ -34,13 +34,13 @@ fn shared_name(run: &Path) -> String {
 pub(crate) struct PublishedFolders {
     pub(super) disk: Disk,
     pub(super) run: PathBuf,
-    /// Absolute, for servers have working directories of their own.
+    /// Absolute, because servers have working directories of their own.
     root: PathBuf,
     /// A folder that is or contains `root`, and its path at the servers, if that differs.
     pub(super) seen_as: Option<(PathBuf, String)>,
     /// Number of versions kept on disk: the one that servers hold, and those before.
     keep: u64,
-    /// Whether they are for servers, which reload a head of its own.
+    /// Whether they are for servers, which reload an untied head.
     are_for_servers: bool,
     /// The form of weights that servers take.
     pub(super) intake: Intake,
@@ -62,7 +62,7 @@ impl PublishedFolders {
         let (shared, root) = match &publish.dir {
             Some(dir) => {
                 let dir = absolute(dir);
-                // Several runs may share it, also of one name.
+                // Several runs may share it, even runs of one name.
                 (dir.clone(), dir.join(shared_name(&run)))
             }
             None => (run.join("published"), run.join("published")),
@@ -117,7 +117,7 @@ impl PublishedFolders {
         let token_ids: Vec<u32> =
             (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
         let sequence = LearnerSequence::of_text(&token_ids[..1], &token_ids[1..]);
-        // At temperature 1, whatever that of the rollouts is.
+        // At temperature 1, whatever the temperature of the rollouts.
         let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
         let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
         let is_rounded = learner.info().is_rounded();

@@ -149,12 +149,12 @@ mod tests {
         assert_eq!(samples.take(2, &asked(0, 7, 0)), None);
         assert_eq!(samples.take(2, &asked(5, 8, 1)), Some(sampled("later")));
         assert_eq!(samples.take(2, &asked(5, 8, 1)), None, "asked for once");
-        // A group that was in flight is asked for by newer weights; another that has got its number and its
-        // prompt wants its own answer.
+        // A group that was in flight is requested with newer weights; another that has got its number and its
+        // prompt needs its own answer.
         assert_eq!(samples.take(2, &asked(2, 9, 2)), None);
         assert_eq!(samples.take(2, &SampleIdentity { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
-        // A validation has the number of an earlier one in every new process: the answers of older weights
-        // are not its.
+        // In every new process, a validation has the number of an earlier one: answers of older weights do
+        // not belong to it.
         let validation = |version: u64| {
             let mut asked = asked(0, 11, version);
             asked.id.purpose = SamplePurpose::Validation;
@@ -165,7 +165,7 @@ mod tests {
         let mut samples = open(&path, checkpoint);
         assert_eq!(samples.take(2, &validation(2)), None);
         assert_eq!(samples.take(2, &validation(1)), Some(sampled("validated")));
-        // That of another step is another measurement, though the weights are the same.
+        // A sample of another step belongs to another measurement, even with the same weights.
         samples.put(3, &[(validation(1), sampled("later"))]).expect("put");
         drop(samples);
         let mut samples = open(&path, checkpoint);

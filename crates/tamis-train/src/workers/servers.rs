@@ -73,8 +73,8 @@ pub(crate) enum RunSampler {
     },
 }
 
-/// Whether samples of the native engine are journalled: PyTorch need not come to the same weights when a step
-/// is trained again, on a GPU or on other ranks, and by others the engine would sample something else.
+/// Whether samples of the native engine are journalled. If PyTorch trains a step again, on a GPU or on other
+/// ranks, its weights may differ, and the engine would sample something else.
 pub(crate) fn journals_native_samples(config: &Config) -> bool {
     config.rollout.backend == BackendKind::Native && config.learner.backend == LearnerBackend::Torch
 }
@@ -192,8 +192,8 @@ pub(crate) fn launch(
     let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     begin(&model).map(Some).inspect_err(|_| {
-        // Nobody reads them. A run that did not begin leaves nothing; if they cannot be removed, that
-        // is harmless.
+        // These files are not read again. A run that did not begin leaves nothing; if they cannot be removed,
+        // that is harmless.
         let _ = folders.disk.remove_folder(&folders.start());
     })
 }
@@ -479,8 +479,8 @@ fn key_of(config: &Config, launched: Option<&dyn Launched>) -> Result<Option<Str
     }
 }
 
-/// Has servers that sleep while the policy learns free their GPU, even if others are connected to them,
-/// and waits until they have: before a learner is loaded there. One that does not is reported.
+/// Has servers that sleep while the policy learns free their GPU, even if others are connected to them, and
+/// waits until they have done so, before a learner is loaded there. A server that does not is reported.
 ///
 /// # Errors
 /// If an address or the key is wrong.

@@ -423,7 +423,7 @@ impl EnvironmentLine for EnvironmentWorkers {
         let slot = match self.slot(place).try_lock() {
             Ok(slot) => slot,
             Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
-            // Nobody waits for a worker that is being started, say.
+            // For example, nothing waits for a worker that is being started.
             Err(TryLockError::WouldBlock) => {
                 lock(&self.untold).push((place, op, asked));
                 return;

@@ -1,4 +1,4 @@
-//! The way in which a command is run.
+//! How a command is run.
 
 use std::path::PathBuf;
 use std::time::Duration;

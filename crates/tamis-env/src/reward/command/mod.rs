@@ -13,8 +13,8 @@
 //! ([`RewardFailure::NeverAnswered`]): a program that cannot work is not started over and over, and a few
 //! completions that hang do not end a run.
 //!
-//! **Nothing hangs in silence.** The listener of [`CommandReward::heard_by`] hears of every restart, and of
-//! an answer that is waited for longer than a few seconds; it may give up the wait.
+//! **Every wait is visible.** The listener of [`CommandReward::heard_by`] gets a message about every restart,
+//! and about an answer that takes longer than a few seconds. It can end the wait.
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
@@ -54,7 +54,7 @@ struct Slot {
 struct Health {
     restarts: u32,
     has_answered: bool,
-    // The failure that was told in full: the same one is not told twice.
+    // The failure that was reported in full, so that it is reported only once.
     reported: Option<RewardFailure>,
     last: Option<RewardFailure>,
     broken: Option<RewardFailure>,
@@ -69,19 +69,19 @@ pub struct CommandReward {
     name: String,
     listener: Arc<dyn Listener>,
     printed: Option<Arc<Printed>>,
-    // When a wait was last told of: the processes of the pool do not each say the same.
+    // When a wait was last reported, so that the processes of the pool do not each report it.
     reported: Mutex<Option<Instant>>,
-    // What a Python function said of itself.
+    // What a Python function reported about itself.
     introduced: Mutex<Option<FunctionIntroduction>>,
 }
 
 impl CommandReward {
-    /// Starts the processes. Fails where the program cannot be started or the configuration is out of range.
+    /// Starts the processes. Fails if the program cannot be started or the configuration is out of range.
     pub fn new(config: CommandConfig) -> Result<Self, RewardError> {
         Self::printing_to(None, config)
     }
 
-    /// The same, with a place for what the processes print.
+    /// The same, with a place for the output of the processes.
     pub(super) fn printing_to(
         printed: Option<Arc<Printed>>,
         config: CommandConfig,
@@ -116,7 +116,7 @@ impl CommandReward {
         })
     }
 
-    /// Tells a listener of restarts and long waits, under the function's name.
+    /// Reports restarts and long waits to a listener, under the function's name.
     #[must_use]
     pub fn heard_by(mut self, name: &str, listener: Arc<dyn Listener>) -> Self {
         name.clone_into(&mut self.name);
@@ -124,7 +124,7 @@ impl CommandReward {
         self
     }
 
-    /// Passes a wait on to the listener. Returns whether to go on waiting.
+    /// Passes a wait on to the listener. Returns whether to continue waiting.
     fn waits(&self, wait: &AnswerWait) -> bool {
         if self.listener.is_interrupted() {
             return false;
@@ -147,10 +147,11 @@ impl CommandReward {
         true
     }
 
-    /// Asks the Python function of [`python::PythonSettings`] what it is, before it is asked anything else.
+    /// Requests the introduction of the Python function of [`python::PythonSettings`], before any other
+    /// request.
     ///
     /// # Errors
-    /// The process cannot be started or ended, as where the file cannot be imported.
+    /// The process cannot be started or ended, for example because the file cannot be imported.
     pub fn introduce(&self, rows: &KnownRows<'_>) -> Result<FunctionIntroduction, RewardFailure> {
         let Some(slot) = self.slots.first() else { return Err(RewardFailure::Interrupted) };
         let mut slot = lock(slot);
@@ -166,8 +167,8 @@ impl CommandReward {
         introduced
     }
 
-    /// Sends requests to the slot's process, starting it where there is none, and hands each answer on;
-    /// returns why it stopped before all were answered.
+    /// Sends requests to the slot's process, which is started if there is none, and passes each answer on.
+    /// Returns the reason if it stopped before all were answered.
     fn ask(
         &self,
         slot: &mut Slot,
@@ -216,7 +217,7 @@ impl CommandReward {
         result
     }
 
-    /// Counts a restart and tells of it, or says why there is none.
+    /// Counts and reports a restart, or returns the reason why there is none.
     fn restart(&self, health: &mut Health) -> Result<(), RewardFailure> {
         let last = || {
             Box::new(
@@ -368,8 +369,8 @@ impl RewardFunction for CommandReward {
         lock(&self.introduced).as_ref()?.reads_gold
     }
 
-    /// Gold completions in every common form, since the program's format is not known: the ground truth as it
-    /// stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and the dataset's own
+    /// Gold completions in every common form, since the program's format is not known: the unchanged ground
+    /// truth, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and the dataset's own
     /// solution text (column `answer` or `solution`).
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What the processes of a reward print: passed on line by line, and all of it kept in a file of a run.
+//! The output of a reward's processes: passed on line by line, and all of it kept in a file of a run.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -8,24 +8,24 @@ use std::sync::{Arc, Mutex};
 use super::process::lock;
 use crate::reward::listener::{Listener, PrintedLines};
 
-/// Bytes of a file, after which it becomes the one before and a new one is begun.
+/// Size of a file in bytes after which it is renamed and a new one is begun.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The file of what is printed.
+/// The file of the output.
 #[derive(Default)]
 enum Kept {
     /// Nothing was printed yet.
     #[default]
     Nothing,
     Open(File),
-    /// It cannot be written, which was told.
+    /// It cannot be written, which was reported.
     Failed,
 }
 
-/// Takes what the processes of one reward print to their standard error, which for a Python function is all
-/// that it prints. The processes of a pool share it.
+/// Collects what the processes of one reward print to their standard error. For a Python function that is
+/// everything it prints. The processes of a pool share it.
 pub(in crate::reward) struct Printed {
-    /// Whose it is: its reward, and the name of its file.
+    /// Its reward, and the name of its file.
     source: String,
     listener: Arc<dyn Listener>,
     path: Option<PathBuf>,
@@ -33,12 +33,13 @@ pub(in crate::reward) struct Printed {
 }
 
 impl Printed {
-    /// To the listener, and into a file if there is one. `source`: ``reward `mine` (reward.py)``.
+    /// Passes output to the listener, and into a file if there is one. `source`:
+    /// ``reward `mine` (reward.py)``.
     pub(in crate::reward) fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
         Self { source: source.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
     }
 
-    /// A process's own part of it.
+    /// The part of one process.
     pub(super) fn writer(self: &Arc<Self>) -> PrintedWriter {
         PrintedWriter { to: Arc::clone(self), lines: PrintedLines::new(&self.source, &self.listener) }
     }
@@ -83,7 +84,7 @@ impl Printed {
     }
 }
 
-/// One process's part of it.
+/// The part of one process.
 pub(super) struct PrintedWriter {
     to: Arc<Printed>,
     lines: PrintedLines,

@@ -27,12 +27,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A wait is long after so much time, and again whenever it has doubled.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A wait for the next answer, as it stands.
+/// The present state of a wait for the next answer.
 pub(super) struct AnswerWait {
     pub(super) waited: Duration,
     /// At most.
     pub(super) allowed: Duration,
-    /// Whether a person should hear of it now.
+    /// Whether the user should be informed now.
     pub(super) is_long: bool,
     /// Whether the process has not answered anything yet.
     pub(super) is_fresh: bool,
@@ -92,8 +92,8 @@ impl Process {
         Ok(Self { child, lines, has_answered: false })
     }
 
-    /// Sends requests and hands on each answer. `goes_on` hears of the wait several times a second and may
-    /// end it. On a failure the process must be dropped.
+    /// Sends requests and passes on each answer. `goes_on` gets the wait several times a second and may end
+    /// it. On a failure the process must be dropped.
     pub(super) fn ask(
         &mut self,
         requests: &[RowRequest<'_>],
@@ -120,7 +120,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks a Python function what it is. On a failure the process must be dropped.
+    /// Requests a Python function's introduction. On a failure the process must be dropped.
     pub(super) fn introduce(
         &mut self,
         rows: &KnownRows<'_>,
@@ -186,7 +186,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // End of input is the sign to finish; whoever has not gone shortly after is killed.
+        // End of input is the sign to finish. A process that has not ended shortly after is killed.
         self.child.close_input();
         if self.has_answered {
             let start = Instant::now();

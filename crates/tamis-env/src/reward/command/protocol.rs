@@ -33,10 +33,9 @@
 //!
 //! Other fields are ignored. `NaN` counts as `null`. A number that is not finite (`Infinity`, or `1e999`,
 //! which no double holds) is a failure of the function on this completion: it stays without this function's
-//! scores, and a warning shows its row. So is every other field that holds something else than it should, and
-//! a `per_token` or `per_turn` whose sum is not the score of that name (by more than 1e-6 of it). Only a line
-//! that cannot be told to belong to a completion (no JSON object, no `id` that is waited for) costs the
-//! process.
+//! scores, and a warning shows its row. So is every other field with a wrong type, and a `per_token` or
+//! `per_turn` whose sum is not the score of that name (by more than 1e-6 of it). The process is killed only
+//! for a line that belongs to no completion (no JSON object, or no `id` of an open request).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +121,7 @@ pub struct Reply {
     pub logged: Logged,
 }
 
-/// What is known of the rows that a function will see.
+/// What is known about the rows that a function will see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct KnownRows<'a> {
     /// Their columns; `None` if there are no rows yet.
@@ -173,7 +172,7 @@ pub struct FunctionIntroduction {
     pub signature: String,
     /// Why it cannot be called in that style.
     pub problem: Option<String>,
-    /// Whether it takes the ground truth, or a column that holds it; `None` if it does not say.
+    /// Whether it takes the ground truth, or a column that holds it; `None` if that is unknown.
     #[serde(default)]
     pub reads_gold: Option<bool>,
 }
@@ -193,7 +192,7 @@ pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFai
 /// The id and content of an answer line.
 ///
 /// # Errors
-/// The line does not say whose answer it is.
+/// The line does not identify its request.
 pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     let garbage = |reason: &str| RewardFailure::garbage(&excerpt(line), reason);
     let value: Value = match serde_json::from_str(line) {
@@ -285,7 +284,7 @@ fn number(name: &str, value: &Value) -> Result<Option<f64>, Problem> {
     }
 }
 
-/// The named scores, where any field holds some; names whose value is `null` are left out.
+/// The named scores, if any field holds some. Names whose value is `null` are left out.
 fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
     let mut is_answer = false;
     let mut scores = Scores::new();
@@ -310,7 +309,7 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
             Some(value) => {
                 scores.insert("score".to_owned(), Score::of(value));
             }
-            // `score: null` says that there is no answer, whatever else is named.
+            // `score: null` means that there is no answer, whatever else is named.
             None if !answer.contains_key("scores") => {}
             None => {
                 scores.remove("score");
@@ -345,7 +344,7 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
     Ok(is_answer.then_some(scores))
 }
 
-/// Refuses a score or a column without a name: no metric, weight or filter could ask for it.
+/// Refuses a score or a column without a name: no metric, weight or filter could name it.
 fn check_name(field: &str, name: &str) -> Result<(), Problem> {
     if name.trim().is_empty() {
         let what = if field == "log_extra" { "a column" } else { "a score" };
@@ -424,7 +423,7 @@ fn repair(line: &str) -> String {
     out
 }
 
-/// The surrogate that an escape at the beginning of a text stands for.
+/// The surrogate of an escape at the beginning of a text.
 fn surrogate(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let code = u32::from_str_radix(digits, 16).ok()?;

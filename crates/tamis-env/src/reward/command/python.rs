@@ -21,7 +21,7 @@ pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 pub const FILE: &str = "tamis_reward.py";
 
 tamis_core::choice! {
-    /// Whose calling convention a Python reward function has.
+    /// The calling convention of a Python reward function.
     pub enum PythonStyle {
         /// Parameters by name, one completion a call: `f(completion, answer)` gets the completion and the
         /// column `answer`; `prompt`, `ground_truth`, `data_source` and every column may be asked for.
@@ -30,10 +30,10 @@ tamis_core::choice! {
         Verl = "verl",
         /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
         Trl = "trl",
-        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one where
-        /// the file says `REWARD_TYPE = "sequential"`; `overall` is the score.
+        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one
+        /// completion if the file has `REWARD_TYPE = "sequential"`; `overall` is the score.
         EasyR1 = "easyr1",
-        /// As `easyr1`, one completion a call where the file does not say otherwise (EasyR1's
+        /// As `easyr1`, with one completion a call unless the file says otherwise (EasyR1's
         /// `reward_type: sequential`).
         EasyR1Sequential = "easyr1_sequential",
     }
@@ -46,8 +46,8 @@ tamis_core::settings! {
         path: PathBuf = PathBuf::new(), NotEmpty;
         /// The function's name.
         function: String = "compute_score".to_owned(), NotEmpty;
-        /// Calling convention of the function. Null: the only one that its parameters fit, `verl` where
-        /// several do. A function that does not fit is refused before anything is generated.
+        /// Calling convention of the function. Null: the only one that its parameters fit, `verl` if they fit
+        /// several. A function that does not fit is refused before anything is generated.
         style: Option<PythonStyle> = None;
         /// Further keyword arguments of every call.
         kwargs: Map<String, Json> = Map::new();
@@ -57,7 +57,7 @@ tamis_core::settings! {
     }
 }
 
-/// A function of each style, to be pasted.
+/// A function of each style, to paste.
 const TEMPLATES: &str = "
     # style: simple. One completion a call; parameters are columns of the row by their names.
     def reward(completion, answer):
@@ -73,7 +73,7 @@ const TEMPLATES: &str = "
         return [{\"overall\": float(one[\"response\"].strip() == one[\"ground_truth\"])} for one in reward_inputs]";
 
 impl PythonSettings {
-    /// The command line, where the shipped program lies at `program`.
+    /// The command line, with the shipped program at `program`.
     pub fn command_line(&self, program: &Path) -> Vec<String> {
         let mut argv = vec![
             interpreter(&self.python.to_string_lossy()),
@@ -91,7 +91,7 @@ impl PythonSettings {
         argv
     }
 
-    /// Refuses a function that cannot be called in its style, and says which style was taken where none was
+    /// Refuses a function that cannot be called in its style, and prints which style was chosen if none was
     /// named.
     fn introduce(&self, command: &CommandReward, context: &RewardContext<'_>) -> Result<(), BuildError> {
         let name = context.name;

@@ -26,8 +26,8 @@ tamis_core::settings! {
 }
 
 impl ProcessPool {
-    /// Starts the processes of a command line, whose function is in a file; the listener hears of them under
-    /// the reward's name.
+    /// Starts the processes of a command line, whose function is in a file. The listener gets messages about
+    /// them under the reward's name.
     pub(in crate::reward) fn start(
         &self,
         argv: Vec<String>,
@@ -79,7 +79,7 @@ impl RewardSettings for CommandSettings {
             let message = format!("there is no folder {} to start it in", folder.display());
             return Err(context.fail(&message, format!("set its `working_dir`; {RELATIVE}")));
         }
-        // `python3 score.py` is known by its second word.
+        // `python3 score.py` is named by its second word.
         let is_file = |word: &&String| word.contains('.') && !word.starts_with('-');
         let file = self.argv.iter().skip(1).find(is_file).or(self.argv.first());
         let file = file.map(PathBuf::from).unwrap_or_default();

@@ -321,7 +321,7 @@ fn a_long_wait_is_told() {
     let answers = outcomes(&command, 4);
     assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{answers:?}");
     let warned = heard.text().replace(SLOW_TO_START, "SLOW");
-    // Both processes waited as long; one line says so.
+    // Both processes waited as long, and one line reports it.
     insta::assert_snapshot!(warned, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
 }
 

@@ -1,5 +1,4 @@
-//! Scores texts that are no answer beside gold answers, to find functions that do not look at the answer at
-//! all.
+//! Scores texts that are no answer beside gold answers, to find functions that ignore the answer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +13,12 @@ use crate::reward::function::RewardOutcome;
 /// Prompts on which a gold answer is compared with what is no answer.
 pub(super) const NUM_RIVALS: usize = 100;
 
-/// Prompts that it takes to tell: fewer that score alike may be those that a right function misses.
+/// Number of prompts for a proof. With fewer, equal scores may come from prompts that a right function
+/// misses.
 const ENOUGH: usize = 10;
 
-/// A completion that is no answer, and scores no less than the gold answer, or less by no more than luck
-/// explains; or one of which too few prompts can tell.
+/// A completion that is no answer, and whose score is not below that of the gold answer, or not by more than
+/// chance explains; or one that was tried on too few prompts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rival {
     /// Description of the text.
@@ -31,8 +31,8 @@ pub struct Rival {
     pub score: f64,
     /// The gold answers' mean score on them; NaN without prompts.
     pub gold: f64,
-    /// Whether enough prompts say so: a right function that misses its gold now and then has no better score
-    /// on a few.
+    /// Whether enough prompts prove it: a right function that sometimes misses its gold answer has no better
+    /// score on a few prompts.
     pub is_proven: bool,
 }
 
@@ -66,9 +66,9 @@ impl fmt::Display for Rival {
 }
 
 impl Check<'_> {
-    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the
-    /// same in every run. `form` is the one that all rows get, gold answers and others; the best form of each
-    /// row would be better than another row's one form by luck alone.
+    /// Scores texts that are no answer beside gold answers that have a score, on a sample of the prompts that
+    /// is the same in every run. `form` is the form of all rows, gold answers and others: the best form of
+    /// each row would beat another row's single form by chance.
     pub(super) fn rivals(
         &self,
         asked: &[usize],
@@ -122,9 +122,9 @@ impl Check<'_> {
             let rounding = 1e-9 * gold.abs().max(score.abs());
             let num_different =
                 golds.iter().zip(&scores).filter(|(gold, score)| (*gold - *score).abs() > rounding).count();
-            // A verifier gives the same answer every time; what a function from outside says may be luck.
+            // A verifier gives the same answer every time; an external function's answer may be chance.
             let luck = if is_external { 2.0 * standard_error(&golds, &scores) } else { 0.0 };
-            // Where gold is ahead, only the prompts that tell the two apart say whether it is ahead by luck.
+            // If gold is ahead, only the prompts with different scores show whether it is by chance.
             let telling = if gold - score <= rounding { num_prompts } else { num_different };
             let rival = Rival { what, num_prompts, num_different, score, gold, is_proven: telling >= ENOUGH };
             if gold - score <= luck.max(rounding) || (is_external && rows.is_empty() && is_scored) {
@@ -134,16 +134,16 @@ impl Check<'_> {
         Ok(rivals)
     }
 
-    /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function
-    /// that looks at the completion alone has the same mean on both, and each with another ground truth than
-    /// its own.
+    /// Rows, each with another row whose answer it gets. They are the same rows in another order, so a
+    /// function that reads only the completion has the same mean on both, and each answer belongs to another
+    /// ground truth.
     fn exchange(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
         let mut by_truth: BTreeMap<Option<&str>, Vec<(usize, usize, f64)>> = BTreeMap::new();
         for &gold in golds {
             by_truth.entry(self.prompts[gold.0].ground_truth.as_deref()).or_default().push(gold);
         }
         let largest = by_truth.values().map(Vec::len).max().unwrap_or(0);
-        // Of a truth that more than half of the rows have, no more than there are others.
+        // If more than half of the rows have one truth, only as many of them are used as there are others.
         let most = largest.min(golds.len() - largest);
         for rows in by_truth.values_mut() {
             rows.truncate(most);

@@ -132,7 +132,7 @@ pub(super) struct Calls {
     client: HttpClient,
     line: Line,
     bell: Bell,
-    /// Ctrl-C: a learner that does not answer is not waited for any more.
+    /// Ctrl-C ends the wait for a learner that does not answer.
     interrupted: Arc<AtomicBool>,
     pub(super) settings: WireSettings,
     /// Number of the next request on the line.
@@ -291,7 +291,7 @@ impl Calls {
         }
     }
 
-    /// A call with its number; `stop`: a flag on which it is not waited for any more.
+    /// A call with its number. The flag `stop` ends the wait for it.
     pub(super) fn call(
         &mut self,
         path: &str,
@@ -299,7 +299,7 @@ impl Calls {
         stop: Option<&AtomicBool>,
     ) -> Pass<WireMessage> {
         if let Some(call) = self.abandoned.take() {
-            // Its result does not matter any more, only that it has ended.
+            // Its result no longer matters, only that it has ended.
             self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
         }
         let began = Instant::now();

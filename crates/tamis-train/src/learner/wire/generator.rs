@@ -34,7 +34,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(1);
 /// The same if completions end at texts, which this side finds between two calls.
 const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
 
-/// One call of `generate`; `stop`: a flag on which it is not waited for any more.
+/// One call of `generate`. The flag `stop` ends the wait for it.
 pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&AtomicBool>) -> Pass<GrownSamples> {
     let mut answer = calls.call("/v1/generate", &WireMessage::of_generate(asked), stop)?;
     Ok(answer.take_generated(calls.gives_entropy).map_err(|error| calls.misunderstood(&error))?)

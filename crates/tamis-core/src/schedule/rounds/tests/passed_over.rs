@@ -48,7 +48,7 @@ fn short_epochs_end_a_run_when_as_many_groups_were_judged_as_there_are_prompts()
 
 #[test]
 fn a_kept_group_begins_the_count_anew() {
-    // A group that is kept now and then is a signal, however few groups an epoch has.
+    // An occasional kept group is a signal, however few groups an epoch has.
     let mut driver = Driver::with_data(settings(), 2);
     let rounds: Vec<usize> = (0..400).map(|round| usize::from(round % 4 == 0)).collect();
     assert_eq!(cause(&play(&mut driver, &rounds)), None);
