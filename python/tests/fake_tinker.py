@@ -18,7 +18,7 @@ from tamis.tinker import protobuf
 
 # Failures: the connection breaks before a request is carried out, or after it.
 CUT, LOST = "cut", "lost"
-# That of tamis's sums, of whose models the runs are.
+# The divisor of tamis's own sums, and the owner of the runs' models.
 VOCABULARY = 18
 BASE = "tiny"
 
@@ -121,15 +121,15 @@ class Fake:
         self.base = base_table()
         self.models, self.saved, self.samplers, self.futures = {}, {}, {}, {}
         self.sessions = set()
-        # What was asked for: `(path, body)`.
+        # Requests: `(path, body)`.
         self.asked, self.failures = [], {}
-        # Times that a future is asked for before it is there; those of samples.
+        # Number of requests after which a future is ready; the same for samples.
         self.delay = self.sample_delay = 0
-        # Whether `create_model` says the model's name at once, as SkyRL does.
+        # Whether `create_model` returns the model's name at once, as SkyRL does.
         self.is_quick = True
         self.num = 0
         self.lock = threading.Lock()
-        # What becomes of log-probabilities that are answered, and of advantages that are asked for.
+        # Changes of the log-probabilities that are returned, and of the advantages that are received.
         self.spoils = self.takes = lambda values: values
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
@@ -141,7 +141,7 @@ class Fake:
         self.server.server_close()
 
     def restart(self):
-        """As after a kill: saved weights are there, models, sessions and futures are not."""
+        """As after a kill: saved weights exist, models, sessions and futures do not."""
         self.models, self.samplers, self.futures, self.sessions = {}, {}, {}, set()
 
     def name(self, kind):
@@ -207,7 +207,7 @@ class Fake:
         return self.future((200, {})) if found else (404, {"detail": "Model not found"})
 
     def once(self, body, number, carry_out):
-        """What a call of this number answers; carried out once."""
+        """The answer to the call of this number, which is carried out once."""
         model = self.models.get(body["model_id"])
         if model is None:
             return 404, {"detail": "Model not found"}
@@ -238,7 +238,7 @@ class Fake:
         return self.once(request, request["seq_id"], carry_out)
 
     def gradient(self, model):
-        """Of the loss, by the table."""
+        """The gradient of the loss by the table."""
         gradient = zeros()
         step = [len(datum["targets"]) for request, _ in model.passes for datum in request["data"]]
         for request, rows in model.passes:
@@ -370,7 +370,7 @@ def handler(fake):
                 return
             status, found = answered
             data = found if isinstance(found, bytes) else json.dumps(found).encode()
-            # Nobody waits for the answer if a client was ended.
+            # If a client was killed, nothing waits for the answer.
             with contextlib.suppress(ConnectionError):
                 self.write(status, found, data)
 

@@ -25,7 +25,7 @@ from tamis.learner import checkpoint, ranks, sharding
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import RequestError
 
-# Nobody waits a minute in a test.
+# No test waits a minute.
 ranks._LEAST_LATER, ranks._LEAST_PASS = 3.0, 5.0
 fault, rank = os.environ["TAMIS_FAULT"], os.environ["RANK"]
 

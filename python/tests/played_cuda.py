@@ -27,13 +27,13 @@ DEVICE = torch.device("cuda:0")
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 # Tests of properties that only a GPU reports.
 LEFT_OUT = ("Handles", "Device", "test_memory_is_that_of_a_chunk")
-# A tensor of the played device is made around one of `meta`, and says so to PyTorch's core; not while weights are read,
-# when real `meta` is meant.
+# A tensor of the played device is made around one of `meta`, and reports that to PyTorch's core, except while
+# weights are read, when real `meta` is meant.
 _meta_is_played = True
 
 
 class Played(torch.Tensor):
-    """A tensor that says it is on the played device; `held` has its numbers."""
+    """A tensor that claims to be on the played device; `held` has its numbers."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -74,7 +74,7 @@ class Played(torch.Tensor):
 
 
 class Playing(TorchDispatchMode):
-    """Sees operations without a tensor of the played device, which may make one."""
+    """Intercepts operations without a tensor of the played device, which may make one."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return compute(func, args, kwargs or {})
@@ -90,7 +90,7 @@ def _is_played(device, beside):
 
 
 def compute(func, args, kwargs):
-    """An operation with the numbers that are held; what it makes is of the simulated device if it would be of a GPU."""
+    """An operation on the held numbers. Its results are on the simulated device if they would be on a GPU."""
     tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
     played = [one for one in tensors if isinstance(one, Played)]
     if str(func) == "prim.device.default" and played:
@@ -112,7 +112,7 @@ def compute(func, args, kwargs):
         found = func(*_held(args), **_held(kwargs))
     if not is_played:
         return found
-    # What was changed in place is the tensor that was given.
+    # A tensor that was changed in place is the given one.
     given = {id(one.held): one for one in played}
     return tree_map_only(
         torch.Tensor, lambda one: one if isinstance(one, Played) else given.get(id(one)) if id(one) in given else Played(one), found
@@ -152,7 +152,7 @@ def _on_gpu_alone(func, args, kwargs):
 
 
 def varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-    """`varlen_attn` with what its flash kernel asks for, computed by hand."""
+    """`varlen_attn` with the requirements of its flash kernel, computed by hand."""
     from test_model import varlen_by_hand
 
     for states in (query, key, value):
@@ -188,7 +188,7 @@ def playing():
     """Inside, PyTorch has the played device, for the rest of the process in part."""
     from tamis.learner import critic, loading
 
-    # They are remembered at the first look, which must not see what is put in their place here.
+    # They are cached at the first call, which must not see the replacements.
     _device_constructors()
     torch._C._ensureCUDADeviceGuardSet()
     torch.__future__.set_swap_module_params_on_conversion(True)

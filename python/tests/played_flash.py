@@ -26,7 +26,8 @@ def _by_hand(query, keys, values, scale, window):
 
 @contextlib.contextmanager
 def playing_flash(page=16):
-    """Inside, flash-attention is there, with pages of so many tokens; gives how often each kernel was called."""
+    """In this context flash-attention exists, with pages of so many tokens. Returns how often each kernel was
+    called."""
     calls = {"varlen": 0, "with_kvcache": 0}
 
     def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False, window_size=(-1, -1)):

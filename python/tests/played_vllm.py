@@ -32,7 +32,7 @@ import time
 import torch
 import torch.distributed as dist
 
-# Seconds of what gloo waits for by itself.
+# Seconds that gloo waits by itself.
 GLOO_SECONDS = 40.0
 
 _ABORTED = []
@@ -76,7 +76,7 @@ class Gloo:
         with self._lock:
             self._is_aborted = True
             if self._group is not None:
-                # A group of gloo's ends with what it has under way, and holds up the whole process until then.
+                # A group of gloo ends only when its work has ended, and blocks the whole process until then.
                 _ABORTED.append(self._group)
                 self._group.abort()
 
@@ -103,7 +103,7 @@ def meet(store, rank, num_ranks, wait=block):
 
 
 class Engine:
-    """What the workers of a server do."""
+    """The workers of a server."""
 
     def __init__(self, arguments):
         self.arguments = arguments
@@ -112,7 +112,7 @@ class Engine:
         # Tensors received since an update started, and whether some layers were only received in part.
         self.is_given, self.has_parts = False, False
         self.num_inits = 0
-        # What was asked for, and what became of it, in order.
+        # Requests and their outcomes, in order.
         self.asked = []
 
     @property
@@ -121,7 +121,7 @@ class Engine:
         return None if once is not None and os.path.exists(once) else self.arguments.fault
 
     def fails(self, fault):
-        """Whether this is what goes wrong now."""
+        """Whether this fault occurs now."""
         if self.fault != fault:
             return False
         if self.arguments.once is not None:
@@ -129,7 +129,7 @@ class Engine:
         return True
 
     def each_worker(self, act):
-        """What all workers give, each in a thread of its own; raises what one raises."""
+        """The results of all workers, each in a thread of its own; raises what one raises."""
         outcomes = [None] * self.arguments.workers
 
         def work(worker):
@@ -234,7 +234,7 @@ class Engine:
         self.has_parts = False
 
     def reload(self, body):
-        """The same call of the server behind it, of what vLLM would have in place of these weights."""
+        """The same call to the server behind it, with its own form of these weights."""
         from safetensors.torch import load_file, save_file
 
         asked = json.loads(body)

@@ -17,8 +17,8 @@ from test_cluster import PACKAGE, PATIENCE, ClusterCase
 # Ray takes its time to bring processes up.
 LONG = 90.0
 
-# A node is lost that misses five looks in a row (Ray's default: one every 3 s), and a head that is away for so
-# many seconds (60).
+# A node is lost if it misses five checks in a row (Ray's default: one every 3 s), and a head if it is away
+# for so many seconds (60).
 NOTICES_AT_ONCE = {
     "health_check_period_ms": 200,
     "health_check_initial_delay_ms": 0,
@@ -81,7 +81,7 @@ class RayCase(ClusterCase):
 
     def start_cluster(self, **arguments):
         """Starts the head of a cluster with these arguments of `ray start`."""
-        # Ray adds to what it is given.
+        # Ray adds to the given variables.
         arguments["_system_config"] = dict(NOTICES_AT_ONCE)
         cluster = Cluster(initialize_head=True, head_node_args=arguments)
         self.addCleanup(cluster.shutdown)
@@ -98,14 +98,14 @@ class RayCase(ClusterCase):
         return run
 
     def succeed(self, run):
-        """Waits for its end; what it has printed."""
+        """Waits for its end; returns what it has printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(2 * LONG)
         self.assertEqual(run.poll(), 0, f"{run.said()}\n(its output; the exit status is None if it still runs)")
         return run.said()
 
     def wait_until(self, is_so, run):
-        """Waits for something that a run does; fails if it ends before, or takes longer than `LONG`."""
+        """Waits for something that a run does. Fails if the run ends before, or takes longer than `LONG`."""
         deadline = time.monotonic() + LONG
         while not is_so():
             if run.poll() is not None or time.monotonic() > deadline:
@@ -144,7 +144,7 @@ class TestRay(RayCase):
         self.assertEqual([line[2:5] for line in ranks], [[str(rank), "4", str(rank % 2)] for rank in range(4)])
         self.assertEqual({line[7] for line in ranks}, {"s3cret"})
         programs = {line[8] for line in ranks}
-        # Each node was sent the program.
+        # The program was sent to each node.
         self.assertEqual(len(programs), 2)
         self.up_servers(launcher, count=2, device="cpu")
         servers = [self.ready(launcher, role="server") for _ in range(2)]

@@ -17,7 +17,7 @@ NUM_STEPS = 6
 
 
 class TestLosses(RayCase):
-    """Losses of a whole run, which ends with the numbers and weights of one on this machine that nobody touched."""
+    """Losses during a whole run, which ends with the numbers and weights of an undisturbed run on this machine."""
 
     def train(self, name, *settings):
         """A run that learns in PyTorch."""
@@ -67,7 +67,7 @@ class TestLosses(RayCase):
         return [{key: row[key] for key in row if not key.startswith(("timing", "perf/")) and "time" not in key} for row in rows]
 
     def learners(self):
-        """The ranks that run."""
+        """The running ranks."""
         return [pid for pid in pids_of("tamis.learner", str(self.folder)) if is_alive(pid)]
 
     def test_a_rank_that_is_killed_on_the_way_costs_no_batch(self):

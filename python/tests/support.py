@@ -1,4 +1,4 @@
-"""What the tests of the torch learner share: the package on the path, golden data, tiny models, waves."""
+"""Shared by the tests of the torch learner: the package on the path, golden data, tiny models, waves."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def golden_folder(architecture):
 
 
 def golden(architecture):
-    """What transformers computed with it."""
+    """The numbers that transformers computed with it."""
     plain = golden_folder(architecture) / "expected.json"
     if plain.exists():
         return json.loads(plain.read_text())
@@ -105,7 +105,7 @@ def call(learner, name, settings=None, given=None):
 
 
 def randomise(module, seed=0, deviation=0.2):
-    """Weights that differ enough that nothing passes by chance: norms about one, all else about zero."""
+    """Weights that differ so much that nothing passes by chance: norms about one, all others about zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():

@@ -26,7 +26,7 @@ NOTES_GRADIENTS = {**OPTIMIZER, "beta1": 0.0, "weight_decay": 0.0, "max_grad_nor
 # Gradients are clipped. AdamW divides a gradient by its own size, so that one which is nothing but rounding, a millionth
 # of the tensor's largest, moves a weight as far as any other: with this epsilon it does not.
 STEPS = {**OPTIMIZER, "epsilon": 1e-3, "weight_decay": 0.1, "max_grad_norm": 0.5}
-# Of the largest number of each tensor.
+# Relative to the largest number of each tensor.
 TOLERANCE = 1e-5
 SHAPE = ((9, (12, 1, 30)), (3, (5,)), (17, (22, 7)))
 
@@ -117,7 +117,7 @@ class Learners(Case):
     def test_every_number_is_the_same_up_to_rounding(self):
         for architecture in ARCHITECTURES:
             compared = []
-            # Qwen2's is sure of itself: at a high temperature its entropies count, too.
+            # Qwen2's is nearly certain: at a high temperature its entropies count, too.
             for temperature in (1.0, 0.6, *([8.0] if architecture == "qwen2" else [])):
                 with self.subTest(architecture, temperature=temperature):
                     compared.append(self.check(architecture, temperature))
@@ -149,7 +149,7 @@ class Learners(Case):
             for theirs, own in zip(*saved, strict=True):
                 self.assertEqual(set(theirs), set(own))
                 for name, tensor in theirs.items():
-                    # Second moments are squares, which lie twice as far apart.
+                    # Second moments are squares, which differ twice as much.
                     found, tensor = (one.sqrt() if name.startswith("second.") else one for one in (own[name], tensor))
                     self.assert_close(found, tensor, TOLERANCE, f"{architecture}, {name}")
             for name, tensor in saved[0][0].items():

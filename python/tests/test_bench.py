@@ -1,4 +1,5 @@
-"""The benchmarks of the torch learner run, and say what they should, at the smallest size on a CPU; no time is looked at."""
+"""The benchmarks of the torch learner run at the smallest size on a CPU, and print what they should. Times
+are not checked."""
 
 import json
 import pathlib

@@ -101,7 +101,7 @@ class RoundTrip(Folders):
                 for network, steps in (("policy", 2), ("critic", 3)):
                     self.assert_same_state(learner, other, network)
                     self.assertEqual(state(other, network)[1], steps)
-                # And they go on alike.
+                # And they continue alike.
                 train(learner), train(other)
                 self.assert_same_state(learner, other)
 
@@ -167,7 +167,7 @@ class RoundTrip(Folders):
 
 
 class Others(Folders):
-    """What transformers reads of it."""
+    """The tensors that transformers reads from it."""
 
     def test_weights_in_other_types(self):
         for dtype, torch_dtype in (("f32", torch.float32), ("bf16", torch.bfloat16), ("f16", torch.float16)):
@@ -262,7 +262,7 @@ class Others(Folders):
         for name, tensor in other._critic.network.weights.masters.items():
             self.assert_same(tensor, learner._critic.network.weights.masters[name], name)
         self.assertEqual(other._critic.optimizer.num_steps, 0)
-        # What is neither a critic nor a language model is none.
+        # A model that is neither a critic nor a language model is refused.
         config = json.loads((folder / "critic/config.json").read_text())
         (folder / "critic/config.json").write_text(json.dumps(config | {"id2label": {"0": "no", "1": "yes"}}))
         self.assert_refused(

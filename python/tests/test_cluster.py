@@ -30,7 +30,7 @@ from tamis.cluster.request import LaunchError, Request  # noqa: E402
 
 PATIENCE = 20.0
 
-# A rank: the first answers on its socket; each says who it is, and starts a worker of its own.
+# A rank: the first answers on its socket; each prints who it is, and starts a worker of its own.
 RANK = """
 import os, socket, subprocess, sys, time
 rank, folder = os.environ["RANK"], sys.argv[2]
@@ -76,7 +76,7 @@ def is_alive(pid):
 
 
 class Launcher:
-    """`python -m tamis.cluster`, and what it says."""
+    """`python -m tamis.cluster`, and its output."""
 
     def __init__(self, *arguments, gpus="", python=sys.executable, **variables):
         environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "CUDA_VISIBLE_DEVICES": gpus, **variables}
@@ -125,7 +125,7 @@ class Launcher:
 
 
 class ClusterCase(unittest.TestCase):
-    """A folder, launchers that end with the test, and ways to look at what they started."""
+    """A folder, launchers that end with the test, and checks of what they started."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -136,7 +136,7 @@ class ClusterCase(unittest.TestCase):
 
     def launcher(self, *arguments, **options):
         if "gpus" in options:
-            # What others have of GPUs with these numbers is not to matter.
+            # GPUs of others with these numbers must not matter.
             options.setdefault("TMPDIR", str(self.folder))
         launcher = Launcher(*arguments, **options)
         self.addCleanup(launcher.close)
@@ -154,7 +154,7 @@ class ClusterCase(unittest.TestCase):
         launcher.send(command="up", role="server", count=count, **{**request, **more})
 
     def lines(self, name, count=0):
-        """What processes wrote into a file, once there are so many lines."""
+        """The text that processes wrote into a file, once it has so many lines."""
         path, deadline = self.folder / name, time.monotonic() + PATIENCE
         while True:
             lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
@@ -208,7 +208,7 @@ class TestLocal(ClusterCase):
         self.assertEqual(died["log"], str(self.folder / "learner_rank_1.log"))
         self.assertTrue(died["node"])
         self.assert_gone(first)
-        # In place of a gang that is lost a new one is asked for.
+        # A new gang is requested in place of a lost one.
         self.up(launcher, per_node=3)
         self.assertEqual(launcher.wait("ready")["ranks"], 3)
         self.assertEqual(launcher.close(), 0)
@@ -294,7 +294,7 @@ class TestLocal(ClusterCase):
         first, second, third = (self.launcher(gpus=gpus) for gpus in ("4,5,6", "4,5,6,7", "4,5,6,7"))
         self.up(first, per_node=None, reserve=1)
         self.assertEqual(first.wait("ready")["ranks"], 2)
-        # What the first leaves to its servers is not free, either.
+        # GPUs that the first group leaves to its servers are not free, either.
         self.up(second, per_node=None)
         told = second.wait("log")["message"]
         self.assertEqual(told, "learner has 1 of 4 GPUs: other runs on this machine have 4, 5, 6")
@@ -303,7 +303,7 @@ class TestLocal(ClusterCase):
         self.up_servers(first, per_node=1)
         first.wait("ready", role="server")
         self.assertEqual(self.lines("servers", 1)[0][2], "6")
-        # Asked for by number they are shared.
+        # Requested by number, they are shared.
         self.up_servers(third, per_node=2)
         shares = third.wait("log")["message"]
         self.assertEqual(shares, "server 1 shares GPUs with other runs on this machine: 4, 5")
@@ -350,7 +350,7 @@ class TestLocal(ClusterCase):
     def test_a_port_that_is_lost_at_the_start_is_replaced_once(self):
         launcher = self.launcher()
         serve = shlex.join([sys.executable, str(self.folder / "server.py")])
-        # Somebody else takes the first port between the agent's giving it up and the program's binding it.
+        # Another program takes the first port after the agent releases it and before the program binds it.
         taken = 'echo "$1" > "$2/first"; echo "[Errno 98] Address already in use"; exit 1'
         program = f'[ -e "$2/first" ] || {{ {taken}; }}; exec {serve} "$0" "$@"'
         self.up_servers(launcher, argv=["/bin/sh", "-c", program, "{host}", "{port}", str(self.folder)])
@@ -541,7 +541,7 @@ class TestNews(unittest.TestCase):
         self.assertIn("RuntimeError: GCS is gone", log.getvalue())
 
 
-# As much of Ray as a launcher needs to say that it is connected, which it is once a file is there.
+# The parts of Ray that a launcher needs to report that it is connected. It is once a file exists.
 RAY = """
 import os
 class AuthenticationError(Exception): pass
@@ -555,7 +555,7 @@ def shutdown(): pass
 
 
 class Nodes:
-    """As much of a Ray cluster as finding room needs: the GPUs of its nodes, and what was asked for."""
+    """The parts of a Ray cluster that are needed to find room: the GPUs of its nodes, and the requests."""
 
     def __init__(self, counts):
         self.counts, self.asked = counts, []
@@ -600,7 +600,7 @@ class TestClaims(unittest.TestCase):
 
 
 class TestRoom(unittest.TestCase):
-    """What is asked of a Ray cluster."""
+    """Requests to a Ray cluster."""
 
     def setUp(self):
         self.enterContext(mock.patch("tamis.cluster.on_ray.LOOK_EVERY", 0.0))
@@ -660,7 +660,7 @@ class TestRoom(unittest.TestCase):
                     gang = self.gang(device=device, per_node=per_node)
                     room = launcher._find_room(gang, lambda: True, lambda message: None)
                     self.assertEqual(room.bundle, {"GPU": per_node or 8, "CPU": 1})
-        # Another gang is another question.
+        # For another gang the decision is made anew.
         cluster.counts = [4, 8]
         room = launcher._find_room(self.gang(1, device="cuda", reserve=5), lambda: True, lambda message: None)
         self.assertEqual(room.each, 7)
@@ -699,7 +699,7 @@ class TestRoom(unittest.TestCase):
 
 
 class TestBench(ClusterCase):
-    """How `bench/kills.py` looks for what is left of a run."""
+    """How `bench/kills.py` finds the remains of a run."""
 
     def test_agents_and_guards_are_found(self):
         spec = importlib.util.spec_from_file_location("kills", PACKAGE.parent / "bench" / "kills.py")

@@ -78,7 +78,7 @@ class Conformance:
     """The page's statuses. A case is `(what, status, kind, call, settings, columns)`."""
 
     COMMAND = None
-    # Of passes and samples.
+    # Columns of passes and samples.
     COLUMNS = ("logprob", "entropy")
 
     @classmethod
@@ -111,7 +111,7 @@ class Conformance:
         answer = self.connection.getresponse()
         read = answer.read()
         values, found = protocol.decode(answer.headers.get("Content-Type", ""), read) if read else ({}, {})
-        # How long it computed is asked of `test_how_long_it_computed`.
+        # `test_how_long_it_computed` checks how long it computed.
         self.seconds = values.pop("seconds", None)
         return answer.status, values, found
 
@@ -155,7 +155,7 @@ class Conformance:
             self.judge(what, self.call(name, *given), status, kind)
 
     def refuses_all(self, *calls):
-        """Calls that ask for what the learner says it does not have."""
+        """Calls that need what the learner reports it does not have."""
         self.refuses([(f"{name} {given}", 422, "refused", name, *given) for name, *given in calls])
 
     def hold(self, network="policy"):
@@ -338,7 +338,7 @@ class Conformance:
         self.refuses([("no adapter", 422, "refused", "forward", {"network": "base"}, WAVE)])
         policy = self.done("forward", {"network": "policy"}, WAVE)[1]
         self.hold()
-        # It is none of what is held.
+        # It has none of the held state.
         self.done("copy", {"to": "reference"})
         self.done("backward", {"discard": True})
         reference = self.done("forward", {"network": "reference"}, WAVE)[1]
@@ -358,7 +358,7 @@ class Conformance:
         self.refuses([("a policy's column", 400, "request", "backward", {}, {"logprob": f32(0, 0, 0, 0)})])
         self.done("backward", {}, {"value": f32(1, 1, 1, 1)})
         self.assertGreater(self.done("grad_norm", {"network": "critic"})[1]["grad_norm"].item(), 0)
-        # Of another critic nothing is held.
+        # Nothing is held for another critic.
         self.hold("critic")
         self.done("copy", {"to": "critic"})
         self.refuses([("of the one before", 409, "state", "backward", {}, {"value": f32(1, 1, 1, 1)})])
@@ -369,7 +369,7 @@ class Conformance:
         self.refuses([("nothing held", 409, "state", "backward", {}, good)])
         self.done("backward", {"discard": True})
         self.hold()
-        # What is refused leaves the graph.
+        # Refused calls leave the graph.
         self.refuses([
             ("no columns", 400, "request", "backward", {}),
             ("a critic's column", 400, "request", "backward", {}, {"value": f32(0, 0, 0, 0)}),
@@ -380,7 +380,7 @@ class Conformance:
             ("a step while it is held", 409, "state", "optim_step", {"network": "policy", "learning_rate": 0.1}),
         ])  # fmt: skip
         self.assertEqual(self.send("/v1/health", method="GET")[1]["phase"], "held")
-        # Nor does what does not concern it take it away.
+        # Neither does a call about something else remove it.
         self.done("restore")
         self.done("forward", {"network": "policy"}, WAVE)
         self.done("backward", {}, good)
@@ -487,7 +487,7 @@ class Conformance:
         self.done("save", asked(checkpoint, "checkpoint", "bf16"))
         self.assertTrue((checkpoint / "master/model.safetensors").exists())
         self.hold()
-        # Another reference is none of what is held.
+        # Another reference has none of the held state.
         self.done("load", {"folder": str(weights), "content": "reference"})
         self.done("backward", {}, {"logprob": f32(1, 1, 1, 1)})
         self.hold()
@@ -571,7 +571,7 @@ class Tinker(Conformance, unittest.TestCase):
         for future in self.fake.futures.values():
             future[1] = 0
 
-    # What it says that it does not have (`capabilities`) is refused; its reference is the base model.
+    # What `capabilities` deny is refused; its reference is the base model.
 
     def test_what_open_refuses_of_other_networks(self):
         for more in ({"critic": {"optimizer": OPTIMIZER}}, {"reference": POLICY}):

@@ -1,4 +1,4 @@
-"""transformers' continuous batching: what rows promise, kept by it; and what it may not share."""
+"""transformers' continuous batching keeps the promises of row-wise generation, and what it may not share."""
 
 import logging
 import unittest
@@ -78,7 +78,7 @@ class Continuous(test_generate.Samples):
         (allocator,) = generation._batches.cache.cache_allocators.values()
         self.assertEqual(len({table[0] for table in allocator.block_table.values()}), 1, "the page that the prompt fills")
         self.assertEqual(len({table[1] for table in allocator.block_table.values()}), 4)
-        # Given up, each gives back its own.
+        # When it is aborted, each returns its own pages.
         while generation._rows:
             call(learner, "generate", *asked([], abort=[generation._rows[0].sample], seconds=0.0))
         self.assertEqual(self.num_held(generation), 0)
@@ -118,7 +118,8 @@ class Continuous(test_generate.Samples):
         call(learner, "publish", {"version": 1})
 
     def test_nothing_of_old_weights_is_read_by_what_begins_after_a_publication(self):
-        """Neither of the same prompt in flight, nor of one that has ended, nor of a prompt that was being computed."""
+        """Neither with the same prompt in flight, nor with one that has ended, nor with a prompt that was
+        being computed."""
         learner = self.opened(golden_folder("llama"), 8)
         generation = learner._generation
         settings, _ = call(learner, "generate", *asked([(LONG, [0, 1])], seconds=0.0))
@@ -231,22 +232,22 @@ class Continuous(test_generate.Samples):
             self.assert_refused(Refused, "one by one are not those of a whole", generate.make_generation, learner._policy.network, 4, True)
 
     def played_flash(self):
-        """Inside a test, flash kernels computed by hand on the CPU; how often each was called."""
+        """In a test, flash kernels computed by hand on the CPU. Returns how often each was called."""
         resolve = continuous.resolve_continuous_batching_config
 
         def resolved(config, settings, *more):
             found = resolve(config, settings, *more)
-            # It asks for a GPU.
+            # It requires a GPU.
             found.max_blocks_per_request = settings.max_blocks_per_request
             return found
 
-        # It says that there is no GPU.
+        # It reports that there is no GPU.
         self.enterContext(unittest.mock.patch.object(logging.getLogger("ContinuousBatchingLogger"), "disabled", True))
         self.enterContext(unittest.mock.patch.object(continuous, "resolve_continuous_batching_config", resolved))
         return self.enterContext(played_flash.playing_flash())
 
     def test_over_flash_kernels_that_are_played(self):
-        """What flash-attention is given on a GPU: tables of pages for single tokens, offsets with prompts."""
+        """The arguments of flash-attention on a GPU: tables of pages for single tokens, offsets with prompts."""
         rows = super().opened(golden_folder("qwen3"), 64)
         expected, _ = to_the_end(rows, self.groups())
         windowed = self.folder(tiny_config("Gemma3TextConfig", sliding_window=4, query_pre_attn_scalar=6))

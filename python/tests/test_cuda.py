@@ -49,7 +49,7 @@ class LogProb(Case):
         for constants in ({}, {"factor": 1.7}, {"cap": 4.0, "scale": 0.5}):
             self.check(draw(1, num_tokens=300, width=64, vocab_size=1000), 7, 1e-5, **constants)
             drawn = draw(2, num_tokens=300, width=64, vocab_size=1000, size=0.3, dtype=torch.bfloat16, has_bias=False)
-            # Several chunks add to one gradient in f32; its rounding to bf16 is what is left.
+            # Several chunks add to one gradient in f32, so only its rounding to bf16 remains.
             self.check(drawn, 7, 5e-3, **constants)
 
     def test_memory_is_that_of_a_chunk(self):

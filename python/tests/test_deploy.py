@@ -40,7 +40,7 @@ def has_type(value, names):
 
 
 def faults(value, schema, place):
-    """What is wrong with a value, by the part of JSON Schema that `SCHEMA` uses; other words of it are refused."""
+    """The fault of a value, by the part of JSON Schema that `SCHEMA` uses; other words of it are refused."""
     unknown = set(schema) - {"$ref", "type", "enum", "minimum", "required", "properties", "additionalProperties", "items"}
     assert not unknown, f"{place}: {unknown}"
     if "$ref" in schema:
@@ -67,7 +67,7 @@ def faults(value, schema, place):
 
 
 def manifest_faults(manifest):
-    """What is wrong with a manifest of `ray.io/v1`."""
+    """The fault of a manifest of `ray.io/v1`."""
     return faults(manifest, SCHEMA["$defs"][manifest["kind"]], manifest["kind"])
 
 
@@ -84,7 +84,7 @@ def commands():
     """Every `tamis train` with its arguments, by the file that contains it."""
     texts = scripts() | {name: (DEPLOY / name).read_text() for name in ("README.md", "ray-cluster.yaml")}
     for name, text in texts.items():
-        # Comments go on with a `#` of their own.
+        # Comments continue with a `#` of their own.
         text = re.sub(r"\\\n#?\s*", " ", text)
         for found in re.findall(r"tamis train ([^;\n|`]*)", text):
             filled = re.sub(r"\$\{?(\w+)\}?", lambda variable: VALUES[variable[1]], found)
@@ -111,7 +111,7 @@ class Deploy(unittest.TestCase):
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         self.assertEqual(set(mounts), volumes)
         self.assertEqual(mounts["shm"], "/dev/shm")
-        # Kubernetes wants as many GPUs asked for as are the limit.
+        # Kubernetes requires equal requests and limits for GPUs.
         limits, requests = container["resources"]["limits"], container["resources"]["requests"]
         self.assertEqual(limits, requests)
         self.assertEqual("nvidia.com/gpu" in limits, has_gpus)
@@ -177,7 +177,7 @@ class Deploy(unittest.TestCase):
 
     def test_a_job_of_slurm_waits_for_all_its_nodes(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        # A head that answers at once, and a node that comes while it is waited for.
+        # A head that answers at once, and a node that comes during the wait.
         (folder / "ray.py").write_text(
             "import os, pathlib\n"
             "def init(address, **values): assert address == '10.0.0.1:6379'\n"

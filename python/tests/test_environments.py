@@ -40,7 +40,7 @@ class Worker:
     """A process, asked by requests whose answers may come in any order."""
 
     def __init__(self, folder, python=sys.executable):
-        # What an environment starts finds its files as well.
+        # Programs that an environment starts find its files, too.
         path = os.pathsep.join([str(PACKAGE), str(folder)])
         environment = {**os.environ, "PYTHONPATH": path, "HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
         self.process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Worker:
         self.errors = self.process.stderr.read()
 
     def send(self, op, **values):
-        """Asks, without waiting; returns the number to wait for."""
+        """Sends a request without waiting; returns the number to wait for."""
         self._num_asked += 1
         self.write(json.dumps({"id": self._num_asked, "op": op, **values}))
         return self._num_asked
@@ -106,7 +106,7 @@ class Worker:
         return self.fails("hello", protocol="tamis-environment/1", settings=settings)
 
     def end(self):
-        """Closes its input; what it wrote to standard error and its status."""
+        """Closes its input; returns what it wrote to standard error, and its status."""
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
@@ -642,7 +642,7 @@ class GymnasiumTests(Case):
         lock = {"kind": "gymnasium", "id": "Lock-v0", "import": "registered"}
         hello = self.worker.hello(**lock)
         self.assertIn("2 whole numbers (MultiDiscrete([3 4]))", hello["system"])
-        # A number that is too large for its type is no other one.
+        # A number that is too large for its type does not become another one.
         from gymnasium import spaces
         from tamis.environments.spaces import Actions
 
@@ -821,13 +821,13 @@ class VerifiersTests(unittest.TestCase):
         self.assertEqual(step["info"], {"right": 1.0, "tries": 1.0, "num_turns": 2.0})
         self.reset("late")
         self.assertEqual(end([self.step("5", "late") for _ in range(3)][-1]), (0.5, False, True, True))
-        # If there is no room for another answer, the rubric scores what there is.
+        # If there is no room for another answer, the rubric scores the conversation so far.
         self.reset("cut")
         self.step("5", "cut")
         self.assertEqual(end(self.worker.ask("cut", episode="cut")), (0.25, False, True, False))
         self.assertIn("is over", self.worker.fails("step", episode="cut", action="4")["message"])
 
-        # One that waits holds up no other.
+        # A waiting one delays no other.
         for name in ("closed", "raises", "right"):
             self.reset(name)
         closed = self.worker.send("step", episode="closed", action="wait")
@@ -848,7 +848,7 @@ class VerifiersTests(unittest.TestCase):
             self.worker.ask("close", episode="quick")
             self.worker.wait(reset)
         self.assertTrue(self.step("4", "right")["success"])
-        # Each rollout is put away in the end, but the one that counts them.
+        # Every rollout is removed in the end, except the one that counts them.
         for number in range(int(PATIENCE * 10)):
             self.reset(f"count{number}")
             left = self.step("count", f"count{number}")["messages"][0]["content"]
@@ -857,7 +857,7 @@ class VerifiersTests(unittest.TestCase):
                 break
             time.sleep(0.1)
         self.assertEqual(left, "1")
-        # Ended by its time, in the environment or before the answer comes.
+        # Ended by its time limit, in the environment or before the answer comes.
         self.reset("hurry")
         self.step("hurry", "hurry")
         self.reset("timed")

@@ -139,7 +139,7 @@ class RandomKeys(Case):
 
 class Draws(Case):
     def test_logits_that_are_no_numbers_give_no_log_probability(self):
-        # Whoever asked for the sample refuses such a token.
+        # The caller that requested the sample refuses such a token.
         logits = torch.zeros(3, 100)
         logits[0] = float("nan")
         logits[1, 7] = float("nan")
@@ -208,11 +208,11 @@ class Samples(Case):
         return opened(folder, generation={"max_sequences": max_sequences}, **more)
 
     def num_held(self, generation):
-        """How many samples there is room for in memory that is held."""
+        """Number of samples for which the held memory has room."""
         return generation._cache.num_rows
 
     def draw_some(self, generation, num_tokens):
-        """Samples until one has so many tokens, as a call does that is over then."""
+        """Samples until one sample has so many tokens, like a call that ends then."""
         with torch.no_grad(), generation._computing():
             generation._admit()
             while max(len(row.tokens) for row in generation._rows) < num_tokens:
@@ -281,7 +281,7 @@ class Samples(Case):
         self.assertEqual((settings["num_open"], answer["sample"].numel()), (10, 0))
         settings, _ = call(learner, "generate", *asked([], abort=[0, 9, 77], seconds=0.0))
         self.assertEqual(settings["num_open"], 8)
-        # A little of some of them, then without those.
+        # Some tokens of some samples, then without those.
         found = {}
         generation = learner._generation
         self.draw_some(generation, 2)

@@ -28,7 +28,7 @@ PROGRAM = pathlib.Path(os.environ.get("TAMIS_PROGRAM", ROOT / "target/debug/tami
 if not PROGRAM.exists():
     print(f"\nSKIPPED: there is no program {PROGRAM}: cargo build -p tamis-cli\n", file=sys.stderr)
 
-# A small policy of characters, which says anything at all.
+# A small policy of characters with arbitrary answers.
 SMALL = """
 run: {name: tiny, seed: 5, threads: 1}
 model:
@@ -43,7 +43,7 @@ checkpoint: {save_freq: 0}
 """
 # Steps that take a while, as those of a real run do: a queue of figures does not fill while a package is loaded.
 SLOW = ["data.train_batch_size=64", "rollout.n=8", "rollout.max_response_length=32", "train.total_steps=100000"]
-# The longest wait for anything: a slow machine is no failure.
+# The longest wait for anything, because a slow machine is no failure.
 PATIENCE = 300
 
 
@@ -64,7 +64,7 @@ def environment(**more):
 
 
 def launch(arguments, **more):
-    """Starts the program, whose errors and progress are kept."""
+    """Starts the program and keeps its errors and progress."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([PROGRAM, *arguments], env=environment(**more), **quiet)
 
@@ -121,7 +121,7 @@ def side_process(process):
 
 
 def leave_nothing(test, process):
-    """Kills a run, and looks that all that it has started ends."""
+    """Kills a run, and checks that everything it started ends."""
     started = descendants(process.pid)
     test.assertTrue(any("tamis.loggers" in line for line in started.values()), started)
     process.kill()
@@ -136,7 +136,7 @@ def leave_nothing(test, process):
 
 
 def read_until(process, text):
-    """What a run says up to a line with a text in it."""
+    """The output of a run up to a line with a text in it."""
     said = ""
     for line in iter(process.stderr.readline, ""):
         said += line
@@ -152,7 +152,7 @@ def files_with(folder, secret):
 
 
 def until(look, what):
-    """What `look` gives, once it gives something."""
+    """The result of `look`, once it has one."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if found := look():
@@ -298,7 +298,7 @@ class NamedTests(unittest.TestCase):
 
 @unittest.skipUnless(PROGRAM.exists(), "there is no program")
 class HangingTests(unittest.TestCase):
-    """A process that takes nothing and says nothing."""
+    """A process that reads nothing and prints nothing."""
 
     def start(self, folder, *settings):
         python = pathlib.Path(folder) / "python"
@@ -398,7 +398,7 @@ class MlflowTests(unittest.TestCase):
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{store}/runs.db", "--default-artifact-root", str(store)]
         with open(store / "log", "w") as log:
-            # Its jobs ask for packages that figures do not need.
+            # Its jobs need packages that figures do not.
             more = environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
             process = subprocess.Popen(command, env=more, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -491,7 +491,7 @@ class TrackioTests(unittest.TestCase):
         self.store = self.folder / "store"
 
     def session(self, records, run="runs/tiny", ending="finished", **more):
-        """What a session of a run says to whom it is started by, from records to its end."""
+        """The output of a session of a run for its starter, from records to its end."""
         folder = self.folder / run
         (folder / "loggers").mkdir(parents=True, exist_ok=True)
         settings = self.folder / "settings.json"
@@ -510,7 +510,7 @@ class TrackioTests(unittest.TestCase):
         return [json.loads(line) for line in ended.stdout.splitlines()]
 
     def read(self, query):
-        """What a query finds in the database of the project."""
+        """The rows that a query finds in the database of the project."""
         with contextlib.closing(sqlite3.connect(f"{(self.store / 'sieve.db').as_uri()}?mode=ro", uri=True)) as database:
             return database.execute(query).fetchall()
 
@@ -579,7 +579,7 @@ class TrackioTests(unittest.TestCase):
     def test_another_run_of_the_same_name_is_another_run(self):
         self.session([{"step": 1, "metrics": {"a": 1}}], run="first/tiny")
         self.session([{"step": 1, "metrics": {"a": 10}}], run="second/tiny")
-        # The package's own `resume` takes the newest of that name.
+        # The package's own `resume` takes the newest run of that name.
         self.session([{"step": 1, "metrics": {"a": 1}}, {"step": 2, "metrics": {"a": 2}}], run="first/tiny")
         first, second = self.stored().values()
         self.assertEqual(first, [(1, {"a": 1}), (2, {"a": 2})])
@@ -595,7 +595,8 @@ class TrackioTests(unittest.TestCase):
         self.assertEqual(self.read("SELECT DISTINCT run_name FROM metrics"), [("best",)])
 
     def test_rows_that_are_not_in_the_database_yet_come_once(self):
-        # What the package does in a folder on a network file system: a dashboard moves the rows into the database.
+        # What the package does in a folder on a network file system: a dashboard moves the rows into the
+        # database.
         files = {"TRACKIO_STORAGE_MODE": "jsonl"}
         move = "import trackio.fragments; trackio.fragments.import_inbox_dir()"
         for last in (2, 4, 6):
@@ -629,7 +630,7 @@ class TrackioTests(unittest.TestCase):
         self.assertEqual(said, [{"failed": reason}])
 
     def test_a_row_that_the_package_drops_is_a_failure(self):
-        # In the place of the database; the filter is what many set against warnings of other packages.
+        # In place of the database; many users set this filter against warnings of other packages.
         (self.store / "sieve.db").mkdir(parents=True)
         said = self.session([{"step": 1, "metrics": {"a": 1}}], PYTHONWARNINGS="ignore")
         failed = [line["failed"] for line in said if "failed" in line]

@@ -178,9 +178,9 @@ class Adapters(Case):
                                 held = original[name].to(torch.bfloat16 if dtype == "bf16" else torch.float32)
                                 self.assert_same(merged[name], held.float(), name)
                         if dtype == "f32":
-                            # In bf16 rounding sends a token to other experts now and then.
+                            # In bf16, rounding sometimes sends a token to other experts.
                             self.assert_close(forward(opened(folder))["logprob"], found, 2e-5)
-                        # What peft itself makes of base and adapter, in f32.
+                        # The result of peft itself with base and adapter, in f32.
                         folder = self.empty("adapter")
                         save(learner, folder, "adapter")
                         module = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, names_of[dtype]))

@@ -30,7 +30,7 @@ def golden(name):
 
 
 def replies(pairs):
-    """What the program answers to (ground truth, completion)."""
+    """The program's answer to (ground truth, completion)."""
     requests = [{"introduce": {"columns": None}}]
     requests += [
         {"id": number, "remaining": 0, "ground_truth": truth, "completion": completion}
@@ -108,7 +108,7 @@ class MathVerifyTests(unittest.TestCase):
             self.assertEqual(ended.returncode, 0, ended.stderr)
             self.assertIn("reward `math_verify`: math-verify 0.9.0, ", ended.stderr)
             metrics = (pathlib.Path(folder) / "tiny/metrics.jsonl").read_text().splitlines()
-            # A random policy boxes no answer: what can be judged is wrong, the other row has no score.
+            # A random policy boxes no answer: those that can be judged are wrong, the other row has no score.
             self.assertEqual(json.loads(metrics[-1])["critic/score/mean"], 0.0)
 
 

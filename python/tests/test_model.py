@@ -139,7 +139,7 @@ class WholeLogits(Case):
             if theirs[name].grad is None:
                 self.assertTrue(gradient is None or not gradient.any(), name)
             elif theirs[name].grad.abs().max() < 1e-6:
-                # A key's bias moves no softmax: what is there is rounding.
+                # A key's bias moves no softmax, so its gradient is only rounding.
                 self.assertLess(gradient.abs().max(), 1e-5, name)
             else:
                 self.assert_close(gradient, theirs[name].grad, tolerance, name)
@@ -481,7 +481,7 @@ class SharedPrompts(Case):
         def full(*_, **__):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        # A GPU that there is here would still answer.
+        # A real GPU would still answer.
         self.enterContext(unittest.mock.patch("tamis.learner.device._computes", lambda: False))
         for kernel, kind in ((lost, RuntimeError), (full, torch.OutOfMemoryError)):
             with unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel):
@@ -535,7 +535,7 @@ class Varlen(Case):
                                 self.assert_close(found[0][1][name], gradient, 2e-5, name)
 
     def test_all_passes_take_one_kernel(self):
-        """Whatever torch would choose by itself, with a graph or without: the flash kernel."""
+        """The kernel that torch would choose by itself, with a graph or without: the flash kernel."""
         seen = set()
 
         def kernel(query, *arguments, **more):
@@ -580,7 +580,7 @@ class _WrongBackward(torch.autograd.Function):
 
 
 class Choice(Case):
-    """Which attention is taken, with kernels of a GPU played on the CPU."""
+    """The chosen attention, with kernels of a GPU played on the CPU."""
 
     def test_order(self):
         learner = opened(golden_folder("qwen3"))
@@ -638,7 +638,7 @@ class Choice(Case):
             save_tiny(folder, config)
             learner = opened(folder, options={"dtype": "bf16"})
             self.assertEqual((policy(learner).attention, policy(learner).passed_over), ("tamis_sequences", {}))
-            # By what rounding makes of a shallow model it would have been passed over.
+            # A shallow model's rounding would have hidden it.
             shallow = model._Margins(model.tolerance(torch.bfloat16), 2 * model.tolerance(torch.bfloat16))
             with unittest.mock.patch.object(model.Network, "_margins", lambda *_: shallow):
                 network = policy(opened(folder, options={"dtype": "bf16"}))
@@ -681,7 +681,7 @@ LONGROPE = {
 
 
 class Rotary(Case):
-    """Frequencies that depend on the row's length: nobody may be given those of a neighbour."""
+    """Frequencies that depend on the row's length: a row must not get those of a neighbour."""
 
     def test_a_short_sequence_beside_a_long_one_has_its_own(self):
         given = random_columns(50, shape=((4, (6,)), (4, (40,)), (9, (3, 20))))
@@ -716,7 +716,7 @@ class Rotary(Case):
                 self.assertTrue(policy(opened(folder, generation={"max_sequences": 4})).is_packed)
 
     def test_what_is_unknown_is_found_out_where_long_rows_begin(self):
-        """A decoder that does as longrope does, and says nothing of it."""
+        """A decoder that behaves like longrope without declaring it."""
         with tempfile.TemporaryDirectory() as folder:
             rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
             rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 200}

@@ -135,7 +135,7 @@ class Steps(Case):
 
 
 class Fused(Steps):
-    """PyTorch's one kernel, which is taken on a GPU: there is one for CPUs, too."""
+    """PyTorch's fused kernel, which is used on a GPU, also exists for CPUs."""
 
     def setUp(self):
         self.enterContext(unittest.mock.patch.object(AdamW, "_step_by_tensor", AdamW._step_fused))

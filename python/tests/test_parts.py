@@ -34,13 +34,13 @@ class Parts(Case):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def assert_alike(self, folder, dtype=torch.float32):
-        """What is read by parts of 2, 3 and 7 ranks is what is read whole, and is held as that."""
+        """A model read in parts by 2, 3 and 7 ranks equals the model read whole."""
         whole, parts = load(folder, False, dtype), load(folder, True, dtype)
         self.assertIsNone(parts.read_whole)
         self.assertEqual(parts.unexpected, whole.unexpected)
         ours, theirs = (dict(one.module.named_parameters()) for one in (parts, whole))
         self.assertEqual(ours.keys(), theirs.keys())
-        # Which names are one parameter.
+        # The names that are one parameter.
         ties = [[id(one) for _, one in each.module.named_parameters(remove_duplicate=False)] for each in (parts, whole)]
         self.assertEqual(*[[ids.index(one) for one in ids] for ids in ties])
         # None of them takes memory.

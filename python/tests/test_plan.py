@@ -1,4 +1,4 @@
-"""What a run plans that its learner keeps of parameters, against what the learner's tensors take on a CPU."""
+"""The parameters that a run's plan assigns to its learner, compared with the size of the learner's tensors on a CPU."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Planned(Case):
         return {part["name"]: part["bytes"] for part in memory["parts"]}
 
     def measure(self, **options):
-        """Bytes of what a learner holds: weights and moments."""
+        """Bytes that a learner holds: weights and moments."""
         learner = opened(self.folder / "model", options=options)
         own = learner._named("policy")
         held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in (
@@ -55,7 +55,7 @@ class Planned(Case):
         return sum(held.values())
 
     def check(self, kind, overrides=(), **options):
-        """Whether the plan of such a model is what it takes."""
+        """Whether the plan of such a model equals the memory that it takes."""
         save_tiny(self.folder / "model", tiny_config(kind, **SIZES))
         shutil.copy(GOLDEN / "hf/tokenizer/tokenizer.json", self.folder / "model")
         planned = self.plan(*overrides)

@@ -1,4 +1,4 @@
-"""Several ranks: the numbers of one, whatever is asked of them, and what happens when one of them is lost."""
+"""Several ranks: they give the numbers of one, whatever the calls, and what happens when one of them is lost."""
 
 import contextlib
 import functools
@@ -118,7 +118,7 @@ class Gang:
                 process.wait(LIMIT)
 
     def start_again(self):
-        """All ranks, as a cluster does that finds one lost."""
+        """All ranks, as a cluster does if it finds one lost."""
         self.kill()
         self.start()
 
@@ -202,7 +202,7 @@ def save(learner, folder, name, content="checkpoint"):
 
 
 def play(learner, into, **opening):
-    """Everything that a run asks of a learner: what it answered, and two checkpoints."""
+    """Every call that a run makes to a learner: its answers, and two checkpoints."""
     told = []
     learner.call("open", open_settings(**opening))
     has_adapter, has_critic = "lora" in opening.get("options", {}), "critic" in opening
@@ -221,7 +221,7 @@ def play(learner, into, **opening):
     told += [learner.call("forward", {"network": network}, WAVES[0])[1] for network in networks]
     learner.call("restore")
     told.append(learner.call("forward", {"network": "policy"}, WAVES[0])[1])
-    # A gradient that is looked at and forgotten.
+    # A gradient whose norm is taken and which is then dropped.
     _, columns = learner.call("forward_hold", {"network": "policy"}, WAVES[1])
     learner.call("backward", {}, derivatives(columns))
     told.append(learner.call("grad_norm", {"network": "policy"})[1]["grad_norm"])
@@ -299,7 +299,7 @@ def opening(kind):
 
 @functools.cache
 def told_alone(kind):
-    """What one rank answered (`play`)."""
+    """The answer of one rank (`play`)."""
     folder = pathlib.Path(models().name, f"alone {kind}")
     folder.mkdir()
     return play(Alone(), folder, **opening(kind))
@@ -326,8 +326,8 @@ class Ranks(Case):
                     told, _, last = told_alone(kind)
                     of_gang, first_of_gang, last_of_gang = play(gang, self.folder(), **opening(kind))
                     for place, (one, other) in enumerate(zip(of_gang, told, strict=True)):
-                        # The first update of each network; AdamW makes much of a small number's last bits, so
-                        # that what comes after a step differs by more.
+                        # The first update of each network. AdamW makes much of a small number's last bits, so
+                        # everything after a step differs by more.
                         tolerance = TOLERANCE if place <= ("critic" in kind) else 1e-2
                         for found, expected in zip(flat(one), flat(other), strict=True):
                             self.assert_close(found, expected, tolerance, kind)
@@ -400,7 +400,8 @@ class Ranks(Case):
         self.assertLess(sum(rounded) / len(rounded), 0.5, "a sum of two numbers of bf16 is seldom one")
 
     def check_loading(self, others, kind, saved):
-        """What several ranks have saved is loaded by one, and by another number of them, and saved again, to the bit."""
+        """A checkpoint of several ranks is loaded by one, and by another number of them, and saved again, to
+        the bit."""
         alone = Alone()
         expected = tensors(saved)
         for learner in (alone, others):
@@ -460,7 +461,7 @@ class Losses(Case):
         gang.call("open", settings)
         damages = {
             "config.json": lambda path: path.unlink(),
-            # Named in no header: found as it is read.
+            # Not named in a header: it is found when it is read.
             "model.safetensors": lambda path: spoil(path, float("nan")),
         }
         for model in ("policy", "critic", "reference"):
@@ -479,7 +480,7 @@ class Losses(Case):
                     self.assertEqual(raised.exception.status, 422)
         gang.call("open", settings)
         learn(gang)
-        # A checkpoint: what the others have read is not taken for a whole.
+        # A checkpoint in which the others' parts are not mistaken for a whole.
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         saved = save(gang, folder, "saved")
         for own in gang.own_folders:
@@ -562,7 +563,7 @@ class Losses(Case):
     def test_a_call_that_no_rank_ends_has_its_time(self):
         with self.assertRaisesRegex(Refusal, "no rank has ended /v1/open for .* the longest that a call may take"):
             gang = self.ready(call_timeout=0.1)
-            # It is looked now and then: one may have ended in between.
+            # It is checked from time to time: one may have ended in between.
             for _ in range(100):
                 gang.call("open", open_settings(golden_folder("qwen2")))
 

@@ -185,7 +185,7 @@ class RewardModelTest(Case):
         self.assertIn("`dtype`", told.exception.hint)
 
     def submitted(self, session, requests):
-        """The answers to requests that wait together, by their place; what is not answered is None."""
+        """The answers to requests that wait together, by their place; an unanswered one is None."""
         answers = [None] * len(requests)
 
         def ask(place):
@@ -241,7 +241,7 @@ class RewardModelTest(Case):
         model._forward = forward
         session = ScoringSession(model)
         answers = self.submitted(session, [["5"], ["it is 4"]])
-        # A GPU that there is here would still answer.
+        # A real GPU would still answer.
         self.enterContext(mock.patch("tamis.learner.device._computes", lambda: False))
         with self.assertRaisesRegex(DeviceLost, "cannot be computed on any more: CUDA error: an illegal memory access"):
             session.run()
@@ -262,7 +262,7 @@ class RewardModelTest(Case):
         (bare / "tokenizer.json").unlink()
         with self.assertRaisesRegex(Refused, "tokenizer"):
             opened(bare)
-        # transformers makes one up for some architectures.
+        # transformers invents one for some architectures.
         qwen = self.folder / "qwen"
         save_reward_model(qwen, "Qwen2Config")
         (qwen / "tokenizer.json").unlink()

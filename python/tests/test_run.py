@@ -93,7 +93,8 @@ class RunTest(unittest.TestCase):
         kinds = {
             "plain": [],
             "critic": PPO,
-            # Log-probabilities that differ in their last bits are a divergence of 1e-8; exactly there is none.
+            # Log-probabilities that differ in their last bits give a divergence of 1e-8; exactly there is
+            # none.
             "reference": [
                 "objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward",
                 "filter.tolerance=1e-4",
@@ -207,7 +208,7 @@ class RunTest(unittest.TestCase):
             rows = self.rows(name)
             self.assertEqual([row["step"] for row in rows], [0, 1, 2, 3, 4])
             self.assert_accounted(rows)
-            # What had been trained on before the end is trained on again, of the same samples.
+            # Everything that was trained on before the end is trained on again, with the same samples.
             for one, other in zip(before, rows, strict=False):
                 self.assertEqual(*({key: row[key] for key in row if key.startswith(ACCOUNTS)} for row in (one, other)))
                 for key in ("loss", "actor/grad_norm", "response_length/mean", "critic/score/mean"):
@@ -279,7 +280,7 @@ class RunTest(unittest.TestCase):
         self.torch("resumed", *start, *lora, "train.total_steps=2")
         self.train("--resume", "runs/resumed", "train.total_steps=4")
         self.assertEqual(self.weights("resumed"), self.weights("adapter"))
-        # What was saved of it means nothing on another.
+        # Its saved moments mean nothing on another model.
         shutil.copytree(self.folder / "runs/whole/checkpoints/step_1", self.folder / "base")
         self.torch("moved", "model.init=null", "model.path=base", *lora, "train.total_steps=2")
         (self.folder / "base/checksums.json").unlink()
@@ -289,7 +290,7 @@ class RunTest(unittest.TestCase):
         self.refuses_to_resume("runs/moved", "is not the one that the run was begun with: its files have changed")
         shutil.rmtree(self.folder / "base")
         self.refuses_to_resume("runs/moved", "base (model.path), is gone")
-        # What other programs load has it merged.
+        # The weights for other programs include the adapter.
         self.native("further", "model.init=null", "model.path=runs/adapter/checkpoints/step_4", "train.total_steps=1")
 
     def refuses_to_resume(self, run, why):
@@ -336,7 +337,7 @@ class RunTest(unittest.TestCase):
         self.torch("bf16", "learner.dtype=bf16", *once)
         # One update a step: the policy that is trained is the one that is compared with.
         self.assertEqual(self.rows("bf16")[1]["actor/ratio_max"], 1.0)
-        # Who samples is given the weights as they are computed with.
+        # A sampler gets the weights in the type of the passes.
         self.torch("f32", *once)
         for name, dtype in (("bf16", "bfloat16"), ("f32", "float32")):
             configs = list((self.folder / "runs" / name / "published").glob("version_*/config.json"))

@@ -28,7 +28,7 @@ PROGRAM = pathlib.Path(os.environ.get("TAMIS_PROGRAM", ROOT / "target/debug/tami
 if not PROGRAM.exists():
     print(f"\nSKIPPED: there is no program {PROGRAM}: cargo build -p tamis-cli\n", file=sys.stderr)
 
-# A small policy of characters, which says anything at all.
+# A small policy of characters with arbitrary answers.
 SMALL = """
 run: {name: tiny, seed: 5, threads: 1}
 model:
@@ -118,7 +118,7 @@ class RunTest(unittest.TestCase):
         (self.folder / "toy.py").write_text(TOY)
 
     def tamis(self, *arguments, code=0, folder=None):
-        """What a command says."""
+        """The output of a command."""
         variables = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         variables |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hub")}
         done = subprocess.run(
@@ -155,11 +155,11 @@ class RunTest(unittest.TestCase):
         return found
 
     def assert_on_policy(self, name, num_steps=2):
-        """What generation computed is what training computes."""
+        """Generation and training compute the same numbers."""
         self.assertEqual(self.values(name, "actor/ppo_kl"), [0.0] * num_steps)
 
     def assert_turns_are_sound(self, row):
-        """Answers bear loss, and the text between them does not. Rewards of turns sum to the trajectory's."""
+        """Answers are in the loss, and the text between them is not. Rewards of turns sum to the trajectory's."""
         ends, mask = row["turn_ends"], row["loss_mask"]
         self.assertEqual(ends[-1], len(mask))
         self.assertEqual(len(row["turn_rewards"]), len(ends))
@@ -186,7 +186,7 @@ class GymnasiumRunTest(RunTest):
             self.assertEqual(row["success"], row["reward"] > 0.5)
             self.assertLessEqual(len(row["turn_ends"]), 12)
         self.assertTrue(any(len(row["turn_ends"]) > 2 for row in rows))
-        # Whoever walks at random is there in 12 turns in 1 of 100; this one is not even always understood.
+        # A random walk arrives within 12 turns in 1 of 100 cases; this one is not even always understood.
         found = self.values("lake", "train/FrozenLake-v1/success")
         self.assertLessEqual(sum(found) / 3, 0.1)
         self.assertAlmostEqual(sum(found) / 3, sum(row["success"] for row in rows) / len(rows), places=6)
@@ -245,7 +245,7 @@ class VerifiersRunTest(RunTest):
 
 
 def answers(row):
-    """What the policy wrote, a text for each turn: tokens are characters."""
+    """The text that the policy wrote in each turn: tokens are characters."""
     characters = iter(row["completion"])
     texts = ["" if token < FIRST_CHARACTER else next(characters) for token in row["token_ids"]]
     found, begin = [], 0
@@ -319,7 +319,7 @@ def served():
 
 
 def without_clock(row):
-    """A row of metrics but for what a clock or the machine decides."""
+    """A row of metrics without those that a clock or the machine determines."""
     timed = ("timing", "perf/")
     return {name: value for name, value in row.items() if not name.startswith(timed) and "time" not in name}
 
@@ -335,7 +335,7 @@ class HttpRunTest(RunTest):
             url = f"http://127.0.0.1:{server.server_address[1]}"
             self.train("server", {"kind": "http", "url": url, "settings": {"secret": 3}, **shared}, *more)
             self.assertEqual(server.settings, {"secret": 3})
-            # Every episode is closed, and nobody waits for that.
+            # Every episode is closed, without a wait for that.
             until = time.monotonic() + 60
             while server.episodes and time.monotonic() < until:
                 time.sleep(0.05)
@@ -376,7 +376,7 @@ class ToolRunTest(RunTest):
             "warm_start.batch_size=8", "warm_start.learning_rate=1e-2",
         )  # fmt: skip
         self.assertRegex(told, "tools: python, add|tools: add, python")
-        # What protects the place in which the policy's code runs, whatever this machine has.
+        # The protection of the place in which the policy's code runs, whatever this machine has.
         self.assertRegex(told, r"sandbox \(Python .*\): .*limits")
         self.assert_on_policy("tools")
         rows = self.all_rows("tools")
@@ -405,7 +405,7 @@ class AgentRunTest(RunTest):
         for row in rows:
             self.assert_turns_are_sound(row)
             self.assertEqual(row["success"], row["reward"] == 1, row)
-            # What is no call is asked for again, as a part of the same text.
+            # After an answer without a call, another answer is requested as a part of the same text.
             self.assertEqual(len(row["turn_ends"]), 2 if "\nu: Call add.\na: " in row["completion"] else 1, row)
             self.assertEqual(row["text_starts"], [], row)
             self.assertTrue(row["reward"] == 0 or "</tool_call>" in row["completion"], row)

@@ -76,7 +76,7 @@ class RankedRuns(Runs):
             for kind, arguments in kinds.items():
                 with self.subTest(kind):
                     if kind == "adapter":
-                        # It goes onto a model that is there.
+                        # It is put onto an existing model.
                         self.torch("base", "train.total_steps=1", "checkpoint.save_freq=1")
                         arguments = [*arguments, "~model.init", "+model.path=runs/base/checkpoints/step_1"]
                     self.torch(f"one_{kind}", *arguments)
@@ -145,7 +145,7 @@ class RankedRuns(Runs):
             self.assertEqual([rank["pid"] for rank in gang.health()["ranks"]], pids)
             self.assertEqual(self.timeless("killed"), self.timeless("whole"))
             self.assertEqual(self.weights("killed", 24), self.weights("whole", 24))
-            # Another run has nothing of it.
+            # Another run has none of it.
             self.assertNotIn("keeps what it has loaded", self.ranked("other", gang, *steps))
             self.assertEqual(self.timeless("other"), self.timeless("whole"))
 
@@ -155,7 +155,7 @@ class RankedRuns(Runs):
                 said = self.ranked(name, gang.connect())
                 self.assertIn("step 2: the gradient of 1 of 2 updates was not finite; these updates were left out", said)
                 self.assertEqual([row["actor/num_skipped_updates"] for row in self.rows(name)[1:]], [0, 1, 0, 0])
-            # What comes after it shows that none took the step.
+            # The next step shows that none took the step.
             self.assert_alike("two", "one", 1e-5, num_rows=5)
             self.assert_same_batches("two", "one")
 
@@ -179,7 +179,7 @@ class RankedRuns(Runs):
             self.wait_until(fault.with_suffix(".waits").exists, run)
             run.kill()
             run.wait()
-            # They save on while the resume waits for them.
+            # They continue to save while the resume waits for them.
             threading.Timer(1.0, fault.unlink).start()
             self.assertIn("resuming runs/killed after step ", self.train("--resume", "runs/killed"))
 

@@ -103,7 +103,7 @@ class RewardRunTest(support.Case):
         return (self.folder / "runs" / name / "checkpoints/step_4/model.safetensors").read_bytes()
 
     def samples(self, name, step):
-        """The samples of a validation: what the model read and what it gave."""
+        """The samples of a validation: the text that the model read, and its score."""
         path = self.folder / "runs" / name / f"validation/step_{step}.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -116,7 +116,7 @@ class RewardRunTest(support.Case):
             expected = direct(self.folder / "rm", one["prompt"] + one["completion"])[0].item()
             self.assertAlmostEqual(one["rm"], expected, delta=1e-5 * max(1, abs(expected)), msg=str(one))
             self.assertEqual(one["acc"], float(expected >= 0))
-        # Killed after a checkpoint and resumed: with one text at a time scores are a function of the text.
+        # Killed after a checkpoint and resumed: with one text at a time, scores depend only on the text.
         run = subprocess.Popen(
             [str(PROGRAM), "train", "config.yaml", "run.name=killed"],
             cwd=self.folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -129,7 +129,7 @@ class RewardRunTest(support.Case):
         self.run_program("train", "--resume", "runs/killed")
         self.assertEqual(self.weights("killed"), self.weights("whole"))
         self.assertEqual(self.rows("killed"), self.rows("whole"))
-        # And an evaluation asks the model, too.
+        # And an evaluation calls the model, too.
         said = self.run_program("eval", "runs/whole")
         self.assertIn("rm", said)
 
@@ -140,9 +140,9 @@ class RewardRunTest(support.Case):
         self.assertRegex(told, "the reward model `.*` ended .*signal: 9")
         self.assertIn("restart 1 of at most 10", told)
         self.assertEqual(self.weights("hurt"), self.weights("whole"))
-        # A device that is lost ends it as well: one that went on would answer with errors for ever.
+        # A lost device ends it as well. Otherwise it would answer with errors for ever.
         (self.folder / "ended-once").unlink()
-        # A GPU that there is here would still answer.
+        # A real GPU would still answer.
         lost = "import tamis.learner.device; tamis.learner.device._computes = lambda: False; "
         lost += 'raise torch.AcceleratorError("CUDA error: device-side assert triggered")'
         python = self.interpreter_that_ends_a_reward_model(at_call=3, how=lost)

@@ -14,7 +14,7 @@ from test_run import PROGRAM, RunTest as Runs
 from test_transfer import Learners, start_piped
 
 PLAYED = pathlib.Path(__file__).parent / "played_vllm.py"
-# A server that fails costs so much, and what it has beyond that to answer.
+# The time that a failing server costs, and the time that it has to answer beyond that.
 TIMEOUT = 3
 NCCL = ("publish.mode=nccl", f"publish.timeout={TIMEOUT}s")
 
@@ -30,8 +30,8 @@ class Servers:
             number = port()
             (folder / f"received_{number}").mkdir()
             command = played(folder, number, folder / f"received_{number}", model, fault)
-            # A group for what each of them starts.
-            # The first word is the interpreter, which has begun already.
+            # A process group for everything that each of them starts. The first word is the interpreter,
+            # which has begun already.
             self.processes.append(start_piped(command[1:], start_new_session=True))
             self.urls.append(f"http://127.0.0.1:{number}")
         for _, output in self.processes:
@@ -116,11 +116,11 @@ class SentRuns(Runs):
                     said = self.sampled(name, learners, f"rollout.servers=[{','.join(servers.urls)}]", *NCCL)
                     self.assertIn(expected, said)
                     self.assertEqual(self.weights(name), self.weights("plain"))
-                    # A time-out for what is never answered, ten seconds of grace, and a run.
+                    # A time-out for the call that is never answered, ten seconds of grace, and a run.
                     self.assertLess(time.monotonic() - began, TIMEOUT + 10 + 45)
 
     def test_what_broke_off_in_a_server_does_not_spoil_the_folder(self):
-        # Nothing but the samples says which weights it holds.
+        # Only the samples show which weights it holds.
         unverified = (*NCCL, "publish.verify=off")
         with Learners(1).connect() as learners:
             with Servers(self.folder, self.base, [None]) as servers:

@@ -1,4 +1,4 @@
-"""The server: once and only once, two controllers, tokens, sockets, and bytes that are no requests."""
+"""The server: each call once and only once, two controllers, tokens, sockets, and bytes that are no requests."""
 
 import contextlib
 import http.client
@@ -108,7 +108,7 @@ class Client:
 
 
 class Counting(Learner):
-    """Counts what is carried out; `gate` holds calls back until it is set."""
+    """Counts the calls that are carried out; `gate` holds calls back until it is set."""
 
     def __init__(self):
         super().__init__()
@@ -211,7 +211,7 @@ class OnceAndOnlyOnce(Served):
         self.assert_error(client.post("backward", {}, {"logprob": torch.ones(3)}, seq=1), 409, "state")
         self.assertEqual(self.count("backward"), 1)
         self.assert_error(client.post("nothing"), 404, "path")
-        # A call that there is not takes no number.
+        # An unknown call takes no number.
         client.seq -= 1
         self.assertEqual(client.post("check")[:2], (200, {"not_finite": None}))
 
@@ -335,13 +335,13 @@ class OnceAndOnlyOnce(Served):
         ]
         for failure, message in cases:
             self.assert_error(client.post("check"), 500, "failed", message=message)
-        # What the disk refuses comes with the path and the system's number.
+        # An error of the disk comes with the path and the system's number.
         failure = OSError(28, "No space left on device", "/x")
         status, answer = client.post("check")[:2]
         message = "failed to open /x: No space left on device"
         more = {"operation": "open", "path": "/x", "errno": 28}
         self.assertEqual((status, answer), (500, {"error": {"kind": "disk", "message": message, "hint": None, **more}}))
-        # The log has what the controller is not bothered with.
+        # The log has what the controller does not get.
         self.assertRegex(self.log[-1], "(?s)^Traceback .*second line$")
         self.assertEqual(client.post("keep")[0], 200)
 
@@ -395,7 +395,7 @@ class OnceAndOnlyOnce(Served):
 
 class Malformed(Served):
     def exchange(self, data, ends=True):
-        """What comes back for raw bytes, until the server closes."""
+        """The answer to raw bytes, until the server closes."""
         host, port = self.server.server_address[:2]
         with socket.create_connection((host, port), timeout=LIMIT) as raw:
             with contextlib.suppress(ConnectionError):
@@ -525,7 +525,7 @@ class Malformed(Served):
             if received:
                 self.assertRegex(received, rb"^HTTP/1.1 (200|400|404|405|409|410|422) ")
         self.assert_answers()
-        # The next call is taken, whatever number the noise got through with.
+        # The next call is accepted, whatever number the noise had.
         client.seq = client.get("health")[1]["seq"]
         self.assertEqual(client.post("check")[0], 200)
 
@@ -677,7 +677,7 @@ class Program(Case):
                 self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
 
     def test_an_answer_is_under_way_until_it_is_sent(self):
-        # What a process waits for that is about to end.
+        # What a process that is about to end waits for.
         session = mock.Mock(max_body_bytes=1 << 20, max_json_bytes=1 << 20)
         session.submit.return_value = connections.Answer.of({})
         listening, address = connections.listen("127.0.0.1:0", session)

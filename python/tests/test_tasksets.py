@@ -46,7 +46,7 @@ SUMS = """
 
     __all__ = ["Sums"]
 """
-# Asks once more, as a user would.
+# Sends one more message, as a user would.
 TALK = """
     import verifiers.v1 as vf
     from sums import Sums
@@ -124,7 +124,7 @@ class TasksetTests(unittest.TestCase):
         self.assertIn("out of patience", self.worker.fails("step", episode="g", action="raise")["message"])
         levels = self.worker.ask("levels", split="train", count=100, seed=1)["levels"]
         texts = [level["prompt"][1]["content"] for level in levels]
-        # Every tenth is held out, and what opens as one of those is not trained on.
+        # Every tenth is held out, and a task with the same prompt as one of those is not trained on.
         self.assertEqual(texts, [f"1+{number}" for number in range(2, 25) if number % 10])
         self.assertEqual(levels[0]["prompt"][0], {"role": "system", "content": "Add."})
         self.assertEqual((levels[0]["level"], levels[0]["ground_truth"]), ({"task": 2}, "3"))
@@ -141,7 +141,7 @@ class TasksetTests(unittest.TestCase):
         self.assertIsNone(step["reward"])
         step = self.step("3")
         self.assertEqual((step["reward"], step["truncated"], step["terminated"]), (0.5, True, False))
-        # One that is closed while it waits is put away.
+        # One that is closed while it waits is removed.
         self.reset("f", 2)
         self.worker.ask("close", episode="f")
 

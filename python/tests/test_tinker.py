@@ -144,7 +144,7 @@ class Protobuf(unittest.TestCase):
         self.assertEqual(protobuf.encode_datum(datum), expected)
         body = protobuf.encode_pass("m", 200, [b"\x01"], "ppo", forward_only=True)
         self.assertEqual(body, b"\x0a\x01m\x10\xc8\x01\x1a\x01\x01\x22\x03ppo\x30\x01")
-        # What is 0 or false is not written.
+        # A 0 or false is not written.
         self.assertEqual(protobuf.encode_pass("m", 0, [], "ppo"), b"\x0a\x01m\x22\x03ppo")
 
     def test_results_are_read(self):
@@ -227,7 +227,7 @@ class Protobuf(unittest.TestCase):
 
 
 class Requests(Case):
-    """Retries, futures, and what a status means."""
+    """Retries, futures, and the meaning of a status."""
 
     def test_a_server_that_answers_later_is_asked_again(self):
         fake = self.fake()
@@ -255,7 +255,7 @@ class Requests(Case):
         url = fake.url.replace("://", "://me:s3cret@")
         error = self.refused(Refused, "has a name or a password in it", api.Api, url)
         self.assertNotIn("s3cret", f"{error} {error.hint}")
-        # Nobody else is asked with it.
+        # It is not sent to other addresses.
         other = self.fake()
         for status in (302, 307, 308):
             fake.failures["create_session"] = [(status, {"detail": "elsewhere"})]
@@ -318,7 +318,7 @@ class Requests(Case):
         session = self.session(fake)
         error = self.refused(Refused, r"Maximum number of LoRA adapters \(0\)", Model, session, BASE, 4, 0)
         self.assertIn("another client holds them", error.hint)
-        # As the hosted server says it.
+        # As the hosted server words it.
         fake.failures["retrieve_future"] = [(200, {"error": "no such loss", "category": "user"})]
         self.refused(Failed, "create_model failed at .*: no such loss", Model, session, BASE, 4, 0)
 
@@ -350,7 +350,7 @@ class Requests(Case):
             # A server that will answer later has made none.
             self.assertEqual((again, other), (first, model.session.id))
             self.assertNotEqual(first, other)
-            # What may be there unknown is in a session that gives no sign of life, so the server forgets it.
+            # A model whose id is unknown is in a session without heartbeats, so the server forgets it.
             self.assertEqual({body["session_id"] for body in fake.bodies("session_heartbeat")[seen + 3 :]}, {other})
             self.assertTrue(all(held.session == first for held in fake.models.values()))
         fake.failures["create_model"] = [LOST] * 9
@@ -438,10 +438,10 @@ class Requests(Case):
 
 
 class Replayed(Case):
-    """The exchanges with SkyRL's server, asked for once more: the same requests, and answers that are understood."""
+    """The exchanges with SkyRL's server are replayed: the same requests, and answers that are understood."""
 
     def replay(self, *files):
-        """A server that gives the captured answer to each call, in their order, and what it was asked."""
+        """A server that gives the captured answer to each call, in their order, with the requests that it got."""
         exchanges = [exchange for file in files for exchange in captured(file)]
         fake = self.fake()
 
@@ -478,7 +478,7 @@ class Replayed(Case):
         for number, expected in zip(found[0], first, strict=True):
             self.assertAlmostEqual(number, expected, places=4)
         self.assertEqual([len(row) for row in found], [6, 5])
-        # To the byte what the SDK asked.
+        # To the byte the request of the SDK.
         (body, request), *_ = fake.bodies("forward_backward")
         self.assertEqual(body, base64.b64decode(request["base64"]))
         self.assertEqual(model.save(), "tinker://model_37c63899/weights/ck1")
@@ -534,11 +534,11 @@ class Replayed(Case):
 
 
 class Measured(unittest.TestCase):
-    """What gradients SkyRL's server computed beside PyTorch's: why derivatives are sent as they are."""
+    """The gradients that SkyRL's server computed, beside PyTorch's: the reason why derivatives are sent as they are."""
 
     def setUp(self):
         self.measured = captured("gradients.json")
-        # Of all targets: those that have no weight count, too.
+        # Of all targets, those without a weight, too.
         self.weights = self.measured["w"]
         self.targets = [len(sequence) - 1 for sequence in self.measured["sequences"]]
         self.assertEqual([len(own) for own in self.weights], self.targets)
@@ -551,7 +551,7 @@ class Measured(unittest.TestCase):
     def test_cross_entropy_has_no_divisor_that_could_be_undone(self):
         *of_one_sign, negative = self.rows("cross_entropy")
         for row in of_one_sign:
-            # Another direction than the loss's gradient, so no factor mends it.
+            # Its direction differs from the loss's gradient, so no factor mends it.
             self.assertLess(row["cosine"], 0.96)
         for own in self.weights:
             self.assertLess(sum(-weight for weight in own), 0.0)
@@ -586,7 +586,7 @@ class Measured(unittest.TestCase):
 
 
 class Probed(Case):
-    """What a server is found to do."""
+    """The measured behaviour of a server."""
 
     def probed(self, fake, **more):
         return probe.probe(self.api(fake, **more), BASE, 4, 0)
@@ -624,7 +624,7 @@ class Probed(Case):
         fake = self.fake()
         fake.takes = normalised
         self.refused(Refused, "three times the derivatives is 1.000", self.probed, fake)
-        # A bound on advantages shows with large ones only.
+        # A bound on advantages shows only with large ones.
         fake.takes = lambda advantages: [max(-2.0, min(2.0, one)) for one in advantages]
         self.refused(Refused, r"derivatives is [12]\.\d+ of theirs, .* two sequences 1\.000", self.probed, fake)
         fake.takes = by_those_not_zero
@@ -798,7 +798,7 @@ class Learning(Opened):
         self.call(learner, "optim_step", {"network": "policy", "learning_rate": 0.25})
         *passes, taught = [fake_tinker.read_pass(body) for body in fake.bodies("forward_backward")]
         self.assertEqual([one["forward_only"] for one in passes], [1, 1])
-        # What has no gradient is not sent.
+        # A sequence without a gradient is not sent.
         self.assertEqual(
             (taught["loss_fn"], taught["forward_only"], len(taught["data"])), ("importance_sampling", 0, 3)
         )
@@ -888,7 +888,7 @@ class Learning(Opened):
                 error = self.refused(Failed, "exceeds max_length 32: .* part of the mini-batch", self.step, learner)
                 self.assertIn("--resume", error.hint)
                 fake.on_forward_backward = plainly
-                # Nothing is done any more with such weights: not trained, saved, or sampled from.
+                # Such weights are not used any more: not trained, saved, or sampled from.
                 for call in (
                     lambda: self.step(learner),
                     lambda folder=self.folder / f"after_{by_future}": self.save(learner, folder),
@@ -1005,12 +1005,12 @@ class Learning(Opened):
         refusal = (400, {"detail": "odd"})
         fake.failures["load_weights"] = [refusal]
         self.refused(Refused, "odd", norm)
-        # A copy without the weights is given up.
+        # A copy without the weights is dropped.
         first = norm()
         self.assertEqual(len(fake.models), 2)
         fake.failures["optim_step"] = [refusal]
         self.refused(Refused, "odd", norm)
-        # What that one had got of the step is not in the next.
+        # The derivatives that it had received for the step are not in the next.
         self.assertEqual(norm(), first)
         self.assertEqual(len(fake.models), 2)
         self.assertAlmostEqual(self.step(learner)[1]["grad_norm"], first, places=6)
@@ -1195,7 +1195,7 @@ class Learning(Opened):
         self.assertEqual((answer["num_open"], numbers(columns, "sample", "I64")), (2, []))
         fake.sample_delay = 0
         self.step(learner)
-        # What is begun by the old weights ends as well, and is nobody's.
+        # A sample that was begun with the old weights ends as well, and is discarded.
         for future in fake.futures.values():
             future[1] = 0
         found = self.all_samples(learner, [])
@@ -1230,7 +1230,7 @@ class Learning(Opened):
         (refused,) = answer["refused"]
         self.assertEqual(refused["sample"], 7)
         self.assertIn("exceeds max_length 32", refused["reason"])
-        # As the hosted service says it of one sample.
+        # As the hosted service words it for one sample.
         fake.failures["asample"] = [fake.future((200, {"error": "the prompt is too long", "category": "user"}))]
         answer, columns = self.generate(learner, [(17, 5, 0)])
         self.assertEqual((answer["num_open"], numbers(columns, "sample", "I64")), (0, []))
@@ -1485,7 +1485,7 @@ class Runs(Case):
             time.sleep(0.01)
         run.kill()
         run.wait()
-        # Nor is anything left at the server but what was saved.
+        # Nothing is left at the server except what was saved.
         fake.restart()
         self.tamis("train", "--resume", "runs/killed")
         self.assertEqual(self.rows("killed"), self.rows("whole"))

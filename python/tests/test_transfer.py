@@ -1,4 +1,5 @@
-"""Weights to servers over communicators: NCCL played by gloo, vLLM by a process, the code between them as it is."""
+"""Weights to servers over communicators: gloo plays NCCL, a process plays vLLM, and the code between them is
+the real one."""
 
 import ctypes
 import json
@@ -116,7 +117,8 @@ class Learners(Gang):
         return path, json.loads((path / "transfer.json").read_text())
 
     def publish(self, server, described, communicator=None, seconds=LIMIT):
-        """What a controller does for one server: the communicator, and the answer of `send`, or of what failed."""
+        """A controller's calls for one server: the communicator, and the answer of `send`, or of the call
+        that failed."""
         if communicator is None:
             status, joined = self.transfer("join", workers=server.workers, timeout=seconds)
             assert status == 200, joined
@@ -168,7 +170,7 @@ class Sent(Case):
                     plain.mkdir()
                     learners.call("save", {"folder": str(plain), "content": "weights", "dtype": dtype, "untied": True})
                     path, described = learners.snapshot(folder, f"version_{version}", dtype)
-                    # What is sent is what was saved, whatever is learned meanwhile.
+                    # The weights that are sent are those that were saved, whatever is learned meanwhile.
                     learn(learners)
                     for server in (first, second):
                         communicator, sent = learners.publish(server, described, communicators.get(server))
@@ -219,7 +221,7 @@ class Sent(Case):
                     expected = [(500, "failed")] + ([(409, "state")] if fault in ("init", "update") else [])
                     self.assertIn((status, error["error"]["kind"]), expected, error)
                     self.assertLess(time.monotonic() - began, SHORT + SLACK)
-                    # It is no communicator any more; whoever wants one makes another.
+                    # The communicator is void; a controller that needs one makes another.
                     again = learners.transfer("send", communicator=communicator, snapshot=described["snapshot"], timeout=1.0)
                     self.assertEqual(again[0], 409)
             self.assertEqual(learners.publish(well, described)[1], (200, {}))
@@ -252,7 +254,7 @@ class Cut(Case):
 
 
 class Library(Case):
-    """What can be asked of NCCL without a GPU, if PyTorch includes it."""
+    """The calls of NCCL that are possible without a GPU, if PyTorch includes it."""
 
     def setUp(self):
         try:

@@ -325,7 +325,7 @@ class RefusedImages(Sees):
         call(learner, "open", open_settings(folder))
         given = columns([[7, 8]], [(0, [9])])
         self.assertIn("sees no images", self.refused(given, [[self.paths[0]]], learner))
-        # Nobody's images are none.
+        # Unused images are dropped.
         call(learner, "forward", {"network": "policy", "images": [[]]}, columns([[7, 8]], [(0, [9])]))
 
     def test_without_a_processor(self):

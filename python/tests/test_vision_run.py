@@ -76,7 +76,7 @@ def save_model(folder):
 
 
 class Sampler:
-    """A model that samples, and what was asked of it."""
+    """A model that samples, and the requests that it got."""
 
     def __init__(self, folder):
         self.lock = threading.Lock()
@@ -120,7 +120,7 @@ class Sampler:
         while len(completion) < parameters["max_tokens"] and not set(completion) & set(parameters.get("stop_token_ids", [])):
             logprobs = self.logits(prompt + completion, images, len(prompt))[-1].log_softmax(-1)
             allowed = parameters.get("allowed_token_ids")
-            # The image token is not drawn: transformers' front door would take it for an image.
+            # The image token is not drawn: transformers' `forward` would take it for an image.
             logprobs[IMAGE] = -torch.inf
             token = allowed[0] if allowed else int(torch.multinomial(logprobs.exp(), 1, generator=generator))
             value = 0.0 if allowed else logprobs[token].item()

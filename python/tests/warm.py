@@ -1,4 +1,5 @@
-"""Python programs that begin at once: forked from a process that has imported what takes seconds (PyTorch, transformers)."""
+"""Python programs that begin at once, because they are forked from a process that has imported the slow
+packages (PyTorch, transformers)."""
 
 import contextlib
 import functools
@@ -22,7 +23,7 @@ HEAVY = [
     "transformers.models.qwen2.modeling_qwen2",
 ]  # fmt: skip
 
-# Whoever begins a process asks how the others ended: not two threads at once.
+# Beginning a process checks how the others ended, so two threads must not do it at once.
 _LOCK = threading.Lock()
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(HEAVY)
@@ -73,7 +74,7 @@ def _begin():
         forkserver.ensure_running()
 
 
-# Asks for a program, passes on that it is to end, and ends as it does.
+# Requests a program, passes on signals to end, and ends as it does.
 _STAND_IN = """#!{python} -IS
 import json, os, signal, socket, sys
 if sys.argv[1:2] != ["-m"]:

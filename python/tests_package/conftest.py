@@ -1,4 +1,4 @@
-"""What the tests of the package share. They run against the installed package, never the sources beside them."""
+"""Shared by the tests of the package. They run against the installed package, never the sources beside them."""
 
 import gzip
 import json

@@ -30,7 +30,7 @@ def test_rejection_by_hand():
     assert corrected.metrics["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(2 / 3)
     token = tamis.Correction(rejections=[{"statistic": "token_k3", "threshold": "0.1"}])
     assert list(token.correct(OLD, BEHAVIOUR).mask) == [0, 1, 1]
-    # What was masked stays masked.
+    # Masked tokens stay masked.
     assert list(token.correct(OLD, BEHAVIOUR, mask=[[1, 0], [1]]).mask) == [0, 0, 1]
 
 

@@ -222,7 +222,7 @@ def test_ids_judge_as_rows_do():
             flags = chosen.keep(flat, ids[place])
             expected = {id: verdict.members or [verdict.kept] * verdict.size for id, verdict in enumerate(verdicts)}
             assert flags.tolist() == [expected[id].pop(0) for id in ids[place]]
-            # As texts, for NaN equals nothing.
+            # As texts, because NaN equals nothing.
             assert list(map(repr, chosen.judge(flat, groups=ids[place]).values())) == list(map(repr, verdicts))
 
 

@@ -140,7 +140,7 @@ def test_micro_batches_are_merged():
     parts = [evaluated(part, normalisers=whole.normalisers) for part in (slice(0, 2), slice(2, 3))]
     merged = objective.merge(parts, state=state)
     assert (merged.loss, merged.state) == (whole.loss, whole.state)
-    # Some are NaN, for there is no sampler here.
+    # Some are NaN, because there is no sampler here.
     assert repr(merged.metrics) == repr(whole.metrics)
     assert (merged.dlogprob, merged.dentropy) == (whole.dlogprob, whole.dentropy)
     assert merged.normalisers == whole.normalisers
@@ -339,7 +339,7 @@ def test_what_is_no_log_probability_is_refused_by_its_place(column, value, messa
     columns[column][1][1] = value
     with pytest.raises(tamis.ColumnError, match=message):
         objective.evaluate(**columns)
-    # What is masked is never read.
+    # Masked values are never read.
     assert math.isfinite(objective.evaluate(**columns, mask=[[1], [1, 0]]).loss)
 
 

@@ -55,7 +55,7 @@ def test_a_run_is_interrupted_and_resumed(tmp_path):
 
 
 def test_the_learner_is_started_with_the_python_beside_it(tmp_path):
-    # A Python that ends at once says by whom it was called.
+    # A Python that ends at once prints its caller.
     beside = tmp_path / "bin"
     beside.mkdir()
     program = beside / "tamis"

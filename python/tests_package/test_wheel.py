@@ -1,4 +1,4 @@
-"""The wheel's tag: pip takes it here, PyPI takes it at all, and it promises no older system than its files run on."""
+"""The wheel's tag: pip accepts it here, PyPI accepts it, and it promises no older system than its files run on."""
 
 import importlib.metadata
 import importlib.util
@@ -99,6 +99,6 @@ def test_it_says_how_old_a_system_may_be():
     assert minor, TAG
     needed = [int(found) for path in BINARIES for found in re.findall(rb"\0GLIBC_2\.([0-9]+)(?=[\0.])", path.read_bytes())]
     assert len(needed) > 2
-    # The oldest that has all that is asked for, or the oldest that there is a tag of.
+    # The oldest system that has everything that is needed, or the oldest with a tag.
     assert int(minor[1]) >= max(needed)
     assert int(minor[1]) <= max(*needed, 17) + 3

@@ -123,7 +123,7 @@ def refused(case):
 
 
 def used_folder(case):
-    """Only the main process looks into the folder: all refuse."""
+    """Only the main process reads the folder: all refuse."""
     trainer = case.sieved(sieve={"record": case.folder.parent / "whole groups" / "record"}, **SHAPES["whole groups"])
     try:
         case.fit(trainer)

@@ -71,7 +71,7 @@ class Factory:
 
 
 def trl_rows(number):
-    """What TRL makes if an environment has the data."""
+    """The environment that TRL makes if an environment has the data."""
     return Dataset.from_dict({"prompt": [[{"role": "user", "content": ""}]] * number})
 
 
@@ -152,7 +152,7 @@ if MISSING is None:
             self._stop_event_mp.set()
             self._thread.join(30)
             for each in (self.rollout_buffer, self.metrics_queue):
-                # The end of this process would wait for what nobody reads any more.
+                # The end of this process would wait for data that is not read any more.
                 each.cancel_join_thread()
 
 
@@ -233,7 +233,7 @@ class AsyncCase(Case):
         )
 
     def made(self, worker=None, filter="variance", sieve=None, rows=None, transfer=None, **settings):
-        """An AsyncGRPOTrainer, attached to unless `filter` is False."""
+        """An AsyncGRPOTrainer, with the sieve attached unless `filter` is False."""
         chosen = {
             "per_device_train_batch_size": 8,
             "num_generations": 4,
@@ -339,7 +339,7 @@ class LoopTests(AsyncCase):
         self.assertEqual(len(self.score(loop, self.group(given, env_rewards=rewards))), 4)
 
     def test_a_factory_that_is_no_class(self):
-        """Only the loop knows what it makes."""
+        """Only the loop knows what its factories make."""
         for factory in (lambda: World(), functools.partial(World)):
             loop = self.loop([first], environment_factory=factory, metric="World")
             given = [(1, 0), (0, 0), (0, 0), (0, 0)]
@@ -410,7 +410,7 @@ class RunTests(AsyncCase):
         trained = first_half._trained_groups
         self.assertGreater(noted[0], 0)
         self.assertGreater(noted[1], noted[0])
-        # Without what the sieve adds TRL would note the first row again.
+        # Without the sieve's additions TRL would record the first row again.
         self.assertNotIn(0, trained)
         self.assertFalse(trained & first_half.sieve._dropped)
         over = trained | first_half.sieve._dropped
@@ -486,7 +486,7 @@ class RunTests(AsyncCase):
         self.assertEqual(sum(whole for _, whole in metrics["all/pass_rate"]), 4 * 259)
 
     def test_groups_that_are_made_again_count_once(self):
-        """Of five trained groups two come before the first gap, which the resumed run starts with."""
+        """Two of five trained groups come before the first gap, at which the resumed run starts."""
         trainer = self.fed(((0, 1), (1, 0), (2, 1), (5, 1), (6, 1), (7, 1), (4, 1), (3, 0)))
         trainer._trained_groups = trained = {0, 2, 5, 6, 7}
         trainer._groups_before_resume = 10
@@ -557,7 +557,7 @@ class RunTests(AsyncCase):
                     sieve.get_nowait()
 
     def test_a_healthy_run_does_not_end(self):
-        """Of 16 rows one has signal, and a step has one group."""
+        """One of 16 rows has signal, and a step has one group."""
 
         class Rare(Threaded):
             answers = staticmethod(lambda row, member: WANTS[row] if row % 16 == 9 and member % 2 else "x")

@@ -40,7 +40,7 @@ class BenchTests(unittest.TestCase):
             self.assertEqual(row["points"][-1]["completions"], row["groups"] * N)
             self.assertEqual(row["points"][0]["accuracy"], plain["points"][0]["accuracy"])
         self.assertEqual(plain["groups"], UPDATES * GROUPS)
-        # Of the products no answer is ever right, and they are most prompts.
+        # No answer to a product is ever right, and products are most prompts.
         self.assertGreater(plain["uniform"], plain["groups"] / 2)
         totals = attach["totals"]
         self.assertEqual(totals["trained"], UPDATES * GROUPS)
@@ -52,7 +52,7 @@ class BenchTests(unittest.TestCase):
 
 
 class HeadToHeadTests(unittest.TestCase):
-    """What it makes of measurements; the arms themselves take hours."""
+    """The results from measurements; the measured runs themselves take hours."""
 
     def setUp(self):
         spec = importlib.util.spec_from_file_location("head_to_head", HEAD_TO_HEAD)
@@ -98,7 +98,7 @@ class HeadToHeadTests(unittest.TestCase):
                 {"arm": "tamis", "seed": 2, "conditions": own, "points": [point(0.45, 2)]},
                 {"arm": "tamis", "seed": 3, "conditions": own, "points": [point(0.5, 6)]},
                 {"arm": "TRL", "seed": 1, "conditions": own, "points": [point(0.4, 2), point(0.3, 16)]},
-                # Of another target: in no table of this one.
+                # It has another target, so it is in no table of this one.
                 {"arm": "TRL", "seed": 2, "conditions": own | {"target": 0.4}, "points": [point(0.9, 2)]},
             ]
             given.results.write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -51,7 +51,7 @@ class KeepAllTests(Case):
         # Two of them do not add up over micro-batches as the others do.
         for loss in ("dapo", "grpo", "dr_grpo"):
             with self.subTest(loss):
-                # A group of nothing but truncated members has no score: only no filter at all keeps it.
+                # A group with only truncated members has no score: it is kept only without a filter.
                 self.both(filter=None, loss_type=loss, mask_truncated_completions=True)
 
     def test_passes_of_other_lengths_than_batches(self):

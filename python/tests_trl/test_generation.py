@@ -1,4 +1,4 @@
-"""What generates and trains besides a plain model: vLLM, tools, environments, chat, PEFT, a reference model,
+"""Generation and training beyond a plain model: vLLM, tools, environments, chat, PEFT, a reference model,
 subclasses."""
 
 import inspect
@@ -83,8 +83,7 @@ class VllmTests(Case):
 
 
 class Spelling:
-    """Spells a call of a tool, and then an answer, in place of a model that would have to have learned
-    that."""
+    """Writes a call of a tool, and then an answer, in place of a model that would have to learn that."""
 
     tool = "double"
 
@@ -117,7 +116,7 @@ class ToolTests(Case):
     def spelling(self, tool="double"):
         class Spells(Spelling, trl.GRPOTrainer):
             def _compute_loss(self, model, inputs):
-                # Of a tool's answer no token bears a loss.
+                # No token of a tool's answer is in the loss.
                 spoken = inputs["completion_ids"].clone()
                 spoken[inputs["tool_mask"] * inputs["completion_mask"] == 0] = 0
                 for own in self.processing_class.batch_decode(spoken):
@@ -297,7 +296,7 @@ class OtherTests(Case):
         self.assertGreater(trainer.sieve.totals["dropped"]["groups"], 0)
 
     def test_adapter_and_reference(self):
-        """The reference is asked about the rows that are kept, and about no others."""
+        """The reference gets only the rows that are kept."""
         import peft
 
         for has_adapter in (False, True):
@@ -380,7 +379,7 @@ class SubclassTests(Case):
         self.assertGreater(filtered.num_rewards, 48)
 
     def test_subclasses_of_trl(self):
-        """Those of trl.experimental that a toy can be trained with on a CPU."""
+        """Classes of trl.experimental that can train a toy on a CPU."""
         found = []
         for module, name in (("gmpo", "GMPO"), ("dppo", "DPPO"), ("gspo_token", "GRPO")):
             try:

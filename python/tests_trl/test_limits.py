@@ -1,4 +1,4 @@
-"""What happens if groups with signal do not come."""
+"""What happens if no groups with signal come."""
 
 import json
 import pickle
@@ -57,7 +57,7 @@ class LimitTests(Case):
         totals = trainer.sieve.totals
         self.assertEqual(totals["trained"]["groups"] + totals["kept_when_insufficient"]["groups"], 24)
         self.assertGreater(totals["kept_when_insufficient"]["groups"], 0)
-        # A dropped group has no signal, which is what TRL's figure counts.
+        # TRL's figure counts groups without signal, such as a dropped one.
         without_signal = sum(4 * line["frac_reward_zero_std"] for line in lines)
         self.assertEqual(without_signal, totals["kept_when_insufficient"]["groups"])
         self.assert_adds_up(trainer)

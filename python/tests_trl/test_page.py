@@ -97,7 +97,7 @@ class ExampleTests(unittest.TestCase):
                 self.assertRegex(printed, rf"\A{pattern(shown)}\Z")
                 found = re.fullmatch(pattern(shown), printed)
                 assert found is not None
-                # Of single rollouts the figures are ids.
+                # Figures of single rollouts are ids.
                 for ours, page in zip(found.groups(), FIGURE.findall(shown), strict=True):
                     if not command.startswith("tamis rollouts"):
                         self.check_figure(ours, page)

@@ -85,7 +85,7 @@ class ProcessTests(unittest.TestCase):
         self.assertEqual(self.check_shape("split groups", 4, 2), 0)
 
     def test_groups_that_do_not_divide(self):
-        # Each round is padded to as many rows for both; nobody counts those that are too many.
+        # Each round is padded to as many rows for both; the rows in excess are not counted.
         self.assertGreater(self.check_shape("odd groups", 3, 9), 0)
 
     def test_several_steps_of_a_batch(self):

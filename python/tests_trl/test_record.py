@@ -1,4 +1,4 @@
-"""What `record` writes is a run folder: the commands read it, and its sums are those of the ledger."""
+"""`record` writes a run folder: the commands read it, and its sums are those of the ledger."""
 
 import json
 import os
@@ -101,7 +101,7 @@ class RecordTests(Case):
         def endless(completions, want, **_):
             return [float("inf"), *digit(completions, want)[1:]]
 
-        # One step: TRL 1.0 trains on such a reward, and generates with weights that are no numbers after it.
+        # One step: TRL 1.0 trains on such a reward, and then generates with weights that are not finite.
         self.fit(self.recorded(rewards=endless, max_steps=1))
         text = (self.folder / "record" / "metrics.jsonl").read_text()
         self.assertEqual(len(text.splitlines()), 1)
@@ -183,7 +183,7 @@ class RecordTests(Case):
                 self.check_sums(second, name)
                 self.assertEqual(self.rows(name), self.rows(f"{name} whole"))
                 for one, other in zip(self.lines(name), self.lines(f"{name} whole"), strict=True):
-                    # What TRL has not logged at a checkpoint it forgets.
+                    # Figures that TRL has not logged at a checkpoint are lost.
                     own = (
                         "groups/",
                         "all/",
@@ -201,7 +201,7 @@ class RecordTests(Case):
         self.assertEqual((self.folder / "record" / "metrics.jsonl").read_text(), before)
 
     def test_folders_of_others(self):
-        """What is in a folder stays, unless it is this run's own."""
+        """A folder's content stays, unless it is this run's own."""
         settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
         self.fit(self.recorded("a", out="a", **settings))
         self.fit(self.recorded("b", out="b", seed=7, **settings))

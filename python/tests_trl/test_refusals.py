@@ -1,4 +1,4 @@
-"""What a sieve does not go with is refused when it is attached: all of it at once, each with its reason."""
+"""What a sieve cannot work with is refused when it is attached, all of it at once, each with its reason."""
 
 import importlib
 import subprocess
@@ -235,7 +235,7 @@ class ImportTests(unittest.TestCase):
         self.assertIn("ImportError: tamis.trl needs TRL with what TRL needs (`pip install trl`)", done.stderr)
 
     def test_needs_nothing_else(self):
-        """Of the package, without TRL's own requirements, no module asks for PyTorch or numpy."""
+        """No module of the package, without TRL's own requirements, imports PyTorch or numpy."""
         code = "import sys; import tamis; print(sorted({'torch', 'numpy', 'trl'} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout, "[]\n")

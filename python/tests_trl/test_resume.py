@@ -1,4 +1,4 @@
-"""A run that is resumed is the uninterrupted run, to the bit: no prompt twice, none left out."""
+"""A resumed run equals the uninterrupted run, to the bit: no prompt twice, none left out."""
 
 import json
 import shutil
@@ -106,7 +106,7 @@ class ResumeTests(Case):
         self.assertEqual(one.sieve.state()["place"], third.sieve.state()["place"])
 
     def test_same_trainer_after_an_error(self):
-        # Of the batch that failed nothing is left over, also in TRL's own buffer.
+        # Nothing of the failed batch is left, also in TRL's own buffer.
         class Failing(Judge):
             left = 10**9
 
@@ -209,7 +209,7 @@ class ResumeTests(Case):
         self.assertEqual(judge.rows[:4], fresh.rows[:4])
 
     def test_state_is_data(self):
-        """What a checkpoint has from us is JSON, and tensors that load without running code."""
+        """Our part of a checkpoint is JSON, and tensors that load without running code."""
         trainer = self.interrupted("inside a batch")
         folder = self.folder / "halves" / "checkpoint-3"
         kept = json.loads((folder / "trainer_state.json").read_text())["stateful_callbacks"]["TamisSieve"]

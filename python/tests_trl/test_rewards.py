@@ -1,4 +1,4 @@
-"""What a group is judged by: weights, members without a reward, other metrics, other filters."""
+"""The number by which a group is judged: weights, members without a reward, other metrics, other filters."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ from tamis.trl import NothingKept
 
 
 def advantages(trainer):
-    """Of all that the loss saw."""
+    """The rows that the loss saw."""
     return [advantage for _, _, advantage in itertools.chain(*trainer.seen)]
 
 
@@ -119,7 +119,7 @@ class UnscoredTests(Case):
                 groups[row].add(wanted[row] in answer)
         self.assertEqual(trainer.bears.count(False), totals["left_out"]["trajectories"])
         for answers in groups.values():
-            # What bears a loss differs within each group.
+            # The members in the loss differ within each group.
             self.assertEqual(answers, {True, False})
         self.assert_adds_up(trainer)
 
@@ -179,7 +179,7 @@ class AggregationTests(Case):
                 for text, right in zip(completions, digit(completions, want))
             ]
 
-        # What TRL sums is what is judged: rewards, or rewards in units of their own deviation.
+        # The sum that TRL computes is judged: rewards, or rewards in units of their own deviation.
         for aggregation, function in (("sum_then_normalize", digit), ("normalize_then_sum", other)):
             with self.subTest(aggregation):
                 trainer = self.fit(

@@ -34,7 +34,7 @@ class RowTests(Case):
                 )
                 self.assertEqual(len(trainer.seen), 4 * accumulation)
                 for row, answer, advantage in itertools.chain(*trainer.seen):
-                    # Groups without signal are gone, so that each advantage says whether the answer is right.
+                    # Groups without signal are gone, so each advantage shows whether the answer is right.
                     self.assertEqual(advantage > 0, wanted[row] in answer, (row, answer))
                     self.assertNotEqual(advantage, 0)
                 totals = trainer.sieve.totals
@@ -204,7 +204,7 @@ class NameTests(Case):
 
 
 class Processes:
-    """What processes of a number say to each other, each on a thread of its own."""
+    """The messages between so many processes, each on a thread of its own."""
 
     def __init__(self, number):
         self.said = [None] * number
@@ -237,7 +237,7 @@ class Parent:
 
 class PaddingTests(Case):
     def test_more_processes_than_members(self):
-        """Three members on five processes: what the last two generate is nobody's."""
+        """Three members on five processes: rows of the last two are not used."""
         number, found, failed = 5, {}, []
         processes = Processes(number)
         sieve_of = self.sieved(num_generations=4).sieve

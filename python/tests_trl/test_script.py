@@ -95,7 +95,7 @@ class ScriptTests(unittest.TestCase):
         self.assertEqual(steps[0]["rewards/think_format_reward/mean"], 0)
         self.assertGreater(steps[0]["rewards/brief/mean"], 0)
         self.assertTrue((self.folder / "out/sums/model.safetensors").is_file())
-        # Only what differs from TRL's defaults is handed on.
+        # Only differences from TRL's defaults are passed on.
         given = (self.folder / "out/sums.script/grpo.yaml").read_text()
         self.assertIn("\nbeta: 0.04\n", given)
         self.assertNotIn("num_iterations", given)

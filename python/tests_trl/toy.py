@@ -54,7 +54,7 @@ def tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
 
 
 def tool_tokenizer() -> PreTrainedTokenizerFast:
-    """Of all characters, with a chat template of TRL's own package that knows tools."""
+    """A tokenizer of all characters, with a chat template of TRL's own package that knows tools."""
     tokens = ["<pad>", "<|im_end|>", "<unk>", "<|im_start|>", "\n", *string.printable[:95]]
     is_old = not hasattr(trl.chat_template_utils, "qwen3_template")
     made = _tokenizer(tokens, "<|im_end|>", _Parsing if is_old else PreTrainedTokenizerFast)
@@ -64,7 +64,7 @@ def tool_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class _Parsing(PreTrainedTokenizerFast):
-    """For TRL before 1.9, which knows how older transformers took a call of a tool out of a text."""
+    """For TRL before 1.9, which knows how older transformers parsed a call of a tool out of a text."""
 
     def parse_response(self, ids: Any, *_: Any, **__: Any) -> dict[str, Any]:
         text = self.decode(ids).removesuffix("<|im_end|>")
@@ -85,7 +85,7 @@ _SAVED = tempfile.TemporaryDirectory()
 
 
 def model(vocab_size: int = len(CHARACTERS) + 3) -> LlamaForCausalLM:
-    """From a folder, for TRL loads a reference model from there once more."""
+    """From a folder, because TRL loads a reference model from there once more."""
     folder = Path(_SAVED.name, str(vocab_size))
     if not folder.exists():
         _new_model(vocab_size).save_pretrained(folder)
@@ -127,7 +127,7 @@ def row_of(prompt: Any) -> int:
 
 
 def prompt_text(prompt: Any) -> str:
-    """Of a text, or of messages: tables of TRL before 1.16 have chats as text."""
+    """The content of a text, or of messages: tables of TRL before 1.16 have chats as text."""
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     if isinstance(text, str):
         return text
@@ -139,8 +139,7 @@ def text_of(completion: Any) -> str:
 
 
 class Judge:
-    """A reward function: 1 if the answer has the digit. Notes what it was asked, and fails if prompt and row
-    differ."""
+    """A reward function: 1 if the answer has the digit. Records its inputs, and fails if prompt and row differ."""
 
     def __init__(self) -> None:
         self.__name__ = "digit"
@@ -157,7 +156,7 @@ class Judge:
 
     @property
     def rows(self) -> list[int]:
-        """Of each group, in the order in which they were judged, the row."""
+        """The row of each group, in the order in which they were judged."""
         return [row for row, _ in self.asked][::4]
 
 
@@ -229,7 +228,7 @@ class Case(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def reasons(self, trainer: Any, *arguments: Any, **keywords: Any) -> list[str]:
-        """Why `attach` refuses a trainer, which stays as it was."""
+        """The reason why `attach` refuses a trainer, which stays unchanged."""
         before = type(trainer)
         with self.assertRaises(tamis.trl.AttachError) as raised:
             tamis.trl.attach(trainer, *arguments, **keywords)
@@ -297,8 +296,7 @@ def course(trainer: Any) -> list[tuple[Any, ...]]:
 
 
 def seeing(cls: Any = None) -> Any:
-    """A class of trainer that notes every micro-batch that its loss sees: `seen` has (row, answer,
-    advantage)."""
+    """A class of trainer that records every micro-batch in its loss: `seen` has (row, answer, advantage)."""
     base = cls or trl.GRPOTrainer
 
     class Seeing(base):

@@ -1,5 +1,5 @@
-"""bench/peers/verl_sieve.py at a small size: what the page says of the two buffers. Its clock is simulated, so its
-numbers are the same everywhere."""
+"""bench/peers/verl_sieve.py at a small size: the statements of the page about the two buffers. Its clock is
+simulated, so its numbers are the same everywhere."""
 
 import re
 import subprocess

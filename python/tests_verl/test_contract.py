@@ -128,7 +128,7 @@ class ContractTests(Case):
             re.findall(r"^    (\+?\S+=\S+)", fence, re.M) for fence in re.findall(r"```sh\n(.*?)```", page, re.S)
         )
         self.assertEqual((len(first), len(second)), (4, 4))
-        # What is new has a plus, and nothing else.
+        # New keys have a plus, and no others.
         self.assertEqual([line[0] for line in first + second], ["t", "t", "a", "a", "+", "+", "+", "+"])
         buffer = self.build(*first, *(line[1:] for line in second))
         self.assertIs(type(buffer), tamis.verl.ReplayBuffer)

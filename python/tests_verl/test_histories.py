@@ -1,5 +1,5 @@
-"""Random histories: whatever comes back in whatever order, no group is lost, none is trained on twice, and each batch
-has the oldest groups with signal that there are."""
+"""Random histories: whatever comes back in whatever order, no group is lost, none is trained on twice, and
+each batch has the oldest available groups with signal."""
 
 import os
 import random

@@ -8,7 +8,7 @@ from world import Case, Group, Queue, SamplerError, Trainer, module
 
 
 def first(*groups):
-    """Draws these groups first, and then such as are kept."""
+    """Draws these groups first, and then groups that are kept."""
     return lambda number: groups[number] if number < len(groups) else Group()
 
 
@@ -140,14 +140,15 @@ class JudgingTests(Case):
             self.batch(Group((None, None)), Group((None, None)))
 
     def test_a_first_look_without_the_metric(self):
-        # Groups that end first may be the few that could not be scored; a whole batch of them says that nobody has it.
+        # Groups that end first may be the few that could not be scored; a whole batch of them shows that no
+        # group has it.
         trainer = Trainer(first(Group((None, None), 0.5), *[Group((0.0, 1.0), 5.0)] * 8), batch_size=3)
         trainer.add_prompts(3)
         uids, _, report = trainer.sample()
         self.assertEqual((len(uids), report["groups/dropped/unscored_total"]), (3, 1))
         trainer = Trainer(lambda number: Group((None, None), number), batch_size=3)
         with trainer.patched():
-            # Nothing is known of a batch yet.
+            # Nothing is known about a batch yet.
             trainer.add_prompts(1)
             trainer.queue.now = 5.0
             trainer.pass_time()

@@ -15,7 +15,7 @@ if HAS_VERL:
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 N = 3
-# What a prompt's members score; None: it fails. Others than these differ within.
+# The scores of a prompt's members; None: it fails. Members of other prompts differ.
 SCORES = {0: [0.1] * N, 2: None, 3: [1.0] * N, 5: [float("nan"), 0.1, 0.1]}
 
 

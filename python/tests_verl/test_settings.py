@@ -1,4 +1,4 @@
-"""What is refused, with every reason at once, and what verl's own settings decide."""
+"""Settings that are refused, with every reason at once, and those that verl's own settings determine."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What docs/verl.md says of verl's own buffer, over the same queue."""
+"""The statements of docs/verl.md about verl's own buffer, over the same queue."""
 
 import unittest
 from unittest import mock

@@ -208,7 +208,7 @@ class LimitTests(Case):
 
 class DrawingTests(Case):
     def drawn(self, trainer, kept, in_flight, judged=(4, 4), taken=0):
-        """What is drawn in this state."""
+        """Number of groups that are drawn in this state."""
         buffer = trainer.buffer
         buffer._kept = {f"kept{i}" for i in range(kept)}
         buffer._in_flight = [f"flight{i}" for i in range(in_flight)]
@@ -232,7 +232,7 @@ class DrawingTests(Case):
         self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 49 - 8)
         self.assertEqual(self.drawn(trainer, 15, 2, (13, 52)), 0)
         self.assertEqual(self.drawn(trainer, 15, 1, (13, 52)), 1)
-        # If surplus is carried, nothing speaks against a full batch.
+        # If surplus is carried, a full batch is fine.
         trainer = Trainer(uniform, batch_size=16, max_num_gen_batches=None, surplus="carry")
         self.assertEqual(self.drawn(trainer, 3, 8, (13, 52)), 52 - 8)
 

@@ -104,8 +104,8 @@ class Queue:
 
 
 class Group:
-    """What becomes of a prompt: when it ends, how, and the metric of each member. A member with the value `no` has
-    no row, one with `None` no metric."""
+    """The course of a prompt: when it ends, how, and the metric of each member. A member with the value `no`
+    has no row, one with `None` no metric."""
 
     def __init__(self, values=(0.0, 1.0), seconds=1.0, status="finished", num_outputs=1):
         self.values = values
@@ -151,7 +151,7 @@ class Trainer:
             self.add_prompts(int(ahead * batch_size))
 
     def patched(self):
-        """The queue and its clock in the place of TransferQueue and time."""
+        """The queue and its clock in place of TransferQueue and time."""
         stack = contextlib.ExitStack()
         for patched in (module, sys.modules["verl.trainer.ppo.v1.replay_buffer"])[: 2 if HAS_VERL else 1]:
             stack.enter_context(mock.patch.multiple(patched, tq=self.queue, time=self.queue))
@@ -254,7 +254,7 @@ COUNTS = {
 
 class Case(unittest.TestCase):
     def assert_adds_up(self, trainer):
-        """What was drawn is in one place each, by the counts and by the queue."""
+        """Every drawn group is in one place, by the counts and by the queue."""
         total = {place: trainer.totals.get(name, 0) for place, name in COUNTS.items()}
         self.assertEqual(total["drawn"], len(trainer.groups))
         self.assertEqual(total["trained"], len(trainer.trained))

@@ -205,7 +205,7 @@ print(json.dumps({"reward": 0.25, "success": True, "info": {"number": task["numb
         assert_eq!(turns[2].context_start, Some(turns[1].end));
         assert_eq!(of(turns[1].end, turns[2].start), tokens("system:judge;user:well?;").token_ids);
         assert!(turns[2].end - turns[2].start <= 2);
-        // Nothing that was rendered is in the loss, and everything else does.
+        // Nothing that was rendered is in the loss, and everything else is.
         let mask = sample.loss_mask();
         assert!(sample.token_ids.iter().zip(&mask).all(|(&token, &written)| (token >= SHOWN) != written));
         assert_eq!(sample.logprobs.len(), sample.token_ids.len());
