@@ -5,9 +5,9 @@
     python3 bench/countdown_start.py        # writes runs/games/countdown_start
     python3 bench/countdown_start.py --right-prob 0.05 --short-prob 0.6 --steps 400 --name countdown_poor_start
 
-The environment lists no actions, so `warm_start` has nothing to play it by. Here a run of one step shows which tasks are training tasks, a
-script answers them (right with --right-prob, otherwise with any signs, now and then with too few numbers), and a model imitates it.
-Needs only Python's standard library.
+The environment lists no actions, so `warm_start` has nothing to play it by. Here a run of one step shows
+which tasks are training tasks, a script answers them (right with --right-prob, otherwise with any signs,
+sometimes with too few numbers), and a model imitates it. Needs only Python's standard library.
 """
 
 import argparse

@@ -49,7 +49,7 @@ validate: {test_freq: 4, before_train: true}
 checkpoint: {save_freq: 3}
 """
 
-# A policy that is wrong now and then.
+# A policy that is sometimes wrong.
 POLICY = """
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}

@@ -342,7 +342,7 @@ class Loss(Part):
 
     def theirs(self, forms):
         lines = json_lines([PYTHON, PEERS / "loss_torch.py", "--threads", str(THREADS)])
-        # What a padded token costs is no work that was asked for.
+        # The cost of padded tokens is no useful work.
         return [
             {"what": line["what"], "model": line["form"], "form": line["form"], "allocator": "glibc", "tokens_per_s": line["tokens"] / line["seconds"]}
             for line in lines

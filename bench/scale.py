@@ -4,12 +4,13 @@
     python3 bench/scale.py             64 ranks, 512 prompts x 16 x about 4,096 tokens a step, 2 steps
     python3 bench/scale.py --small     a hundredth of it, in seconds
 
-The learner is simulated behind the real wire (tamis-learner/1: it computes nothing, and checks that waves are what it
-may be sent), and so are vLLM servers (their answers are rendered once, with other lengths and a log-probability for
-every token). The run is the real program. It shares the machine with what is simulated, so that wall-clock says
-little; what counts is its own CPU time, as a share of the 620 s in which eight GPUs would learn from the tokens of
-such a step (64: an eighth of that), and the most memory that it held. The last line says how much of the time lies
-between the passes of a step, while the learner waits for it; most of the rest is spent while servers generate.
+The learner is simulated behind the real wire (tamis-learner/1: it computes nothing, and checks that waves are
+what it may be sent), and so are vLLM servers (their answers are rendered once, with other lengths and a
+log-probability for every token). The run is the real program. It shares the machine with what is simulated,
+so the wall-clock time means little. What counts is its own CPU time, as a share of the 620 s in which eight
+GPUs would learn from the tokens of such a step (64: an eighth of that), and the most memory that it held. The
+last line says how much of the time lies between the passes of a step, while the learner waits for it; most of
+the rest is spent while servers generate.
 
 It needs the program (`cargo build --release -p tamis-cli`) and the standard library of Python.
 """

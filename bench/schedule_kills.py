@@ -7,9 +7,9 @@
 
 A run is ended a few times by SIGKILL, by SIGTERM (after which it saves what it has) or by a second SIGTERM
 250 ms later, and resumed. Its world is the native engine with answers (`native`) or games (`games`), and the
-undisturbed run has to have the same metrics and last weights. With `servers` there are two `tamis serve`, and one
-of them is killed and restarted now and then. Nobody gets the answers of servers twice, so such a run is done once
-more from its own journal and order: it has to ask for nothing, and to end the same.
+undisturbed run has to have the same metrics and last weights. With `servers` there are two `tamis serve`, and
+one of them is killed and restarted at random times. Servers never answer the same twice, so such a run is
+repeated from its own journal and order: it must request nothing, and end the same.
 
 It needs the program (`cargo build --release -p tamis-cli`).
 """
@@ -116,7 +116,7 @@ class Servers:
         return subprocess.Popen(command, **quiet)
 
     def lose_one(self, dice):
-        """Kills one and starts it again, now and then."""
+        """Kills one and starts it again, at random times."""
         if time.monotonic() < self.next_loss:
             return
         self.next_loss = time.monotonic() + dice.uniform(0.3, 2)

@@ -147,7 +147,7 @@ def start(given, tokenizer):
 
 
 class Right:
-    """1 for the right answer; counts what it is asked."""
+    """1 for the right answer; counts its calls."""
 
     __name__ = "right"
 

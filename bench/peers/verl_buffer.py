@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What verl's own replay buffer generates for each group that is trained on, over a queue that is made up here.
+"""Counts the groups that verl's own replay buffer generates for each trained one, over a simulated queue.
 
     pip download verl==0.9.1 --no-deps -d FOLDER && python3 bench/peers/verl_buffer.py FOLDER/verl-0.9.1-py3-none-any.whl
 

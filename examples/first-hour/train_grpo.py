@@ -15,7 +15,7 @@ ANSWER = re.compile(r"-?\d+")
 
 
 def sums(largest):
-    """Sums of two numbers, as a data set where the library is there."""
+    """Sums of two numbers, as a data set if the library is installed."""
     rows = [{"prompt": f"{a}+{b}=", "solution": str(a + b)} for a in range(largest) for b in range(largest)]
     try:
         from datasets import Dataset

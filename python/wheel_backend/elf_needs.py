@@ -11,7 +11,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-# Of PEP 600's allowed libraries those that Rust programs are linked with.
+# Those of PEP 600's allowed libraries with which Rust programs are linked.
 _EVERYWHERE = re.compile(r"lib(c|m|dl|rt|util|pthread|gcc_s)\.so\.[0-9]+|ld-linux[-.\w]*")
 _DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
 _NEEDED = 1
@@ -33,7 +33,7 @@ class Needs:
 
 
 def read_needs(path: pathlib.Path) -> Needs | None:
-    """Of an ELF file of 64 bits, little-endian; None of any other file."""
+    """Reads an ELF file of 64 bits, little-endian; None for any other file."""
     data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         return None

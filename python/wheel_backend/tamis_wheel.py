@@ -114,7 +114,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     tag = _newer_tag(wheel, program)
     if tag is None:
         return wheel
-    # What is compiled is kept: this packs it again.
+    # Compiled files are kept: this packs the wheel again.
     (pathlib.Path(wheel_directory) / wheel).unlink()
     _with_options(tag)
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)

@@ -161,7 +161,7 @@ pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Re
     Ok(node)
 }
 
-/// Points a parsed value into its argument: `shift` columns on, or at the whole value.
+/// Moves the positions of a parsed value into its argument: `shift` columns on, or to the whole value.
 fn relocate(node: &mut Node, whole: &Origin, shift: Option<usize>) {
     let moved = |origin: &Origin| match shift {
         Some(shift) if origin.line == 1 => {

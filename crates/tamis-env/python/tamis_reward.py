@@ -63,7 +63,7 @@ def failure():
 
 
 def shown(value):
-    """What came back, for a message."""
+    """A returned value, for a message."""
     try:
         text = repr(value)
     except Exception:
@@ -202,7 +202,7 @@ async def answer_simple(function, items, kwargs):
 
 
 class Log:
-    """What a TRL function logs in one call."""
+    """The values that a TRL function logs in one call."""
 
     def __init__(self, num_completions):
         self.num_completions = num_completions
@@ -225,7 +225,7 @@ class Log:
         return None if value is None else clean(str(value))
 
     def of(self, row):
-        """What goes with one completion; what was logged for the call goes with its first."""
+        """The values that belong to one completion. Those that were logged for the call belong to its first."""
         logged = {}
         if self.extra:
             logged["log_extra"] = {column: values[row] for column, values in self.extra.items()}
@@ -471,7 +471,7 @@ def reads_gold(signature, kind, gold):
 
 
 def introduction(function, name, kind, fits, kwargs, columns, gold):
-    """What tamis should know of the function before it asks it anything."""
+    """The facts about the function that tamis needs before it calls it."""
     signature = signature_of(function)
     return {
         "style": kind,

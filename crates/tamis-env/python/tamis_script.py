@@ -77,7 +77,7 @@ def refuse(reasons, hint=None):
     sys.exit(2)
 
 
-# What a script makes before it trains
+# The objects that a script makes before it trains
 
 
 class KeptConfig:
@@ -276,7 +276,7 @@ def free_folder(path):
 class GRPOTrainer:
     """Stands for TRL's. What it is given and cannot be followed is refused when it is made."""
 
-    # Of what a finished trainer offers, what a run has done already.
+    # The attributes of a finished trainer, as far as a run has them.
     _DONE = ("log_metrics", "save_metrics", "save_state", "create_model_card", "end", "log_completions")
 
     def __init__(self, model=None, reward_funcs=None, args=None, train_dataset=None, eval_dataset=None, processing_class=None,
@@ -475,7 +475,7 @@ async def train_and_answer(command, functions):
         server.close()
 
 
-# What a script imports
+# The modules that a script imports
 
 
 def refused_class(name, why):
@@ -640,7 +640,7 @@ def stand_before_trl():
         for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
             del sys.modules[name]
         return False
-    # What follows a configuration's fields looks at devices.
+    # Attributes beyond a configuration's fields depend on devices.
     quiet = type("GRPOConfig", (trl_config,), {"__post_init__": lambda self: None, "__module__": __name__})
     for module in (trl, trl.trainer):
         module.GRPOTrainer, module.RLOOTrainer, module.GRPOConfig = GRPOTrainer, RLOO, quiet

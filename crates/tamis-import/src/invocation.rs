@@ -88,7 +88,7 @@ pub fn without_program(words: &[String]) -> Option<Vec<String>> {
 impl<'a> Invocation<'a> {
     /// Takes a command line apart. Without a program, all words are arguments.
     pub(super) fn of(words: &'a [String]) -> Self {
-        // Of several commands, the last one that starts a program.
+        // The last of several commands that starts a program.
         let words = words
             .rsplit(|word| matches!(word.as_str(), "&&" | ";"))
             .find(|part| program(part).is_some())

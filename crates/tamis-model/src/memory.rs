@@ -181,7 +181,7 @@ impl MemoryEstimate {
         let flipped = match (plan.trains && tokens > 0, near) {
             (false, _) => 0,
             (true, true) => weights,
-            // Of one layer, and of the head.
+            // The bytes of one layer, and of the head.
             (true, false) => 4 * d * (f.max(raw_q) + vocab),
         };
         Self {

@@ -214,7 +214,7 @@ fn texts<'a>(
     texts.filter(move |&(token, _)| !is_end(token))
 }
 
-/// Of all states that bytes lead to, those from which no sequence of tokens leads to a match.
+/// The states, among all that bytes lead to, from which no sequence of tokens leads to a match.
 fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> BTreeSet<StateID> {
     let mut is_token = [false; 256];
     for (_, bytes) in texts(tokens, end_token_ids) {

@@ -25,7 +25,7 @@ const FILES: [&str; 12] = [
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    // Of the image processor. Loading the model needs them, so a run has to copy them along.
+    // Files of the image processor. Loading the model needs them, so a run has to copy them along.
     PROCESSOR_FILES[0],
     PROCESSOR_FILES[1],
     PROCESSOR_FILES[2],

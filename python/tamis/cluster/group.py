@@ -238,7 +238,7 @@ class Group(threading.Thread):
         self._emit("died", is_last=self._again is None, **dead)
 
     def _find_first(self, incarnation, dead):
-        """Of ranks that end at about the same time, the one that was killed: the others only lost it."""
+        """The killed one of ranks that end at about the same time: the others only lost it."""
         deadline = time.monotonic() + SETTLE
         while self._request.is_gang and not dead["exit"].startswith("signal"):
             try:

@@ -42,7 +42,7 @@ from .rollout import Rollout, conversation
 from .tool_calls import split_calls
 
 MODEL = "policy"
-# Of so many tasks one is held out.
+# One of so many tasks is held out.
 HELD_OUT_EVERY = 10
 # From here on an episode is a success.
 PASSED = 0.5
@@ -128,7 +128,7 @@ class Kind:
 
 
 class Host:
-    """What all episodes on one event loop share: the URL of the policy, and what the environment serves them with."""
+    """Shared by all episodes on one event loop: the URL of the policy, and the services of the environment."""
 
     def __init__(self, kind):
         self._environment, self._opening = kind.environment, asyncio.Lock()

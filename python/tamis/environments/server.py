@@ -280,7 +280,7 @@ class Server:
             finally:
                 timer.cancel()
 
-        # What is asynchronous takes no thread.
+        # An asynchronous kind takes no thread.
         give_up = self._run(played.close if inspect.iscoroutinefunction(played.close) else close, (), end)
 
     def _run(self, function, arguments, end):
@@ -353,7 +353,7 @@ def serve(requests, answers):
         if line.strip():
             server.take(line)
     server.end()
-    # What packages do at the exit must not keep it.
+    # The exit handlers of packages must not delay it.
     watchdog = threading.Timer(PATIENCE, os._exit, (1,))
     watchdog.daemon = True
     watchdog.start()

@@ -72,7 +72,7 @@ class Actions:
         numbers = [int(number[:18]) for number in re.findall(r"-?\d+", answer)]
         if len(numbers) != int(np.prod(self._space.shape)):
             return None
-        # What does not fit the type would be another number in it.
+        # A number that does not fit the type would become another one.
         action = np.array(numbers).astype(self._space.dtype)
         is_exact = action.tolist() == numbers
         action = action.reshape(self._space.shape)

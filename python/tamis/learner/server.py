@@ -44,7 +44,7 @@ class Session(AnySession):
         return Answer(200, *protocol.encode(values, columns))
 
     def is_out_of_memory(self, error):
-        """Of the host, or of the device."""
+        """The memory of the host, or of the device."""
         return is_out_of_memory(error)
 
     def is_device_lost(self, error):

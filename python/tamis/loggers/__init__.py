@@ -47,7 +47,7 @@ def without_passwords(text):
 
 
 def recall(given, kind):
-    """What an earlier session of the run noted, or an empty mapping."""
+    """The notes of an earlier session of the run, or an empty mapping."""
     try:
         noted = json.loads((Path(given["folder"]) / "loggers" / f"{kind}.json").read_text())
     except (OSError, ValueError):

@@ -87,7 +87,7 @@ def main():
         run = importlib.import_module(f".to_{kind}", __package__).open_run(given, voice.say)
     except Exception as error:
         voice.say(failed=describe(error))
-        # What is sent is taken: a pipe that breaks would be reported in place of the reason.
+        # The sent records are consumed; otherwise a broken pipe would be reported in place of the reason.
         for _ in sys.stdin:
             pass
         sys.exit(0 if isinstance(error, Unusable) else 1)

@@ -67,7 +67,7 @@ def last_steps(store, run_id):
 def rows(store, run_id):
     """Rows of a run. On a network file system they are in files until a dashboard moves them into the database."""
     for path in sorted(store.parent.glob("inbox/*/*.jsonl")):
-        # What is moved in this moment is found in the database.
+        # Rows that are moved at this moment are found in the database.
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_bytes().splitlines():
                 record = json.loads(line)

@@ -30,7 +30,7 @@ class _Job:
 
 
 class ScoringSession:
-    """What connections ask of a session, for a reward model."""
+    """The session of a reward model, for its connections."""
 
     max_body_bytes = max_json_bytes = MAX_BODY_BYTES
 

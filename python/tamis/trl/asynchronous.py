@@ -39,7 +39,7 @@ _log = logging.getLogger("tamis.trl")
 
 @dataclass(frozen=True)
 class Seen:
-    """What the filter looked at in a group, sent from the rollout loop to the trainer."""
+    """The metric of a group's members, sent from the rollout loop to the trainer."""
 
     group: int
     values: list[float]
@@ -51,7 +51,7 @@ class SievedLoop(_AsyncRolloutLoop):
 
     def __init__(self, *, sieve: tuple[Filter | None, str | None], **keywords: Any) -> None:
         super().__init__(**keywords)
-        # What a factory makes is known here at the latest, and so are the names of all rewards.
+        # The objects of a factory are known here at the latest, and so are the names of all rewards.
         reasons: list[str] = []
         self._filter, self._metric = make_filter(self.reward_func_names, *sieve, reasons)
         if reasons:
@@ -112,7 +112,7 @@ class AsyncSieve:
 
     def __getattr__(self, name: str) -> Any:
         if name == "_queue":
-            # Of a sieve that is only being made, as by `copy`.
+            # A sieve that is only being made, as by `copy`.
             raise AttributeError(name)
         return getattr(self._queue, name)
 
@@ -191,7 +191,7 @@ class AsyncSieve:
         return compared | {"rows": len(data) if has_text else None}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, in plain types. Groups in a row are counted anew after a resume."""
+        """The state in a checkpoint, in plain types. Groups in a row are counted anew after a resume."""
         return {
             "totals": self.totals,
             "settings": self._compared(),

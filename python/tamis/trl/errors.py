@@ -1,4 +1,4 @@
-"""What the sieve inside TRL raises."""
+"""Errors of the sieve inside TRL."""
 
 from __future__ import annotations
 

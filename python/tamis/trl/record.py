@@ -51,7 +51,7 @@ class Record:
         if pending is not None:
             self._due, self._logged = pending["due"], pending["logged"]
         elif self._due is None:
-            # What `train()` logged at its end is of no step.
+            # Figures that `train()` logged at its end belong to no step.
             self._logged = {}
         again = self._due["step"] if self._due is not None else steps + 1
         if text:

@@ -1,4 +1,4 @@
-"""What `attach` refuses, and why."""
+"""The settings and trainers that `attach` refuses, and why."""
 
 from __future__ import annotations
 

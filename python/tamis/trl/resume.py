@@ -43,7 +43,7 @@ def restored(restore: Callable[[], None]) -> list[str]:
 
 
 def saved_in(state: Any) -> dict[str, Any]:
-    """What the checkpoint that a run is resumed from has of the sieve; empty if it has nothing."""
+    """The sieve's part of the checkpoint that a run is resumed from; empty if it has none."""
     kept = (state.stateful_callbacks or {}).get("TamisSieve") if state.global_step > 0 else None
     saved: dict[str, Any] = kept["attributes"]["saved"] if kept is not None else {}
     # A run without a sieve passes on what it found in its own checkpoint.
@@ -67,7 +67,7 @@ def make_callback(trainer: Any, record: Record | None) -> TrainerCallback:
         return int(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
 
     def layout() -> dict[str, int]:
-        """What the rest of a generation batch is cut for."""
+        """The settings by which the rest of a generation batch is cut."""
         return {
             "number of processes": trainer.accelerator.num_processes,
             "`per_device_train_batch_size`": trainer.args.per_device_train_batch_size,

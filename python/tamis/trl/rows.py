@@ -1,4 +1,4 @@
-"""What TRL generated and scored, row by row."""
+"""The completions that TRL generated and scored, row by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errors import TESTED, AttachError
 
 
 def split_rows(parts: tuple[Any, ...], num_rows: int) -> list[tuple[Any, ...]]:
-    """What `_generate` returned, row by row."""
+    """The result of `_generate`, row by row."""
 
     def column(part: Any) -> list[Any]:
         if isinstance(part, list) and len(part) == num_rows:
@@ -85,7 +85,7 @@ def is_cut(trainer: Any, ids: Any) -> bool:
 
 
 def take_extra(trainer: Any, num_rows: int) -> list[dict[str, Any]]:
-    """What reward functions logged with `log_extra`, row by row; the trainer has it no more."""
+    """Values that reward functions logged with `log_extra`, row by row; the trainer no longer has them."""
     pending = getattr(trainer, "_pending_extra_logs", {})
     extra: list[dict[str, Any]] = [{} for _ in range(num_rows)]
     for name, values in pending.items():
@@ -120,7 +120,7 @@ def weighted_sums(rewards: torch.Tensor, weights: torch.Tensor) -> list[float]:
         parts = [
             weight * rounded(value) for weight, value in zip(factors, row, strict=True) if weight and value == value
         ]
-        # Of infinities of both signs `fsum` makes an error, and TRL NaN.
+        # For infinities of both signs `fsum` raises an error, and TRL gives NaN.
         total = sum(parts) if any(map(math.isinf, parts)) else math.fsum(parts)
         sums.append(float(f"{total:.12g}") if parts else math.nan)
     return sums

@@ -88,7 +88,7 @@ class Member:
 
 @dataclass
 class Group:
-    """What every process knows of a group."""
+    """The facts about a group that every process knows."""
 
     id: int
     prompt_id: int
@@ -199,7 +199,7 @@ class Sieve:
         return self._scheduler.settings
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, in plain types: equal on every process."""
+        """The state in a checkpoint, in plain types: equal on every process."""
         return {
             "scheduler": self._scheduler.snapshot(),
             "data": self._data,
@@ -211,7 +211,7 @@ class Sieve:
 
     @property
     def _data(self) -> dict[str, Any]:
-        """What decides which prompts come and how they are judged, beside the settings of the scheduler."""
+        """The settings, besides those of the scheduler, that decide which prompts come and how they are judged."""
         prompts = self._prompts
         return {"rows": prompts.num_rows, "shuffle": prompts.shuffle, "seed of the prompts": prompts.seed}
 
@@ -223,7 +223,7 @@ class Sieve:
         self._next_group = state["next_group"]
         self._steps = state["steps"]
 
-    # What TRL's method asks for while it runs.
+    # The inputs of TRL's method while it runs.
 
     def _generate(self, prompts: list[Any], generate: Callable[[list[Any]], tuple[Any, ...]]) -> tuple[Any, ...]:
         if self._is_rolling:
@@ -463,7 +463,7 @@ class Sieve:
             for i, reward in enumerate(group.rewards):
                 places.append((group.id, i))
                 if group.verdict != "trained":
-                    # What fills up a batch is counted in whole groups.
+                    # Groups that fill up a batch are counted whole.
                     continue
                 if getattr(self._trainer, "mask_truncated_completions", False) and group.is_truncated[i]:
                     idle[places[-1]] = "truncated"

@@ -187,7 +187,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         if partition_id != _TRAIN:
             raise ValueError(f"partition {partition_id!r}: only groups of {_TRAIN!r} are judged and waited for")
 
-    # What is waited for.
+    # The groups that are waited for.
 
     def _wait(self, global_steps: int, target: int) -> None:
         """Draws prompts and waits until `target` groups are kept."""
@@ -272,7 +272,7 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
             f"{lost} of them failed or too old"
         )
 
-    # What is in the queue.
+    # The groups in the queue.
 
     def _poll(self) -> None:
         """Looks through the queue, and judges what has finished."""

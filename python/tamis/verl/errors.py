@@ -1,4 +1,4 @@
-"""What the sieve inside verl raises."""
+"""Errors of the sieve inside verl."""
 
 from __future__ import annotations
 

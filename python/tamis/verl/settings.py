@@ -1,4 +1,4 @@
-"""What the sampler makes of `trainer.v1.sampler.sampler_kwargs` and of verl's own keys."""
+"""Turns `trainer.v1.sampler.sampler_kwargs` and verl's own keys into the sampler's settings."""
 
 from __future__ import annotations
 

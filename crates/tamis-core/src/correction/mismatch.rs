@@ -12,7 +12,7 @@ use crate::objective::Real;
 pub struct Mismatch {
     /// Unmasked tokens.
     pub tokens: usize,
-    /// Of them, those whose behaviour log-probability is unknown.
+    /// Number of those whose behaviour log-probability is unknown.
     pub unknown: usize,
     /// Mean of `behaviour - old`: the k1 estimate of the divergence of the sampler from the policy.
     pub kl: f64,

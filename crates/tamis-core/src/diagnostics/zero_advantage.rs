@@ -25,15 +25,15 @@ pub(super) const ENTRY: Entry = Entry {
 pub struct ZeroAdvantage {
     /// Unmasked tokens.
     pub tokens: usize,
-    /// Of them, those with advantage 0.
+    /// Number of those with advantage 0.
     pub zero_tokens: usize,
     /// Trajectories with an unmasked token.
     pub trajectories: usize,
-    /// Of them, those with advantage 0.
+    /// Number of those with advantage 0.
     pub zero_trajectories: usize,
     /// Groups with an unmasked token.
     pub groups: usize,
-    /// Of them, those in which every trajectory with an unmasked token has advantage 0.
+    /// Number of those in which every trajectory with an unmasked token has advantage 0.
     pub zero_groups: usize,
 }
 

@@ -52,8 +52,8 @@ fn the_originals_worked_cases() {
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
 
-/// Of eight groups, the number that three forms keep at six shares, computed by hand for returns of a game
-/// and for 0/1 outcomes.
+/// The number of groups out of eight that three forms keep at six shares, computed by hand for returns of a
+/// game and for 0/1 outcomes.
 #[test]
 fn the_softmax_is_not_scale_invariant() {
     let game = [5.6, 4.4, 4.2, 1.5, 0.2, 0.1, 0.1, 0.0];

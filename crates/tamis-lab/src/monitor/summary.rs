@@ -109,7 +109,7 @@ pub struct Course {
 /// Last and greatest value, and the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LastMaxMean {
-    /// Of the last step.
+    /// Value of the last step.
     pub last: f64,
     /// Mean over the steps.
     pub mean: f64,
@@ -120,7 +120,7 @@ pub struct LastMaxMean {
 /// Times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StepTimes {
-    /// Of the last step.
+    /// Seconds of the last step.
     pub last: Option<f64>,
     /// Mean of the last steps.
     pub per_step: Option<f64>,

@@ -227,7 +227,7 @@ pub(super) fn rows(file: &SourceFile, place_of_file: usize) -> Result<Trajectori
         let repeats = put_into_groups(&mut rows, names, are_prompts);
         return Ok(Trajectories { rows, places, repeats });
     };
-    // Of several outputs of a rollout, the last one has the score and the first one the prompt.
+    // If a rollout has several outputs, the last one has the score and the first one the prompt.
     let mut rollouts: HashMap<(u64, &str, u64), usize> = HashMap::new();
     let (mut read, mut names) = (Trajectories::default(), Vec::new());
     let mut outputs: Vec<[u64; 2]> = Vec::new();

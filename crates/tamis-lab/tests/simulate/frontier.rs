@@ -200,7 +200,7 @@ fn the_best_rule_costs_what_its_equation_says() {
     }
 }
 
-/// Of all pass rates 1/2 is kept most often. With known pass rates the cost would be exactly this.
+/// A pass rate of 1/2 is kept most often. With known pass rates the cost would be exactly this.
 #[test]
 fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
     for n in [2, 4, 8] {

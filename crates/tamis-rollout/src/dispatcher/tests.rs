@@ -454,8 +454,8 @@ impl Reference for Passes {
     }
 }
 
-/// A filter that looks at rewards after the KL penalty: one pass a round, and no group twice; streaming, one
-/// a group.
+/// A filter on rewards after the KL penalty needs one pass of the reference a round, without a group twice.
+/// Streaming, it needs one pass a group.
 #[test]
 fn every_group_takes_one_reference_pass_before_the_filter() {
     for is_streaming in [false, true] {

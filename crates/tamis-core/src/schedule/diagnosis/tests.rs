@@ -473,7 +473,7 @@ fn sides_of_groups_that_end_with_their_first_members() {
         let of_data = diagnosis.recommendations.iter().filter(|advice| advice.setting == "data");
         of_data.map(|advice| advice.why.clone()).collect::<Vec<_>>().join("\n")
     };
-    // Of 310 first members 2 * 2 + 2 are right.
+    // 2 * 2 + 2 of 310 first members are right.
     insta::assert_snapshot!(reasons(tally), @"1.9% of the first 2 members of groups are correct, 151 of 155 groups are all wrong as far as they were begun");
     insta::assert_snapshot!(reasons(screened(150, 1, 2)), @"98.1% of the first 2 members of groups are correct, 151 of 155 groups are all correct as far as they were begun");
     insta::assert_snapshot!(reasons(screened(20, 40, 0)), @"the first 2 members are all right in 20 groups and all wrong in 40, and differ in none");

@@ -106,18 +106,18 @@ OF_FILES = {
 CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
 PRCTL, FCNTL, IOCTL, SOCKETPAIR, SENDTO = (157, 167), (72, 25), (16, 29), (53, 199), (44, 206)
 TRUNCATE, OPENAT2, OPENS = (76, 45), (437, 437), (((2, None), 1), ((257, 56), 2))
-# Of fcntl and ioctl: who gets a file's signals, and which; leases; a file's flags.
+# Operations of fcntl and ioctl: who gets a file's signals, and which; leases; a file's flags.
 SIGNALS_OF_FILES, OWNERS_OF_FILES, FLAGS_OF_FILES = (8, 10, 15, 1024), (0x8901, 0x8902), (0x40086602, 0x401C5820)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# What a program needs of /etc; and devices that hold nothing.
+# The files of /etc that a program needs, and devices that hold nothing.
 SETTINGS_FILES = [
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types",
 ]
 DEVICES = ["null", "zero", "full", "random", "urandom"]
 SYSTEM_FOLDERS = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"]
 
-# What takes part in the protection; the probe clears what cannot be had here.
+# The parts of the protection. The probe clears those that are not available here.
 PLAN = {
     "user": False, "network": False, "processes": False, "mounts": False, "landlock": 0, "seccomp": False,
     "children": False, "uid": None,
@@ -252,7 +252,7 @@ def build_root(uid, gid):
         if os.path.islink(path) and path in SYSTEM_FOLDERS:
             sources.append((path, os.readlink(path), None, False))
         elif os.path.exists(path):
-            # What is mounted on covers what it is.
+            # A mount covers the folder below it.
             sources.append((path, None, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)))
     mount("mounts", "tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=1024,mode=755")
     # First, so that what `readable` names in /tmp lies in it and is not covered.

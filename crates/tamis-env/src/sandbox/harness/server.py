@@ -98,7 +98,7 @@ class Job:
                     if not text:
                         poll.unregister(descriptor)
                         self.conclude(message)
-                        # What is in the pipes is taken; who holds them open is not waited for.
+                        # Data in the pipes is read; processes that hold them open are not waited for.
                         deadline = min(deadline, time.monotonic() + 0.5)
                 else:
                     second = self.take(descriptor, readers, kept, cut, limits)
@@ -111,7 +111,7 @@ class Job:
         buffer[:] = bytes(len(buffer))
         for descriptor in (pipes.out[0], pipes.err[0], pipes.report[0], pipes.status[0], pipes.job[1]):
             os.close(descriptor)
-        # What the worker did not read of its job.
+        # The part of its job that the worker did not read.
         while self.left:
             read = os.readv(0, [memoryview(buffer)[:min(len(buffer), self.left)]])
             if not read:

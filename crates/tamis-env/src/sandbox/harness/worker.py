@@ -120,8 +120,8 @@ def compile_text(text, name, kind="exec", cache=linecache.cache, size=len, make=
 
 def execute(job, job_descriptor, late_length, report):
     """Runs the code and what follows on it; never returns."""
-    # What the code may replace in its modules is taken before it runs; a scanner is not Python that could be
-    # changed.
+    # Objects that the code may replace in its modules are saved before it runs; a scanner is not Python that
+    # could be changed.
     scan, dumps, read = json.JSONDecoder().scan_once, json.dumps, read_exactly
     write, leave = os.write, os._exit
     run, look, compiled, form, show = exec, eval, compile_text, encode, traceback.print_exception
@@ -206,7 +206,7 @@ def report_all(write, descriptor, text):
 
 
 def finish():
-    """What Python does at the end of a program: waits for threads, calls what was registered."""
+    """As Python does at the end of a program: waits for threads, calls registered functions."""
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()

@@ -183,7 +183,7 @@ fn by_hand() {
     );
     assert_eq!(get("maj@4/mean"), Some(1.0), "the second prompt has three scored samples only");
     let aux = |name: &str| metrics.get(&format!("val-aux/gsm8k/acc/{name}")).expect("set");
-    // Of the second prompt's pairs of three samples two hold the correct one; of the first's six none misses.
+    // Two of the second prompt's pairs of three samples hold the correct one; none of the first's six misses.
     assert_close("pass@2", &[aux("pass@2")], &[f64::midpoint(1.0, 2.0 / 3.0)], 1e-12, 0.0);
 }
 
