@@ -21,6 +21,6 @@ while not sums and len(task["messages"]) < 4:
     answer = ask(messages=task["messages"]).choices[0].message
     task["messages"] += [answer, {"role": "user", "content": "Call add."}]
     for call in answer.tool_calls or []:
-        with suppress(ValueError):  # arguments that are none
+        with suppress(ValueError):  # arguments that are invalid
             sums.append(sum(dict(Add.model_validate_json(call.function.arguments)).values()))
 print(json.dumps({"reward": float(sums == [task["sum"]]), "info": {"num_tool_calls": len(sums)}}))

@@ -90,7 +90,7 @@ class SentRuns(Runs):
                 said = self.sampled(f"sent_{ranks}", learners, at, *NCCL)
                 self.assertNotIn("by a folder", said)
                 self.assert_same_run(f"sent_{ranks}", f"folder_{ranks}")
-                # The first weights, and those of each step but the last, after which nobody samples but validation.
+                # The first weights, and those of each step but the last, after which only validation samples.
                 counts = servers.num_received()
                 self.assertEqual(counts[0], counts[1])
                 self.assertGreaterEqual(counts[0], 4)

@@ -95,7 +95,7 @@ sys.exit(status)
 
 @functools.cache
 def interpreter():
-    """The path of a program that stands in for this interpreter, for whoever starts `python -m MODULE`.
+    """The path of a program that stands in for this interpreter, for programs that start `python -m MODULE`.
 
     What it runs is a `Program` of this process, with its output in the stand-in's errors. SIGTERM
     reaches it; whatever else ends the stand-in kills it.

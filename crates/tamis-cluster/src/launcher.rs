@@ -102,7 +102,7 @@ impl Death {
     }
 }
 
-/// Why something did not come up.
+/// Why a learner or a server did not start.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     Died(Box<Death>),
@@ -247,7 +247,7 @@ impl State {
                 let (_, say) = self.group(&role, index?, generation?)?;
                 Some((say, message))
             }
-            // The first caller prints it: whoever sent a request is waiting.
+            // The first caller prints it, because the sender of a request waits.
             Event::Log { role: None, message, .. } => {
                 Some((self.roles.values().next()?.say.clone(), message))
             }

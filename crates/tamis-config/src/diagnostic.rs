@@ -94,7 +94,7 @@ pub enum Problem {
         /// The scalar that was written, if it is one; for the name of a kind the section.
         example: Option<String>,
     },
-    /// A value that is none of those allowed.
+    /// A value that is not allowed.
     #[error("`{key}` cannot be `{value}`: it is one of {}", allowed.join(", "))]
     NotAllowed {
         /// The key.

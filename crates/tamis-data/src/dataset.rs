@@ -338,7 +338,7 @@ fn names(row: &Map<String, Value>) -> String {
 }
 
 /// The shortest text of a number. pandas makes floats of integers if a value is missing; then `72.0` becomes
-/// `72`, because nobody answers `72.0`.
+/// `72`, because no model answers `72.0`.
 fn number_text(number: &serde_json::Number) -> String {
     // Above this, not every whole number is a double.
     const LARGEST: f64 = 9_007_199_254_740_992.0;

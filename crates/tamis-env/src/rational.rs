@@ -1,6 +1,6 @@
 //! Exact numbers: decimals of any length as canonical text, and rationals over 128-bit integers.
 
-/// The canonical text of a decimal number; `None` if `text` is none.
+/// The canonical text of a decimal number; `None` if `text` is not a number.
 ///
 /// Surrounding white space, one leading sign, a leading `$` and commas between digits are accepted; exponents
 /// are not. Two texts are the same number if and only if their canonical texts are equal, at any length:

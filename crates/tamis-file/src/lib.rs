@@ -1,7 +1,7 @@
 //! Beside the kernel, for every crate: reads regular files of limited size.
 //!
-//! A path from a user may be a pipe that nobody writes to, an endless device, a folder, or the wrong file of
-//! 50 GB. The files of tamis are regular ones, and those that are read completely are small. [`open`] refuses
+//! A path from a user may be a pipe without a writer, an endless device, a folder, or the wrong file of 50
+//! GB. The files of tamis are regular ones, and those that are read completely are small. [`open`] refuses
 //! anything that is not a regular file; [`read`] and [`read_text`] also refuse large ones. Each does so at
 //! once, with an error that names what was found. Files of a run folder are opened in the same way, also for
 //! writing ([`open_with`]).
@@ -199,7 +199,7 @@ mod tests {
             let pipe = folder.path().join("pipe");
             assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             assert_eq!(printed(&pipe), "it is a pipe, not a regular file");
-            // Writing is refused, too: nobody may ever read from the pipe.
+            // Writing is refused, too: the pipe may never get a reader.
             for options in [OpenOptions::new().append(true).create(true), OpenOptions::new().write(true)] {
                 let error = open_with(&pipe, options).unwrap_err().to_string();
                 assert_eq!(error, "it is a pipe, not a regular file");

@@ -235,7 +235,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(10));
             }
             for entry in entries() {
-                // If it was killed before it had written its number, there is none.
+                // If it was killed before it had written its number, the file has none.
                 let text = std::fs::read_to_string(entry.path()).expect("read");
                 assert!(text.trim().parse().map_or(true, ends), "a process is left");
             }

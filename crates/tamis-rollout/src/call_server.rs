@@ -295,7 +295,7 @@ async fn read(
 
 async fn ask(sender: &std::sync::mpsc::Sender<WaitingCall>, question: Question) -> Result<Answer, RecvError> {
     let (answer, answered) = oneshot::channel();
-    // If nobody takes calls any more, the call is dropped without an answer.
+    // If calls are no longer taken, the call is dropped without an answer.
     let _ = sender.send(WaitingCall { question, answer });
     answered.await
 }

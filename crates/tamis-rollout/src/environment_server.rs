@@ -64,7 +64,7 @@ impl EnvironmentServer {
             if let Some((_, exchange)) = line.receive().pop() {
                 break exchange;
             }
-            // A limit beyond all time is none.
+            // A limit beyond the clock's range means no limit.
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Err(EnvironmentFault::TimedOut { limit });

@@ -271,7 +271,7 @@ impl FakeGenerator {
         }
     }
 
-    /// An event that belongs to nothing that was asked for.
+    /// An event that belongs to nothing that was requested.
     fn stranger(&mut self, near: SampleId) -> GeneratorEvent {
         let id = match (self.draw() * 4.0) as u64 {
             0 => SampleId { purpose: SamplePurpose::Validation, group: near.group + (1 << 40), ..near },

@@ -86,7 +86,7 @@ pub struct SampleId {
 }
 
 impl SampleId {
-    /// The first turn of a member of a rollout group, asked for the first time.
+    /// The first turn of a member of a rollout group, requested for the first time.
     pub fn of_member(group: GroupId, member: u32) -> Self {
         Self { purpose: SamplePurpose::Rollout, group: group.0, member, turn: 0, attempt: 0 }
     }

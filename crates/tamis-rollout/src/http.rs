@@ -237,7 +237,7 @@ impl HttpClient {
                                     let (back, bell) = (back.clone(), bell.clone());
                                     tokio::select! {
                                         exchange = exchange(connections, *sending, limit) => {
-                                            // If the line is closed, nobody receives this.
+                                            // If the line is closed, this is dropped.
                                             let _ = back.send((number, exchange));
                                             bell.ring();
                                         }

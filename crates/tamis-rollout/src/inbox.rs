@@ -14,7 +14,7 @@ pub enum Unexpected {
     Duplicate,
     /// The group of the event is over: it was aborted, failed, or left the run long ago.
     Late,
-    /// The event was never asked for: another purpose, an unknown group, member, turn or attempt.
+    /// The event was never requested: another purpose, an unknown group, member, turn or attempt.
     Foreign,
 }
 

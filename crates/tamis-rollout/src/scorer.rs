@@ -212,7 +212,7 @@ impl Workers {
 }
 
 impl Workers {
-    /// Hands a batch over; returns it if nobody takes it.
+    /// Hands a batch over; returns it if no thread takes it.
     fn give(&mut self, task: ScoreJob) -> Option<ScoreJob> {
         let left = match &self.tasks {
             Some(tasks) => tasks.send(task).err().map(|unsent| unsent.0),

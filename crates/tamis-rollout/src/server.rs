@@ -172,7 +172,7 @@ pub struct HttpServer<P> {
     next_number: u64,
     errands: HashMap<u64, Errand>,
     by_id: HashMap<SampleId, u64>,
-    /// Samples that the server turned away while it is paused, in the order in which they are asked for
+    /// Samples that the server turned away while it is paused, in the order in which they are requested
     /// again.
     turned_away: VecDeque<TurnedAway>,
     /// Times at which connections of aborted samples are closed.

@@ -256,9 +256,9 @@ impl Journal {
         Ok((journal, entries))
     }
 
-    /// Removes everything before a position, if that is most of a large file: nobody needs it again.
-    /// The file is rewritten, whole or not at all. The time depends on what it keeps, so this is done
-    /// only if at least as much is removed. If the file cannot be written it stays as it is.
+    /// Removes everything before a position, if that is most of a large file. It is not needed again. The
+    /// file is rewritten, whole or not at all. The time depends on what it keeps, so this is done only if at
+    /// least as much is removed. If the file cannot be written it stays as it is.
     pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
         self.shorten_from(position, LEAST_REMOVED)
     }

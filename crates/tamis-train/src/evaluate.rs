@@ -88,7 +88,7 @@ pub struct EvaluationReport {
     /// The prompts, in the order of their outcomes.
     #[serde(skip)]
     pub prompts: Vec<PromptId>,
-    /// The groups of all completions, if they were asked for.
+    /// The groups of all completions, if they were requested.
     #[serde(skip)]
     pub all_samples: Vec<Record>,
 }

@@ -36,7 +36,7 @@ pub struct Interrupted;
 /// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt<E> {
-    /// A stop was asked for.
+    /// A stop was requested.
     Interrupted,
     /// The work failed.
     Failed(E),
@@ -67,7 +67,7 @@ impl<E> From<Interrupted> for Halt<E> {
     }
 }
 
-/// Interval at which [`Interrupt::or_abandon`] checks whether a stop was asked for.
+/// Interval at which [`Interrupt::or_abandon`] checks whether a stop was requested.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates may nest

@@ -62,7 +62,7 @@ pub trait Launcher: Send + Sync {
     /// for.
     ///
     /// # Errors
-    /// If it does not come up; none of it is left then.
+    /// If it does not start. Nothing of it is left running then.
     fn start_learner(
         &self,
         config: &Config,
@@ -75,7 +75,7 @@ pub trait Launcher: Send + Sync {
     /// Starts servers and waits until all answer. Their output goes to files in `logs/servers`.
     ///
     /// # Errors
-    /// If one does not come up; none is left then.
+    /// If one does not start. None is left running then.
     fn start_servers(
         &self,
         config: &Config,

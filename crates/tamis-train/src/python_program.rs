@@ -99,7 +99,7 @@ impl ModuleProcess<'_> {
     /// Starts it, and waits until it accepts connections at a socket in a folder that also holds its program.
     ///
     /// # Errors
-    /// If it does not come up; none is left then.
+    /// If it does not start. Nothing is left running then.
     pub fn launch(
         &self,
         say: &Say,

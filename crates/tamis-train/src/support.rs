@@ -78,7 +78,7 @@ pub(crate) fn model() -> Model {
     Model::init(config, Key::new(1, Purpose::Init)).expect("a model")
 }
 
-/// From the whole distribution, to the length that is asked for.
+/// From the whole distribution, to the length that is requested.
 pub(crate) fn drawing(max_tokens: usize) -> Drawing {
     Drawing {
         temperature: 1.0,

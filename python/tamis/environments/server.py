@@ -337,7 +337,7 @@ def _level(level):
 
 def serve(requests, answers):
     """Answers every line of `requests`, then ends the process."""
-    # Whoever started it decides when it ends, by closing its standard input.
+    # The program that started it ends it by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def write(line):
@@ -345,7 +345,7 @@ def serve(requests, answers):
             view = memoryview(line)
             while view:
                 view = view[answers.write(view) :]
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             os._exit(1)
 
     server = Server(write)

@@ -547,7 +547,7 @@ class Learner:
         try:
             checkpoint.load(folder, parts)
         except BaseException:
-            # A critic without the checkpoint's weights is none.
+            # A critic without the checkpoint's weights is useless.
             if made is not None:
                 self._critic = None
             raise

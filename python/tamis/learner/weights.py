@@ -18,7 +18,7 @@ from .device import free_memory
 class TrainedWeights:
     """The trained parameters of a network, by their names in its weights' file, each tensor once.
 
-    `masters[name]` is the f32 weight. Whoever changes one calls `refresh` afterwards.
+    `masters[name]` is the f32 weight. Code that changes one calls `refresh` afterwards.
     """
 
     def __init__(self, parameters, exact=None):

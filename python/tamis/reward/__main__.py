@@ -7,7 +7,7 @@ import sys
 
 
 def fail(message, hint=None):
-    """Ends the process. Whoever started it reads the reason in the last line."""
+    """Ends the process. The program that started it reads the reason in the last line."""
     sys.exit(json.dumps({"error": message, "hint": hint}))
 
 

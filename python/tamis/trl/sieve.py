@@ -255,8 +255,8 @@ class Sieve:
             if self._record is not None:
                 self._write(close, list(groups.values()), batch, members, idle, advantages)
         except BaseException:
-            # Whoever catches it and continues finds no prompt missing, and no column of a batch that is not
-            # there.
+            # A caller that catches it and continues finds no prompt missing, and no column of a batch that
+            # does not exist.
             self.restore(before)
             self._trainer._pending_extra_logs.clear()
             self._trainer._pending_metrics.clear()

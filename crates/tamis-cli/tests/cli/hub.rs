@@ -90,7 +90,7 @@ impl OnHub {
         self.tamis_with(arguments, &[])
     }
 
-    /// Files that were asked for since the last call.
+    /// Files that were requested since the last call.
     fn files_asked(&self) -> Vec<String> {
         let requests = self.hub.requests().into_iter();
         let files = requests.filter(|request| request.method == "GET" && !request.path.starts_with("/api/"));

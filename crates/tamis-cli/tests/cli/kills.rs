@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::tamis::{Ended, Folder};
 
-/// Number of kills, unless more are asked for.
+/// Number of kills, unless `TAMIS_KILLS` sets more.
 pub(crate) fn num_kills(otherwise: usize) -> usize {
     std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }

@@ -227,7 +227,7 @@ mod tests {
         let known = machines.known();
         assert_eq!((known.len(), known[0].gpus.len(), known[1].gpus[7].memory), (2, 8, 80 << 30));
         assert_eq!(Machines::parse("4x24GB").expect("machines").known()[0].gpus[0].memory, 24_000_000_000);
-        // Nobody has a GPU of 80 bytes: the unit is missing.
+        // No GPU has 80 bytes: the unit is missing.
         for wrong in ["80GiB", "8x80", "0x80GiB", "1x2x3x4GiB", "8 GPUs", "", "ax80GiB"] {
             let said = Machines::parse(wrong).expect_err(wrong);
             assert!(said.contains("[MACHINESx]GPUSxMEMORY"), "{said}");

@@ -38,7 +38,7 @@ pub const NAME: &str = "1 to 64 letters of ASCII, digits, `_`, `-` and `.`";
 /// The characters of [`is_number_name`], in words.
 pub const NUMBER_NAME: &str = "1 to 64 letters of ASCII, digits, `_`, `-`, `.`, `/` and `@`";
 
-/// A warning of a number of `info` whose name is none of metrics; `whose`: what gave it.
+/// A warning about a number in `info` whose name is not valid for metrics. `whose` is its source.
 pub fn unnamed_warning(whose: &str, name: &str) -> String {
     format!(
         "{whose} gives a number the name {:?} in `info`, and metrics are named by {NUMBER_NAME}: it is left out, and so \

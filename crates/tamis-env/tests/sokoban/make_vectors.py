@@ -60,7 +60,7 @@ def pushes(environment):
 
 
 def solution(environment):
-    """Shortest actions to the end, breadth first; None where there are none."""
+    """Shortest actions to the end, breadth first; None if there are none."""
     fixed = environment.room_fixed
     goal = frozenset(map(tuple, numpy.argwhere(fixed == 2).tolist()))
     boxes = frozenset(map(tuple, numpy.argwhere(numpy.isin(environment.room_state, (3, 4))).tolist()))

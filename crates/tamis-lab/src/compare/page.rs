@@ -82,7 +82,7 @@ impl Comparison {
                 unit: over.unit().to_owned(),
                 ..Heading::default()
             };
-            // A line without points is none; the table has the value of what never changes.
+            // A line without points is not drawn; the table has the value of what never changes.
             let is_drawn = lines.iter().any(|line| !line.points.is_empty() && line.constant().is_none());
             is_drawn.then(|| chart(heading, &lines, Range::default(), &number))
         };

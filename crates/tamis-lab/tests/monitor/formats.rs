@@ -317,7 +317,7 @@ fn what_is_not_finite_is_said() {
     );
 }
 
-/// What Python writes for a number that is none is no reason to leave the row out.
+/// A row with Python's spelling of NaN or an infinity is not left out.
 #[test]
 fn rows_with_words_of_python() {
     let row = "{\"step\":1,\"critic/score/mean\":NaN,\"train/num_gen_batches\":3}\n";

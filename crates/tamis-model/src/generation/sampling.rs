@@ -21,8 +21,8 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all (Nguyen et al. 2024).
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 is none
-    /// (Keskar et al. 2019).
+    /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 means no
+    /// penalty (Keskar et al. 2019).
     pub repetition_penalty: f32,
     /// Longest completion, including the end token; at least 1.
     pub max_new_tokens: usize,

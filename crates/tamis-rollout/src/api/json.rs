@@ -27,7 +27,7 @@ pub struct Document {
 }
 
 impl From<Value> for Document {
-    /// A document of this process, which nobody sent.
+    /// A document that this process made itself.
     fn from(value: Value) -> Self {
         Self { value, _held: [None, None] }
     }

@@ -58,8 +58,8 @@ impl Dispatcher {
                     with.observer.epoch_begins(epoch);
                 }
                 Command::Draw { step, round, num_prompts } => {
-                    // The first round of a step may be the one in which they arrive again: a run that ended
-                    // for want of them is resumed so.
+                    // They may arrive again in the first round of a step, when a run that ended because they
+                    // were missing is resumed.
                     if draws
                         && self.has_observed
                         && collected.is_none()
@@ -429,7 +429,7 @@ impl Dispatcher {
         others.extend(take(&close.stale, &Fate::Stale)?);
         let mut aborted = take(&close.aborted, &Fate::Aborted)?;
         for record in &mut aborted {
-            // A part of a group is none.
+            // A part of a group does not count.
             record.group.trajectories.clear();
             record.logged.clear();
         }

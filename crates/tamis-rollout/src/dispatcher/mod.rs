@@ -228,7 +228,7 @@ pub struct Dispatcher {
     version: PolicyVersion,
     /// The version that is being published.
     publishing: Option<PolicyVersion>,
-    /// To be asked for again, once nothing is being published.
+    /// Requested again, once nothing is being published.
     again: Vec<SampleId>,
     /// Members that the generator was asked for, in order. Those that have ended are removed from time to
     /// time.

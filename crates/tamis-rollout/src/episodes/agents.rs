@@ -126,7 +126,7 @@ pub(super) struct Agent {
     queue: VecDeque<(CallNumber, ChatCall)>,
     /// Whether no call has changed since the first of them was examined.
     is_queue_known: bool,
-    /// Tokens of answers that nobody received.
+    /// Tokens of answers that were not received.
     lost: Spent,
     /// Message to the last call that had no room or could not be rendered.
     refusal: Option<String>,
@@ -511,7 +511,7 @@ impl Episodes<'_> {
             if agents.host().answer(asked.call, Ok(said.clone())) {
                 asked.answer = Some((sample, said));
             } else {
-                // Nobody has received it.
+                // It was not received.
                 (asked.is_abandoned, asked.is_over) = (true, true);
                 agent.lost += Spent::on_answer(sample.token_ids.len() as u64);
             }

@@ -101,7 +101,7 @@ pub trait Worlds: Send + Sync {
         Context::default()
     }
 
-    /// Whether its environments may be slow, so that nobody should wait for one.
+    /// Whether its environments may be slow, so that callers should not wait for one.
     fn is_slow(&self) -> bool {
         false
     }
@@ -393,7 +393,7 @@ impl Episodes<'_> {
         Ok(Some(event))
     }
 
-    /// Continues a play after its environment has worked. `next` is `None` if nobody waits for it.
+    /// Continues a play after its environment has worked. `next` is `None` if no caller waits for it.
     fn go_on(
         &mut self,
         id: SampleId,

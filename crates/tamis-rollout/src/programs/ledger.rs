@@ -257,7 +257,7 @@ impl Ledger {
         Err(refusal)
     }
 
-    /// Answers a call; false if nobody waits.
+    /// Answers a call; false if no program waits.
     pub(super) fn answer(&self, call: CallNumber, answer: Answered) -> bool {
         let taken = {
             let mut open = self.lock();

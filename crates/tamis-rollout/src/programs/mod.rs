@@ -286,7 +286,7 @@ impl ProgramHost {
         self.ledger.take_events()
     }
 
-    /// Answers a call; false if nobody waits for it.
+    /// Answers a call; false if no program waits for it.
     pub fn answer(&self, call: CallNumber, answer: Result<ChatAnswer, ChatError>) -> bool {
         self.ledger.answer(call, answer)
     }

@@ -9,7 +9,7 @@ use crate::wire::{
     vllm,
 };
 
-/// Something to be asked of a server besides samples.
+/// A request to a server other than for samples.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Control<'a> {
     /// Whether it lives.

@@ -306,7 +306,7 @@ impl Sender {
     }
 }
 
-/// A fault of the learner: it is none of the server's.
+/// A fault of the learner, not of the server.
 fn of_learner(fault: &Fault) -> Fault {
     Fault::new(FaultClass::Transfer, format!("the learner: {}", fault.detail))
 }

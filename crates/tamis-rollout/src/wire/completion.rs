@@ -46,7 +46,7 @@ pub struct WireCompletion {
     pub request_id: Option<String>,
     /// Completion tokens; `None` if the server returns only text.
     pub token_ids: Option<Vec<i64>>,
-    /// Log-probability of each; `None` if none were asked for, or for a number that JSON lacks.
+    /// Log-probability of each; `None` if none were requested, or for a number that JSON lacks.
     pub logprobs: Option<Vec<Option<f64>>>,
     /// Text, if the server decodes.
     pub text: Option<String>,
@@ -58,7 +58,7 @@ pub struct WireCompletion {
     pub num_counted: Option<u64>,
     /// Mean entropy over the tokens, in nats; `tamis serve` reports it.
     pub entropy: Option<f64>,
-    /// The prompt as the model read it, if that was asked for.
+    /// The prompt as the model read it, if that was requested.
     pub prompt_token_ids: Option<Vec<i64>>,
 }
 
@@ -80,7 +80,7 @@ pub struct Expected<'a> {
 pub struct Checked {
     /// Completion tokens \[T\], at least one unless it was aborted.
     pub token_ids: Vec<u32>,
-    /// Log-probability of each \[T\]; empty if none were asked for.
+    /// Log-probability of each \[T\]; empty if none were requested.
     pub logprobs: Vec<f32>,
     /// `Stop`, `Length` or `Abort`.
     pub finish: Finish,

@@ -18,7 +18,7 @@ pub enum FaultClass {
     HalfBody,
     /// No whole answer in time.
     TimedOut,
-    /// An answer larger than any that was asked for.
+    /// An answer larger than any that was requested.
     TooLarge,
     /// The server has no room for the request now (429, 503): it is asked again, and sent fewer at once.
     Busy,

@@ -1,8 +1,8 @@
 //! vLLM's HTTP interface: token ids in and out, and the routes that change its weights.
 //!
-//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does differently is
-//! from its source and was tested only with fakes: while it is paused with `abort` or `wait` it turns
-//! new requests away (503 `engine_paused`), and 0.32 queues them.
+//! Written against a real 0.32.0 server, whose answers the tests read. The differences of 0.33 come from its
+//! source and were tested only with fakes: while it is paused with `abort` or `wait` it refuses new requests
+//! (503 `engine_paused`), which 0.32 queues.
 
 use std::collections::HashMap;
 
@@ -243,7 +243,7 @@ pub fn resume() -> Call {
 }
 
 /// Loads a folder in Hugging Face layout. Always with the path: without one the last path is loaded again. A
-/// path that is none answers 500, and the next sample kills the server, so the folder is to be looked at
+/// wrong path is answered with 500, and the next sample kills the server, so the folder is to be looked at
 /// first.
 pub fn reload(folder: &str) -> Call {
     let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});

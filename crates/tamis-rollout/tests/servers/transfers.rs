@@ -25,8 +25,8 @@ enum Sends {
 struct FakeLearner {
     server: TestServer,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Number of abandoned communicators. Nobody waits for that answer, so it may arrive after that of
-    /// a later request.
+    /// Number of abandoned communicators. That answer is not waited for, so it may arrive after that of a
+    /// later request.
     aborts: Arc<AtomicUsize>,
     sends: Arc<Mutex<Sends>>,
 }

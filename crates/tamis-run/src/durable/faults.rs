@@ -11,7 +11,7 @@ use super::{DiskOperation, parent};
 /// Behaviour of the disk at the chosen operation and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// The operation fails for want of space, and so does every later creation, write and flush; renaming and
+    /// The operation fails for lack of space, and so does every later creation, write and flush; renaming and
     /// removing still work.
     DiskFull,
     /// A write is done by half, then the disk is full; any other operation as [`DiskFault::DiskFull`].

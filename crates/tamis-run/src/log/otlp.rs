@@ -127,7 +127,7 @@ impl Drop for OtlpLogger {
 /// The spans of a step as OTLP writes them: `step` is the parent of all others.
 fn export_request(run: &str, run_id: u64, step: u64, spans: &[Span]) -> Value {
     let trace_id = format!("{run_id:016x}{step:016x}");
-    // An id of zeros is none.
+    // An id of zeros is invalid.
     let span_id = |place: usize| format!("{:016x}", (step << 16) + place as u64 + 1);
     let root = spans.iter().position(|span| span.stage == STEP);
     let of_span = |(place, span): (usize, &Span)| {

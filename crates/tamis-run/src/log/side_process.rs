@@ -77,7 +77,7 @@ pub struct SideProcessLogger {
     settings: SideProcessSettings,
     deliveries: Arc<Deliveries>,
     outbox: Outbox<Record>,
-    /// `None` if there is none, or none any more.
+    /// `None` if there is none, or it has ended.
     process: Option<LineChild>,
     is_closing: Arc<AtomicBool>,
     /// Time limit, set at the end of the run.

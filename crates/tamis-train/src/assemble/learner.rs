@@ -166,7 +166,7 @@ fn open(
         Some(if config.cluster.launcher == LauncherKind::None {
             TorchProcess::start(named, logs, &say, interrupt)?
         } else {
-            // On a network it needs a key, which nobody else knows.
+            // On a network it needs a key, which only this run knows.
             token = (config.cluster.launcher == LauncherKind::Ray).then(random_key).transpose()?;
             let started = launcher.start_learner(config, token.as_deref(), logs, &say, interrupt);
             TorchProcess::through(started.map_err(|halt| halt.map(LearnerError::from))?)

@@ -21,7 +21,7 @@ pub struct Drawing {
     pub top_p: f64,
     /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
     pub min_p: f64,
-    /// Divides positive and multiplies negative logits of tokens in prompt or completion; 1 is none.
+    /// Divides positive and multiplies negative logits of tokens in prompt or completion; 1 means no penalty.
     pub repetition_penalty: f64,
     /// Longest completion in tokens, the end token included; at least 1.
     pub max_tokens: usize,

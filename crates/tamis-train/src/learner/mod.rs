@@ -49,7 +49,7 @@ pub struct LearnerSequence<'a> {
     pub prompt: &'a [u32],
     /// Paths of the images that go with the prompt, in the order of their places in it.
     pub images: &'a [String],
-    /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
+    /// Completion tokens \[T\], at least one; the values requested are those of these tokens.
     pub completion: &'a [u32],
     /// Turns of its episode, with the part of the text that the policy saw before each; empty: it saw
     /// everything before.
@@ -219,10 +219,10 @@ pub enum LearnerError {
         /// The message.
         reason: String,
     },
-    /// A critic is asked for, and the learner has none.
+    /// A critic is requested, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
-    /// The reference is asked for, and there is none.
+    /// The reference is requested, and there is none.
     #[error("the learner has no reference")]
     NoReference,
     /// The request breaks the rules of the call.
@@ -234,16 +234,16 @@ pub enum LearnerError {
     /// The policy has no finite logits to draw from.
     #[error("{LOGITS_NOT_FINITE}")]
     LogitsNotFinite,
-    /// Samples are asked for of a learner that was not opened to generate.
+    /// Samples are requested from a learner that was not opened to generate.
     #[error("the learner was not opened to generate")]
     NoGeneration,
-    /// The policy without its adapter is asked for, and it has none.
+    /// The policy without its adapter is requested, and it has none.
     #[error("the policy has no adapter")]
     NoAdapter,
-    /// Weights in the memory of a GPU are asked for, and it computes on a CPU.
+    /// Weights in the memory of a GPU are requested, and it computes on a CPU.
     #[error("the learner has no GPU")]
     NoGpu,
-    /// A backward pass is asked for, and no forward pass is held.
+    /// A backward pass is requested, and no forward pass is held.
     #[error("there is no forward pass to run back")]
     NothingHeld,
     /// Files of weights or moments cannot be written or read.
@@ -475,7 +475,7 @@ pub struct Overflow {
 pub struct Saved {
     /// All that was written.
     pub files: Vec<SavedFile>,
-    /// Weights that did not fit into the format that was asked for: everything is in f32 then.
+    /// Weights that did not fit into the format that was requested: everything is in f32 then.
     pub overflow: Option<Overflow>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct SampleQueue {
     ids: HashSet<SampleId>,
 }
 
-/// Whether a sample is none of a group that may be trained on.
+/// Whether a sample belongs to no group that may be trained on.
 pub(crate) fn is_other(id: &SampleId) -> bool {
     id.purpose != SamplePurpose::Rollout
 }

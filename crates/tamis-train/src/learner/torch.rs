@@ -52,7 +52,7 @@ impl TorchProcess {
     /// of `python/tamis/reward`. If it ends it is restarted, up to a number of times.
     ///
     /// # Errors
-    /// If it does not come up, for instance because the model is refused; it is then ended.
+    /// If it does not start, for instance because the model is refused. It is then ended.
     pub fn start_reward_model(
         python: &str,
         settings: &serde_json::Value,

@@ -92,7 +92,7 @@ impl<N: PartialEq> UpdateTally<N> {
         Ok(!step.skipped)
     }
 
-    /// Counts the figures of an update; one that is not a number is none.
+    /// Counts the figures of an update, without those that are NaN.
     pub(crate) fn add(&mut self, metrics: impl IntoIterator<Item = (N, f64)>) {
         for (name, value) in metrics.into_iter().filter(|(_, value)| !value.is_nan()) {
             match self.totals.iter_mut().find(|(known, ..)| *known == name) {

@@ -351,7 +351,7 @@ impl Codec {
         has_tokens(&ids)?;
         let (ids, text, cut) = match overlong.fit(&ids, limit)? {
             Fitted::Whole => (ids, text, false),
-            // An image is in a prompt whole or not at all, and a question about one that is not is none.
+            // An image is in a prompt whole or not at all, and a question about a missing image is useless.
             Fitted::Truncated(cut) if self.images.as_ref().is_some_and(|own| !own.are_kept(&ids, &cut)) => {
                 return Ok(Err(ids.len()));
             }

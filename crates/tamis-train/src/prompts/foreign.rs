@@ -187,7 +187,7 @@ impl StartedEnvironment {
 /// Gets the levels of an environment elsewhere, as prompts.
 ///
 /// # Errors
-/// It does not come up, or has no levels.
+/// It does not start, or has no levels.
 pub fn levels(
     config: &Config,
     environment: &EnvironmentConfig,

@@ -64,8 +64,8 @@ impl RunWorlds {
     /// warnings for the user.
     ///
     /// # Errors
-    /// A chat template by which a conversation cannot continue; an environment, tools or a program that
-    /// do not come up.
+    /// A chat template by which a conversation cannot continue; an environment, tools or a program that do
+    /// not start.
     pub fn of(config: &Config, codec: &Codec, listener: &Arc<dyn Listener>) -> Result<Option<Self>, Fault> {
         let Some(environment) = config.played() else { return Ok(None) };
         let start = |environment: &EnvironmentConfig| -> Result<Place, Fault> {

@@ -25,7 +25,7 @@ struct Entry {
 /// The answers of a run on disk, and those in memory that an earlier process was given.
 pub struct RecordedAnswers {
     journal: Journal,
-    /// Read back and not asked for yet, with their steps.
+    /// Read back and not requested yet, with their steps.
     known: HashMap<String, (u64, Answer)>,
     /// Offset of each step's first answer that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
@@ -140,7 +140,7 @@ mod tests {
         // Ctrl-C after the first round of step 4: the saved state is the one after step 3.
         assert_eq!(answers.settle(4), settled);
         assert_eq!(open(&path, settled).take("rollout/2/0"), Some(answer(0.5)));
-        // A run that ends for want of rewards forgets them all.
+        // A run that ends because rewards are missing forgets them all.
         assert_eq!(answers.settle(u64::MAX), std::fs::metadata(&path).expect("file").len());
     }
 

@@ -30,9 +30,8 @@ pub struct RecordedSamples {
 }
 
 impl RecordedSamples {
-    /// Opens the journal and reads its entries from `from` on, the position that the checkpoint
-    /// recorded (0 without one). A torn tail is cut: its samples are requested again, and nobody had
-    /// used them.
+    /// Opens the journal and reads its entries from `from` on, the position that the checkpoint recorded (0
+    /// without one). A torn tail is cut: its samples were not used, and are requested again.
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is not a journal, the disk.

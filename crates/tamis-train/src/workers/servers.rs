@@ -53,7 +53,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) enum RunSampler {
     /// A generator that shares the learner's weights.
     Learner(Box<dyn Generator>),
-    /// A learner in another process, with a memory: the same bits cannot be asked for twice.
+    /// A learner in another process, with a memory: the same bits cannot be requested twice.
     LearnerElsewhere(Box<Journalled<Box<dyn Generator>>>),
     /// The native engine in this process, if the learner is elsewhere: it reads the folders that the
     /// learner writes.
@@ -159,7 +159,7 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 /// if the configuration names running servers. Their output goes to `servers/` in a folder.
 ///
 /// # Errors
-/// If one does not come up; all are then ended.
+/// If one does not start. All are then ended.
 pub(crate) fn launch(
     startup: Startup<'_>,
     learner: &mut dyn RunLearner,

@@ -298,7 +298,7 @@ pub struct ForeignCalls(ForeignEpisode);
 
 impl ForeignCalls {
     fn over(mut episode: ForeignEpisode) -> Self {
-        // A trajectory has turns, and a call is none.
+        // A trajectory has turns, and a call is no turn.
         episode.limits.1 = usize::MAX;
         Self(episode)
     }

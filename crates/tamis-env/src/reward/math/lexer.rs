@@ -156,7 +156,8 @@ impl Lexer {
         self.tokens.push(Lexed { token, is_spaced: std::mem::take(&mut self.is_spaced) });
     }
 
-    /// Takes a token, or what is none, from the beginning of a text that is not empty; returns the rest.
+    /// Takes a token, or characters that form none, from the beginning of a text that is not empty. Returns
+    /// the rest.
     fn step<'t>(&mut self, text: &'t str) -> &'t str {
         let Some(letter) = text.chars().next() else { return "" };
         let rest = &text[letter.len_utf8()..];

@@ -36,8 +36,8 @@ const MAX_ANSWER_BYTES: usize = 1 << 30;
 /// Status of an answer to a controller whose learner is another one now.
 const GONE: u16 = 410;
 
-/// Waits until something answers health checks at a learner's address; whether it does within the time. An
-/// address that is none is an error.
+/// Waits until a program answers health checks at a learner's address. Returns whether it does within the
+/// time. An invalid address is an error.
 pub fn wait_until_it_answers(
     url: &str,
     timeout: Duration,
@@ -67,7 +67,8 @@ pub fn wait_until_it_answers(
         }
         bell.wait(LOOK_EVERY);
         for (_, exchange) in line.receive() {
-            // A refusal for want of a token is a sign of life, too; of one that ends there is none.
+            // A refusal because of a missing token is a sign of life, too. A learner that is ending gives
+            // none.
             if exchange.is_ok_and(|answer| answer.status < 500) {
                 return Ok(true);
             }

@@ -287,7 +287,7 @@ impl<'a> LearnerService<'a> {
         let began = Instant::now();
         let called = message.and_then(|message| self.call(&question.path, message));
         let called = called.map(|answer| answer.with_number(SECONDS, began.elapsed().as_secs_f64()));
-        // Without one it cannot have one; otherwise there is none yet.
+        // Without a critic in `open` there cannot be one; otherwise there is none yet.
         let called = called.map_err(|refusal| match refusal {
             Refusal { is_no_critic: true, .. } if !self.has_critic => {
                 Refusal::new(422, "refused", refusal.error.message)
