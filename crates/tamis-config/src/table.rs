@@ -1,4 +1,7 @@
 //! The table of keys, flattened from the schema.
+//!
+//! A key is known by its dotted path. The table has each key once, with its type, default and description. It
+//! answers what a path means, and which key is the most similar to an unknown one.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,7 @@
-//! YAML into the raw value tree.
+//! Turns YAML into the raw value tree.
+//!
+//! Each value keeps its line, column and length, so that every later message can show it. Repeated keys, tags
+//! and documents with too many nodes are refused here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! Turns names into files: [`Hub::model`] and [`Hub::split`].
+//!
+//! A name leads to a commit, the commit to a listing of its files, and the listing to files in the cache.
+//! Files that the cache lacks are downloaded and checked. Without a network the cache is enough if it has
+//! them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,7 @@
-//! Converting a whole configuration of another system.
+//! Converts a whole configuration of another system.
+//!
+//! The words of a command are split into files, options of its launcher and keys. Each key becomes keys of
+//! tamis by the system's table, with a note about the result.
 
 use std::path::Path;
 

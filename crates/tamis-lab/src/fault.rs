@@ -1,4 +1,4 @@
-//! Errors of this crate's commands.
+//! The error of this crate's commands: one message with a hint, and a kind from which the exit code follows.
 
 use std::error::Error;
 use std::fmt;

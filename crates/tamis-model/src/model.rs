@@ -1,4 +1,7 @@
 //! `Model`: a configuration with its weights.
+//!
+//! All weights are in one buffer of f32, in which a layout gives each tensor its place. Models are loaded,
+//! made from random keys, saved, and checked for numbers that are not finite.
 
 use std::io::Write;
 use std::path::Path;

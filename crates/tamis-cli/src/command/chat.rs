@@ -1,4 +1,7 @@
-//! `tamis chat`.
+//! `tamis chat`: conversations with one model, or with two side by side.
+//!
+//! It runs the engine of `tamis_serve` without HTTP. In a terminal it prompts and streams answers; in a pipe
+//! each line of the input is a message, and stdout has only answers.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::path::Path;

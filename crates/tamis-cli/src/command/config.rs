@@ -1,4 +1,7 @@
-//! `tamis config`.
+//! `tamis config`: shows, checks, explains, imports and exports configurations.
+//!
+//! Each subcommand loads the layers and prints a text that another crate makes. Only `check` reads data and
+//! model, and starts reward functions and environments.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,4 +1,8 @@
-//! `tamis eval`.
+//! `tamis eval`: measures one or two checkpoints on validation prompts.
+//!
+//! The configuration is that of the checkpoint's run with the arguments on top, or only the arguments.
+//! [`tamis_train::evaluate`] computes the figures; this module finds checkpoints, checks the output before
+//! anything is generated, compares two of them prompt by prompt, and prints a table or JSON.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,7 @@
-//! `tamis filter`.
+//! `tamis filter`: a group filter on files of rollouts.
+//!
+//! Options become the keys of the filter, which are checked as in a configuration. `tamis_lab` reads the
+//! files, judges the groups and writes the rows.
 
 use serde_json::{Map, Value};
 use tamis_core::filter::{GroupFilter, Metric, OutcomeScale};

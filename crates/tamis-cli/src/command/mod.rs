@@ -1,4 +1,7 @@
-//! One file for each command.
+//! The commands, one file for each, and what several of them need.
+//!
+//! Shared are: output that survives a closed pipe, the newest run if none is named, and the way from
+//! arguments to a checked configuration whose names on a hub have become files.
 
 pub(crate) mod advise;
 pub(crate) mod chat;

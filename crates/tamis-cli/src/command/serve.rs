@@ -1,4 +1,7 @@
-//! `tamis serve`.
+//! `tamis serve`: a run's policy or a model behind HTTP.
+//!
+//! It turns the arguments into the settings of `tamis_serve`, and reads the checkpoint, the tokenizer and the
+//! key. The functions that read the policy also serve `tamis chat`.
 
 use std::io::Write as _;
 use std::path::Path;

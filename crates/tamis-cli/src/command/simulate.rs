@@ -1,4 +1,6 @@
-//! `tamis simulate`.
+//! `tamis simulate`: prints the table of a simulation, and writes its page.
+//!
+//! `tamis_lab` simulates. This module shows the progress of each policy in a line of its own on a terminal.
 
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};

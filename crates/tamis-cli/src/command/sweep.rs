@@ -1,4 +1,7 @@
-//! `tamis sweep`.
+//! `tamis sweep`: a grid of runs, and their comparison.
+//!
+//! `tamis_lab` plans the runs, starts a `tamis train` for each and compares what they left. This module finds
+//! GPUs and the date, prints progress, and writes the comparison's files.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,8 @@
-//! `tamis train`.
+//! `tamis train`: begins a run, or resumes one.
+//!
+//! The arguments become a start of a run: a new one from layers of configuration, a resumed one from a folder
+//! with changes. [`tamis_train`] does the rest. At the end come the closing lines, and an exit code for each
+//! kind of error.
 
 use std::cell::OnceCell;
 use std::io::IsTerminal as _;

@@ -1,4 +1,4 @@
-//! The plan in words.
+//! The plan as the lines that a run prints: machines, ranks of the learner, servers, and what each GPU keeps.
 
 use tamis_core::figure;
 use tamis_core::figure::counted;

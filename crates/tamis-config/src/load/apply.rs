@@ -1,4 +1,7 @@
 //! Applies an override to the tree of values.
+//!
+//! `a.b=v` replaces a value, `+a.b=v` adds one or appends to a list, `~a.b` resets a key. Sections on the way
+//! are made if they do not exist; items of lists must exist.
 
 use super::defaults::default_tree;
 use crate::diagnostic::{Diagnostic, Problem};

@@ -1,4 +1,7 @@
 //! The entropy bonus.
+//!
+//! Its coefficient is constant, or adapts after each update to keep the entropy near a target. The
+//! coefficient is then a state that checkpoints save.
 
 use serde::{Deserialize, Serialize};
 

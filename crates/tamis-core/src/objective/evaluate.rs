@@ -1,4 +1,7 @@
-//! Evaluating an objective: trajectory by trajectory.
+//! Evaluating an objective, trajectory by trajectory.
+//!
+//! Each trajectory is evaluated by itself, with the denominators of the whole optimizer batch. So the order
+//! of the batch fixes the order of every sum, and cutting a batch into micro-batches changes no bit.
 
 use super::accumulator::Outcome;
 use super::columns::{Columns, Real, Row};

@@ -1,4 +1,8 @@
 //! The value loss of a critic.
+//!
+//! It is half the squared distance of a value to its return, and may be clipped around the old value. It is
+//! weighted by the same aggregations as a policy loss. Like every objective it returns a value and
+//! derivatives.
 
 use serde::{Deserialize, Serialize};
 

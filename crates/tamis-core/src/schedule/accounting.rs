@@ -1,4 +1,7 @@
 //! Accounting of every generated group.
+//!
+//! Groups, trajectories, turns and tokens are counted by the place in which they end. In every step the
+//! counts must satisfy one identity; if they do not, something was lost or counted twice.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, SubAssign};

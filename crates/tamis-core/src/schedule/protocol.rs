@@ -1,4 +1,7 @@
-//! Events in, commands out.
+//! The protocol of the scheduling machine: events in, commands out.
+//!
+//! The driver generates, scores and trains, and reports each result as an [`Event`]. The machine answers with
+//! [`Command`]s. It has no clock, and its draws are keyed, so the same events give the same commands.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -1,4 +1,7 @@
 //! Size of a generation round, in prompts.
+//!
+//! Fixed rounds draw `gen_batch_size` prompts. Deficit rounds draw as many as the batch probably lacks, by
+//! the share of groups that the last rounds kept.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Counts of a round, step or epoch.
+//! Counts of a round, a step or an epoch: verdicts by reason, failures, and the sums from which rates and
+//! means follow.
 
 use serde::{Deserialize, Serialize};
 

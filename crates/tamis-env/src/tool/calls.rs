@@ -1,4 +1,8 @@
 //! The tool calls in an answer.
+//!
+//! They are read in the forms of Hermes and Qwen (`<tool_call>{...}</tool_call>`) and of Llama 3 (JSON
+//! objects, `<|python_tag|>`). Text in thoughts is no call. A call that cannot be read becomes an error that
+//! the policy gets as the result.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! A script of another system with exported settings.
+//! Writes exported settings as a script of another system: a `GRPOConfig` of TRL in Python, or a command of
+//! verl in bash. Settings without a counterpart are listed in its heading.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! Formats advice for a terminal.
+//! Formats advice for a terminal, section by section, with the numbers rounded to what their intervals
+//! justify.
 
 use std::fmt::{self, Write as _};
 

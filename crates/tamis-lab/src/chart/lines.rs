@@ -1,4 +1,5 @@
-//! A line chart.
+//! A line chart: lines over common places, with bands, breaks at missing values, a legend and a table of the
+//! numbers.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! One run, read from its directory.
+//! One run, read from its directory: metrics, settings, rollouts and log. What is missing or damaged becomes
+//! a note, not an error.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,7 @@
 //! One sentence that answers "is it learning?".
+//!
+//! It compares the first validation with the last by their standard error. Without a validation it compares
+//! the rewards of everything generated at the beginning and at the end.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;

@@ -1,4 +1,7 @@
 //! Pass rates of prompts, and their drift.
+//!
+//! A population is a fixed list of rates: quantiles of a distribution, or rates from rollouts. During a
+//! simulation each rate moves in its logit, by a common drift and noise of its own.
 
 use std::cell::RefCell;
 

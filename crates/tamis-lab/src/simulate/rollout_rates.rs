@@ -1,4 +1,7 @@
 //! Pass rates of the prompts in rollouts.
+//!
+//! c right answers of n do not mean a rate of c/n. Each prompt gets a draw from its posterior under the Beta
+//! distribution that fits all prompts.
 
 use std::collections::BTreeMap;
 use std::path::Path;

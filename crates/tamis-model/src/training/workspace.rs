@@ -1,4 +1,5 @@
-//! Buffers of the training pass.
+//! Buffers of the training pass, kept from pass to pass so that a step allocates nothing. Chunks of sequences
+//! get buffers that fit them; threads take work buffers from a pool.
 
 use std::cmp::Reverse;
 use std::sync::atomic::AtomicBool;

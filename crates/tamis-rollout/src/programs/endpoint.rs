@@ -1,4 +1,5 @@
-//! From a program's HTTP request to its answer.
+//! From a program's HTTP request to its answer: routes, the key that names the episode, and refusals in the
+//! form of OpenAI's errors.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A program's own report on its episode.
+//! A program's own report on its episode: the last line of its output that is a number, or an object with
+//! `reward`, `success` and `info`.
 
 use std::collections::BTreeMap;
 use std::fmt;

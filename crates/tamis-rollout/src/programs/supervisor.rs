@@ -1,4 +1,5 @@
-//! The thread that starts, supervises and ends programs.
+//! The thread that starts, supervises and ends programs: one process for each episode, with a time limit, a
+//! bounded output, and a group that is killed at the end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

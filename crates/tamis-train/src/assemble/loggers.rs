@@ -1,4 +1,7 @@
 //! The loggers of a run, from its configuration.
+//!
+//! Files of the run must be writable. Other places only warn: one that lacks a package, a port or a server
+//! costs its figures, never the run.
 
 use std::fs::File;
 use std::process::{Command, Stdio};

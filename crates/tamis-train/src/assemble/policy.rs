@@ -1,4 +1,7 @@
 //! The policy: model, tokenizer and template.
+//!
+//! Tokenizer and shape are read before weights, so that a prompt, a limit or an architecture that does not
+//! fit is refused early. A model of the native engine is loaded here; other learners load it themselves.
 
 use std::path::Path;
 

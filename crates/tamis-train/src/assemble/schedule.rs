@@ -1,4 +1,7 @@
 //! Filter and scheduling machine.
+//!
+//! The filter is checked against the names of the scores that the rewards give. The machine gets its settings
+//! from the configuration, and from the filter whether it compares the groups of a round.
 
 use tamis_config::{Config, ScheduleMode};
 use tamis_core::figure::counted;

@@ -1,4 +1,5 @@
-//! Outcomes of a step's episodes, by RAGEN's names.
+//! Outcomes of a step's episodes, by RAGEN's names: success, pass@k, and the numbers that an environment
+//! gives for its turns.
 
 use std::collections::BTreeMap;
 

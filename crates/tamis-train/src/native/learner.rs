@@ -1,4 +1,7 @@
-//! The native engine as a learner.
+//! The native engine as a learner: passes, updates and what a step may take back.
+//!
+//! Weights are changed in place unless samples in flight or a kept state need the old ones. A pass that
+//! Ctrl-C interrupts leaves no gradient.
 
 use std::path::Path;
 use std::sync::Arc;

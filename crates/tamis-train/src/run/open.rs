@@ -1,4 +1,8 @@
 //! Begins a run, or resumes one.
+//!
+//! Whatever needs no folder is checked before a new run's directory is made. A resumed run restores the state
+//! of its last checkpoint and cuts its logs back to it, after it has checked everything that the checkpoint
+//! needs.
 
 use std::path::{Path, PathBuf};
 

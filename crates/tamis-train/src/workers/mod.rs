@@ -1,4 +1,7 @@
 //! Workers of a run: prompts, generation, scores, learning.
+//!
+//! A step drives them, and they hold what cannot be a value: connections, processes, weights. The numbers of
+//! the run are in its state, not here.
 
 use std::path::{Path, PathBuf};
 
