@@ -30,6 +30,11 @@ class Continuous(test_generate.Samples):
 
     # Tests that only apply to rows, or have another outcome (below).
     test_what_was_seen_stays_on_the_device = None
+    test_the_host_may_look_after_several_steps = None
+    test_a_group_holds_its_prompt_once = None
+    test_a_prompt_that_has_begun_frees_its_slot_when_the_last_of_its_samples_is_aborted = None
+    test_captured_steps_give_the_same_samples = None
+    test_a_model_that_cannot_be_captured_runs_step_by_step = None
     test_a_model_that_forgets_what_the_cache_holds_is_refused = None
     test_windows_caps_and_experts = None
     test_what_cannot_be_sampled_from_is_refused_when_it_is_opened = None

@@ -1,5 +1,6 @@
 """Generation: random numbers, draws, and samples over the cache against whole sequences."""
 
+import contextlib
 import json
 import math
 import pathlib
@@ -13,7 +14,7 @@ from support import (
 
 import torch
 import transformers
-from tamis.learner import generate, samples
+from tamis.learner import generate, one_query, samples
 from tamis.learner.drawing import Drawing, Drawings, draw
 from tamis.learner.protocol import Refused, RequestError
 from tamis.learner.random_keys import uniform
@@ -127,6 +128,49 @@ def log_probabilities(module, tokens, cache=None):
     return output.logits[0, -1].double().log_softmax(0), output.past_key_values
 
 
+def row_by_row(query, prompt_key, prompt_value, slots, prompt_lengths, key, value, lengths, scale, window=None, cap=None):
+    """What a kernel of one query computes, one row after another, in f64: [n, H, D]."""
+    found = []
+    for row, (slot, prompt_length, length) in enumerate(zip(slots.tolist(), prompt_lengths.tolist(), lengths.tolist(), strict=True)):
+        keys, values = (
+            torch.cat([prompt[slot, :, :prompt_length], own[row, :, : length + 1]], 1).double()
+            for prompt, own in ((prompt_key, key), (prompt_value, value))
+        )
+        if window is not None:
+            keys, values = keys[:, -window:], values[:, -window:]
+        grouped = query[row].double().unflatten(0, (keys.shape[0], -1))
+        scores = grouped @ keys.transpose(1, 2) * scale
+        scores = scores if cap is None else (scores / cap).tanh() * cap
+        found.append((scores.softmax(2) @ values).flatten(0, 1).to(query.dtype))
+    return torch.stack(found)
+
+
+class OneQuery(Case):
+    """Attention of one token of each row to a shared prompt and to its own tokens."""
+
+    def drawn(self, generator, width=16, num_kept=2, num_grouped=3, lengths=(0, 4, 12, 5, 20), slots=(0, 0, 2, 1, 2), prompts=(17, 1, 9)):
+        """Arguments of `row_by_row`, with numbers behind each row's end that must not be seen."""
+        def states(rows, columns):
+            return [torch.randn(rows, num_kept, columns, width, generator=generator) * 3 for _ in range(2)]
+
+        query = torch.randn(len(lengths), num_kept * num_grouped, width, generator=generator) * 3
+        prompt_lengths = torch.tensor([prompts[slot] for slot in slots])
+        return (
+            query, *states(max(slots) + 2, max(prompts) + 5), torch.tensor(slots), prompt_lengths, *states(len(lengths), max(lengths) + 3),
+            torch.tensor(lengths),
+        )  # fmt: skip
+
+    def test_joined_parts_are_the_whole(self):
+        generator = torch.Generator().manual_seed(1)
+        for window in (None, 1, 3, 7, 100):
+            for cap in (None, 5.0):
+                query, prompt_key, prompt_value, slots, prompt_lengths, key, value, lengths = drawn = self.drawn(generator)
+                prompts = unittest.mock.Mock(keys={3: prompt_key}, values={3: prompt_value}, num_columns=prompt_key.shape[2])
+                seen = one_query.Seen(lengths, prompt_lengths, one_query.Groups(slots.tolist(), "cpu"), key.shape[2], prompts)
+                found = one_query.attend_rows(query, key, value, seen, 3, 0.25, window, cap)
+                self.assert_close(found, row_by_row(*drawn, 0.25, window, cap), 1e-5, f"window {window}, cap {cap}")
+
+
 class RandomKeys(Case):
     def test_numbers_are_those_of_the_core(self):
         table = json.loads(pathlib.Path(__file__).with_name("random_keys.json").read_text())
@@ -209,7 +253,7 @@ class Samples(Case):
 
     def num_held(self, generation):
         """Number of samples for which the held memory has room."""
-        return generation._cache.num_rows
+        return generation._cache.rows.num_rows
 
     def draw_some(self, generation, num_tokens):
         """Samples until one sample has so many tokens, like a call that ends then."""
@@ -346,28 +390,139 @@ class Samples(Case):
         ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
         groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]
         calls, held = [], []
-        gather, take_in = samples.seen_tokens, generate._Inputs.take
+        gather, take_in = samples.seen_tokens, generate._Columns.take
 
         def counted(rows, *arguments):
             calls.append(len(rows))
             return gather(rows, *arguments)
 
-        def checked(inputs, tokens):
-            take_in(inputs, tokens)
+        def checked(columns, tokens, *more):
+            take_in(columns, tokens, *more)
             rows = learner._generation._rows
-            expected = gather(rows, inputs.drawings, learner._policy.network.head.vocab_size, "cpu")
+            expected = gather(rows, columns.drawings, learner._policy.network.head.vocab_size, "cpu")
             held.append(expected is not None)
-            self.assertTrue(expected is None or torch.equal(inputs.seen, expected))
+            if expected is not None:
+                # The host takes the token afterwards.
+                expected[torch.arange(len(rows)), tokens] = True
+                self.assertTrue(torch.equal(columns.seen, expected))
 
         with (
             unittest.mock.patch.object(samples, "seen_tokens", counted), unittest.mock.patch.object(generate, "seen_tokens", counted),
-            unittest.mock.patch.object(generate._Inputs, "take", checked),
+            unittest.mock.patch.object(generate._Columns, "take", checked),
         ):
             found, _ = to_the_end(learner, groups, drawings=ways, drawn_by=[0, 1, 0])
         self.assertGreater(held.count(True), 20)
         # Three at first, the last one when they have ended: once as they begin, once for what follows.
         self.assertEqual(calls, [3, 3, 1, 1])
         self.assert_of_the_policy(learner, found, groups)
+
+    def test_the_host_may_look_after_several_steps(self):
+        """What is drawn after an end does not count, and nothing else depends on when the host looks."""
+        cut = {**PLAIN, "temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.3}
+        ways = [PLAIN, cut, {**PLAIN, "temperature": 0.0, "repetition_penalty": 1.2}, {**PLAIN, "max_tokens": 3}]
+        for architecture in ARCHITECTURES:
+            learner = self.opened(golden_folder(architecture), 6)
+            groups = numbered()
+            end = to_the_end(learner, groups)[0][0]["token"][4]
+            given = {"drawings": [{**way, "end_tokens": [end]} for way in ways], "drawn_by": [0, 1, 2, 3]}
+            expected, _ = to_the_end(learner, groups, **given)
+            self.assertEqual({one["end"] for one in expected.values()}, {1, 2})
+            for look in (2, 5, 64):
+                with unittest.mock.patch.dict(generate._LOOK, {"cpu": look}):
+                    found, _ = to_the_end(learner, groups, **given)
+                self.assertEqual(found.keys(), expected.keys())
+                for sample, one in found.items():
+                    self.assertEqual((one["token"], one["end"]), (expected[sample]["token"], expected[sample]["end"]))
+                    for name in ("logprob", "entropy"):
+                        self.assert_close(one[name], expected[sample][name], 1e-5, name)
+
+    def test_a_group_holds_its_prompt_once(self):
+        learner = self.opened(golden_folder("qwen3"), 64)
+        generation = learner._generation
+        groups = numbered()
+        call(learner, "generate", *asked(groups, seconds=0.0))
+        self.draw_some(generation, 2)
+        prompts, rows = generation._cache.prompts, generation._cache.rows
+        self.assertEqual((prompts.num_rows, rows.num_rows), (len(groups), 10))
+        # Rounded up to whole blocks of columns: the longest prompt, and the longest completion alone.
+        self.assertEqual((prompts.num_columns, rows.num_columns), (16, 16))
+        self.assertEqual(sorted(row.slot.number for row in generation._rows), [0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+        # The slot of a group without samples is the next prompt's.
+        call(learner, "generate", *asked([([8, 8], [20, 21])], abort=[3, 4], seconds=0.0))
+        self.draw_some(generation, 5)
+        self.assertEqual({row.slot.number for row in generation._rows if row.sample >= 20}, {1})
+        self.assertEqual(prompts.num_rows, len(groups))
+
+    def test_a_prompt_that_has_begun_frees_its_slot_when_the_last_of_its_samples_is_aborted(self):
+        learner = self.opened(golden_folder("qwen3"), 2)
+        generation = learner._generation
+        call(learner, "generate", *asked([([5, 6, 7], [0, 1, 2])], seconds=0.0))
+        self.draw_some(generation, 2)
+        call(learner, "generate", *asked([([9, 9], [5])], abort=[2, 0, 1], seconds=0.0))
+        self.assertEqual(generation._free_slots, [0])
+
+    def test_captured_steps_give_the_same_samples(self):
+        """With a graph that runs what it captured: widths with idle rows, columns copied into those that are held."""
+        cut = {**PLAIN, "top_k": 9, "top_p": 0.9, "repetition_penalty": 1.3}
+        given = {"drawings": [cut, {**cut, "temperature": 0.0}], "drawn_by": [0, 1, 0, 0]}
+        groups = numbered([(prompt, 2 * size) for prompt, size in PROMPTS])
+        plain = self.opened(golden_folder("qwen3"), 9)
+        expected, _ = to_the_end(plain, groups, **given)
+        captured, replayed = [], []
+
+        class Graph:
+            def replay(self):
+                replayed.append(self.columns.kind)
+                longest = self.columns.longest
+                self.step(self.columns)
+                self.columns.longest = longest
+
+        @contextlib.contextmanager
+        def capture(graph):
+            graphs = learner._generation._graphs
+            graph.step = graphs._step
+
+            def note(columns):
+                graph.columns = columns
+                captured.append(columns.kind)
+                columns.longest += 1
+
+            graphs._step = note
+            yield
+            graphs._step = graph.step
+
+        learner = self.opened(golden_folder("qwen3"), 9)
+        with (
+            unittest.mock.patch.object(generate, "_can_capture", lambda options: True),
+            unittest.mock.patch("torch.cuda.CUDAGraph", Graph), unittest.mock.patch("torch.cuda.graph", capture),
+            unittest.mock.patch.dict(generate._LOOK, {"cpu": 3}), unittest.mock.patch.object(one_query, "_kernel", lambda _: row_by_row),
+        ):
+            learner._generation._clear()
+            found, _ = to_the_end(learner, groups, **given)
+        self.assertEqual({key: one["token"] for key, one in found.items()}, {key: one["token"] for key, one in expected.items()})
+        self.assertEqual(len(captured), len(set(captured)), "each width and kind once")
+        self.assertGreater(len(replayed), 2 * len(captured))
+        self.assertTrue({width for width, _ in captured} <= {1, 2, 3, 4, 5, 6, 7, 8, 10}, captured)
+
+    def test_a_model_that_cannot_be_captured_runs_step_by_step(self):
+        learner = self.opened(golden_folder("qwen3"), 9)
+        expected, _ = to_the_end(learner, numbered())
+
+        @contextlib.contextmanager
+        def capture(graph):
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            yield
+
+        with (
+            unittest.mock.patch.object(generate, "_can_capture", lambda options: True),
+            unittest.mock.patch("torch.cuda.CUDAGraph", object), unittest.mock.patch("torch.cuda.graph", capture),
+        ):
+            learner._generation._clear()
+            call(learner, "generate", *asked(numbered(), seconds=0.0))
+            self.draw_some(learner._generation, 4)
+            self.assertRegex(learner._generation.describe()[0], "not captured as CUDA graphs: operation not permitted when stream is capturing$")
+            found, _ = to_the_end(learner, [])
+        self.assertEqual({key: one["token"] for key, one in found.items()}, {key: one["token"] for key, one in expected.items()})
 
     def test_windows_caps_and_experts(self):
         capped = {"Gemma2Config": {"sliding_window": 4, "query_pre_attn_scalar": 6}}
@@ -469,7 +624,7 @@ class Samples(Case):
         network = learner._policy.network
         decode = generate.RowCache.step
         try:
-            generate.RowCache.step = lambda self, lengths, longest: decode(self, lengths - 1, longest)
+            generate.RowCache.step = lambda self, lengths, *more: decode(self, (lengths - 1).clamp(min=0), *more)
             self.assert_refused(Refused, "one by one are not those of a whole", generate.Generation, network, 4)
         finally:
             generate.RowCache.step = decode

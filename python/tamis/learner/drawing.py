@@ -61,7 +61,9 @@ class Drawings:
         self.all_greedy = all(greedy)
         penalties = [row.repetition_penalty for row in rows]
         self.penalty = column(penalties)[:, None] if any(one != 1.0 for one in penalties) else None
-        self.top_k = [row.top_k for row in rows] if any(row.top_k for row in rows) else None
+        # Of all of the rows, so that parts and the fixed columns of a step have one shape.
+        self.most_k = max((row.top_k for row in rows), default=0)
+        self.top_k = torch.tensor([row.top_k for row in rows]).to(device)[:, None] if self.most_k else None
         self.top_p = column([row.top_p for row in rows]) if any(row.top_p < 1.0 for row in rows) else None
         self.min_p = column([row.min_p for row in rows])[:, None] if any(row.min_p for row in rows) else None
 
@@ -69,8 +71,20 @@ class Drawings:
         """Those of some of the rows."""
         part = object.__new__(Drawings)
         for name, value in vars(self).items():
-            setattr(part, name, value if value is None or isinstance(value, bool) else value[begin:end])
+            setattr(part, name, value[begin:end] if isinstance(value, torch.Tensor) else value)
         return part
+
+    @property
+    def kind(self):
+        """What a draw computes: rows of one kind can take each other's columns."""
+        held = {name: isinstance(value, torch.Tensor) or value for name, value in vars(self).items()}
+        return tuple(sorted(held.items(), key=lambda item: item[0]))
+
+    def copy_(self, other):
+        """Takes over the columns of other rows of the same kind, in place."""
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor):
+                value.copy_(getattr(other, name))
 
 
 def draw(logits, drawings, uniforms, seen=None):
@@ -110,16 +124,14 @@ def _cut(weights, drawings):
         least = drawings.min_p * weights.amax(1, keepdim=True)
     if drawings.top_k is not None:
         num_tokens = weights.shape[1]
-        # A row without this truncation keeps all.
-        ks = [k if 0 < k < num_tokens else 0 for k in drawings.top_k]
-        if any(ks):
-            likeliest = weights.topk(max(ks), 1).values
-            places = torch.tensor([[max(k - 1, 0)] for k in ks], device=weights.device)
-            of_k = likeliest.gather(1, places)
-            of_k[torch.tensor([k == 0 for k in ks], device=weights.device)] = 0.0
-            # All that equal the last of them stay.
-            weights = torch.where(weights >= of_k, weights, 0.0)
-            least = torch.maximum(least, of_k)
+        # A row without this truncation, or with one that is as wide as the vocabulary, keeps all.
+        is_cut = (drawings.top_k > 0) & (drawings.top_k < num_tokens)
+        likeliest = weights.topk(min(drawings.most_k, num_tokens), 1).values
+        of_k = likeliest.gather(1, (drawings.top_k - 1).clamp(0, likeliest.shape[1] - 1))
+        of_k = torch.where(is_cut, of_k, 0.0)
+        # All that equal the last of them stay.
+        weights = torch.where(weights >= of_k, weights, 0.0)
+        least = torch.maximum(least, of_k)
     if drawings.top_p is not None:
         # Equal ones by their ids.
         ordered, tokens = weights.sort(dim=1, descending=True, stable=True)
@@ -133,14 +145,24 @@ def _cut(weights, drawings):
 
 def _inverse(weights, uniforms):
     """The first token, in order of ids, at which the running sum of weights exceeds its part of the total, i64 [n]."""
-    blocks = F.pad(weights, (0, -weights.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
-    ends = blocks.sum(2, dtype=torch.float64).cumsum(1)
+    missing = -weights.shape[1] % _BLOCK
+    # Padding copies, even by nothing.
+    blocks = (F.pad(weights, (0, missing)) if missing else weights).unflatten(1, (-1, _BLOCK))
+    sums = blocks.sum(2, dtype=torch.float64)
+    ends = sums.cumsum(1)
     target = uniforms[:, None] * ends[:, -1:]
     block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
+    # A target that rounding puts at the total is beyond every block: the last one with a weight has it.
+    block = torch.where(sums.gather(1, block) > 0, block, _last(sums > 0))
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(1) + before
-    place = torch.searchsorted(inside, target, right=True).clamp_(max=_BLOCK - 1)
-    tokens = (block * _BLOCK + place).clamp_(max=weights.shape[1] - 1)
+    own = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
+    place = torch.searchsorted(own.double().cumsum(1) + before, target, right=True).clamp_(max=_BLOCK - 1)
     # The sums of a block and of its weights differ by rounding: never take a token without weight.
-    is_possible = weights.gather(1, tokens) > 0
-    return torch.where(is_possible, tokens, weights.argmax(1, keepdim=True))[:, 0]
+    place = torch.where(own.gather(1, place) > 0, place, _last(own > 0))
+    return (block * _BLOCK + place).clamp_(max=weights.shape[1] - 1)[:, 0]
+
+
+def _last(is_there):
+    """The last place of each row that is true, i64 [n, 1]; 0 if none is."""
+    places = torch.arange(is_there.shape[1], device=is_there.device)
+    return torch.where(is_there, places, 0).amax(1, keepdim=True)

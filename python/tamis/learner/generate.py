@@ -1,9 +1,11 @@
 """Samples as rows of a preallocated cache.
 
     begin -> waiting -> the prompt, once for all its samples -> a row of the cache for each -> ended
-             (no room)   (`PromptStates`)                        (`RowCache`, one token a step)
+             (no room)   (`PromptStates`, a slot)               (`RowCache`, one token a step)
 
-Rows that end are freed, and waiting samples take their places.
+A step stays on the device: its inputs are columns there (`_Columns`), each draw is keyed there, and drawn tokens are the
+next inputs. The host reads the drawn tokens only every few steps (`_LOOK`), and drops those after a sample's end. Rows
+that end are freed, and waiting samples take their places.
 """
 
 from collections import deque
@@ -13,22 +15,43 @@ import torch
 import transformers
 
 from . import attention
-from .drawing import Drawing, Drawings
+from .drawing import Drawing, Drawings, draw
 from .model import made_up
+from .one_query import Groups, has_kernel
 from .protocol import Refused
+from .random_keys import uniform
 from .row_cache import CACHED, COLUMNS, CacheRefused, PromptStates, RowCache
-from .samples import MEMORY_PART, PREFILL_TOKENS, DrawInputs, Prompt, Sample, Samples, pack_tokens, seen_tokens
+from .samples import MEMORY_PART, PREFILL_TOKENS, Prompt, Sample, Samples, pack_tokens, seen_tokens
+from .step_graphs import StepGraphs
 
 # The supported release of transformers' continuous batching, whose private parts are called.
 CONTINUOUS_RELEASE = "5.23."
+# Steps between two looks of the host at what was drawn. A GPU would wait for each look; on a CPU a look costs nothing,
+# and tokens after an end would.
+_LOOK = {"cuda": 16}
+
+
+@dataclass(eq=False)
+class Slot:
+    """A prompt's place in the cache. `num_holders` counts the samples that read it, and the prompt if others wait."""
+
+    number: int
+    num_holders: int = 1
 
 
 @dataclass(eq=False)
 class _Prompt(Prompt):
     """A prompt, and what its samples share until the last of them has begun."""
 
-    states: dict | None = None
+    slot: Slot | None = None
     logits: torch.Tensor | None = None
+
+
+@dataclass(eq=False)
+class _Row(Sample):
+    """A sample that has begun, and the slot of its prompt."""
+
+    slot: Slot | None = None
 
 
 class Generation(Samples):
@@ -39,66 +62,118 @@ class Generation(Samples):
     def _clear(self):
         super()._clear()
         self._cache = RowCache()
-        self._inputs = None
+        self._columns, self._free_slots, self._num_slots = None, [], 0
+        self._graphs = StepGraphs(self._advance) if _can_capture(self.network.options) else None
+
+    def describe(self):
+        """How it samples, in lines for a log, if it is not the usual way."""
+        if self._graphs is None or self._graphs.refused is None:
+            return []
+        return [f"steps of sampling are not captured as CUDA graphs: {self._graphs.refused}"]
+
+    def call(self, settings, columns):
+        """Aborts, begins and samples (`Samples.call`)."""
+        if self._graphs is not None:
+            self._graphs.check(self.network.module.parameters())
+        return super().call(settings, columns)
 
     def forget_prompts(self):
         """Makes waiting samples begin with the present weights: results of earlier weights for their prompts are
         dropped.
         """
         for prompt in self._prompts:
-            prompt.states = prompt.logits = None
+            self._forget(prompt)
 
-    def _columns(self, prompt):
-        """Columns that a row may take."""
-        return -(-(len(prompt.tokens) + prompt.most) // COLUMNS) * COLUMNS
+    def _forget(self, prompt):
+        if prompt.slot is not None:
+            self._release(prompt.slot)
+        prompt.slot = prompt.logits = None
+
+    def _take_slot(self):
+        if not self._free_slots:
+            self._free_slots.append(self._num_slots)
+            self._num_slots += 1
+        # The first ones, because a step computes all up to the last one in use.
+        number = min(self._free_slots)
+        self._free_slots.remove(number)
+        return Slot(number)
+
+    def _release(self, slot):
+        slot.num_holders -= 1
+        if not slot.num_holders:
+            self._free_slots.append(slot.number)
 
     def _admit(self):
         """Begins waiting samples if there is room; returns those of them that have ended."""
         num_waiting = sum(len(prompt.waiting) for prompt in self._prompts)
-        if not num_waiting:
-            return []
-        columns = max(self._columns(prompt) for prompt in {id(p): p for p in self._open.values()}.values())
-        columns = max(columns, self._cache.num_columns)
-        room = min(self.max_sequences, self._affordable_rows(columns)) - len(self._rows)
+        room = self.max_sequences - len(self._rows)
         # A few at a time, because a single prompt is a small product.
-        if room <= 0 or (self._rows and room < min(num_waiting, self.max_sequences // 8)):
+        least = max(1, min(num_waiting, self.max_sequences // 8)) if self._rows else 1
+        if not num_waiting or room < least:
             return []
-        self._compute_prompts(room)
+        prompts = {id(p): p for p in self._open.values()}.values()
+        longest = max(len(prompt.tokens) for prompt in prompts), max(prompt.most for prompt in prompts)
+        columns = tuple(-(-length // COLUMNS) * COLUMNS for length in longest)
+        room = min(room, self._num_fitting(*columns))
+        if room < least:
+            return []
+        self._compute_prompts(room, columns[0])
         begun = []
-        while self._prompts and len(begun) < room and self._prompts[0].states is not None:
+        while self._prompts and len(begun) < room and self._prompts[0].slot is not None:
             prompt = self._prompts[0]
             while prompt.waiting and len(begun) < room:
-                sample, key = prompt.waiting.popleft()
-                begun.append(Sample(sample, key, prompt))
+                begun.append(_Row(*prompt.waiting.popleft(), prompt, slot=prompt.slot))
+                prompt.slot.num_holders += 1
             if not prompt.waiting:
                 self._prompts.popleft()
-        self._cache.reserve(begun[0].prompt.states, len(self._rows) + len(begun), columns)
-        first = len(self._rows)
-        for place, row in enumerate(begun):
-            self._cache.place(first + place, row.prompt.states, len(row.prompt.tokens))
         self._rows += begun
-        self._inputs = None
+        self._reserve_rows(self._width(len(self._rows)), columns[1])
+        self._columns = None
         drawings = Drawings([row.prompt.drawing for row in begun], self.network.options.device)
         logits_of = torch.stack([row.prompt.logits for row in begun])
         self._extend(begun, drawings, [logits_of], seen_tokens(begun, drawings, logits_of.shape[1], logits_of.device))
-        for row in begun:
-            if not row.prompt.waiting:
-                row.prompt.states = row.prompt.logits = None
+        for prompt in {id(row.prompt): row.prompt for row in begun}.values():
+            if not prompt.waiting:
+                self._forget(prompt)
         return self._leave([row for row in begun if row.end])
 
-    def _affordable_rows(self, columns):
-        """Number of rows of so many columns that fit into memory; a row's size is known once there is one."""
-        cache, of_column = self._cache, self._bytes_per_column
-        held = cache.num_rows * cache.num_columns * of_column
-        # A growing cache is copied.
-        fits = int(MEMORY_PART * (self._free_memory() + held)) // (columns * of_column)
-        return max(1, cache.num_rows if columns <= cache.num_columns else 1, fits)
+    def _width(self, num_rows):
+        """Rows that a step computes for so many: captured steps have few widths."""
+        if self._graphs is None:
+            return num_rows
+        step = 1 << max(0, num_rows.bit_length() - 3)
+        return -(-num_rows // step) * step
 
-    def _compute_prompts(self, room):
-        """Computes the next prompts, of as many samples as there is room for."""
+    def _num_fitting(self, prompt_columns, own_columns):
+        """How many more samples fit into memory; the first always begins."""
+        prompts, rows = self._cache.prompts, self._cache.rows
+        of_column = self._bytes_per_column
+        held = (prompts.num_rows * prompts.num_columns + rows.num_rows * rows.num_columns) * of_column
+        # A growing cache is copied.
+        fits = int(MEMORY_PART * (self._free_memory() + held)) // of_column
+        of_prompt, of_row = max(prompt_columns, prompts.num_columns), max(own_columns, rows.num_columns)
+        num_rows, num_slots, begun = len(self._rows), self._num_slots - len(self._free_slots), 0
+        for prompt in self._prompts:
+            num_slots += prompt.slot is None
+            # What is reserved already is held whether or not it is used.
+            left = fits - max(num_slots, prompts.num_rows) * of_prompt
+            new = min(len(prompt.waiting), max(left // of_row, rows.num_rows if left >= 0 else 0) - num_rows - begun)
+            if new <= 0:
+                break
+            begun += new
+            if new < len(prompt.waiting):
+                break
+        return begun or int(not self._rows)
+
+    def _reserve_rows(self, num_rows, num_columns):
+        if self._cache.rows.reserve(self._shapes, num_rows, num_columns) and self._graphs is not None:
+            self._graphs.forget()
+
+    def _compute_prompts(self, room, num_columns):
+        """Computes the next prompts, of as many samples as there is room for, into slots of so many columns."""
         chosen, num_tokens = [], 0
         for prompt in self._prompts:
-            new = 0 if prompt.states is not None else len(prompt.tokens)
+            new = 0 if prompt.slot is not None else len(prompt.tokens)
             if room <= 0 or (num_tokens and num_tokens + new > PREFILL_TOKENS):
                 break
             room -= len(prompt.waiting)
@@ -115,90 +190,145 @@ class Generation(Samples):
             hidden = network.hidden(one, states=states)
             begins = torch.tensor(one.lengths).cumsum(0)
             found = self._logits(hidden[(begins - 1).to(hidden.device)])
-            for place, (prompt, end) in enumerate(zip(prompts, begins.tolist(), strict=True)):
-                prompt.states = states.part(end - len(prompt.tokens), end)
-                prompt.logits = found[place]
+            self._shapes = {layer: tuple(one[0, :, :0] for one in pair) for layer, pair in states.states.items()}
+            slots = [self._take_slot() for _ in prompts]
+            if self._cache.prompts.reserve(self._shapes, self._num_slots, num_columns) and self._graphs is not None:
+                self._graphs.forget()
+            for place, (prompt, slot, end) in enumerate(zip(prompts, slots, begins.tolist(), strict=True)):
+                self._cache.prompts.place(slot.number, states.part(end - len(prompt.tokens), end))
+                prompt.slot, prompt.logits = slot, found[place]
 
     def _step(self):
-        """Computes one more token of each row; returns those that ended."""
-        if self._inputs is None:
-            self._inputs = _Inputs(self._rows, self.network.head.vocab_size, self.network.options.device)
-        inputs = self._inputs
-        hidden = self._decode(inputs.tokens, inputs.lengths, inputs.longest)
-        inputs.advance()
-        chunk = self.network.head.chunk
-        parts = (self._logits(hidden[begin : begin + chunk]) for begin in range(0, len(self._rows), chunk))
-        inputs.take(self._extend(self._rows, inputs.drawings, parts, inputs.seen))
+        """Computes the next tokens of each row, as many as the host looks at together; returns those that ended."""
+        if self._columns is None:
+            device = self.network.options.device
+            look, width = _LOOK.get(device.type, 1), self._width(len(self._rows))
+            self._columns = _Columns(self._rows, width, look, self.network.head.vocab_size, device)
+            if self._graphs is not None:
+                self._columns = self._graphs.load(self._columns)
+        columns = self._columns
+        columns.at.zero_()
+        for _ in range(len(columns.drawn)):
+            (self._advance if self._graphs is None else self._graphs.advance)(columns)
+        for tokens, logprobs, entropies in columns.drawn[:, :, : len(self._rows)].tolist():
+            for row, *drawn in zip(self._rows, tokens, logprobs, entropies, strict=True):
+                # What is drawn after an end does not count.
+                if row.end is None:
+                    row.take(*drawn)
         return self._leave([row for row in self._rows if row.end])
 
-    def _decode(self, tokens, lengths, longest):
+    def _advance(self, columns):
+        """Computes and draws a token of each row. Nothing waits for the host, and no shape depends on what is drawn."""
+        hidden = self._decode(columns)
+        uniforms, chunk, parts = uniform(columns.keys, columns.counts), self.network.head.chunk, []
+        for begin in range(0, hidden.shape[0], chunk):
+            part = slice(begin, begin + chunk)
+            seen = None if columns.seen is None else columns.seen[part]
+            parts.append(draw(self._logits(hidden[part]), columns.drawings.part(begin, begin + chunk), uniforms[part], seen))
+        tokens, logprobs, entropies = (torch.cat(one) if len(one) > 1 else one[0] for one in zip(*parts, strict=True))
+        columns.take(tokens, logprobs, entropies)
+
+    def _decode(self, columns):
         """Last hidden states [n, D] of one token of each row, after what the cache holds of it."""
-        network = self.network
         self._attend(CACHED)
-        output = network.decoder(
-            input_ids=tokens[:, None],
-            position_ids=lengths[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-            **self._cache.step(lengths, longest),
-        )
-        return output.last_hidden_state[:, 0]
+        given = self._cache.step(columns.lengths, columns.prompt_lengths, columns.groups, columns.longest)
+        return self.network.decoder(input_ids=columns.tokens[:, None], **given).last_hidden_state[:, 0]
 
     def _leave(self, leaving):
         """Removes rows; the last ones take their places."""
         for row in leaving:
             self._open.pop(row.sample, None)
+            self._release(row.slot)
             place = next(at for at, one in enumerate(self._rows) if one is row)
             last = self._rows.pop()
             if last is not row:
                 self._rows[place] = last
-                self._cache.move(len(self._rows), place, last.length)
-            self._inputs = None
+                self._cache.rows.move(len(self._rows), place, len(last.tokens) - 1)
+            self._columns = None
         return leaving
+
+    def _abort(self, sample):
+        prompt = self._open.get(sample)
+        super()._abort(sample)
+        if prompt is not None and not prompt.waiting:
+            self._forget(prompt)
 
     def _try(self, num_steps):
         network, device = self.network, self.network.options.device
-        lengths = (3, 6)
+        # Two samples of the first prompt, so that one is shared.
+        lengths, rows_of = (3, 6), (0, 0, 1)
         tokens = [made_up(network.vocab_size, [length + num_steps]).input_ids[0].tolist() for length in lengths]
-        drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, num_steps, frozenset())
+        drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, num_steps + 1, frozenset())
         whole = [network.hidden(pack_tokens([one], device)) for one in tokens]
         prompts = [_Prompt(one[:length], drawing, num_steps, deque([(0, 0)])) for one, length in zip(tokens, lengths, strict=True)]
         self._prompts.extend(prompts)
-        self._compute_prompts(len(prompts))
-        states = prompts[0].states
-        if not states:
+        self._compute_prompts(len(prompts), COLUMNS)
+        if not self._shapes:
             raise CacheRefused("it keeps no keys and values")
-        self._bytes_per_column = sum(one.shape[0] * one.shape[2] * one.element_size() for pair in states.values() for one in pair)
-        self._cache.reserve(states, len(prompts), COLUMNS)
-        for row, prompt in enumerate(prompts):
-            self._cache.place(row, prompt.states, len(prompt.tokens))
+        self._bytes_per_column = sum(one.shape[0] * one.shape[2] * one.element_size() for pair in self._shapes.values() for one in pair)
+        self._reserve_rows(len(rows_of), COLUMNS)
+        rows = [_Row(0, 0, prompts[place], slot=prompts[place].slot) for place in rows_of]
         found = []
         for step in range(num_steps):
-            at = torch.tensor([length + step for length in lengths], device=device)
-            given = torch.tensor([one[place] for one, place in zip(tokens, at.tolist(), strict=True)], device=device)
-            found.append(self._decode(given, at, int(at.max())).float())
-        truth = torch.cat([one[length:].float() for one, length in zip(whole, lengths, strict=True)])
+            for row, place in zip(rows, rows_of, strict=True):
+                row.take(tokens[place][lengths[place] + step], 0.0, 0.0)
+            found.append(self._decode(_Columns(rows, len(rows), 1, network.head.vocab_size, device)).float())
+        truth = torch.cat([whole[place][lengths[place] :].float() for place in rows_of])
         return truth, torch.stack(found, 1).flatten(0, 1)
 
 
-class _Inputs(DrawInputs):
-    """Inputs of the rows' next step, on the device, while the rows stay the same."""
+def _can_capture(options):
+    """Whether steps may be captured: without the kernel their shapes depend on the rows."""
+    return options.device.type == "cuda" and options.ranks is None and has_kernel()
 
-    def __init__(self, rows, vocab_size, device):
-        super().__init__(rows, vocab_size, device)
-        self.tokens = torch.tensor([row.tokens[-1] for row in rows]).to(device)
-        lengths = [row.length for row in rows]
-        self.lengths, self.longest = torch.tensor(lengths).to(device), max(lengths)
 
-    def advance(self):
-        """Each row is one token longer."""
-        self.lengths = self.lengths + 1
+class _Columns:
+    """The inputs of the next steps, on the device, while the rows stay the same. Idle rows fill them up to a width."""
+
+    def __init__(self, rows, width, look, vocab_size, device):
+        idle = width - len(rows)
+
+        def column(values):
+            return torch.tensor([*values, *[0] * idle], dtype=torch.int64).to(device)
+
+        self.tokens = column(row.tokens[-1] for row in rows)
+        # Tokens of a completion in the cache. No further than its end: what a row computes after it is not used.
+        self.lengths, self.limits = column(len(row.tokens) - 1 for row in rows), column(row.prompt.most - 1 for row in rows)
+        self.longest = max(len(row.tokens) - 1 for row in rows)
+        self.prompt_lengths = column(len(row.prompt.tokens) for row in rows)
+        self.keys, self.counts = column(row.key for row in rows), column(len(row.tokens) for row in rows)
+        filled = [*rows, *rows[:1] * idle]
+        self.groups = Groups([row.slot.number for row in filled], device)
+        self.drawings = Drawings([row.prompt.drawing for row in filled], device)
+        self.seen = seen_tokens(filled, self.drawings, vocab_size, device)
+        self.drawn, self.at = torch.zeros(look, 3, width, dtype=torch.float64, device=device), self.tokens.new_zeros(1)
+
+    @property
+    def kind(self):
+        """Columns of one kind can take each other's places in a captured step."""
+        return len(self.tokens), self.drawings.kind
+
+    def copy_(self, other):
+        """Takes over other rows, in place."""
+        for name in ("tokens", "lengths", "limits", "prompt_lengths", "keys", "counts", "seen"):
+            if getattr(self, name) is not None:
+                getattr(self, name).copy_(getattr(other, name))
+        self.longest = other.longest
+        self.groups.slots.copy_(other.groups.slots)
+        self.drawings.copy_(other.drawings)
+
+    def take(self, tokens, logprobs, entropies):
+        """What was drawn, [n] each, is kept for the host; the tokens are the next inputs."""
+        # One transfer: a token is exact as a double.
+        drawn = torch.stack([tokens.double(), logprobs.double(), entropies.double()])
+        self.drawn.index_copy_(0, self.at, drawn[None])
+        self.tokens.copy_(tokens)
+        if self.seen is not None:
+            self.seen.scatter_(1, tokens[:, None], True)
+        for counter in (self.at, self.counts, self.lengths):
+            counter.add_(1)
+        torch.minimum(self.lengths, self.limits, out=self.lengths)
         self.longest += 1
-
-    def take(self, tokens):
-        """The drawn tokens, i64 [n], are the next inputs."""
-        super().take(tokens)
-        self.tokens = tokens
 
 
 def make_generation(network, max_sequences, is_continuous):
