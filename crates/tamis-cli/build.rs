@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The pages in `folder`, by file name behind `prefix`. The index of a folder with a prefix has the prefix's name.
+/// The pages in `folder`, by file name behind `prefix`. The index of a folder with a prefix has its name.
 fn pages_in(folder: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
     // New pages count as well.
     println!("cargo::rerun-if-changed={}", folder.display());

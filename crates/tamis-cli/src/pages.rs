@@ -1,7 +1,7 @@
 //! The pages of the documentation, which are part of the program.
 //!
-//! A page of `docs/` is named after its file, `README` is the index. `tamis` is the README of the project, and
-//! pages of other folders have the folder before their name (`studies/claims`).
+//! A page of `docs/` is named after its file; `README` is the index. `tamis` is the README of the project.
+//! Pages of other folders have the folder before their name (`studies/claims`).
 
 /// Name and text of each page.
 pub(crate) static PAGES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pages.rs"));

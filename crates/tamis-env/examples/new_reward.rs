@@ -28,7 +28,7 @@ impl RewardFunction for Keywords {
         let score = |input: &RewardInput<'_>| {
             let found = self.words.iter().filter(|word| input.completion.contains(word.as_str())).count();
             let share = found as f64 / self.words.len() as f64;
-            // `score` is trained on, `acc` says whether the answer is right.
+            // `score` is trained on; `acc` is 1 if the answer is right.
             RewardOutcome::verified(share, share >= self.enough)
         };
         batch.iter().map(score).collect()

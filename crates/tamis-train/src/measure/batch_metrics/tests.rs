@@ -121,8 +121,8 @@ fn members_left_out_are_not_counted_as_trained() {
     };
     trained_metrics(&[&first, &second], &columns, &mut metrics);
     let of = |name: &str| metrics.get(name).expect(name);
-    // One token of the first trajectory is in the loss and two of the third: 1 and 2 of 9; the prompts have 3 and
-    // 5 tokens.
+    // One token of the first trajectory is in the loss and two of the third: 1 and 2 of 9. The prompts have 3
+    // and 5 tokens.
     assert_eq!((of("train/num_loss_tokens"), of("perf/total_num_tokens")), (3.0, 13.0));
     assert!((of("critic/advantages/mean") - 7.0 / 3.0).abs() < 1e-15);
     // The unchosen member is not part of the batch; the other two are, without loss.
