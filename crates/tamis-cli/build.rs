@@ -40,7 +40,8 @@ fn pages_in(folder: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>, Box<d
         if page.extension().is_some_and(|ending| ending == "md") {
             let name = page.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
             let is_index = name == "README" && !prefix.is_empty();
-            let name = if is_index { prefix.trim_end_matches('/').to_owned() } else { format!("{prefix}{name}") };
+            let name =
+                if is_index { prefix.trim_end_matches('/').to_owned() } else { format!("{prefix}{name}") };
             pages.push((name, page));
         }
     }

@@ -27,7 +27,8 @@ pub(crate) fn name_in_link(link: &str) -> &str {
 /// The page that a text names as a file of `docs/` or of `studies/`.
 pub(crate) fn page_named_in(text: &str) -> Option<&'static str> {
     let is_named = |name: &str| {
-        let file = if name.starts_with("studies/") { format!("{name}.md") } else { format!("docs/{name}.md") };
+        let file =
+            if name.starts_with("studies/") { format!("{name}.md") } else { format!("docs/{name}.md") };
         text.contains(&file)
     };
     PAGES.iter().map(|(name, _)| *name).find(|name| is_named(name))
