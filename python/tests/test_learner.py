@@ -97,7 +97,7 @@ class Calls(States):
         self.assertFalse(learner.is_holding)
         call(learner, "backward", {"discard": True})
         self.assert_refused(StateError, "no pass is held", back, learner, logprob=derivative)
-        # Another one replaces it; what was discarded left nothing.
+        # Another one replaces it, and the discarded one left nothing.
         call(learner, "grad_norm", {"network": "policy"})
         hold(learner)
         hold(learner)

@@ -274,7 +274,7 @@ def free_folder(path):
 
 
 class GRPOTrainer:
-    """Stands for TRL's. What it is given and cannot be followed is refused when it is made."""
+    """Stands for TRL's. Arguments that a run cannot follow are refused when it is made."""
 
     # The attributes of a finished trainer, as far as a run has them.
     _DONE = ("log_metrics", "save_metrics", "save_state", "create_model_card", "end", "log_completions")

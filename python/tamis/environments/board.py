@@ -10,7 +10,7 @@ _COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white"
 def plain_board(text):
     """A board without escape codes.
 
-    What is highlighted is set in brackets (`SF[F]F`), and what has a colour is named below (`blue: R`): in
+    Highlighted characters are in brackets (`SF[F]F`), and coloured ones are named below (`blue: R`): in
     Gymnasium's boards these show the player's place, and what must be carried where.
     """
     pieces = _CODES.split(text)

@@ -25,8 +25,8 @@ methods, and may have more:
 `step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)`
 if the last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`,
 `success` (true or false, each), and `info` (numbers by name). An episode without `success` has `acc` 1 if its
-rewards add up to more than 0. A level without a `prompt` has what `reset(level, 0)` returns; what an
-episode's own `reset` returns is its beginning.
+rewards add up to more than 0. A level without a `prompt` has what `reset(level, 0)` returns; an episode
+begins with the result of its own `reset`.
 """
 
 from .protocol import Outcome, Refused, Settings, as_messages, as_reply, level_seed, load_named, shown
@@ -85,7 +85,7 @@ class Kind:
             _close(environment)
 
     def start(self, level, luck):
-        """An episode on a level, and what it begins with."""
+        """An episode on a level, and its beginning."""
         environment = self.open()
         try:
             return Episode(environment), as_messages(environment.reset(level, luck), "what `reset` returned")

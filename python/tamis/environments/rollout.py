@@ -1,8 +1,8 @@
 """An environment that calls the policy itself, turned inside out, so that `reset` and `step` play it like any
 other.
 
-Its rollout runs as a task on the event loop. Whenever it asks the policy, `begin` or `step` has what it asks with, and
-the next `step` brings the answer.
+Its rollout runs as a task on the event loop. Whenever it calls the policy, `begin` or `step` returns the
+conversation, and the next `step` brings the answer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Rollout(ABC):
 
     @abstractmethod
     async def _play(self):
-        """Plays to the end. What it returns is what the outcome is made of."""
+        """Plays to the end. The outcome is made from its result."""
 
     @abstractmethod
     def _outcome(self, played):
@@ -68,7 +68,7 @@ class Rollout(ABC):
         return Outcome(as_reply(reply, "the environment's response"), None)
 
     async def close(self):
-        """Ends the rollout; it puts away what it holds."""
+        """Ends the rollout, which frees what it holds."""
         self._rollout.cancel()
         await asyncio.wait([self._rollout], timeout=PATIENCE)
         if self._rollout.done() and not self._rollout.cancelled():

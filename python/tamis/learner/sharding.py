@@ -1,9 +1,9 @@
 """Networks whose weights are shared out over the ranks of a gang, by PyTorch's FSDP2.
 
-Each rank holds a part of every weight, of its gradient and of its moments, in f32. Each layer is a unit; what is in no
-layer (embedding, last norm, head) is another. A unit's weights are gathered, in the type of passes, when a pass reaches
-it, and freed afterwards. Gradients are summed in f32 and not divided, because a controller's derivatives are normalised
-over the whole batch.
+Each rank holds a part of every weight, of its gradient and of its moments, in f32. Each layer is a unit; the
+rest (embedding, last norm, head) is another. A unit's weights are gathered, in the type of passes, when a
+pass reaches it, and freed afterwards. Gradients are summed in f32 and not divided, because a controller's
+derivatives are normalised over the whole batch.
 
 Gradients of several waves are summed on each rank first, and over the ranks once before the optimizer needs them, if a
 whole f32 gradient has room on every rank; otherwise after every wave.

@@ -44,7 +44,7 @@ def open_run(given, say):
 
 
 def report_warnings(package, say):
-    """Reports the warnings of the package as failures: what it cannot write it drops, with a warning only."""
+    """Reports the warnings of the package as failures: it drops rows that it cannot write, only with a warning."""
     show = warnings.showwarning
 
     def report(message, category, filename, *rest, **more):

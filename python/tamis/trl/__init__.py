@@ -4,13 +4,13 @@
     tamis.trl.attach(trainer, schedule={"max_num_gen_batches": 10}, record="runs/my")
     trainer.train()
 
-Nothing of TRL is patched or copied. The trainer gets a class between itself and its own, with three methods. For
-each generation batch that TRL asks for, groups are generated and scored by TRL's own methods, in rounds that
-`tamis.Scheduler` orders, until as many groups as the batch has were kept by the filter. Then TRL's method runs once
-more with the kept rows, and what was generated and scored before is handed to it. So tokenizing, tools, environments,
-vLLM, advantages, losses and tables are TRL's.
+Nothing of TRL is patched or copied. The trainer gets a class between itself and its own, with three methods.
+For each generation batch that TRL asks for, groups are generated and scored by TRL's own methods, in rounds
+that `tamis.Scheduler` orders, until as many groups as the batch has were kept by the filter. Then TRL's
+method runs once more with the kept rows, and gets the completions and scores from before. So tokenizing,
+tools, environments, vLLM, advantages, losses and tables are TRL's.
 
-Needs what TRL itself needs, and nothing else.
+It needs nothing beyond TRL's own requirements.
 """
 
 from __future__ import annotations

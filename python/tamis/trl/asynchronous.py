@@ -1,9 +1,9 @@
 """The sieve of TRL's `AsyncGRPOTrainer`, which trains while its rollout loop generates in another process.
 
-There is no batch to fill. The loop asks `SievedLoop` for the rows of each group and gets none for a group that
-the filter drops. What the filter looked at goes through TRL's own queue, ahead of the group's rows, to
-`AsyncSieve` in the trainer's process. That counts, ends training if nothing is kept, and gives TRL's checkpoint
-which groups are over.
+There is no batch to fill. The loop asks `SievedLoop` for the rows of each group and gets none for a group
+that the filter drops. The group's metric goes through TRL's own queue, ahead of the group's rows, to
+`AsyncSieve` in the trainer's process. That counts, ends training if nothing is kept, and gives TRL's
+checkpoint which groups are over.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class SievedLoop(_AsyncRolloutLoop):
 
 
 class AsyncSieve:
-    """The sieve of an `AsyncGRPOTrainer`, `trainer.sieve`, and in place of TRL's queue: what is for itself it
-    takes out, and all else is the queue's."""
+    """The sieve of an `AsyncGRPOTrainer`, `trainer.sieve`, and in place of TRL's queue: it takes out its own
+    messages and passes on all others."""
 
     def __init__(self, trainer: Any, filter: Filter | None, settings: dict[str, Any]) -> None:
         self._trainer = trainer
@@ -172,8 +172,8 @@ class AsyncSieve:
         return diagnosis | limit | {"text": f"{said})\n{text}"}
 
     def over(self, trained: set[int]) -> set[int]:
-        """Groups that a resumed run does not make again, beside those: dropped ones, and what was read before
-        one that was trained on, for TRL threw that away (too old, or too long)."""
+        """Groups that a resumed run does not make again, besides those: dropped ones, and those that were
+        read before a trained one, because TRL discarded them (too old, or too long)."""
         last = max((place for place, group in enumerate(self._order) if group in trained), default=-1)
         return self._dropped.union(self._order[: last + 1])
 
@@ -340,7 +340,7 @@ def attach_to_loop(trainer: Any, given: Mapping[str, Any]) -> None:
 
 def _reward_names(worker: Any) -> list[str] | None:
     """Names of the trainer's rewards, those of functions and of environments that give one; None on a process
-    without rollouts, or if a factory is no class: what it makes is known in the rollout loop."""
+    without rollouts, or if a factory is no class, because only the rollout loop knows what it makes."""
     if worker is None:
         return None
     factory = worker._loop_kwargs.get("environment_factory")

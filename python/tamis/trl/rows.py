@@ -41,7 +41,7 @@ def split_rows(parts: tuple[Any, ...], num_rows: int) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class _Whole:
-    """In place of a row's value: what a column without rows is."""
+    """Stands for a row's value in a column without rows."""
 
     value: Any
 

@@ -232,10 +232,12 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         enough = float(to_keep)
         if self.settings.refill == "expected":
             rate = self._num_good / self._num_judged
-            # Half a group less, and a tenth of a deviation: what is kept beyond the batch is thrown away.
+            # Half a group less, and a tenth of a deviation, because groups kept beyond the batch are
+            # discarded.
             margin = 0.0 if self.settings.carries else 0.5 + 0.1 * math.sqrt(to_keep * (1 - rate))
             enough = max(enough, (to_keep - margin) / rate)
-        # A stretch of uniform groups makes the rate small: what it asks for is not drawn at once.
+        # A stretch of uniform groups makes the rate small, so the number that follows from it is not drawn at
+        # once.
         enough = min(enough, max(float(to_keep), _MOST_STEPS_IN_FLIGHT * float(self._step_size)))
         lacking = math.ceil(enough - len(self._in_flight) - 1e-9)
         if self.settings.max_num_gen_batches is not None:
@@ -449,8 +451,9 @@ class ReplayBuffer(VerlsReplayBuffer):  # type: ignore[misc]
         self._metric_sum = 0.0
 
     def _report(self, with_figures: bool = True) -> dict[str, Any]:
-        """What happened since the last one. What was drawn is what went to the other places, and the change of what
-        is waiting in the queue. Figures that are means are of all since the last report that had some."""
+        """Reports the counts since the last report. The drawn groups are those that went to the other places,
+        plus the change in the number that waits in the queue. Means are over everything since the last report
+        that had some."""
         counts, figures = self._counts, self._figures
         report: dict[str, Any] = {name: counts[place] for place, name in _PLACES.items()}
         if self.settings.on_limit != "keep_dropped":

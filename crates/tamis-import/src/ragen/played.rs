@@ -29,8 +29,8 @@ pub(crate) enum Played {
 }
 
 impl Played {
-    /// What the run plays: what is named. A whole command that names nothing and has no file of prompts plays
-    /// RAGEN's default.
+    /// The environments that the run plays are the named ones. A whole command that names nothing and has no
+    /// file of prompts plays RAGEN's default.
     pub(crate) fn by(t: &Translator) -> Self {
         let is_of_custom = |given: &Given| given.key.starts_with(CUSTOM);
         let is_named = t.text(TRAIN_TAGS).is_some()

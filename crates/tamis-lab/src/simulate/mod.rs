@@ -1,5 +1,5 @@
 //! Simulates schedules of rollout groups on a virtual clock: the cost of each one, its time, and what it
-//! trains on, before anybody rents a GPU.
+//! trains on, before a GPU is rented.
 //!
 //! ```text
 //! simulate.* -> World (world.rs): pass rates (pass_rates.rs), lengths (completion.rs), servers (fleet.rs)

@@ -251,7 +251,7 @@ fn check_folder(folder: &Path, config: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a server of this kind loads from the published weights, after a check, and its folder.
+/// The part of the published weights that a server of this kind loads, after a check, and its folder.
 pub(super) fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Path, Loaded), String> {
     let takes = |hint: Option<&str>, what: &str| match hint {
         Some(_) => Ok(()),

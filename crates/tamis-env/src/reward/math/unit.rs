@@ -3,7 +3,7 @@
 use super::expression::is_name;
 use super::lexer::{Lexed, Token};
 
-/// Words that change a value, or join it with another: what holds one of them is no unit.
+/// Words that change a value, or join it with another. A text with one of them is no unit.
 const MEANINGFUL: [&str; 73] = [
     "a",
     "about",
