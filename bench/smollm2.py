@@ -71,6 +71,7 @@ def run(command, env=None):
 def shape_settings(given):
     """Settings of tamis for the groups of a step."""
     settings = [f"data.train_batch_size={given.prompts}", f"rollout.max_response_length={given.tokens}"]
+    settings += [f"data.train={given.folder}/train.jsonl", f"data.val={given.folder}/test.jsonl"]
     spread = f"reward=[{{kind: python, name: spread, path: '{ROOT}/bench/peers/spread_reward.py', style: verl}}]"
     return settings + ["objective.loss.clip_high=0.28"] * given.dapo + [spread] * given.differ
 
@@ -129,7 +130,7 @@ def accuracy_of(metrics):
 
 def evaluate(given, folder):
     """Accuracy of a model's greedy answers, processor seconds and GiB of `tamis eval`."""
-    command = [given.program, "eval", folder, f"data.val={FOLDER}/test.jsonl", "reward=[{kind: gsm8k, method: flexible}]"]
+    command = [given.program, "eval", folder, f"data.val={given.folder}/test.jsonl", "reward=[{kind: gsm8k, method: flexible}]"]
     command += ["rollout.max_response_length=24", "data.max_prompt_length=64", f"run.threads={given.threads}", "--json"]
     printed, processor, memory = run(command)
     return accuracy_of(json.loads(printed)["metrics"]), processor, memory
@@ -137,7 +138,7 @@ def evaluate(given, folder):
 
 def evaluate_with_transformers(given, folder):
     """As `evaluate`, and the seconds of only the answers."""
-    command = [given.peer_python, ROOT / "bench/peers/transformers_eval.py", folder, FOLDER / "test.jsonl"]
+    command = [given.peer_python, ROOT / "bench/peers/transformers_eval.py", folder, given.folder / "test.jsonl"]
     printed, processor, memory = run([*command, "--threads", str(given.threads)], environment(given.threads))
     answers = json.loads(printed.splitlines()[-1])
     return answers["accuracy"], processor, memory, answers
@@ -165,7 +166,8 @@ def their_accuracy(given):
 
 
 def theirs(given, options=()):
-    command = [given.peer_python, ROOT / "bench/peers/trl_smollm2.py", FOLDER, "--model", given.model]
+    script = {"trl": "trl_smollm2.py", "plain": "plain_step.py"}[given.peer]
+    command = [given.peer_python, ROOT / "bench/peers" / script, given.folder, "--model", given.model]
     command += ["--threads", str(given.threads), "--steps", str(given.steps), "--device", given.device, *options]
     command += ["--prompts", str(given.prompts), "--tokens", str(given.tokens), *["--dapo"] * given.dapo, *["--differ"] * given.differ]
     printed, _, memory = run(command, environment(given.threads))
@@ -185,7 +187,12 @@ def arguments(words=None):
     parser.add_argument("--learner", choices=["native", "torch"], default="native", help="tamis learns in")
     parser.add_argument("--sampler", choices=["native", "learner"], default="native", help="tamis samples in")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--model", type=pathlib.Path, default=FOLDER / "model")
+    parser.add_argument("--folder", type=pathlib.Path, default=FOLDER, help="what scripts/smollm2 made")
+    parser.add_argument("--model", type=pathlib.Path, help="FOLDER/model")
+    parser.add_argument("--peer", choices=["trl", "plain"], default="trl", help="`plain`: a loop of transformers' generate and an update")
+    parser.add_argument("--groups", type=int, help="groups of 8 completions of a step: 8, with --dapo 16")
+    parser.add_argument("--tokens", type=int, help="of a completion, at most: 24, with --dapo 16")
+    parser.add_argument("--json", action="store_true", help="the seconds of each side as JSON lines")
     parser.add_argument("--shape", choices=["30m", "0.5b", "7b"], help="a model of this shape with random weights in place of --model")
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
@@ -193,7 +200,9 @@ def arguments(words=None):
     parser.add_argument("--differ", action="store_true", help="a reward by only the text: groups seldom score alike")
     given = parser.parse_args(words)
     given.steps = given.steps or (16 if given.accuracy else 4)
-    given.prompts, given.tokens = (16, 16) if given.dapo else (8, 24)
+    given.prompts = given.groups or (16 if given.dapo else 8)
+    given.tokens = given.tokens or (16 if given.dapo else 24)
+    given.model = given.model or given.folder / "model"
     return given
 
 
@@ -205,7 +214,7 @@ def check(given):
         raise SystemExit("--differ has rewards that teach nothing: it goes with neither --accuracy nor --evaluate")
     if given.device == "cuda" and (given.learner, given.sampler) != ("torch", "learner"):
         raise SystemExit("--device cuda needs --learner torch --sampler learner: nothing else of tamis computes on a GPU")
-    needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
+    needed = {given.folder / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
     if given.learner == "torch":
         needed |= {given.python: "scripts/install-torch"}
     for path, command in (needed | {given.program: "cargo build --release"}).items():
@@ -227,7 +236,7 @@ def make_model(given, folder):
     make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS})"
     subprocess.run([given.peer_python, "-c", make], check=True, stderr=subprocess.DEVNULL)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
-        shutil.copy(FOLDER / "model" / name, folder / name)
+        shutil.copy(given.folder / "model" / name, folder / name)
     return folder
 
 
@@ -242,6 +251,10 @@ def compare(given):
                 print(f"{who:14} {steps:>5} {seconds:>8.0f} {accuracy:>9.1%} {kept:>28.3f}", flush=True)
         return
     rows = [side(given) for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]
+    for row in rows if given.json else ():
+        print(json.dumps({name: row[name] for name in ("who", "wall", "processor", "memory", "length", "alike")}), flush=True)
+    if given.json:
+        return
     for row in rows:
         figures = f"{row['wall']:7.1f} s a step, {row['processor']:7.1f} s of the processor"
         print(f"{row['who']:14} {figures}, {row['memory']:5.1f} GiB, completions of {row['length']:.1f} tokens, {row['alike']:.0%} of the groups alike")

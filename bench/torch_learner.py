@@ -62,6 +62,7 @@ from tamis.learner.protocol import Settings
 SHAPES = {
     "30m": (512, 8, 8, 4, 1536, 8192, False),
     "0.5b": (896, 24, 14, 2, 4864, 151936, True),
+    "4b": (2560, 36, 32, 8, 9728, 151936, True),
     "7b": (3584, 28, 28, 4, 18944, 152064, False),
 }
 OPTIMIZER = {

@@ -24,6 +24,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 GOLDEN = pathlib.Path(os.environ.get("TAMIS_GOLDEN", ROOT / "tests/golden"))
+# `scripts/gpu-check` runs tests on the GPU.
+DEVICE = os.environ.get("TAMIS_TEST_DEVICE", "cpu")
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01, "decay_norms_and_biases": True,
@@ -84,7 +86,7 @@ def random_columns(vocab_size, seed=0, shape=((5, (7, 1, 12)), (1, (4,)), (9, (3
 def open_settings(folder, **more):
     """Settings of `open`."""
     values = {"policy": str(folder), "temperature": 1.0, "optimizer": OPTIMIZER, **more}
-    values["options"] = {"device": "cpu", "threads": 1, **values.get("options", {})}
+    values["options"] = {"device": DEVICE, "dtype": "f32", "threads": 1, **values.get("options", {})}
     return values
 
 
@@ -137,7 +139,7 @@ class Case(unittest.TestCase):
 
     def assert_close(self, found, expected, tolerance, what=""):
         """Every number within `tolerance` of the largest expected one."""
-        found, expected = (torch.as_tensor(values).detach().double() for values in (found, expected))
+        found, expected = (torch.as_tensor(values).detach().cpu().double() for values in (found, expected))
         self.assertEqual(found.shape, expected.shape, what)
         if expected.numel():
             largest = expected.abs().max().clamp_min(1e-30)
@@ -146,6 +148,7 @@ class Case(unittest.TestCase):
 
     def assert_same(self, found, expected, what=""):
         """The same bits."""
+        found, expected = found.cpu(), expected.cpu()
         self.assertTrue(torch.equal(found, expected), f"{what}: {(found - expected).abs().max()}")
 
     def assert_refused(self, error, pattern, function, *arguments, **more):
