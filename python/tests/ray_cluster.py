@@ -322,7 +322,7 @@ class TestRuns(RayCase):
         cluster.remove_node(lost, allow_graceful=False)
         said = self.succeed(run)
         self.assertRegex(said, r"server 1 on [\d.]+ \(Ray node \w+\).* ended \(its (actor is gone|agent was ended)")
-        self.assertRegex(said, r"the server at http://\S+ was started again and answers at http://\S+ now")
+        self.assertRegex(said, r"the server at http://\S+ was restarted and now answers at http://\S+")
         # Samples of servers have metrics of their own.
         alone = self.rows("alone")
         both = [{name: row.get(name) for name in of} for row, of in zip(self.rows("served"), alone, strict=True)]

@@ -232,7 +232,7 @@ class WandbTests(unittest.TestCase):
             process = start(folder, ["jsonl", self.LOGGER], *SLOW)
             until(lambda: self.files(folder), "a file of wandb")
             os.kill(side_process(process), signal.SIGKILL)
-            said = read_until(process, "the logger `wandb` loses figures, and the run goes on without it: its process ")
+            said = read_until(process, "the logger `wandb` loses metrics; the run continues without it: its process ")
             before = len(rows(folder))
             until(lambda: len(rows(folder)) > before + 1, "a further step")
             process.send_signal(signal.SIGINT)
@@ -272,7 +272,7 @@ class WandbTests(unittest.TestCase):
             away = {"WANDB_API_KEY": "f00d" * 10, "WANDB_BASE_URL": "http://127.0.0.1:1"}
             status, said = finish(start(folder, ["jsonl", logger], **away))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `wandb` did not deliver its last figures within 1 s (its `finish_timeout`)", said)
+            self.assertIn("the logger `wandb` did not deliver its last metrics within 1 s (its `finish_timeout`)", said)
             self.assertEqual(len(rows(folder)), 3)
 
 
@@ -310,7 +310,7 @@ class HangingTests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             status, said = finish(self.start(folder))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `wandb` did not deliver its last figures within 1 s", said)
+            self.assertIn("the logger `wandb` did not deliver its last metrics within 1 s", said)
             self.assertEqual(len(rows(folder)), 3)
 
     def test_one_that_hangs_is_not_left_by_a_run_that_is_killed(self):
@@ -457,7 +457,7 @@ class MlflowTests(unittest.TestCase):
             logger = {**self.LOGGER, "tracking_uri": address, "finish_timeout": "1s"}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `mlflow` did not deliver its last figures within 1 s", said)
+            self.assertIn("the logger `mlflow` did not deliver its last metrics within 1 s", said)
             self.assertIn("the logger `mlflow` lost 3 of 3 records", said)
             self.assertEqual(len(rows(folder)), 3)
 

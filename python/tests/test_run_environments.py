@@ -197,7 +197,7 @@ class GymnasiumRunTest(RunTest):
     def test_what_is_not_there_is_told_before_anything_is_generated(self):
         environment = {"kind": "gymnasium", "id": "FrozenSea-v1", "python": sys.executable, "style": "plain"}
         told = self.train("sea", environment, "data.task=environment", code=2)
-        self.assertIn("the environment `gymnasium` does not come up", told)
+        self.assertIn("the environment `gymnasium` does not start", told)
         self.assertIn("failed to make the environment FrozenSea-v1", told)
 
 
@@ -351,7 +351,7 @@ class HttpRunTest(RunTest):
         with served() as server:
             port = server.server_address[1]
         told = self.train("gone", {"kind": "http", "url": f"http://127.0.0.1:{port}"}, "data.task=environment", code=2)
-        self.assertIn("the environment `http` does not come up", told)
+        self.assertIn("the environment `http` does not start", told)
         self.assertIn("does the server of `environment.url` run?", told)
 
 

@@ -124,7 +124,7 @@ pub enum PromptFault {
     },
     /// A column that must be text holds bytes that are not text.
     #[error(
-        "`{column}` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.{option}"
+        "`{column}` holds bytes that are not text (not UTF-8); write the column as text, or name another with data.columns.{option}"
     )]
     Binary {
         /// The option that names it.
@@ -192,7 +192,7 @@ impl Dataset {
             && !dataset.prompts.is_empty()
             && dataset.prompts.iter().all(|prompt| lookup(&prompt.columns, column).is_none())
         {
-            return Err(fault!("no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out").into());
+            return Err(fault!("no row has the column `{column}` that data.columns.images names for images; correct the name, or remove the setting").into());
         }
         if dataset.prompts.is_empty() {
             let files: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_owned()).collect();
@@ -430,8 +430,8 @@ fn to_prompt(
         |path: &&String| image_name.is_some_and(|name| path.strip_prefix(name).is_some_and(is_below));
     let encoded = match (options.binary_columns, record.binary.iter().find(|path| !is_of_images(path))) {
         (BinaryColumns::Error, Some(column)) => {
-            return Err(fault!("`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward \
-             functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
+            return Err(fault!("`{column}` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as \
+                JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
              column out of the file").into());
         }
         (BinaryColumns::Error, None) => Map::new(),

@@ -104,7 +104,7 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
         Ok(other) => Err(fault!("expected a JSON object, got {actual}", actual = kind(&other)).into()),
         Err(error) => {
             if let Some((column, literal)) = python_number(bytes, error.column()) {
-                return Err(fault!("not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no \
+                return Err(fault!("not valid JSON at column {column}: `{literal}` is not a JSON number; write null where there is no \
              value (Python: json.dumps(row, allow_nan=False) refuses such numbers)").into());
             }
             let text = error.to_string();

@@ -78,7 +78,7 @@ pub enum TemplateError {
     },
     /// The template is too long.
     #[error(
-        "the chat template has {length} bytes, and {} bytes is the most that is read: is it the right file?",
+        "the chat template has {length} bytes, and at most {} bytes are read: is it the right file?",
         tamis_file::MAX_TEMPLATE
     )]
     TooLong {
@@ -86,7 +86,7 @@ pub enum TemplateError {
         length: usize,
     },
     /// The template exceeds a limit that no conversation needs.
-    #[error("the chat template does too much for one conversation: {what}")]
+    #[error("the chat template needs too much work for one conversation: {what}")]
     TooMuch {
         /// The limit that was exceeded.
         what: &'static str,

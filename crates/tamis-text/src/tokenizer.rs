@@ -60,7 +60,7 @@ impl Tokenizer {
     pub fn load(folder: &Path) -> Result<Self, Fault> {
         if !folder.is_dir() {
             return Err(fault!(
-                "there is no folder {}: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)",
+                "there is no folder {}: a model is read from disk; download one from a hub first (`hf download NAME --local-dir FOLDER`)",
                 folder.display()
             ));
         }
@@ -252,7 +252,8 @@ impl Tokenizer {
             Some("Fuse") => false,
             _ => {
                 return Err(fault!(
-                    "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
+                    "the tokenizer's decoder is {decoder}; the bytes of its tokens are known only for `ByteLevel` (Qwen, Llama 3) and \
+                    `Fuse`"
                 ));
             }
         };

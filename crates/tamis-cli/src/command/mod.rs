@@ -79,7 +79,7 @@ pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
         return Ok(());
     }
-    Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
+    Err(Failure::new(USAGE, format!("error: {} exists, but is not a page\n  hint: {hint}", out.display())))
 }
 
 /// What a command needs of a run that the user did not name.
@@ -250,7 +250,7 @@ impl LayerArguments {
             if let Some(script) = self.arguments.iter().find(is_python) {
                 let _ = write!(
                     text,
-                    "\nnote: `tamis train {script}` runs a script whose GRPOTrainer is to become the run"
+                    "\nnote: `tamis train {script}` trains what the GRPOTrainer of a script would train"
                 );
             }
         }

@@ -126,7 +126,7 @@ fn taken_name(loaded: &Loaded) -> Option<String> {
     let folder = folder_of_name(loaded)?;
     let folder = folder.display();
     Some(format!(
-        "{folder} is there: this run takes another name; to continue that one: `tamis train --resume {folder}`, or \
+        "{folder} exists, so this run takes another name; to continue that one: `tamis train --resume {folder}`, or \
          trainer.resume_mode=auto in a command of verl"
     ))
 }
@@ -141,7 +141,7 @@ pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Fa
         let _ = match reaction {
             Reaction::StopSoon => writeln!(out, "\nstopping: {what}"),
             Reaction::SameAsBefore => return,
-            Reaction::ExitNow => writeln!(out, "\nended at once; what was saved before is whole"),
+            Reaction::ExitNow => writeln!(out, "\nended at once; what was saved before is complete"),
         };
         if reaction == Reaction::ExitNow {
             std::process::exit(i32::from(INTERRUPTED));

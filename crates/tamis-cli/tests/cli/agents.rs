@@ -69,7 +69,7 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
     let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).exits(4);
     let said =
-        "begun with: the environment (environment.path) has changed: its levels are others than before\n";
+        "begun with: the environment (environment.path) has changed: its levels differ from those before\n";
     changed.says(said);
     // What it lacks is reported before anything is generated.
     for (setting, said) in [
@@ -98,8 +98,8 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
     assert!(!folder.join("runs/tiny/evaluations").exists(), "{}", measured.shown());
     let resume = ["train", "--resume", "runs/tiny", "train.total_steps=3", "environment.max_restarts=1"];
     let ended = folder.tamis(&resume).exits(1);
-    let said = "the environment is lost: its workers were lost 2 times in a row with no episode in between that came to its end, \
-         and `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
+    let said = "the environment is lost: its workers were lost 2 times in a row without a finished episode in between, and \
+        `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
     ended.says(said).says("hint: mend what it says");
 }
 

@@ -160,7 +160,7 @@ fn in_its_warm_up_the_critic_learns_alone() {
         folder
             .tamis(&["train", "config.yaml", "run.name=next", &of(path)])
             .succeeds()
-            .says("begins with runs/tiny/checkpoints/step_3");
+            .says("starts from runs/tiny/checkpoints/step_3");
     }
     folder.tamis(&["eval", "runs/tiny"]).succeeds().never_prints("critic");
 }
@@ -210,7 +210,7 @@ fn critics_that_do_not_fit_are_refused_at_start() {
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=narrow"]), @"
 exit code 2
-error: critic.model.path: the critic knows 5 tokens, the policy has 18
+error: critic.model.path: the critic has 5 tokens, but the policy has 18
   hint: take a critic with the policy's tokenizer
 ");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
@@ -239,7 +239,7 @@ error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout
     insta::assert_snapshot!(printed(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
     exit code 4
     error: `critic/model.safetensors` of the checkpoint runs/tiny/checkpoints/step_1 is missing
-      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_0, is then the last one, and the run is resumed from it
+      hint: restore a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere to resume from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
 }
 
@@ -390,7 +390,7 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(printed("narrow"), @"
 exit code 2
-error: model.reference: the reference knows 5 tokens, the policy has 18
+error: model.reference: the reference has 5 tokens, but the policy has 18
   hint: take a reference with the policy's tokenizer
 ");
     // A valid reference is compared with from the first step on.

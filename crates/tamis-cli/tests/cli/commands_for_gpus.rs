@@ -44,7 +44,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
     // Another mode uses another name, and a line reports it.
     let other = COMMAND.replace("resume_mode=auto", "resume_mode=disable");
     let ended = folder.tamis(&words(&format!("train -- {other}"))).succeeds();
-    ended.says("runs/p/e is there: this run takes another name").says("tamis train --resume runs/p/e");
+    ended.says("runs/p/e exists, so this run takes another name").says("tamis train --resume runs/p/e");
     assert!(folder.join("runs/p/e-2").is_dir());
 }
 

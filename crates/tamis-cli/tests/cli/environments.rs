@@ -177,11 +177,14 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
         ended.stderr
     };
     let none = refused(&["~environment"]);
-    assert!(none.contains("`data.task` is environment, and `environment` does not say which"), "{none}");
+    assert!(none.contains("`data.task` is environment, but `environment` is not set"), "{none}");
     let unplayed = refused(&["data.task=arithmetic"]);
-    assert!(unplayed.contains("`environment` describes a game, and `data.task` plays none"), "{unplayed}");
+    assert!(
+        unplayed.contains("`environment` describes a game, but `data.task` is not `environment`"),
+        "{unplayed}"
+    );
     let wrong = refused(&["environment.map=[SHG]"]);
-    assert!(wrong.contains("the environment `frozen_lake` cannot be made: setting `"), "{wrong}");
+    assert!(wrong.contains("cannot create the environment `frozen_lake`: setting `"), "{wrong}");
     let unknown = refused(&["environment.kind=frozenlake"]);
     assert!(unknown.contains("frozen_lake"), "{unknown}");
 }
@@ -225,5 +228,5 @@ warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
     // A further environment has the same style.
     let config = config.replaced("name: arms, style: plain,", "name: arms,");
     let ended = Folder::new().with("config.yaml", &config).tamis(&["config", "check", "config.yaml"]);
-    assert!(ended.shown().contains("environments of a run speak in one style"), "{}", ended.shown());
+    assert!(ended.shown().contains("environments of a run need the same style"), "{}", ended.shown());
 }

@@ -182,10 +182,7 @@ fn what_a_run_would_start_is_told_before() {
     let arguments = ["config", "check", "tiny.yaml", "rollout.backend=sglang", "rollout.launch={}"];
     let checked = folder.tamis(&arguments).succeeds();
     let last = checked.stdout.lines().last().unwrap_or_default();
-    insta::assert_snapshot!(last, @"the run starts a server before it samples: `python3 -m \
-         sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT \
-         --max-running-requests 256`; its program has to be installed here (servers that are running: \
-         rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)");
+    insta::assert_snapshot!(last, @"the run starts a server before it samples: `python3 -m sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT --max-running-requests 256`; install its program here, name running servers (rollout.servers=[http://HOST:PORT]), or sample without servers (rollout.backend=native)");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn model() {
     insta::assert_snapshot!(without_checksums(&changed("config.json", &replaced("{", ""))), @r#"
     exit code 1
     error: `config.json` of the checkpoint model is damaged: its CRC-32 is N, and was N when it was saved
-      hint: put back a copy of the file. Where the change was meant, remove model/checksums.json
+      hint: restore a copy of the file. If the change was intended, remove model/checksums.json
     "#);
     // As another program saved it.
     std::fs::remove_file(folder.join("model/checksums.json")).expect("removed");

@@ -141,7 +141,7 @@ fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 1
     error: the gradients of 10 updates in a row were not finite, up to step 7: the run does not learn
-      hint: the weights are those of the last update that could be made, in runs/tiny/checkpoints; look for a reward or an advantage without bound (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none
+      hint: the weights are those of the last update that could be made, in runs/tiny/checkpoints; look for a reward or an advantage without bound (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate if there is none
     ");
     let steps = folder.steps("tiny");
     assert_eq!(steps.len(), 7);
@@ -168,7 +168,7 @@ fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
     insta::assert_snapshot!(ended.failure(), @"
     exit code 1
     error: the gradients of 10 updates of the critic in a row were not finite, up to step 7: the critic does not learn, and the policy would follow its values
-      hint: the critic's weights are those of its last update that could be made, in runs/tiny/checkpoints; look for a reward or a value without bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where there is none
+      hint: the critic's weights are those of its last update that could be made, in runs/tiny/checkpoints; look for a reward or a value without bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate if there is none
     ");
     let steps = folder.steps("tiny");
     assert_eq!(steps.len(), 7);
@@ -269,13 +269,13 @@ fn weights_beyond_half_precision_are_never_written_as_infinities() {
         "{printed}"
     );
     assert!(
-        printed.contains(
-            ", which would be infinite in the float16 of model.save_dtype; nothing was written so\n"
-        ),
+        printed
+            .contains(", which would be infinite in the float16 of model.save_dtype; nothing was written\n"),
         "{printed}"
     );
     assert!(
-        printed.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
+        printed
+            .contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, so nothing is lost"),
         "{printed}"
     );
     // Everything that was trained is there, and the run is complete once the weights can be written.

@@ -178,8 +178,8 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     {
         let ended = train(&folder, name, &served, &[setting]).succeeds();
         let printed = format!(
-            "vllm reports log-probabilities of the truncated distribution (processed_logprobs), and with {with} these are not those \
-             that are trained on: the learner computes them again"
+            "vllm reports log-probabilities of the truncated distribution (processed_logprobs), but with {with} training uses different \
+            ones: the learner recomputes them"
         );
         ended.says(&printed);
         assert!(weights("ours") == weights(name), "{name}");
@@ -401,7 +401,7 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
         let failure = refused(&["rollout.top_p=0.9", &correction]);
         let begins = "exit code 2\nerror: rollout.servers: SERVER: vllm reports log-probabilities of the truncated distribution";
         assert!(failure.starts_with(begins), "{failure}");
-        let ends = "with top_p 0.9 these are not those that are trained on\n  hint: turn that off";
+        let ends = "with top_p 0.9 training uses different ones\n  hint: turn that off";
         assert!(failure.contains(ends), "{failure}");
     }
     let failure = refused(&["rollout.regex=[0-9]+", "objective.loss.kind=decoupled"]);
@@ -440,7 +440,11 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         assert_eq!(server.end("-KILL"), None);
         let ended = folder.wait(process);
         assert_eq!(ended.code, Some(3), "{run}: {}", ended.shown());
-        assert!(ended.stderr.contains("goes on with --resume"), "{run}: {}", ended.shown());
+        assert!(
+            ended.stderr.contains("if the run had begun, continue it with --resume"),
+            "{run}: {}",
+            ended.shown()
+        );
         let other = Listening::serve(&folder, &["first"]);
         let servers = format!("rollout.servers=[{}]", other.address);
         folder.tamis(&["train", "--resume", &format!("runs/{run}"), &servers]).succeeds();
@@ -457,7 +461,7 @@ fn no_server_answers() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 3
     error: no server answers: http://127.0.0.1:9: connect: client error (Connect): tcp connect error: Connection refused (os error 111)
-      hint: start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; a run that had begun goes on with --resume
+      hint: start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; if the run had begun, continue it with --resume
     ");
     assert!(!folder.join("runs/tiny").exists());
 }

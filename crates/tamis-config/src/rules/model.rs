@@ -37,7 +37,7 @@ impl Checker<'_> {
             self.error(
                 &["model.value_head"],
                 "`model.value_head`: the policy has no value head",
-                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`",
+                "a critic is a separate model: `preset: ppo`, or `objective.advantage.kind: gae`",
             );
         }
         let Some(init) = &model.init else { return };
@@ -67,7 +67,7 @@ impl Checker<'_> {
         } else if !head_dim.is_multiple_of(2) {
             self.error(
                 &keys,
-                format!("the width of a head must be even, it is {head_dim}"),
+                format!("the width of a head must be even, but it is {head_dim}"),
                 format!("set `model.init.head_dim: {}`", head_dim.saturating_add(1)),
             );
         }
@@ -92,8 +92,8 @@ impl Checker<'_> {
         if self.config.rollout.stop.iter().any(String::is_empty) {
             self.error(
                 &["rollout.stop"],
-                "`rollout.stop` has an empty text, which would end every completion at once",
-                "take it out of `rollout.stop`",
+                "`rollout.stop` contains an empty text, which would end every completion at once",
+                "remove it from `rollout.stop`",
             );
         }
     }
@@ -128,7 +128,7 @@ impl Checker<'_> {
         if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
             self.error(
                 &["warm_start.target_accuracy"],
-                "`warm_start.target_accuracy` is measured on validation prompts, and there are none",
+                "`warm_start.target_accuracy` is measured on validation prompts, but there are none",
                 validation_prompts(config),
             );
         }
@@ -144,7 +144,7 @@ impl Checker<'_> {
         for (environment, path) in unshown {
             let kind = environment.kind.as_str();
             let nothing = "neither a script that plays it nor gold answers";
-            let hint = "set `warm_start.steps: 0`, or begin with a model that can play";
+            let hint = "set `warm_start.steps: 0`, or start from a model that can play";
             if shown.is_empty() {
                 self.error(
                     &["warm_start.steps", &format!("{path}.kind")],
@@ -154,7 +154,7 @@ impl Checker<'_> {
             } else {
                 self.warn(
                     &["warm_start.steps", &format!("{path}.kind")],
-                    format!("`warm_start` shows nothing of `{kind}`, which has {nothing}"),
+                    format!("`warm_start` has no examples of `{kind}`, which has {nothing}"),
                     hint,
                 );
             }
@@ -167,9 +167,9 @@ impl Checker<'_> {
         for (environment, path) in config.environments().zip(environment_paths()) {
             let (maker, kind) = (environment.maker(), environment.kind.as_str());
             let reason = if maker.is_game() {
-                format!("`{path}.style` is plain: the state is shown alone, and an answer is one action")
+                format!("`{path}.style` is plain: only the state is shown, and an answer is one action")
             } else {
-                format!("`{path}.kind` {kind} has words of its own")
+                format!("`{path}.kind` {kind} writes its own prompts")
             };
             let names =
                 table::keys().iter().filter_map(|key| key.path.strip_prefix("environment.prompting."));
@@ -181,12 +181,11 @@ impl Checker<'_> {
             self.warn_ignored(&unread, &reason);
             if maker.is_program() && environment.max_length.is_some() {
                 let reason =
-                    format!("`{path}.max_length` is set, and a program itself says when an episode is over");
+                    format!("`{path}.max_length` is set, and a program itself decides when an episode ends");
                 self.warn_ignored(&[&format!("{path}.prompting.max_turns")], &reason);
             }
             if config.warm_start.steps > 0 && maker.is_game() && !maker.has_expert() {
-                let reason =
-                    format!("no script knows how `{kind}` is won, and `warm_start` imitates guesses");
+                let reason = format!("no script can solve `{kind}`, so `warm_start` imitates guesses");
                 self.warn_ignored(&[&format!("{path}.expert_prob")], &reason);
             }
             if config.warm_start.steps > 0 && environment.expert_prob >= 1.0 {
@@ -208,18 +207,18 @@ impl Checker<'_> {
             if !self.config.more_environments.is_empty() {
                 self.error(
                     &["more_environments", "environment"],
-                    "`more_environments` are played beside `environment`, and there is none",
-                    "write the first of them as `environment`",
+                    "`more_environments` needs `environment`, which is not set",
+                    "move the first of them to `environment`",
                 );
             }
             return;
         };
         if first.maker().plays_any_prompt() {
             let message = format!(
-                "`environment.kind` {} plays the prompts of a task or a file, and has nothing beside it",
+                "`environment.kind` {} plays the prompts of a task or a file, and allows no other environments",
                 first.kind
             );
-            self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
+            self.error(&["more_environments", "environment.kind"], message, "remove `more_environments`");
         }
         // The names of external environments are known only when prompts are made.
         let mut names: Vec<String> =
@@ -233,15 +232,17 @@ impl Checker<'_> {
         for (place, environment) in self.config.more_environments.iter().enumerate() {
             let (maker, path) = (environment.maker(), format!("more_environments[{place}]"));
             if maker.plays_any_prompt() {
-                let message =
-                    format!("`{}` plays the prompts of a task or a file, and stands alone", environment.kind);
+                let message = format!(
+                    "`{}` plays the prompts of a task or a file, and must be the only environment",
+                    environment.kind
+                );
                 self.error(&[&path], message, "write it as `environment`, without others");
             } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
-                let message = format!("the environment `{}` cannot be made: {error}", environment.kind);
-                self.error(&[&path], message, "mend the setting that it names");
+                let message = format!("cannot create the environment `{}`: {error}", environment.kind);
+                self.error(&[&path], message, "correct the setting that it names");
             }
             if (environment.style, environment.context()) != (first.style, first.context()) {
-                let message = "environments of a run speak in one style and show one context";
+                let message = "all environments of a run need the same style and the same context";
                 self.error(
                     &[&path, "environment"],
                     message,
@@ -266,7 +267,7 @@ impl Checker<'_> {
             if !data.val.is_empty() {
                 self.error(
                     &["data.val_fraction", "data.val"],
-                    "`data.val` names validation data, and `data.val_fraction` would take it from the training data",
+                    "`data.val` names validation data, but `data.val_fraction` would take it from the training data",
                     "keep one of the two",
                 );
             } else if fraction >= 1.0 {
@@ -281,8 +282,8 @@ impl Checker<'_> {
         match (data.task, environment) {
             (Some(TaskKind::Environment), None) => self.error(
                 &["data.task", "environment"],
-                "`data.task` is environment, and `environment` does not say which",
-                "set `environment: {kind: frozen_lake}`, say",
+                "`data.task` is environment, but `environment` is not set",
+                "for example, set `environment: {kind: frozen_lake}`",
             ),
             (Some(TaskKind::Environment), Some(environment)) => {
                 let key = Key::new(self.config.run.seed, Purpose::Environment);
@@ -292,25 +293,26 @@ impl Checker<'_> {
                         "`environment.kind` {} plays the prompts of a task or a file, and has none of its own",
                         environment.kind
                     );
-                    let hint = "name the prompts in `data.train`, or a task of its own in `data.task`";
+                    let hint = "name the prompts in `data.train`, or set `data.task`";
                     self.error(&["data.task", "environment.kind"], message, hint);
                 } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
                     let kind = &environment.kind;
-                    let message = format!("the environment `{kind}` cannot be made: {error}");
-                    self.error(&["environment"], message, "mend the setting that it names");
+                    let message = format!("cannot create the environment `{kind}`: {error}");
+                    self.error(&["environment"], message, "correct the setting that it names");
                 }
             }
             (_, Some(environment)) if environment.maker().plays_any_prompt() => {
                 let kind = environment.kind.as_str();
                 if environment.context != ContextMode::Full {
                     let message = format!(
-                        "`environment.context` is {}, and `{kind}` goes on from the question: all of it is seen",
+                        "`environment.context` is {}, but `{kind}` continues the conversation from the question, so the policy sees all \
+                        of it",
                         environment.context
                     );
                     self.error(
                         &["environment.context", "environment.kind"],
                         message,
-                        "take `environment.context` out",
+                        "remove `environment.context`",
                     );
                 }
                 let keys = [
@@ -326,8 +328,8 @@ impl Checker<'_> {
             }
             (_, Some(_)) => self.error(
                 &["environment", "data.task"],
-                "`environment` describes a game, and `data.task` plays none",
-                "set `data.task: environment`, or take `environment` out",
+                "`environment` describes a game, but `data.task` is not `environment`",
+                "set `data.task: environment`, or remove `environment`",
             ),
             (_, None) => {}
         }
@@ -347,7 +349,7 @@ impl Checker<'_> {
                 "data.columns.ability",
                 "data.columns.extra_info",
             ];
-            self.warn_ignored(&keys, "the task knows its own columns");
+            self.warn_ignored(&keys, "the task has its own columns");
         }
         if !data.images {
             let keys = ["data.columns.images", "data.image_folder"];
@@ -361,7 +363,7 @@ impl Checker<'_> {
                     &["data.system_prompt", "data.prompt_format"],
                     "`data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text \
                      without the chat template",
-                    "set `data.prompt_format: chat`, or take `data.system_prompt` out",
+                    "set `data.prompt_format: chat`, or remove `data.system_prompt`",
                 );
             }
         }

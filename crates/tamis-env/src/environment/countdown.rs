@@ -187,7 +187,8 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
         }
     }
     Err(fault!(
-        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that solutions meet, and none of {MAX_DRAWS} sets of numbers gave one"
+        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that contains solutions, but none of \
+        {MAX_DRAWS} sets of numbers has one"
     ))
 }
 
@@ -355,7 +356,7 @@ mod tests {
         insta::assert_snapshot!(refused(CountdownSettings { min_numbers: 5, ..default() }), @"setting `max_numbers` is 4; expected at least the 5 of `min_numbers`");
         insta::assert_snapshot!(refused(CountdownSettings { smallest: 100, ..default() }), @"setting `largest` is 99; expected at least the 100 of `smallest`");
         insta::assert_snapshot!(refused(CountdownSettings { operators: vec![], ..default() }), @"setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`");
-        insta::assert_snapshot!(refused(CountdownSettings { min_target: 500, max_target: 600, ..default() }), @"settings `min_target` and `max_target` are 500 and 600; expected a range that solutions meet, and none of 10000 sets of numbers gave one");
+        insta::assert_snapshot!(refused(CountdownSettings { min_target: 500, max_target: 600, ..default() }), @"settings `min_target` and `max_target` are 500 and 600; expected a range that contains solutions, but none of 10000 sets of numbers has one");
     }
 
     #[test]

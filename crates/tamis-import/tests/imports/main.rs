@@ -52,7 +52,7 @@ fn what_a_conversion_lacks_is_said() {
     assert_snapshot!(printed.join("\n"), @r#"
 there is no model: neither `model.path` nor `model.init` is set
 there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-`rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+`rollout.n` is 1: a group of one has nothing to compare with, the advantage is the reward itself
 "#);
 }
 

@@ -42,7 +42,7 @@ fn of_series(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
             Ordering::Less => "The reward falls",
         };
         Some(format!(
-            "{verdict}: {change}. There is no validation: held-out prompts (`data.val`) would say what it has learned."
+            "{verdict}: {change}. There is no validation: held-out prompts (`data.val`) would show what it has learned."
         ))
     })
 }
@@ -84,7 +84,7 @@ fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     });
     let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
     let verdict = match change {
-        _ if error.is_none() => "Whether it learns cannot be said of so few prompts",
+        _ if error.is_none() => "There are too few prompts to tell whether it learns",
         _ if error.is_some_and(|error| change.abs() <= CLEAR * error) => "No clear change",
         change if change > 0.0 => "It learns",
         change if change < 0.0 => "It gets worse",

@@ -109,7 +109,7 @@ impl<'c> Checker<'c> {
         let name = &self.config.run.name;
         if !directory::is_name(name) {
             let message = format!(
-                "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and \
+                "`{}` is not a folder name, which is one part of a path of at most 255 bytes, without `/` and \
                      control characters and not `.` or `..`",
                 cut_middle(&name.escape_debug().to_string(), 100)
             );
@@ -167,7 +167,7 @@ impl<'c> Checker<'c> {
             (blamed.setting, blamed.found, self.found.last_mut())
             && let Problem::Refused { key, message, hint } = &mut *finding.problem
         {
-            hint.get_or_insert_with(|| format!("`tamis config explain {key}` says more"));
+            hint.get_or_insert_with(|| format!("see `tamis config explain {key}`"));
             *message = match key.rsplit_once('.') {
                 Some((around, name)) if key != section && name != "kind" => {
                     format!("it is {}", with_whole_keys(&found, around))
@@ -270,8 +270,8 @@ impl<'c> Checker<'c> {
     }
 
     fn data_files(&mut self) {
-        const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that \
-            file's folder, one on the command line from the folder in which tamis is started";
+        const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration \
+            is relative to that file's folder, one on the command line to the working directory";
         if self.config.data.task.is_some_and(|task| !task.reads_files()) {
             return;
         }

@@ -119,7 +119,7 @@ pub(crate) fn no_such_metric(
     let instead = names.iter().find(|name| *name == "score").or(names.first());
     let write = instead.map(|name| format!("write `filter.metric: {name}`")).unwrap_or_default();
     let more = how_to_give_acc.filter(|_| metric == "acc").map_or_else(String::new, |how| {
-        format!(", or {how}, which is 1 where the answer is right and 0 where it is not")
+        format!(", or {how}, which is 1 if the answer is right and 0 if it is not")
     });
     AssembleError::setting(
         format!(

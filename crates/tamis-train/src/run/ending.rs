@@ -17,7 +17,7 @@ pub enum Unbegun {
     NotBegun,
     /// While a resume was prepared.
     #[error(
-        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
+        "interrupted before the run continued; its checkpoints are unchanged, and at most what came after the last one was removed"
     )]
     NotResumed,
     /// Before there was anything to save.
@@ -32,9 +32,10 @@ impl Unbegun {
     /// The next command to type.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unsaved { run } => {
-                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
-            }
+            Self::Unsaved { run } => Some(format!(
+                "start it again from the beginning with `tamis train --resume {}`",
+                run.display()
+            )),
             Self::NotBegun | Self::NotResumed => None,
         }
     }

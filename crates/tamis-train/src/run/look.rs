@@ -71,8 +71,8 @@ fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     let Some(checkpoint) = checkpoint else { return KEEP_KEYS.to_owned() };
     let warm_start = if was.warm_start.steps > 0 { " '~warm_start'" } else { "" };
     format!(
-        "the learning rate falls towards the last step, so with another number of steps those that are done would have been others; \
-         to train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{warm_start} \
+        "the learning rate falls towards the last step, so with another number of steps the completed ones would have been different; to \
+        train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{warm_start} \
          train.total_steps=STEPS`; a run with train.lr_schedule.kind: constant can be resumed with more steps",
         checkpoint.path.display()
     )
@@ -279,7 +279,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
                 blind.join(" and ")
             ),
             hint: format!(
-                "name the column of the answers by data.columns.ground_truth (the columns are {columns}), {off}"
+                "name the column of the answers in data.columns.ground_truth (the columns are {columns}), {off}"
             ),
         });
     }
@@ -287,7 +287,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
     let hopeless: Vec<String> = hopeless.map(ToString::to_string).collect();
     if !hopeless.is_empty() {
         return Err(RunError::Gold {
-            message: format!("not one gold answer is taken for right:\n{}", hopeless.concat().trim_end()),
+            message: format!("no gold answer is accepted:\n{}", hopeless.concat().trim_end()),
             hint: format!(
                 "look at what the function got, above; correct it, choose the verifier that fits the ground truth's form, {off}"
             ),
@@ -297,7 +297,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
         return Err(RunError::Gold {
             message: format!("gold answers are rejected by their own verifier:\n{report}"),
             hint:
-                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on"
+                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to continue"
                     .to_owned(),
         });
     }
@@ -427,7 +427,7 @@ fn memory(
     }
     let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
         format!(
-            "{} of memory is free: the run goes on, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
+            "{} of memory is free: the run continues, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
             figure::bytes(limit),
             remedy(config)
         )
@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(same, line, "the warning is none of its lines");
         let warning = warning.expect("it may not fit");
         assert!(
-            warning.contains("of memory is free: the run goes on, but will not fit if completions reach"),
+            warning.contains("of memory is free: the run continues, but will not fit if completions reach"),
             "{warning}"
         );
         assert!(warning.contains("\n  hint: lower train.micro_batch_tokens"), "{warning}");

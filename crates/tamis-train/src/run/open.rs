@@ -124,7 +124,7 @@ impl Run {
                     let logs = matches!(halt, Halt::Failed(_)).then(|| keep_logs(disk, &path)).flatten();
                     if disk.remove_folder(&path).is_ok() {
                         let kept = logs.map_or_else(String::new, |logs| {
-                            format!("; what had been started has left its logs in {}", logs.display())
+                            format!("; the logs of what had been started are in {}", logs.display())
                         });
                         ui.say(&format!(
                             "nothing was trained: the run directory {} is removed again{kept}",

@@ -281,7 +281,8 @@ impl Preparation<'_> {
         }
         refusals.take(super::critic::check_warm_up(config, train.len()))?;
         for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
-            ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
+            ui.warn(&format!("the chat template renders earlier answers differently from how they were sampled; training uses them as \
+                sampled: {difference}"));
         }
         let examples = refusals.take(self.make_examples(&codec, &train, worlds.as_ref()))?;
         let validation = prepare_prompts(&codec, config, prompts.validation, "validation", ui, interrupt)?;
@@ -335,12 +336,12 @@ impl Preparation<'_> {
         let date = if self.read_start_time().is_some() {
             String::new()
         } else {
-            format!("`{STARTED}`, the date that chat templates show, is gone from the run directory, or ")
+            format!("`{STARTED}`, the date that chat templates show, is missing from the run directory, or ")
         };
         Err(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the training prompts are not those that the run was begun with: {date}{}",
+                "the training prompts are not those that the run was started with: {date}{}",
                 what_changed(self.config)
             ),
             hint: KEEP_KEYS.to_owned(),
@@ -362,7 +363,7 @@ impl Preparation<'_> {
             (None, read) => return Ok(Some(read.map_err(RunError::from)?)),
             (Some(begun), Ok(found)) if begun == found => return Ok(Some(found)),
             (Some(_), Ok(_)) => {
-                "is not the one that the run was begun with: its files have changed".to_owned()
+                "is not the one that the run was started with: its files have changed".to_owned()
             }
             (Some(_), Err(error)) => format!("is gone: failed to {error}"),
         };
@@ -493,8 +494,8 @@ impl Preparation<'_> {
         if is_longer {
             if !taken.is_empty() {
                 self.ui.warn(&format!(
-                    "the run is made longer, and draws ahead for the steps that come: the recorded order of what \
-                     was begun after the checkpoint ({} entries of order.bin) is not followed",
+                    "the run is longer now, and draws ahead for the added steps: the recorded order of what was started after the \
+                    checkpoint ({} entries of order.bin) is not followed",
                     taken.len()
                 ));
             }
@@ -672,7 +673,7 @@ fn what_changed(config: &Config) -> String {
     let kind = environment.kind.as_str();
     match environment.maker().kind.world() {
         World::Tools(_) => {
-            format!("{files}, or what the tools of `environment` say of themselves, has changed")
+            format!("{files}, or the description of the tools of `environment`, has changed")
         }
         World::Program(_) => format!("{files} has changed"),
         World::Game(_) | World::Foreign(_) => {
@@ -685,7 +686,7 @@ fn what_changed(config: &Config) -> String {
             };
             let more =
                 if config.more_environments.is_empty() { "" } else { ", or one of more_environments," };
-            format!("the environment ({key}){more} has changed: its levels are others than before")
+            format!("the environment ({key}){more} has changed: its levels differ from those before")
         }
     }
 }

@@ -251,7 +251,7 @@ fn the_native_engine_sees_no_images() {
     let images = ["/a.png".to_owned()];
     let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
     let message = WireMessage::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
-    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
+    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine does not support images: use a learner in PyTorch""#);
     assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
 }
 
