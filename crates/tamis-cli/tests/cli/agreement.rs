@@ -7,11 +7,11 @@ use crate::tamis::Folder;
 /// each.
 const REFUSED: &[(&[&str], &str)] = &[
     // Files and folders.
-    (&["run.name=../x"], "no name of a folder"),
-    (&["run.name=a/b"], "no name of a folder"),
-    (&["run.name=.."], "no name of a folder"),
-    (&["run.name=/tmp"], "no name of a folder"),
-    (&["run.name=\"a\\nb\""], "no name of a folder"),
+    (&["run.name=../x"], "not a folder name"),
+    (&["run.name=a/b"], "not a folder name"),
+    (&["run.name=.."], "not a folder name"),
+    (&["run.name=/tmp"], "not a folder name"),
+    (&["run.name=\"a\\nb\""], "not a folder name"),
     (&["model.init=null", "model.path=none"], "`model.path`: there is no folder none"),
     (
         &["model.init=null", "model.path=folder"],
@@ -149,7 +149,7 @@ fn folder() -> Folder {
 fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     let folder = folder();
     let long = format!("run.name={}", "a".repeat(260));
-    let mut cases: Vec<(Vec<&str>, &str)> = vec![(vec![&long], "no name of a folder")];
+    let mut cases: Vec<(Vec<&str>, &str)> = vec![(vec![&long], "not a folder name")];
     cases.extend(REFUSED.iter().map(|(overrides, expected)| (overrides.to_vec(), *expected)));
     let files: Vec<String> = REFUSED_FILES.iter().map(|(file, ..)| format!("data.train={file}")).collect();
     for (file, (_, more, expected)) in files.iter().zip(REFUSED_FILES) {
@@ -268,7 +268,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder
         .write("plain.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}");
     for command in [&resume[..], &eval[..]] {
-        folder.tamis(command).exits(2).says("the chat template does too much");
+        folder.tamis(command).exits(2).says("the chat template needs too much work");
     }
     folder.write("plain.jinja", "{{ messages[-1].content }}");
     let ended = folder.tamis(&[&eval[..], &["data.val=empty.jsonl"]].concat());
@@ -316,7 +316,7 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
     ),
     (
         &["checkpoint.keep_best={metric: nonsense}", "data.val=rows.jsonl", "validate.test_freq=1"],
-        "there is no figure `nonsense`",
+        "there is no metric `nonsense`",
     ),
     (
         &[

@@ -159,7 +159,7 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
     assert!(Command::new("kill").args(["-KILL", &launcher]).status().unwrap().success());
     let ended = folder.wait(run).succeeds();
     ended.says("another launcher starts its servers in 1 s, restart 1 of at most 8");
-    assert_eq!(ended.stderr.matches(" was started again and answers at http://127.0.0.1:").count(), 2);
+    assert_eq!(ended.stderr.matches(" was restarted and now answers at http://127.0.0.1:").count(), 2);
     // Two at first, and two from another launcher. On a busy machine a server may need more than one attempt
     // to start.
     assert!(pids(&folder).len() >= 4);

@@ -170,7 +170,7 @@ fn no_answer_from_anyone_ends_the_run_too() {
 }
 
 #[test]
-fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
+fn a_penalty_for_length_does_not_hide_that_nothing_is_answered() {
     let folder = Folder::new();
     folder.write("judge.py", &judge("{'score': None}"));
     folder.write("config.yaml", &config(&NO_FILTER));
@@ -374,7 +374,7 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
         let ended = folder.tamis(&["train", "config.yaml", &keep, &gold]);
         let failure = ended.failure();
         assert!(
-            failure.contains(&format!("there is no figure `{metric}` in this run's validation")),
+            failure.contains(&format!("there is no metric `{metric}` in this run's validation")),
             "{failure}"
         );
         assert!(failure.contains("hint: choose one of val-"), "{failure}");

@@ -493,7 +493,7 @@ fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
     exit code 4
     error: the run in runs/tiny cannot be resumed with this configuration:
     the training prompts are not those that the run was started with: `started`, the date that chat templates show, is missing from the run directory, or a file of data.train has changed
-      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change
     ");
 }
 

@@ -40,10 +40,10 @@ fn a_table_and_a_page() {
       Batch                16 groups of 8, rounds of 16
       Steps                20, the last 10 measured, seed 1
       Lengths              lognormal, cut at 400 tokens, median a twentieth of that, σ 1, 0 of the variance the prompt's, wrong ones × 1; prompts of 0 tokens
-      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more where all slots run
+      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more when all slots run
       Scores               0 s after a completion
       Training             0 s a step and 0 s a token
-      New weights          0 s, samples in flight go on
+      New weights          0 s, samples in flight continue
       Drift of the logits  0 a step, noise 0
     Left at their defaults, which are not measured on your system: `simulate.length`, `simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate}`, `simulate.reward_latency`, `simulate.train_time`, `simulate.publication`, `simulate.drift`.
     page: simulation.html

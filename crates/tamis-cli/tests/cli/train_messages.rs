@@ -86,7 +86,7 @@ fn resume() {
     error: the run in runs/tiny cannot be resumed with this configuration:
     run.seed: 3 in the run, 4 now
     rollout.n: 4 in the run, 8 now
-      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change
     "#);
 
     // A second start never enters the first one's folder.

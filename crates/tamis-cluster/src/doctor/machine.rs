@@ -52,7 +52,7 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
                 let text = format!("GPU {}: {}, {}", gpu.id, gpu.name, figure::bytes(gpu.memory));
                 if gpu.used > 1 << 29 {
                     Finding::bad(
-                        format!("{text}, of which other processes have {}", figure::bytes(gpu.used)),
+                        format!("{text}, other processes have {} of it", figure::bytes(gpu.used)),
                         "stop them (`nvidia-smi` lists them), or exclude the GPU with `CUDA_VISIBLE_DEVICES`",
                     )
                 } else {
@@ -129,7 +129,7 @@ fn name() -> Option<Finding> {
     Some(match addresses.map(|found| found.map(|one| one.ip()).collect::<Vec<_>>()) {
         Ok(found) if found.iter().any(|address| !address.is_loopback()) => {
             let first = found.iter().find(|address| !address.is_loopback())?;
-            Finding::good(format!("its name {name} is {first}, where other machines look for it"))
+            Finding::good(format!("its name {name} is {first}, which other machines use to reach it"))
         }
         Ok(_) => Finding::note(format!(
             "its name {name} is a loopback address, which other machines cannot reach: for ranks on several machines \

@@ -108,10 +108,10 @@ impl Checker<'_> {
         };
         let hint = "set `objective.advantage.right` between the rewards of wrong and of right completions";
         if config.objective.kl.place == KlPlace::Reward {
-            let trouble = "the KL in the reward moves the rewards of right completions";
+            let trouble = "the KL in the reward changes the rewards of right completions";
             self.warn(&["objective.kl.in", "objective.advantage.right"], message(trouble), hint);
         } else if config.reward.iter().any(|reward| !reward.kind.is_verifier() && reward.weight != 0.0) {
-            let trouble = "a reward that is no verifier moves the rewards of right completions";
+            let trouble = "a reward that is not a verifier changes the rewards of right completions";
             self.warn(&["reward", "objective.advantage.right"], message(trouble), hint);
         } else if let [reward] = config.reward.as_slice()
             && reward.weight < right

@@ -151,8 +151,8 @@ fn right_completions_of_cpo() {
     let cpo =
         |rest: &str, overrides: &[&str]| lines(&format!("{{advantage: {{kind: cpo{rest}}}}}"), overrides);
     assert_eq!(cpo("", &[]), "");
-    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the KL in the reward moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the KL in the reward changes the rewards of right completions");
     assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the weight of the only reward is 0.5");
     assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
-    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but a reward that is no verifier moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but a reward that is not a verifier changes the rewards of right completions");
 }

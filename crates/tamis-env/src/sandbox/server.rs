@@ -253,7 +253,7 @@ impl Server {
                     });
                 }
                 b'f' => return Err(broken(&String::from_utf8_lossy(&frame.bytes))),
-                _ => return Err(broken("it said nonsense")),
+                _ => return Err(broken("it sent an invalid answer")),
             }
         }
     }

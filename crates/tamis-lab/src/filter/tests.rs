@@ -346,7 +346,7 @@ fn what_cannot_be_filtered() {
     FOLDER/nested.jsonl has no metric column `model.was_correct` (did you mean `model.is_correct`?) and no metric column `model.will_be` (did you mean `model`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
     the wide layout needs at least one metric column
     FOLDER/empty.jsonl has no rows
-    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is not a JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
+    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is not a JSON number; write null if there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
     failed to open FOLDER/absent.jsonl
       hint: name a JSONL or Parquet file
     no rollout file was given

@@ -124,7 +124,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         "Mean over tokens, with the smallest and the largest of a token as a band.",
         Lines::Named(&[("ratio", &["actor/ratio_mean"])])).band("actor/ratio_min", "actor/ratio_max"),
     figure(Part::Update, "Loss",
-        "What is minimised. In reinforcement learning it does not say how good the policy is.",
+        "What is minimised. In reinforcement learning it does not show how good the policy is.",
         Lines::Named(&[("loss", &["loss"]), ("policy loss", &["actor/pg_loss"])])),
     figure(Part::Update, "Learning rate", "Of the last update of a step.",
         Lines::Named(&[("policy", &["actor/lr", "learning_rate"]), ("critic", &["critic/lr"])])),

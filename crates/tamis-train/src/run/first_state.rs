@@ -103,8 +103,8 @@ impl Run {
         ));
         if measured > 0 && report.accuracy.is_none() {
             self.recorder.progress.warn(
-                "warm start: no reward function answered any completion of its last measurement, so that \
-                     there is no accuracy to compare with warm_start.target_accuracy",
+                "warm start: no reward function answered any completion of its last measurement, so there is no accuracy to compare with \
+                warm_start.target_accuracy",
             );
         }
         check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;

@@ -62,7 +62,7 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
 
 /// What to do about keys that may not change.
 pub(super) const KEEP_KEYS: &str =
-    "leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change";
+    "leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change";
 
 /// What to do about another number of steps if the learning rate depends on it.
 fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {

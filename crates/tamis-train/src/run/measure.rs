@@ -145,7 +145,7 @@ impl Run {
         after.validation.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {
             self.recorder.progress.warn(&format!(
-                "validation after step {step}: no reward function answered any completion, so that there is no accuracy"
+                "validation after step {step}: no reward function answered any completion, so there is no accuracy"
             ));
         }
         if report.num_failed > 0 {

@@ -370,7 +370,7 @@ impl Preparation<'_> {
         Err(Halt::Failed(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the model that the adapter goes onto, {} (model.path), {trouble}; put it back as it was",
+                "the model that the adapter goes onto, {} (model.path), {trouble}; restore it",
                 folder.display()
             ),
             hint: KEEP_KEYS.to_owned(),

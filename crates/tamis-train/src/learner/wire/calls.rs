@@ -392,7 +392,7 @@ impl Calls {
             url: self.settings.url.clone(),
             what: "gave an answer that breaks the protocol",
             message: error.to_string(),
-            hint: Some("take the learner from the same build as `tamis`; its log may say more".to_owned()),
+            hint: Some("take the learner from the same build as `tamis`; see also its log".to_owned()),
         }
     }
 

@@ -361,7 +361,7 @@ impl RunLearner for WireLearner {
             None => Ok(saved),
             Some(file) => {
                 let message = format!("{} is not here", folder.join(&file.name).display());
-                Err(is_elsewhere("wrote where nobody finds it", message))
+                Err(is_elsewhere("wrote to a place that cannot be read here", message))
             }
         }
     }

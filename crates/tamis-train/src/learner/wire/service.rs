@@ -328,7 +328,7 @@ impl<'a> LearnerService<'a> {
         let message = if last.is_some_and(|last| last.number == number) {
             format!("call {number} of {incarnation} came again as another one")
         } else {
-            format!("call {number} of {incarnation} came where {next} was expected")
+            format!("call {number} of {incarnation} came, but {next} was expected")
         };
         let mut refusal = Refusal::new(409, "sequence", message);
         refusal.error.expected = Some(next);

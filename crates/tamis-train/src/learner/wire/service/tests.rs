@@ -104,8 +104,8 @@ fn a_call_that_comes_again_is_answered_and_not_carried_out_again() {
 fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     let mut served = Served::new();
     let check = WireMessage::new(&json!({}));
-    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 2 of ID came where 1 was expected""#);
-    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 0 of ID came where 1 was expected""#);
+    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 2 of ID came, but 1 was expected""#);
+    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 0 of ID came, but 1 was expected""#);
     assert_eq!(served.next("/v1/check", &check).0, 200);
     insta::assert_snapshot!(error(served.numbered(1, "/v1/keep", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 1 of ID came again as another one""#);
     insta::assert_snapshot!(error(served.numbered(2, "/v1/forwards", &check)), @r#"404 path: "there is no call /v1/forwards in tamis-learner/1""#);
