@@ -204,7 +204,7 @@ class WandbTests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             status, said = finish(start(folder, ["jsonl", self.LOGGER]))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             self.assertIn("offline, for `wandb sync", said)
             status, said = resume(folder, "train.total_steps=5")
             self.assertEqual(status, 0, said)
@@ -238,7 +238,7 @@ class WandbTests(unittest.TestCase):
             process.send_signal(signal.SIGINT)
             status, more = finish(process)
             self.assertEqual(status, 130, said + more)
-            self.assertNotIn("loses figures", more, "it is told once")
+            self.assertNotIn("loses metrics", more, "it is told once")
             self.assertRegex(more, r"the logger `wandb` lost \d+ of \d+ records")
 
     def test_an_interruption_reaches_the_run_and_ends_the_logger_in_order(self):
@@ -248,7 +248,7 @@ class WandbTests(unittest.TestCase):
             process.send_signal(signal.SIGINT)
             status, said = finish(process)
             self.assertEqual(status, 130, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             exits = [record for record in wandb_records(self.files(folder)[0]) if record.WhichOneof("record_type") == "exit"]
             self.assertEqual([record.exit.exit_code for record in exits], [1])
 
@@ -284,7 +284,7 @@ class NamedTests(unittest.TestCase):
             path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
             status, said = finish(start(folder, ["jsonl", name], PATH=path, TRACKIO_DIR=f"{folder}/store"))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             return said
 
     @needs("wandb")
@@ -423,7 +423,7 @@ class MlflowTests(unittest.TestCase):
             validated = "validate={test_freq: 1, before_train: true}"
             status, said = finish(start(folder, ["jsonl", logger], validated))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             status, said = resume(folder, "train.total_steps=5")
             self.assertEqual(status, 0, said)
             client = mlflow.MlflowClient(tracking_uri=address)
@@ -444,7 +444,7 @@ class MlflowTests(unittest.TestCase):
             secret = address.replace("://", "://me:s3cret@")
             status, said = finish(start(folder, ["jsonl", logger], MLFLOW_TRACKING_URI=secret))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             self.assertIn(f" at {address}\n", said)
             self.assertNotIn("s3cret", said)
             self.assertEqual(files_with(f"{folder}/runs", "s3cret"), [])
@@ -467,7 +467,7 @@ class MlflowTests(unittest.TestCase):
             logger = {**self.LOGGER, "tracking_uri": address}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
-            self.assertEqual(said.count("the logger `mlflow` loses figures"), 1, said)
+            self.assertEqual(said.count("the logger `mlflow` loses metrics"), 1, said)
             self.assertIn("the logger `mlflow` lost 3 of 3 records", said)
             self.assertEqual(len(rows(folder)), 3)
 
@@ -527,14 +527,14 @@ class TrackioTests(unittest.TestCase):
         store = {"TRACKIO_DIR": str(self.store)}
         status, said = finish(start(self.folder, ["jsonl", self.LOGGER], *settings, **store))
         self.assertEqual(status, 0, said)
-        self.assertNotIn("loses figures", said)
+        self.assertNotIn("loses metrics", said)
         self.assertIn(f": run tiny in {self.store}, for `trackio show --project sieve`", said)
         # As if it had been killed before the later checkpoints: the steps 3 to 5 come again.
         for later in (4, 5):
             shutil.rmtree(run / f"checkpoints/step_{later}")
         status, said = resume(self.folder, "train.total_steps=7", **store)
         self.assertEqual(status, 0, said)
-        self.assertNotIn("loses figures", said)
+        self.assertNotIn("loses metrics", said)
         self.assertNotIn(" lost ", said)
         ((number, found),) = self.stored().items()
         self.assertEqual(json.loads((run / "loggers/trackio.json").read_text()), {"id": number})

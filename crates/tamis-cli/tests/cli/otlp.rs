@@ -129,7 +129,7 @@ fn collectors_that_take_nothing_stop_nothing() {
     let plain = Left::by(&folder.join("runs/plain"));
     for (collector, why) in [
         (Collector::Refuses, "503"),
-        (Collector::HangsUp, "does not take spans"),
+        (Collector::HangsUp, "does not accept spans"),
         (Collector::Hangs, "timeout"),
     ] {
         let (endpoint, _received) = collector.start();

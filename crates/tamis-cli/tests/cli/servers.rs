@@ -123,7 +123,7 @@ fn completions_of_a_form_over_servers_are_those_without() {
     let server = Listening::serve(&folder, &["first"]);
     let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
-    ended.never_says("computes them again");
+    ended.never_says("recomputes them");
 }
 
 /// Completions of digits, a function of the seed.
@@ -171,7 +171,7 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let vllm = vllm_of_digits(&folder);
     let served = from_the_policy(&[&vllm.server.url()]);
     let ours = train(&folder, "ours", &served, &["rollout.save=all"]).succeeds();
-    ours.never_says("computes them again");
+    ours.never_says("recomputes them");
     let weights = |run: &str| folder.weights(run, 4);
     for (name, setting, with) in
         [("cut", "rollout.top_p=0.9", "top_p 0.9"), ("form", "rollout.regex=[0-9]{2}", "regex")]
@@ -261,7 +261,7 @@ fn a_learner_computes_while_servers_sleep() {
     ];
     let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
     let served = from_the_policy(&[&vllm.server.url()]);
-    train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds().says("computes them again");
+    train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds().says("recomputes them");
     let calls = relay.calls.lock().unwrap();
     let computing = ["forward", "forward_hold", "backward", "optim_step"];
     let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();

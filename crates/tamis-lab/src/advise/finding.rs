@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
         assert_eq!(changes.max_response_length, Some(128));
         // Some truncated completions are right.
-        assert!(!told.fix.as_deref().unwrap().contains("counted wrong"), "{told:?}");
+        assert!(!told.fix.as_deref().unwrap().contains("count as wrong"), "{told:?}");
         // A planned limit did not truncate them, and a larger one already answers the finding.
         let planned = |limit| Plan { max_response_length: Some(limit), ..Plan::default() };
         assert!(
@@ -630,8 +630,9 @@ mod tests {
                 &small.chain((0..30).map(|group| (large * (1 + group % 3), 8))).collect::<Vec<_>>(),
             )
         };
-        let warns =
-            |groups: &Groups| told(groups, "sample").iter().any(|text| text.contains("unlike prompts"));
+        let warns = |groups: &Groups| {
+            told(groups, "sample").iter().any(|text| text.contains("have different prompts"))
+        };
         assert!(warns(&of(0)) && !warns(&of(2)));
     }
 
@@ -641,7 +642,7 @@ mod tests {
         let told = told(&mixed, "sample");
         assert!(told[1].contains("several sizes (1 of 4, 1 of 8)"), "{told:?}");
         assert!(
-            told[2].contains("the file may hold kept groups alone") && told[3].starts_with("2 rows left out")
+            told[2].contains("the file may have only kept groups") && told[3].starts_with("2 rows left out")
         );
     }
 }

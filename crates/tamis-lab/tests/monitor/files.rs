@@ -59,7 +59,7 @@ fn a_log_that_is_rotated_or_emptied_is_followed_on() {
     std::fs::rename(folder.path("train.log"), folder.path("train.log.1")).unwrap();
     let gone = next(&mut watch);
     assert_eq!(gone.batch_figures.total_batches, 2);
-    assert!(has_note(&gone, "it is gone"));
+    assert!(has_note(&gone, "it no longer exists"));
     folder.write("train.log", "a first line\n".to_owned() + &batch(3, 4));
     let rotated = next(&mut watch);
     assert_eq!((rotated.batch_figures.total_batches, rotated.batch_figures.total_kept), (3, Some(24)));
