@@ -327,7 +327,7 @@ fn a_sieve_left_completions_of_kept_groups_alone() {
     fs::write(&state, text.replace("\"reward\"", counts)).unwrap();
     let run = found(folder.path());
     assert!(run.is_sieved());
-    assert!(run.notes().iter().any(|note| note.contains("kept groups alone")), "{:?}", run.notes());
+    assert!(run.notes().iter().any(|note| note.contains("only those of kept groups")), "{:?}", run.notes());
     let counts = read(folder.path(), None, None, &Plan::default()).unwrap();
     let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
     assert!(told.contains("20.0% of groups"), "{told}");
