@@ -211,8 +211,9 @@ pub const CATALOGUE: &[Section] = &[
         about: "\
             What the filter did with the groups generated for this step.\n\
             \n\
-            `groups/{place}` and `trajectories/{place}` add up in every step. `left_out` counts\nonly trajectories: those of trained \
-            groups that bear no loss; the places in flight are there\nif groups can be in flight over the end of a step:\n\
+            `groups/{place}` and `trajectories/{place}` add up in every step. `left_out` counts\n\
+            only trajectories: those of trained groups that bear no loss; the places in flight are there\n\
+            if groups can be in flight over the end of a step:\n\
             \n\
             ```\n\
             generated + carried_in + in_flight_in\n\
@@ -220,7 +221,7 @@ pub const CATALOGUE: &[Section] = &[
             \x20   + carried_out + in_flight_out\n\
             ```\n\
             \n\
-            Two more places are there with a value of `schedule.on_limit` that fills batches:\n\
+            Two more places exist if `schedule.on_limit` fills batches:\n\
             `kept_when_insufficient` (`keep_dropped`) counts whole groups that the filter dropped and that are in\n\
             the batch, and stands beside `trained` in the sum; `duplicated` (`duplicate`) counts copies of trained\n\
             groups, whole, which were not generated and are not in the sum.\n\
@@ -236,13 +237,13 @@ pub const CATALOGUE: &[Section] = &[
             \x20 `at_once`, `too_large`, `invalid`, `too_long` (no room), `unanswerable` (a conversation that\n\
             \x20 cannot be rendered).\n\
             - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\x20 a request that was \
-            aborted, failed or is over), `foreign` (never asked for).\n\
+            aborted, failed or is over), `foreign` (never requested).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
             \x20 `token_count`, ...; `busy` if a server had no room, `unknown` for answers to nothing in\n\
-            \x20 flight. Each attempt was made again, unless it had failed for good.\n\
+            \x20 flight. Each attempt was retried, unless it had failed for good.\n\
             - `rollout/server_checks/{class}`: `connect`, `probe`, `refused`, ...\n\
             \n\
-            A figure of the last four is left out where it is 0.",
+            A metric of the last four is left out if it is 0.",
         metrics: &[
             filter_groups("train/num_gen_batches", "rounds", "Generation rounds of the step."),
             filter_groups("train/filter_rate", "share",
@@ -314,8 +315,8 @@ pub const CATALOGUE: &[Section] = &[
             With `schedule.selector` other than `shuffle`, and all but the first with a `correction` other than\n\
             `off`. A prompt's pass rate is the mean of its posterior: what its groups came to, and the prior over\n\
             all prompts. *Hard* is below 0.2, *easy* above 0.8. Weights are one over the probability q with which\n\
-            a prompt was taken. If selection works, the plain shares move away from those of `_blind`; if the\nweights work, those of \
-            `_weighted` stay near them.",
+            a prompt was taken. If selection works, the plain shares move away from those of `_blind`; if the\n\
+            weights work, those of `_weighted` stay near them.",
         metrics: &[
             tamis("selector/skipped_share", "share", "Share of the prompts whose turn it was that were skipped."),
             tamis("selector/inclusion/mean", "", "Mean probability with which the trained prompts were taken."),
@@ -394,8 +395,8 @@ pub const CATALOGUE: &[Section] = &[
         title: "All generated groups",
         about: "\
             Every group generated for the step, dropped ones too: how good the model is. Definitions as\n\
-            for the trained batch. `all/pass_rate` uses the filter metric if its values mark correct\nanswers, otherwise `acc`. \
-            `train.early_stop.reward_collapse` watches\n\
+            for the trained batch. `all/pass_rate` uses the filter metric if its values mark correct\n\
+            answers, otherwise `acc`. `train.early_stop.reward_collapse` watches\n\
             `rollout/in_group_reward_std` round by round.",
         metrics: &[
             tamis("all/critic/score/mean", "", "Mean reward of a trajectory, over all generated ones."),
@@ -444,10 +445,10 @@ pub const CATALOGUE: &[Section] = &[
     Section {
         title: "Episodes",
         about: "\
-            For runs with an environment, whose name is part of the metric's: every episode generated for the step,\ndropped groups too. \
-            The names are RAGEN's. Of numbers that turns have, those called `num_...` are summed over an episode and\n\
-            are means over all episodes; others are means over the turns that have them, then over the episodes that\n\
-            do.",
+            For runs with an environment, whose name is part of the metric's: every episode generated for the\n\
+            step, dropped groups too. The names are RAGEN's. Numbers of turns called `num_...` are summed over an\n\
+            episode and averaged over all episodes; others are averaged over the turns that have them, then over\n\
+            the episodes that do.",
         metrics: &[
             tamis("train/{environment}/success", "share", "Share of the episodes whose task was solved."),
             tamis("train/{environment}/pass@{n}", "share",
