@@ -66,7 +66,7 @@ fn servers_that_a_run_starts_are_announced_where_they_are() {
     assert!(on_ray.contains(" --host HOST --port PORT ") && !on_ray.contains("127.0.0.1"), "{on_ray}");
     assert!(on_ray.contains("; install its program on the nodes of the cluster, "), "{on_ray}");
     let here = announced("local");
-    assert!(here.contains(" --host 127.0.0.1 ") && here.contains(" installed here ("), "{here}");
+    assert!(here.contains(" --host 127.0.0.1 ") && here.contains("; install its program here, "), "{here}");
 }
 
 #[test]
