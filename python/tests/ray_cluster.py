@@ -258,8 +258,8 @@ class TestRuns(RayCase):
         cluster = self.start_cluster(num_cpus=3, include_dashboard=True, dashboard_port=0)
         cluster.add_node(num_cpus=3)
         settings = [
-            "warm_start.steps=10",
-            "warm_start.target_accuracy=null",
+            "sft.steps=10",
+            "sft.target_accuracy=null",
             "~train.lr_schedule",
             "train.total_steps=2",
             "data.train_batch_size=4",
@@ -296,7 +296,7 @@ class TestRuns(RayCase):
 
     def test_a_server_whose_node_is_lost_goes_on_at_another(self):
         (self.folder / "config.yaml").write_text(CONFIG)
-        warm = ["train.total_steps=1", "warm_start={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
+        warm = ["train.total_steps=1", "sft={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
         self.succeed(self.start_run("train", "config.yaml", "run.name=policy", "~model.path", *warm))
         (self.folder / "runs/policy/checkpoints/step_1").rename(self.folder / "policy")
         self.succeed(self.start_run("train", "config.yaml", "run.name=alone"))

@@ -24,8 +24,8 @@ class TestLosses(RayCase):
         return self.start_run(
             "train",
             str(PACKAGE.parent / "configs" / "quickstart.yaml"),
-            "warm_start.steps=10",
-            "warm_start.target_accuracy=null",
+            "sft.steps=10",
+            "sft.target_accuracy=null",
             "~train.lr_schedule",
             f"train.total_steps={NUM_STEPS}",
             "data.train_batch_size=4",

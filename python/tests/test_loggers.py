@@ -34,7 +34,7 @@ run: {name: tiny, seed: 5, threads: 1}
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 256}
 data: {task: arithmetic, train_batch_size: 4, max_prompt_length: 64}
-warm_start: {steps: 0}
+sft: {steps: 0}
 rollout: {n: 4, max_response_length: 2}
 objective: {advantage: {kind: grpo}}
 train: {total_steps: 3, optimizer: {learning_rate: 1e-3}}

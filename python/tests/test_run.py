@@ -28,7 +28,7 @@ data:
   max_prompt_length: 12
   train_batch_size: 4
   gen_batch_size: 8
-warm_start: {steps: 0}
+sft: {steps: 0}
 rollout: {n: 4, max_response_length: 4}
 reward: [{kind: length, max_length: 2, scale: 2}, {kind: number}]
 filter: {kind: variance, metric: seq_reward}

@@ -330,7 +330,7 @@ impl Dataset {
     }
 }
 
-fn names(row: &Map<String, Value>) -> String {
+pub(crate) fn names(row: &Map<String, Value>) -> String {
     if row.is_empty() {
         return "no columns".to_owned();
     }
@@ -339,7 +339,7 @@ fn names(row: &Map<String, Value>) -> String {
 
 /// The shortest text of a number. pandas makes floats of integers if a value is missing; then `72.0` becomes
 /// `72`, because no model answers `72.0`.
-fn number_text(number: &serde_json::Number) -> String {
+pub(crate) fn number_text(number: &serde_json::Number) -> String {
     // Above this, not every whole number is a double.
     const LARGEST: f64 = 9_007_199_254_740_992.0;
     match number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() <= LARGEST) {
@@ -466,7 +466,11 @@ fn check_places(content: &PromptContent, column: &str, num_images: usize) -> Res
              before the text of the user's first message, which must be there").into())
 }
 
-fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptContent, PromptFault> {
+pub(crate) fn to_content(
+    column: &str,
+    value: &Value,
+    has_images: bool,
+) -> Result<PromptContent, PromptFault> {
     let empty = || fault!("`{column}` is empty").into();
     match value {
         Value::String(text) if text.is_empty() => Err(empty()),

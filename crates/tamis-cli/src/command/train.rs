@@ -27,7 +27,7 @@ use tamis_train::error::AssembleError;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
-use tamis_train::learner::warm_start::WarmStartError;
+use tamis_train::learner::sft::SftError;
 use tamis_train::measure::validation::OutcomeKind;
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
@@ -217,7 +217,12 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         )
         | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
-        | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
+        | RunError::Sft(
+            SftError::Example { .. }
+            | SftError::Row { .. }
+            | SftError::NoExamples
+            | SftError::NothingLearned { .. },
+        )
         | RunError::Gold { .. }
         | RunError::Memory { .. }
         | RunError::Plan { .. }
@@ -234,6 +239,9 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
 
 /// What to change if nothing was learned; empty otherwise.
 fn advice(summary: &RunSummary) -> String {
+    if summary.sft.is_some() {
+        return String::new();
+    }
     let Ok(own) = load_of_run(&summary.run.join(CONFIG), &[], &[]) else { return String::new() };
     if summary.ending == Ending::Interrupted {
         return String::new();
@@ -275,6 +283,21 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
     }
     if !advice.is_empty() {
         let _ = writeln!(text, "{advice}\n");
+    }
+    if let (Some(report), Some(checkpoint), Ending::Finished(_)) =
+        (&summary.sft, &summary.checkpoint, &summary.ending)
+    {
+        let checkpoint = checkpoint.display();
+        let losses = report.first_validation_loss.zip(report.validation_loss);
+        let losses = losses
+            .map_or_else(String::new, |(first, last)| format!(", validation loss {first:.3} -> {last:.3}"));
+        let updates = counted(report.num_updates, "update");
+        let _ = writeln!(text, "done: {updates} of supervised fine-tuning{losses}, run directory {run}");
+        let _ = writeln!(
+            text,
+            "next: tamis chat {run}\n      tamis train CONFIG.yaml model.path={checkpoint}    (reinforcement learning from it)"
+        );
+        return text;
     }
     let steps = counted(summary.steps, "step");
     match summary.ending {

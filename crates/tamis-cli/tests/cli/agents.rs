@@ -10,7 +10,7 @@ model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 512}
 data: {DATA, train_batch_size: 4, max_prompt_length: 64}
 environment: {ENVIRONMENT}
-warm_start: {WARM}
+sft: {WARM}
 rollout: {n: 4, max_response_length: 6}
 train: {total_steps: 3, optimizer: {learning_rate: 1e-2}}
 validate: {test_freq: 1}

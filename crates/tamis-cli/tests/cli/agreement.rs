@@ -78,7 +78,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["train.optimizer.weight_decay=1e60"], "single precision"),
     (&["train.optimizer.betas=[0.9,0.999999999999]"], "single precision"),
     (&["train.optimizer.max_grad_norm=1e-60"], "single precision"),
-    (&["warm_start.learning_rate=1e60"], "single precision"),
+    (&["sft.learning_rate=1e60"], "single precision"),
     (&["objective.loss.dual_clip=1.000000000001"], "single precision"),
 ];
 
@@ -206,7 +206,7 @@ fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     let folder = folder();
     let name = "n".repeat(255);
     let named = format!("run.name={name}");
-    let short = ["train.total_steps=1", "warm_start.steps=1", "filter=null", "data.gen_batch_size=null"];
+    let short = ["train.total_steps=1", "sft.steps=1", "filter=null", "data.gen_batch_size=null"];
     folder.tamis(&[&["train", "tiny.yaml", &named], &short[..]].concat()).succeeds();
     for command in [&["config", "check"][..], &["train"]] {
         let ended = folder.tamis(&[command, &["tiny.yaml", &named], &short[..]].concat()).exits(2);
@@ -282,7 +282,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     let own = "run.name=own";
     let checkpoint = folder.join("runs/tiny/checkpoints/step_2");
     let model = format!("model.path={}", checkpoint.display());
-    folder.tamis(&[&begin[..], &[own, &model, "model.init=null", "warm_start.steps=0"]].concat()).succeeds();
+    folder.tamis(&[&begin[..], &[own, &model, "model.init=null", "sft.steps=0"]].concat()).succeeds();
     std::fs::remove_dir_all(&checkpoint).expect("removed");
     folder.tamis(&["train", "--resume", "runs/own", "train.total_steps=2"]).succeeds();
 }
@@ -367,7 +367,7 @@ const OF_ROWS: [&str; 8] = [
     "data.train=rows.jsonl",
     "validate.test_freq=0",
     "validate.before_train=false",
-    "warm_start.steps=0",
+    "sft.steps=0",
     "data.train_batch_size=2",
 ];
 

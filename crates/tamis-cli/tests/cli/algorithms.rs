@@ -12,7 +12,7 @@ fn trained(objective: &str) -> (Folder, Ended) {
     let folder = Folder::new();
     let config = TINY
         .replaced("total_steps: 6", "total_steps: 3")
-        .replaced("warm_start: {steps: 40", "warm_start: {steps: 60")
+        .replaced("sft: {steps: 40", "sft: {steps: 60")
         .replaced("max_num_gen_batches: 50", "max_num_gen_batches: 400");
     folder.write("config.yaml", &format!("{config}objective: {objective}\n"));
     let ended = folder.tamis(&["train", "config.yaml"]);
@@ -97,7 +97,7 @@ data:
   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 3}, {digits: 2, operators: ['*'], terms: 2}], train_size: 512, val_size: 8}
   max_prompt_length: 12
   train_batch_size: 32
-warm_start: {steps: 900, batch_size: 32, learning_rate: 5e-3}
+sft: {steps: 900, batch_size: 32, learning_rate: 5e-3}
 rollout: {n: 4, max_response_length: 6, save: off}
 reward: [{kind: number}]
 train:
@@ -366,7 +366,7 @@ fn balanced_micro_batches_train_on_the_same() {
 }
 
 #[test]
-fn references_that_do_not_fit_are_refused_before_the_warm_start() {
+fn references_that_do_not_fit_are_refused_before_the_sft() {
     let folder = Folder::new();
     let config = format!(
         "{}objective: {{kl: {{in: loss, coefficient: 0.1}}}}\n",
@@ -378,7 +378,7 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     let printed = |reference: &str| {
         let reference = format!("model.reference={reference}");
         let ended = folder.tamis(&["train", "config.yaml", "run.name=other", &reference]);
-        ended.never_says("warm start");
+        ended.never_says("sft:");
         ended.failure()
     };
     let narrow = folder.read(&format!("{checkpoint}/config.json"));
@@ -397,5 +397,5 @@ error: model.reference: the reference has 5 tokens, but the policy has 18
     folder
         .tamis(&["train", "config.yaml", "run.name=fits", &format!("model.reference={checkpoint}")])
         .succeeds()
-        .says("warm start");
+        .says("sft:");
 }

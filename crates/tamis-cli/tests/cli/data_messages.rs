@@ -41,8 +41,8 @@ fn data() {
     let unchecked = of_file().replaced("  max_prompt_length", "  check_gold: off\n  max_prompt_length");
     insta::assert_snapshot!(train(&folder, &unchecked).failure(), @"
 exit code 2
-error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
-  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
+error: `sft.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
+  hint: set `sft.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
 ");
 }
 

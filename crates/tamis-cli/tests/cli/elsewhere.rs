@@ -64,7 +64,7 @@ fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let folder = policies();
     let serving = Listening::serve(&folder, &["other"]);
     let servers = format!("rollout.servers=[{}]", serving.address);
-    let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "warm_start.steps=0"];
+    let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "sft.steps=0"];
     let train = ["train", "tiny.yaml", "run.dir=.", "run.name=served", "train.total_steps=1"];
     folder.tamis(&[&train[..], &from, &["rollout.backend=vllm", &servers]].concat()).succeeds();
     let eval = |more: &[&str]| folder.tamis(&[&["eval", "served"], more].concat());

@@ -22,7 +22,7 @@ environment:
   prompting: {max_turns: 5}
   train_size: 64
   val_size: 8
-warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}
 rollout: {n: 4, max_response_length: 6}
 filter: {kind: variance}
 schedule: {max_num_gen_batches: 50}
@@ -193,11 +193,11 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
 fn several_environments_are_played_in_one_run() {
     let config = LAKE
         .replaced(
-            "warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n",
+            "sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n",
             "more_environments:
 - {kind: bandit, name: arms, style: plain, prompting: {max_turns: 1}, train_size: 32, val_size: 4}
 - {kind: sokoban, rows: 5, columns: 5, style: plain, prompting: {max_turns: 2}, train_size: 0, val_size: 4}
-warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 20, batch_size: 32, learning_rate: 1e-2}
 ",
         )
         .replaced("filter: {kind: variance}\n", "")

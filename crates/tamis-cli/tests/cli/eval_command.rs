@@ -90,9 +90,9 @@ fn eval() {
 fn eval_of_two_checkpoints() {
     let folder = Folder::tiny();
     let longer =
-        ["train", "tiny.yaml", "train.total_steps=2", "data.arithmetic.val_size=32", "warm_start.steps=150"];
+        ["train", "tiny.yaml", "train.total_steps=2", "data.arithmetic.val_size=32", "sft.steps=150"];
     folder.tamis(&longer).succeeds();
-    let other = ["warm_start.steps=40", "run.seed=4", "run.name=other"];
+    let other = ["sft.steps=40", "run.seed=4", "run.name=other"];
     folder.tamis(&[&longer[..], &other].concat()).succeeds();
     let words = ["eval", "runs/tiny", "runs/other", "validate.temperature=1", "validate.n=4"];
     let ended = folder.tamis(&words).succeeds();
@@ -452,7 +452,7 @@ fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     folder.tamis(&["export", "runs/tiny", "start", "--untie"]).succeeds();
     let train = |name: &str, model: &str| {
         let (name, model) = (format!("run.name={name}"), format!("+model.path={model}"));
-        let more = ["~model.init", &model, &name, "warm_start.steps=0", "train.total_steps=1"];
+        let more = ["~model.init", &model, &name, "sft.steps=0", "train.total_steps=1"];
         folder.tamis(&[&["train", "tiny.yaml"], &more[..]].concat()).succeeds()
     };
     // After training, its head differs.

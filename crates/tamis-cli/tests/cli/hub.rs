@@ -23,7 +23,7 @@ fn rows(numbers: std::ops::Range<u32>) -> String {
 }
 
 fn config(model: &str, train: &str, val: &str) -> String {
-    let own = TINY.lines().filter(|line| !line.starts_with("warm_start") && !line.contains("arithmetic"));
+    let own = TINY.lines().filter(|line| !line.starts_with("sft") && !line.contains("arithmetic"));
     let own = own
         .map(|line| if line.starts_with("  init:") { format!("  path: {model}") } else { line.to_owned() });
     let own = own.collect::<Vec<_>>().join("\n") + "\n";

@@ -9,8 +9,7 @@ use std::time::Duration;
 use crate::tamis::{Ended, Folder, signal, soon, words};
 
 /// A policy after a warm start, because servers serve a checkpoint.
-pub(crate) const SERVED: [&str; 3] =
-    ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
+pub(crate) const SERVED: [&str; 3] = ["~model.init", "+model.path=first/checkpoints/step_1", "sft.steps=0"];
 
 pub(crate) fn first(folder: &Folder) {
     folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();

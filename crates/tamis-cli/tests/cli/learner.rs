@@ -138,7 +138,7 @@ def score(completions, **kwargs):
 /// (which `servers.rs` tests) and of the analysis of gradients.
 fn short() -> String {
     TINY.replaced("total_steps: 6", "total_steps: 2")
-        .replaced("warm_start: {steps: 40", "warm_start: {steps: 3")
+        .replaced("sft: {steps: 40", "sft: {steps: 3")
         .replaced("save_freq: 2", "save_freq: 1")
         .replaced("filter: {kind: variance}", "preset: ppo\nfilter: null")
         .replaced("gen_batch_size: 8", "gen_batch_size: 4")
@@ -501,7 +501,7 @@ fn with_gemma() -> Folder {
 fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_them() {
     let folder = with_gemma();
     let check = |arguments: &[&str]| {
-        let base = ["config", "check", "config.yaml", "model.init=null", "model.path=other", "~warm_start"];
+        let base = ["config", "check", "config.yaml", "model.init=null", "model.path=other", "~sft"];
         folder.tamis(&[&base[..], arguments].concat())
     };
     let torch = ["learner.backend=torch"];
@@ -568,8 +568,7 @@ fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {
     let config = config.replaced("Qwen3ForCausalLM", "Qwen2_5_VLForConditionalGeneration");
     folder.write("sees/config.json", &config.replacen('{', "{\"image_token_id\": 1, ", 1));
     folder.write("sees/preprocessor_config.json", "{}");
-    let base =
-        ["config.yaml", "model.init=null", "~warm_start", "learner.backend=torch", "~preset", "~critic"];
+    let base = ["config.yaml", "model.init=null", "~sft", "learner.backend=torch", "~preset", "~critic"];
     let samples = ["model.path=sees", "rollout.backend=learner"];
     let command = |words: &[&str], further: &[&str]| folder.tamis(&[words, &base, further].concat());
     insta::assert_snapshot!(command(&["config", "check"], &samples).short(), @r#"

@@ -378,7 +378,7 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
             "{failure}"
         );
         assert!(failure.contains("hint: choose one of val-"), "{failure}");
-        (ended.code, ended.stderr.contains("warm start:"))
+        (ended.code, ended.stderr.contains("sft:"))
     };
     assert_eq!(printed("val-core/arithmetic/acc/mean@1", "warn"), (Some(2), false));
     assert_eq!(printed("val-core/arithmetic/score/mean@1", "warn"), (Some(2), false), "it is no core figure");
@@ -388,19 +388,19 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
 }
 
 #[test]
-fn a_warm_start_without_any_score_does_not_reach_its_target() {
+fn an_sft_without_any_score_does_not_reach_its_target() {
     let folder = Folder::new();
     folder.write("judge.py", &judge(&late()));
     folder.write("config.yaml", &config(&NO_FILTER));
-    let target = ["warm_start.target_accuracy=0", "warm_start.test_freq=10", "data.check_gold=off"];
+    let target = ["sft.target_accuracy=0", "sft.test_freq=10", "data.check_gold=off"];
     let ended = folder.tamis(&[&["train", "config.yaml"], &target[..]].concat()).succeeds();
-    let line = ended.stderr.lines().find(|line| line.starts_with("warm start: 40 updates of 32 examples"));
+    let line = ended.stderr.lines().find(|line| line.starts_with("sft: 40 updates of 32 examples"));
     assert!(
         line.is_some_and(|line| !line.contains("accuracy") && !line.contains("score")),
         "{}",
         ended.shown()
     );
-    ended.says("warning: warm start: no reward function answered");
+    ended.says("warning: sft: no reward function answered");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let python =
         program(&folder, "python3", &format!("echo $$ >> '{}'; exit 1", folder.join("asked").display()));
     assert_eq!(python, driver(&folder, 0));
-    let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "warm_start.steps=0"];
+    let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "sft.steps=0"];
     let ended = run(&folder, &train, driver(&folder, 0)).exits(2);
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2

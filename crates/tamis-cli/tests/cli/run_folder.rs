@@ -222,7 +222,7 @@ fn no_checkpoint_is_left_that_was_not_asked_for() {
     assert_eq!(left("never", &["checkpoint.save_freq=0"]), ["step_2"]);
     assert_eq!(left("negative", &["checkpoint.save_freq=-1"]), ["step_2"]);
     assert_eq!(left("every", &["checkpoint.save_freq=1"]), ["step_0", "step_1", "step_2"]);
-    let cold = ["checkpoint.save_freq=2", "warm_start.steps=0", "validate.before_train=false", "filter=null"];
+    let cold = ["checkpoint.save_freq=2", "sft.steps=0", "validate.before_train=false", "filter=null"];
     assert_eq!(left("cold", &cold), ["step_2"]);
 }
 

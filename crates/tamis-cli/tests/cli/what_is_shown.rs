@@ -33,7 +33,7 @@ fn trained_in(folder: &Folder, rows: &str, template: Option<&str>, overrides: &[
         "~filter",
         "~schedule",
         "~validate",
-        "warm_start={steps: 1, batch_size: 2}",
+        "sft={steps: 1, batch_size: 2}",
     ];
     if let Some(template) = template {
         folder.write("chat.jinja", template);
@@ -228,7 +228,7 @@ fn the_line_of_a_step_names_what_it_shows() {
         "~filter",
         "~schedule",
         "~data.gen_batch_size",
-        "~warm_start",
+        "~sft",
         "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
     ];
     insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero \

@@ -42,13 +42,6 @@ impl Checker<'_> {
             self.warn_ignored(&["learner.continuous_batching"], &why);
         }
         self.learner_address();
-        if has_adapter && self.config.warm_start.steps > 0 {
-            self.error(
-                &["warm_start.steps", "learner.lora"],
-                "a warm start would train only the adapter and leave the policy under it with random weights",
-                "set `warm_start.steps: 0` and start from a checkpoint (`model.path`), or remove `learner.lora`",
-            );
-        }
         if has_adapter && self.config.model.init.is_some() {
             self.error(
                 &["model.init", "learner.lora"],

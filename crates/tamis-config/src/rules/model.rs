@@ -1,4 +1,4 @@
-//! Rules about the model, the training prompts and the warm start.
+//! Rules about the model and the training prompts.
 
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt_format::PromptFormat;
@@ -8,7 +8,6 @@ use tamis_env::task::TaskKind;
 use crate::schema::{EnvironmentConfig, two_of_one_name};
 
 use super::Checker;
-use super::validation::validation_prompts;
 use crate::table;
 
 /// The paths of a configuration's environments, in their order.
@@ -19,6 +18,12 @@ pub(super) fn environment_paths() -> impl Iterator<Item = String> {
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
         self.stop_texts();
+        self.policy();
+        self.positions();
+    }
+
+    /// The policy itself, whatever it is trained on.
+    pub(super) fn policy(&mut self) {
         let model = &self.config.model;
         match (&model.path, &model.init) {
             (None, None) => self.missing(
@@ -71,6 +76,10 @@ impl Checker<'_> {
                 format!("set `model.init.head_dim: {}`", head_dim.saturating_add(1)),
             );
         }
+    }
+
+    fn positions(&mut self) {
+        let Some(init) = &self.config.model.init else { return };
         let prompt = self.config.data.max_prompt_length;
         let response = self.config.max_text_length();
         let key = self.config.text_length_key();
@@ -107,58 +116,6 @@ impl Checker<'_> {
                 "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`",
             );
         }
-        if config.warm_start.steps == 0 {
-            let keys = [
-                "warm_start.batch_size",
-                "warm_start.learning_rate",
-                "warm_start.warmup_steps",
-                "warm_start.examples",
-                "warm_start.target_accuracy",
-                "warm_start.test_freq",
-            ];
-            self.warn_ignored(&keys, "`warm_start.steps` is 0");
-            let games = config.environments().zip(environment_paths());
-            for (_, path) in games.filter(|(environment, _)| environment.maker().is_game()) {
-                let keys = [format!("{path}.expert_prob"), format!("{path}.short_prob")];
-                self.warn_ignored(&keys.each_ref().map(String::as_str), "`warm_start.steps` is 0");
-            }
-            return;
-        }
-        self.warm_start_in_environments();
-        if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
-            self.error(
-                &["warm_start.target_accuracy"],
-                "`warm_start.target_accuracy` is measured on validation prompts, but there are none",
-                validation_prompts(config),
-            );
-        }
-    }
-
-    /// A warm start in environments imitates a script in built-in games, and gold answers in other levels.
-    fn warm_start_in_environments(&mut self) {
-        let config = self.config;
-        let all = config.environments().zip(environment_paths());
-        let trained = all.filter(|(environment, _)| environment.train_size > 0);
-        let (shown, unshown): (Vec<_>, Vec<_>) =
-            trained.partition(|(environment, _)| environment.maker().may_be_imitated());
-        for (environment, path) in unshown {
-            let kind = environment.kind.as_str();
-            let nothing = "neither a script that plays it nor gold answers";
-            let hint = "set `warm_start.steps: 0`, or start from a model that can play";
-            if shown.is_empty() {
-                self.error(
-                    &["warm_start.steps", &format!("{path}.kind")],
-                    format!("`warm_start` has nothing to imitate: `{kind}` has {nothing}"),
-                    hint,
-                );
-            } else {
-                self.warn(
-                    &["warm_start.steps", &format!("{path}.kind")],
-                    format!("`warm_start` has no examples of `{kind}`, which has {nothing}"),
-                    hint,
-                );
-            }
-        }
     }
 
     /// Warns of settings of environments that nothing reads.
@@ -184,11 +141,11 @@ impl Checker<'_> {
                     format!("`{path}.max_length` is set, and a program itself decides when an episode ends");
                 self.warn_ignored(&[&format!("{path}.prompting.max_turns")], &reason);
             }
-            if config.warm_start.steps > 0 && maker.is_game() && !maker.has_expert() {
-                let reason = format!("no script can solve `{kind}`, so `warm_start` imitates guesses");
+            if config.imitates() && maker.is_game() && !maker.has_expert() {
+                let reason = format!("no script can solve `{kind}`, so `sft` imitates guesses");
                 self.warn_ignored(&[&format!("{path}.expert_prob")], &reason);
             }
-            if config.warm_start.steps > 0 && environment.expert_prob >= 1.0 {
+            if config.imitates() && environment.expert_prob >= 1.0 {
                 let reason = format!("with `{path}.expert_prob` of 1 the script never guesses");
                 self.warn_ignored(&[&format!("{path}.short_prob")], &reason);
             }

@@ -36,15 +36,15 @@ error: `data.max_prompt_length` (512) and `rollout.max_response_length` (512) ma
   at command line: model.init.max_position_embeddings=«100»
   hint: set `model.init.max_position_embeddings: 1024`
 "#);
-    assert_snapshot!(show_errors("warm_start: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
-error: `warm_start.target_accuracy` is measured on validation prompts, but there are none
-  at run.yaml:1: warm_start: {steps: 5, target_accuracy: «0.5»}
+    assert_snapshot!(show_errors("sft: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
+error: `sft.target_accuracy` is measured on validation prompts, but there are none
+  at run.yaml:1: sft: {steps: 5, target_accuracy: «0.5»}
   hint: set `data.arithmetic.val_size` above 0
 "#);
-    assert_snapshot!(show_errors("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
-    warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
-      at run.yaml:1: warm_start: {batch_size: «8»}
-      hint: remove `warm_start.batch_size`
+    assert_snapshot!(show_errors("sft: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
+    warning: `sft.batch_size` has no effect: `sft.steps` is 0
+      at run.yaml:1: sft: {batch_size: «8»}
+      hint: remove `sft.batch_size`
     warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
       at run.yaml:2: data: {train: «t», columns: {prompt: q}}
       hint: remove `data.train`

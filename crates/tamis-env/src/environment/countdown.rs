@@ -83,7 +83,7 @@ settings! {
         max_target: u64 = 99, Between(0.0, 1e9);
         /// Operators of the drawn solution, with equal probability. An answer may use all four.
         operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
-        /// If the script that `warm_start` imitates does not write a solution (`expert_prob`), the
+        /// If the script that `sft` imitates does not write a solution (`expert_prob`), the
         /// probability that it leaves numbers out. Otherwise it puts random `operators` between all the
         /// numbers, in their order.
         short_prob: f64 = 0.3, Between(0.0, 1.0);

@@ -222,7 +222,7 @@ mod tests {
     #[expect(clippy::type_complexity, reason = "prompts with what is shown of them")]
     fn demonstrated(levels: &EnvironmentLevels) -> Vec<(Prompt, Vec<(String, Option<String>)>)> {
         let (prompts, _) = levels.side(1, Split::Train, levels.train_size).unwrap();
-        let key = Key::new(1, Purpose::WarmStart);
+        let key = Key::new(1, Purpose::Sft);
         let play = |prompt: Prompt| {
             let turns = levels.demonstrate(&prompt, key.with(prompt.id.0));
             (prompt, turns)

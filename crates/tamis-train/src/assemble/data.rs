@@ -1,4 +1,4 @@
-//! Prompts of both splits, and the pairs that a warm start imitates.
+//! Prompts of both splits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadO
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
+use tamis_data::sft_rows::{SftRow, SftTarget};
 use tamis_env::task::environment::{environment_of, set_environment};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_rollout::PreparedPrompt;
@@ -144,6 +145,18 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
                 let row = prompt.id.0 + 1;
                 fill(path, &template, prompt).map_err(|source| unprepared(row, split, source))?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Puts `data.prompt_template` around the prompts in text of pairs.
+pub(super) fn fill_pairs(rows: &mut [SftRow], data: &DataConfig) -> Result<(), AssembleError> {
+    let Some(path) = &data.prompt_template else { return Ok(()) };
+    let template = prompt_template(path)?;
+    for row in rows {
+        if matches!((&row.prompt.content, &row.target), (PromptContent::Text(_), SftTarget::Completion(_))) {
+            fill(path, &template, &mut row.prompt)?;
         }
     }
     Ok(())
@@ -549,6 +562,11 @@ impl Prompts {
         }
         alphabet.others.extend((0_u8..128).filter(|&code| alphabet.ascii[usize::from(code)]).map(char::from));
         alphabet.others.into_iter().collect()
+    }
+
+    /// Adds characters of other texts that the model sees.
+    pub(crate) fn add_alphabet(&mut self, letters: &str) {
+        self.alphabet.push_str(letters);
     }
 
     /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, with

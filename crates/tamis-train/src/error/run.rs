@@ -18,7 +18,7 @@ use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::logits_hint;
-use crate::learner::warm_start::WarmStartError;
+use crate::learner::sft::SftError;
 use tamis_core::fault::Fault;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
@@ -64,9 +64,9 @@ pub enum RunError {
         /// The last loss.
         last: Box<RunError>,
     },
-    /// The warm start.
+    /// Supervised fine-tuning.
     #[error(transparent)]
-    WarmStart(WarmStartError),
+    Sft(SftError),
     /// Advantages.
     #[error(transparent)]
     Advantage(#[from] AdvantageError),
@@ -303,11 +303,11 @@ impl From<GeneratorError> for RunError {
     }
 }
 
-impl From<WarmStartError> for RunError {
-    fn from(error: WarmStartError) -> Self {
+impl From<SftError> for RunError {
+    fn from(error: SftError) -> Self {
         match error {
-            WarmStartError::Learner(error) => error.into(),
-            error => Self::WarmStart(error),
+            SftError::Learner(error) => error.into(),
+            error => Self::Sft(error),
         }
     }
 }
@@ -444,7 +444,7 @@ impl RunError {
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint(),
             Self::Journal(error) => error.hint(),
-            Self::WarmStart(error) => error.hint().map(str::to_owned),
+            Self::Sft(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint(),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
@@ -477,7 +477,7 @@ impl RunError {
                 kept.display()
             )),
             Self::Diverged { learning_rate, step, .. } => {
-                // There are no checkpoints during a warm start.
+                // Before reinforcement learning there are no checkpoints.
                 let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
                 Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }

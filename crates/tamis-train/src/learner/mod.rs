@@ -1,7 +1,7 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
 //! A learner knows nothing of advantages or clipping. It runs forward, gets one derivative per token,
-//! back-propagates and, on request, takes an optimizer step. [`update`], [`critic`] and [`warm_start`]
+//! back-propagates and, on request, takes an optimizer step. [`update`], [`critic`] and [`sft`]
 //! drive it, all three through `updates`.
 
 pub mod critic;
@@ -16,11 +16,11 @@ pub(crate) mod optimizer_batch;
 pub mod progress;
 pub mod rank_balance;
 pub(crate) mod sample_queue;
+pub mod sft;
 pub(crate) mod texts;
 pub mod torch;
 pub mod update;
 pub(crate) mod updates;
-pub mod warm_start;
 pub mod wire;
 
 use std::path::Path;

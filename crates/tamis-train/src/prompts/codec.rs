@@ -51,6 +51,13 @@ pub enum CodecError {
     Fault(#[from] Fault),
 }
 
+impl CodecError {
+    /// Whether a template does not show where the assistant's turns are.
+    pub(crate) fn is_answers_lost(&self) -> bool {
+        matches!(self, Self::Template(TemplateError::AnswersLost { .. }))
+    }
+}
+
 /// A prompt of a split (row number in the concatenated data, from 1) cannot be prepared.
 pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecError {
     fault!("prompt {row} of the {split} data cannot be prepared").with_source(source).into()

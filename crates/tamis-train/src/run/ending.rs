@@ -7,6 +7,7 @@ use tamis_core::early_stop::StopReason;
 use tamis_core::schedule::RunEnd;
 use thiserror::Error;
 
+use crate::learner::sft::SftReport;
 use crate::measure::validation::ValidationReport;
 
 /// Ctrl-C ended the run before its first step.
@@ -67,6 +68,8 @@ pub struct RunSummary {
     pub before: Option<ValidationReport>,
     /// Validation after the last step.
     pub after: Option<ValidationReport>,
+    /// Losses of a run that was supervised fine-tuning alone.
+    pub sft: Option<SftReport>,
 }
 
 pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {

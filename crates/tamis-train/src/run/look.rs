@@ -16,7 +16,7 @@ use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
-use crate::assemble::{advantage, critic, data, objective, policy};
+use crate::assemble::{advantage, critic, data, objective, policy, sft};
 use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::AssembleError;
 use crate::error::RunError;
@@ -37,6 +37,22 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
         RunStart::New(config) => return Ok((config, None)),
         RunStart::Resume { directory, was, now } => (directory, was, now),
     };
+    if was.is_sft_alone() != now.config.is_sft_alone() {
+        let run = directory.path().to_owned();
+        let last = directory.list_checkpoints()?.pop();
+        let checkpoint =
+            last.map_or_else(|| "CHECKPOINT".to_owned(), |folder| folder.path.display().to_string());
+        return Err(RunError::Mismatch {
+            run,
+            differences:
+                "supervised fine-tuning alone (`train.total_steps: 0`) is a run of its own, and so is \
+                          reinforcement learning after it"
+                    .to_owned(),
+            hint: format!(
+                "begin a run from its checkpoint: `tamis train CONFIG.yaml model.path={checkpoint}`, without `sft`"
+            ),
+        });
+    }
     let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
         .into_iter()
         .partition(|difference: &ResumeDifference| difference.refused);
@@ -69,10 +85,10 @@ fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     let run = directory.path().display();
     let checkpoint = directory.list_checkpoints().ok().and_then(|mut all| all.pop());
     let Some(checkpoint) = checkpoint else { return KEEP_KEYS.to_owned() };
-    let warm_start = if was.warm_start.steps > 0 { " '~warm_start'" } else { "" };
+    let sft = if was.sft.is_on() { " '~sft'" } else { "" };
     format!(
         "the learning rate falls towards the last step, so with another number of steps the completed ones would have been different; to \
-        train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{warm_start} \
+        train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{sft} \
          train.total_steps=STEPS`; a run with train.lr_schedule.kind: constant can be resumed with more steps",
         checkpoint.path.display()
     )
@@ -150,7 +166,10 @@ impl Start {
         };
         let (of_run, folder) = (config.clone(), state.as_ref().map(|(_, folder)| folder.clone()));
         let (prompts, codec, lengths) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
-            let prompts = data::prompts(&of_run)?;
+            let mut prompts = data::prompts(&of_run)?;
+            if sft::needs_alphabet(&of_run) && folder.is_none() {
+                prompts.add_alphabet(&sft::read(&of_run)?.alphabet());
+            }
             let codec = match &folder {
                 Some(folder) => policy::codec_of(&of_run, folder)?,
                 None => policy::codec(&of_run, || prompts.alphabet())?,
@@ -367,7 +386,7 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     };
     Lengths {
         prompt: longest(&prompts.train, "train").max(longest(&prompts.validation, "validation")),
-        gold: if config.warm_start.steps > 0 { gold() } else { 0 },
+        gold: if config.imitates() { gold() } else { 0 },
         num_validation_prompts: prompts.validation.len(),
         num_alike: if config.environments().next().is_some() {
             1

@@ -70,8 +70,7 @@ impl Run {
     /// would equal the model.
     fn save_first(&mut self) -> Result<(), RunError> {
         let config = &self.recipe.config;
-        let is_saved =
-            config.checkpoint.save_freq != tamis_config::Frequency::NEVER && config.warm_start.steps > 0;
+        let is_saved = config.checkpoint.save_freq != tamis_config::Frequency::NEVER && config.sft.is_on();
         if is_saved { self.save() } else { Ok(()) }
     }
 

@@ -32,13 +32,13 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{data, learner, rewards, schedule};
+use crate::assemble::{data, learner, rewards, schedule, sft};
 use crate::checkpoint::sum_of_model;
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, PlanInput};
 use crate::learner::RunLearner;
-use crate::learner::warm_start::Example;
+use crate::learner::sft::{Example, SftExamples};
 use crate::measure::validation_metrics::FigureName;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
@@ -80,8 +80,8 @@ pub(super) struct Played {
     pub(super) worlds: Option<Arc<RunWorlds>>,
     pub(super) train: Vec<PreparedPrompt>,
     pub(super) validation: Vec<PreparedPrompt>,
-    /// What a warm start imitates (nothing without one), if the run begins.
-    pub(super) examples: Option<Vec<Example>>,
+    /// What supervised fine-tuning learns from (nothing without it), if the run begins.
+    pub(super) examples: Option<SftExamples>,
     pub(super) curriculum: Option<CurriculumOrder>,
 }
 
@@ -303,28 +303,44 @@ impl Preparation<'_> {
         codec.with_now(self.read_start_time().unwrap_or(0))
     }
 
-    /// The examples that a warm start imitates; none without a warm start, `None` in a run that has begun.
+    /// The examples of supervised fine-tuning; none without it, `None` in a run that has begun.
     pub(super) fn make_examples(
         &self,
         codec: &Codec,
         train: &[PreparedPrompt],
         worlds: Option<&Arc<RunWorlds>>,
-    ) -> Result<Option<Vec<Example>>, Halt<RunError>> {
-        let warm_start = &self.config.warm_start;
-        match (self.saved, warm_start.steps) {
+    ) -> Result<Option<SftExamples>, Halt<RunError>> {
+        let sft = &self.config.sft;
+        match (self.saved, sft.is_on()) {
             (Some(_), _) => Ok(None),
-            (None, 0) => Ok(Some(Vec::new())),
-            (None, _) => {
-                let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
+            (None, false) => Ok(Some(SftExamples::default())),
+            (None, true) if !sft.data.is_empty() => Ok(Some(self.make_own_examples(codec)?)),
+            (None, true) => {
+                let (codec, seed, most) = (codec.clone(), self.config.run.seed, sft.examples);
                 let prompts = train.to_vec();
                 let (levels, worlds) = (self.config.levels(), worlds.cloned());
                 let games = worlds.map(|worlds| (worlds, levels));
-                Ok(Some(self.interrupt.or_abandon(move || {
+                let train = self.interrupt.or_abandon(move || {
                     let games = games.as_ref().map(|(worlds, levels)| (&**worlds, &levels[..]));
                     Example::all(&codec, games, &prompts, seed, most)
-                })??))
+                })??;
+                Ok(Some(SftExamples { train, validation: Vec::new() }))
             }
         }
+    }
+
+    /// The examples that the rows of `sft.data` and `sft.val` are.
+    pub(super) fn make_own_examples(&self, codec: &Codec) -> Result<SftExamples, Halt<RunError>> {
+        let (config, codec) = (self.config.clone(), codec.clone());
+        let made =
+            self.interrupt.or_abandon(move || sft::examples(&config, &codec, sft::read(&config)?))??;
+        for note in &made.notes {
+            self.ui.say(note);
+        }
+        for warning in &made.warnings {
+            self.ui.warn(warning);
+        }
+        Ok(made.examples)
     }
 
     /// CRC-32 of the training prompts, which must be the same as at the run's beginning.

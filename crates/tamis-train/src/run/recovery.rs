@@ -16,7 +16,7 @@ use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
-use super::{Opened, Run, RunSummary, Unbegun};
+use super::{Opened, Run, RunSummary, Unbegun, sft_alone};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, MakeLauncher};
@@ -225,6 +225,10 @@ fn attempt(
     interrupt: &Interrupt,
     standing: &mut Standing,
 ) -> Result<TrainEnd, Box<(Instant, RunError)>> {
+    if begin.config().config.is_sft_alone() {
+        let ended = sft_alone::train(disk, begin, progress, interrupt, standing);
+        return ended.map_err(|error| Box::new((Instant::now(), error)));
+    }
     let opened = Run::open_with(disk, begin, progress, interrupt.clone(), standing);
     let mut run = match opened.map_err(|error| Box::new((Instant::now(), error)))? {
         Opened::Ready(run) => run,

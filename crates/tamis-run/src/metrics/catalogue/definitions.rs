@@ -19,6 +19,25 @@ pub const CATALOGUE: &[Section] = &[
         ],
     },
     Section {
+        title: "Supervised fine-tuning",
+        about: "\
+            A row for each update: in `sft.jsonl` if reinforcement learning follows, in `metrics.jsonl` and\n\
+            all loggers if it is the whole run.",
+        metrics: &[
+            tamis("sft/loss", "nats",
+                "Mean cross-entropy over the tokens with a loss of the update's rows."),
+            tamis("sft/num_tokens", "tokens", "Tokens with a loss in the update."),
+            tamis("sft/lr", "", "Learning rate of the update."),
+            tamis("sft/grad_norm", "",
+                "Norm of the gradient before clipping; missing if the update was left out because it was not \
+                 finite."),
+            tamis("sft/val_loss", "nats",
+                "The loss on the validation rows (`sft.val`, `sft.val_fraction`) after the update."),
+            tamis("sft/val_accuracy", "share",
+                "Greedy accuracy on the validation prompts after the update, for `sft.target_accuracy`."),
+        ],
+    },
+    Section {
         title: "Reward of the trained batch",
         about: "\
             Over the trajectories of the trained groups, without members that the filter `within_group`\n\
