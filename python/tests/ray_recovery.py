@@ -52,7 +52,7 @@ class TestLosses(RayCase):
 
     def finish(self, run, nodes):
         said = self.succeed(run)
-        self.assertRegex(said, r"the run is after step \d again, where the learner was lost")
+        self.assertRegex(said, r"the run is back at step \d, where the learner was lost")
         self.assert_gone([int(pid) for pid in self.learners()])
         self.succeed(self.train("whole", "cluster.launcher=local", f"learner.gpus_per_node={nodes}"))
         self.assertEqual([row["step"] for row in self.rows("lost")], list(range(1, NUM_STEPS + 1)))

@@ -431,8 +431,8 @@ fn to_prompt(
     let encoded = match (options.binary_columns, record.binary.iter().find(|path| !is_of_images(path))) {
         (BinaryColumns::Error, Some(column)) => {
             return Err(fault!("`{column}` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as \
-                JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
-             column out of the file").into());
+                JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the \
+             column from the file").into());
         }
         (BinaryColumns::Error, None) => Map::new(),
         (BinaryColumns::Base64, _) => {

@@ -297,7 +297,7 @@ fn followed(stride: usize) {
         }
         assert_eq!(ended.code, Some(0), "{}", ended.shown());
         let was_lost = ended.stderr.contains("restart 1 of at most 1 in a row");
-        let is_told = ended.stderr.contains("again, where the learner was lost: ");
+        let is_told = ended.stderr.contains(", where the learner was lost: ");
         assert_eq!(is_told, was_lost, "{}", ended.shown());
     });
 }

@@ -130,7 +130,7 @@ mod tests {
             ["there is no reward model: neither `reward[0].path` nor `reward[0].servers` is set"]
         );
         let both = ModelSettings { servers: served.servers.clone(), ..loaded.clone() };
-        assert!(messages(&both)[0].contains("both say"));
+        assert!(messages(&both)[0].contains("both name"));
         let blind = ModelSettings { template: "Q: {prompt}".to_owned(), ..loaded.clone() };
         assert!(messages(&blind)[0].contains("would not see the completion"));
         let as_served = ModelSettings { activation: LogitActivation::AsServed, ..loaded };

@@ -334,6 +334,6 @@ fn a_worker_that_does_not_come_up_is_told() {
     };
     assert!(
         refused(slow)
-            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+            .contains("no worker of its environment was ready within 0.05 s (`environment.startup_timeout`)")
     );
 }

@@ -166,7 +166,7 @@ mod tests {
     fn what_cannot_be_used_is_told() {
         let error = |json: Json| Truth::read(&json.to_string()).unwrap_err();
         insta::assert_snapshot!(error(json!({"test": "assert f"})), @"it has neither `tests` nor `inputs` and `outputs`");
-        insta::assert_snapshot!(error(json!({"tests": [1]})), @"`tests` holds 1, no text");
+        insta::assert_snapshot!(error(json!({"tests": [1]})), @"`tests` contains 1, which is not text");
         insta::assert_snapshot!(error(json!({"tests": 1})), @"`tests` is not a list of texts");
         insta::assert_snapshot!(error(json!({"tests": []})), @"there is no test");
         insta::assert_snapshot!(error(json!({"inputs": ["1"], "outputs": []})), @"`inputs` and `outputs` must have the same length, at least 1: got 1 and 0");
