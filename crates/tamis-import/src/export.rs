@@ -13,6 +13,7 @@
 //! divided by `|`. A key without values is never written. `+` in the third column says that verl takes the
 //! key only with a `+` before it.
 
+mod difference;
 mod script;
 mod search;
 
@@ -22,6 +23,9 @@ use tamis_config::{Config, override_argument::Override};
 
 use crate::owner::Owner;
 use search::Search;
+
+/// Words in the first line of every exported script.
+pub(crate) const WRITTEN_BY: &str = "by `tamis config export`";
 
 /// A configuration as another system's settings.
 #[derive(Debug, Clone)]

@@ -2,11 +2,12 @@
 
 use crate::translator::Translator;
 use tamis_config::render::scalar;
+use tamis_core::group::RESERVED_SCORES;
 
 /// Our reward functions for the names in TRL's registry, with the sizes of TRL's script.
 fn find_registered(name: &str) -> Option<&'static str> {
     Some(match name {
-        "accuracy_reward" => "kind: math_verify",
+        "accuracy_reward" => "name: math_verify, kind: math_verify",
         "think_format_reward" => "name: think_format, kind: think_format",
         "get_soft_overlong_punishment" => {
             "name: overlong, kind: soft_overlong, max_length: 1280, buffer: 256"
@@ -17,10 +18,22 @@ fn find_registered(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The name of a reward that is a model, as in TRL: the last part of the model's name.
-fn reward_model(name: &str) -> String {
+/// A reward that is a model, called as in TRL: by the last part of the model's name.
+fn reward_model(name: &str, names: &mut Vec<String>) -> String {
     let tail = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
-    format!("name: {}, kind: model, path: {}", scalar(tail), scalar(name))
+    format!("name: {}, kind: model, path: {}", scalar(&free_name(tail, names)), scalar(name))
+}
+
+/// A name for the scores of a function: its own, unless tamis gives that to a score, or it is taken.
+fn free_name(function: &str, taken: &mut Vec<String>) -> String {
+    let is_free = |name: &String| !RESERVED_SCORES.contains(&name.as_str()) && !taken.contains(name);
+    let numbered = (2..).map(|number| format!("{function}_{number}"));
+    let reward = (!function.ends_with("reward")).then(|| format!("{function}_reward"));
+    let is_reserved = RESERVED_SCORES.contains(&function);
+    let mut names = [function.to_owned()].into_iter().chain(reward.filter(|_| is_reserved)).chain(numbered);
+    let name = names.find(is_free).unwrap_or_else(|| function.to_owned());
+    taken.push(name.clone());
+    name
 }
 
 /// Reward functions and their weights.
@@ -74,6 +87,7 @@ pub(crate) fn rewards(t: &mut Translator) {
     };
     let mut items: Vec<String> = Vec::new();
     let mut remarks: Vec<&str> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for (index, function) in functions.iter().enumerate() {
         let name = function.as_str().unwrap_or_default();
         let own = name.strip_prefix("trl.rewards.").unwrap_or(name);
@@ -84,7 +98,10 @@ pub(crate) fn rewards(t: &mut Translator) {
             if own == "accuracy_reward" {
                 remarks.push(LIBRARY);
             }
-            keys.to_owned()
+            // `name: NAME, ...`
+            let (label, keys) = keys.split_once(", ").unwrap_or((keys, ""));
+            let label = free_name(label.trim_start_matches("name: "), &mut names);
+            format!("name: {}, {keys}", scalar(&label))
         } else if own == "reasoning_accuracy_reward" {
             t.refuse(
                 FUNCTIONS,
@@ -94,13 +111,14 @@ pub(crate) fn rewards(t: &mut Translator) {
             return;
         } else if own.contains('/') {
             remarks.push(LOADED);
-            reward_model(name)
+            reward_model(name, &mut names)
         } else if let Some((module, function)) = name.rsplit_once('.') {
             let path = format!("{}.py", module.replace('.', "/"));
             remarks.push("a module is looked for as a file from the folder that the command is started in");
+            let name = free_name(function, &mut names);
             format!(
                 "name: {}, kind: python, path: {}, function: {}, style: trl",
-                scalar(function),
+                scalar(&name),
                 scalar(&path),
                 scalar(function)
             )
@@ -114,7 +132,7 @@ pub(crate) fn rewards(t: &mut Translator) {
         items.push(format!("{{{keys}, weight: {}}}", weight_at(first + index)));
     }
     if let Some(model) = &model {
-        items.insert(0, format!("{{{}, weight: {}}}", reward_model(model), weight_at(0)));
+        items.insert(0, format!("{{{}, weight: {}}}", reward_model(model, &mut names), weight_at(0)));
         remarks.push(LOADED);
     }
     t.set(&[FUNCTIONS, MODEL], "reward", &format!("[{}]", items.join(", ")));

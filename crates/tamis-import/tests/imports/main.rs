@@ -5,10 +5,12 @@ mod brief;
 mod commands;
 mod documents;
 mod export;
+mod exported;
 mod invocations;
 mod keys;
 mod launchers;
 mod servers;
+mod values;
 
 use std::path::Path;
 
