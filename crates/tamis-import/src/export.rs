@@ -24,9 +24,6 @@ use tamis_config::{Config, override_argument::Override};
 use crate::owner::Owner;
 use search::Search;
 
-/// Words in the first line of every exported script.
-pub(crate) const WRITTEN_BY: &str = "by `tamis config export`";
-
 /// A configuration as another system's settings.
 #[derive(Debug, Clone)]
 pub struct Export {

@@ -178,18 +178,18 @@ impl Translator {
             };
             let is_known = |text: &&String| {
                 let is = |value: &&str| *value == text.as_str();
-                matches!(text.as_str(), "" | "None" | "null") || known.taken.iter().chain(&known.others).any(|value| is(&value))
+                matches!(text.as_str(), "" | "None" | "null")
+                    || known.taken.iter().chain(&known.others).any(|value| is(&value))
             };
             let Some(unknown) = texts.iter().find(|text| !is_known(text)) else { continue };
             let message = format!("{} has no `{unknown}` for `{}`", given.owner, given.key);
             let meant = suggest::nearest_value(unknown, &known.taken);
             let own = targets(&rows[&given.key].becomes).into_iter().find(|ours| is_value_of(ours, unknown));
-            let hint = [
-                meant.map(|meant| format!("did you mean `{meant}`?")),
-                Some(format!("{} takes {}", given.owner, list(&known.taken))),
-                own.map(|ours| format!("`{ours}={unknown}` is tamis's own, and needs no key of {}", given.owner)),
-            ];
-            let hint = hint.into_iter().flatten().collect::<Vec<_>>().join("; ");
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean `{meant}`? "));
+            let own = own.map_or_else(String::new, |ours| {
+                format!("; `{ours}={unknown}` is tamis's own, and needs no key of {}", given.owner)
+            });
+            let hint = format!("{meant}{} takes {}{own}", given.owner, list(&known.taken));
             let problem = Problem::rule(message, hint);
             self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
             refused.push(given.key.clone());

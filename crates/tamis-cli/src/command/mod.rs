@@ -229,8 +229,12 @@ impl LayerArguments {
         let is_written =
             |key: &&str| loaded.origin(key).is_some_and(Origin::is_from_user) && !is_translated(key);
         let is_lacking = |key: &str| lacks_launcher && key == "cluster.launcher";
-        here.of_machine
-            .extend(only_for_gpus.iter().filter(|key| is_written(key) && !is_lacking(key)).map(|key| format!("~{key}")));
+        here.of_machine.extend(
+            only_for_gpus
+                .iter()
+                .filter(|key| is_written(key) && !is_lacking(key))
+                .map(|key| format!("~{key}")),
+        );
         let plural = if ranks == 1 { "" } else { "s" };
         let lacking =
             if lacks_launcher { "; there it also needs cluster.launcher=local (or ray)" } else { "" };

@@ -177,9 +177,10 @@ impl Script {
         for (name, text) in files {
             std::fs::write(folder.join(name), text).map_err(|error| self.fail("prepare", &error))?;
         }
-        // `run.python` is the script's too. Otherwise it is that of the active environment, or else of the one
-        // that tamis is installed in.
-        let given = overrides.iter().rev().find_map(|word| word.trim_start_matches('+').strip_prefix("run.python="));
+        // `run.python` runs the script too. Without it the active environment does, or else the one that tamis
+        // is installed in.
+        let given =
+            overrides.iter().rev().find_map(|word| word.trim_start_matches('+').strip_prefix("run.python="));
         let given = given.map(|text| text.trim_matches(['"', '\''])).filter(|text| !text.is_empty());
         let mut python = Command::new(interpreter(given.unwrap_or(DEFAULT_INTERPRETER)));
         python.arg(folder.join("tamis_script.py"));

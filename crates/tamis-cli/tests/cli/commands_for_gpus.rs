@@ -79,7 +79,10 @@ fn a_configuration_for_gpus_learns_on_the_cpu_with_and_without_a_launcher() {
     for (launcher, line) in [
         ("cluster.launcher=local", LINE.to_owned()),
         ("", LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n")),
-        ("cluster.launcher=none", LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n")),
+        (
+            "cluster.launcher=none",
+            LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n"),
+        ),
     ] {
         let checked = folder.tamis(&words(&format!("config check tiny.yaml {ranks} {launcher}"))).succeeds();
         checked.prints(&line);
@@ -88,5 +91,8 @@ fn a_configuration_for_gpus_learns_on_the_cpu_with_and_without_a_launcher() {
     let ended = folder.tamis(&words(&format!("train tiny.yaml {ranks} {small}"))).succeeds();
     assert!(ended.stderr.starts_with("no GPU here: learning on the CPU; "), "{}", ended.shown());
     // What is wrong for another reason is refused as it is.
-    folder.tamis(&words(&format!("config check tiny.yaml {ranks} rollout.n=0"))).exits(2).says("learner.gpus_per_node");
+    folder
+        .tamis(&words(&format!("config check tiny.yaml {ranks} rollout.n=0")))
+        .exits(2)
+        .says("learner.gpus_per_node");
 }

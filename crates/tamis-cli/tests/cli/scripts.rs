@@ -130,7 +130,8 @@ fn the_import_of_a_script_is_never_empty() {
         ended.says("hint: `tamis train run_dapo.sh --dry-run` finds the command");
     }
     // A script that was exported holds one command.
-    let exported = folder.tamis(&words("config export --as verl dapo model.path=m data.train=t.parquet data.val=v.parquet"));
+    let exported = folder
+        .tamis(&words("config export --as verl dapo model.path=m data.train=t.parquet data.val=v.parquet"));
     folder.write("exported.sh", &exported.succeeds().stdout);
     let ended = folder.tamis(&words("config import exported.sh")).exits(2);
     ended.says("it was written by `tamis config export`").says("python3 -m verl.trainer.main_ppo");
@@ -373,7 +374,10 @@ fn shapes_of_scripts_become_the_run_that_they_mean() {
     // The tokenizer of the model, by another spelling of its folder, or inside a processor.
     dry("", "'model': './tiny', 'processing_class': types.SimpleNamespace(name_or_path='tiny/', chat_template='{{ 1 }}')")
         .prints("chat_template: ");
-    dry("", "'processing_class': types.SimpleNamespace(tokenizer=types.SimpleNamespace(name_or_path='tiny'), chat_template=None)");
+    dry(
+        "",
+        "'processing_class': types.SimpleNamespace(tokenizer=types.SimpleNamespace(name_or_path='tiny'), chat_template=None)",
+    );
     dry("", "'model': Loaded()").prints("path: tiny").says("the model is read from tiny anew");
     // A subclass that only prepares its arguments.
     dry(
@@ -390,8 +394,13 @@ fn what_a_run_would_ignore_of_a_script_is_refused() {
         folder.write("train.py", &with_trainer(before, arguments));
         folder.tamis(&words("train train.py")).exits(2).says(what);
     };
-    let mine = |body: &str| format!("class Mine(GRPOTrainer):\n    {body}\nBefore, GRPOTrainer = GRPOTrainer, Mine");
-    refused(&mine("compute_loss = functools.partialmethod(print)"), "", "Mine.compute_loss is a method of a subclass");
+    let mine =
+        |body: &str| format!("class Mine(GRPOTrainer):\n    {body}\nBefore, GRPOTrainer = GRPOTrainer, Mine");
+    refused(
+        &mine("compute_loss = functools.partialmethod(print)"),
+        "",
+        "Mine.compute_loss is a method of a subclass",
+    );
     refused(&mine("state = functools.cached_property(print)"), "", "Mine.state is a method of a subclass");
     refused(
         "class Mixin:\n    def log(self, logs): pass\nclass Mine(Mixin, GRPOTrainer): pass\nGRPOTrainer = Mine",
@@ -400,21 +409,42 @@ fn what_a_run_would_ignore_of_a_script_is_refused() {
     );
     let later = "class Mine(GRPOTrainer): pass\nmine = Mine(model='tiny', train_dataset=rows, reward_funcs='m/judge')\n";
     refused(&format!("{later}Mine.compute_loss = print\nmine.train()"), "", "Mine.compute_loss is a method");
-    let object = format!("{later}class Call:\n    def __call__(self): pass\nmine.save_model = Call()\nmine.train()");
+    let object =
+        format!("{later}class Call:\n    def __call__(self): pass\nmine.save_model = Call()\nmine.train()");
     refused(&object, "", "methods of GRPOTrainer are replaced (save_model)");
-    refused("Loaded.weights[0].requires_grad = False", "'model': Loaded()", "1 of the 2 tensors of `model` do not learn");
+    refused(
+        "Loaded.weights[0].requires_grad = False",
+        "'model': Loaded()",
+        "1 of the 2 tensors of `model` do not learn",
+    );
     refused("Loaded.config.quantization_config = {}", "'model': Loaded()", "`model` is quantized");
     refused("", "'optimizers': (object(), None)", "GRPOTrainer(optimizers=...) is not followed");
     refused("", "'callbacks': [print]", "GRPOTrainer(callbacks=...) is not followed");
-    refused("", "'optimizer_cls_and_kwargs': (print, {})", "GRPOTrainer has no argument optimizer_cls_and_kwargs here");
-    refused("", "'args': GRPOConfig('out', optim='adafactor')", "`optim=adafactor` of TRL cannot be followed");
+    refused(
+        "",
+        "'optimizer_cls_and_kwargs': (print, {})",
+        "GRPOTrainer has no argument optimizer_cls_and_kwargs here",
+    );
+    refused(
+        "",
+        "'args': GRPOConfig('out', optim='adafactor')",
+        "`optim=adafactor` of TRL cannot be followed",
+    );
     refused(
         "",
         "'processing_class': types.SimpleNamespace(name_or_path='other')",
         "processing_class=...) is that of other",
     );
-    refused("", "'reward_funcs': ['m/judge', types.SimpleNamespace(parameters=1)]", "give a function, or the name of a reward model");
-    refused("", "'args': GRPOConfig('out', reward_weights=[1, 2])", "reward_weights has 2 weights for 1 functions");
+    refused(
+        "",
+        "'reward_funcs': ['m/judge', types.SimpleNamespace(parameters=1)]",
+        "give a function, or the name of a reward model",
+    );
+    refused(
+        "",
+        "'args': GRPOConfig('out', reward_weights=[1, 2])",
+        "reward_weights has 2 weights for 1 functions",
+    );
 }
 
 #[cfg(unix)]

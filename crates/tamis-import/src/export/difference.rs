@@ -209,8 +209,10 @@ mod tests {
 
     #[test]
     fn rewards_differ_in_their_keys_and_a_preset_in_what_it_sets() {
-        let overlong = |length: u32, form: &str| json!({"kind": "soft_overlong", "max_length": length, "form": form});
-        let ours = json!({"preset": "dapo", "reward": [{"name": "a", "kind": "math"}, overlong(9, "bounded")]});
+        let overlong =
+            |length: u32, form: &str| json!({"kind": "soft_overlong", "max_length": length, "form": form});
+        let ours =
+            json!({"preset": "dapo", "reward": [{"name": "a", "kind": "math"}, overlong(9, "bounded")]});
         let theirs = json!({"reward": [overlong(7, "verl"), {"name": "b", "kind": "math"}]});
         // A script of TRL has the length; verl has both in its command.
         assert_eq!(keys(Owner::Trl, ours.clone(), theirs.clone()), ["reward[1].form"]);

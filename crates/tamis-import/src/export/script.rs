@@ -105,7 +105,7 @@ impl Export {
     }
 
     fn heading(&self, version: &str) -> String {
-        let mut text = format!("# For {version}, written {}.\n", super::WRITTEN_BY);
+        let mut text = format!("# For {version}, written {}.\n", crate::documents::WRITTEN_BY);
         let lost = self.lost_lines();
         if !lost.is_empty() {
             let _ = writeln!(text, "# No counterpart in {}:", self.owner);
@@ -199,11 +199,12 @@ impl Export {
         text
     }
 
-    /// The reward functions as a script names them, in the order of the configuration, with what it imports and
-    /// defines for them. One that TRL does not have raises until it is written.
+    /// The reward functions as a script names them, in the order of the configuration, with what it imports
+    /// and defines for them. One that TRL does not have raises until it is written.
     fn functions(&self, imports: &mut Vec<String>, own: &mut String) -> Vec<String> {
         let nothing = Json::Array(vec![serde_json::json!({"name": "reward"})]);
-        let rewards = self.wanted.get("reward").filter(|items| items.as_array().is_some_and(|items| !items.is_empty()));
+        let rewards =
+            self.wanted.get("reward").filter(|items| items.as_array().is_some_and(|items| !items.is_empty()));
         let is_named = self.setting("reward_funcs").is_some();
         let mut taken: Vec<String> = Vec::new();
         let mut functions = Vec::new();

@@ -172,7 +172,8 @@ impl<'a> Search<'a> {
                 let is_set = settings.iter().any(|(other, _)| other.key == row.key);
                 settings.extend(value.filter(|_| !is_set).map(|value| (*row, value)));
             }
-            if let Some(lost) = self.differences(&settings).filter(|lost| weight(lost) <= weight(&self.lost)) {
+            if let Some(lost) = self.differences(&settings).filter(|lost| weight(lost) <= weight(&self.lost))
+            {
                 (self.settings, self.lost) = (settings, lost);
             }
         }
@@ -342,7 +343,9 @@ impl<'a> Search<'a> {
             }
             "report_to" | "trainer.logger" => {
                 // Others would end the command.
-                let kind = |item: &Json| item.get("kind").or(Some(item)).filter(|kind| self.is_taken(row.key, kind)).cloned();
+                let kind = |item: &Json| {
+                    item.get("kind").or(Some(item)).filter(|kind| self.is_taken(row.key, kind)).cloned()
+                };
                 return vec![flow(&self.of_items("run.loggers", kind))];
             }
             REJECTIONS => return self.of_rejections("statistic"),
@@ -392,7 +395,8 @@ impl<'a> Search<'a> {
 
     /// A key of the rejections that verl has, with commas between them.
     fn of_rejections(&self, key: &str) -> Vec<String> {
-        let of = |item: &Json| item.get(key).filter(|_| self.is_taken(REJECTIONS, &item["statistic"])).map(typed);
+        let of =
+            |item: &Json| item.get(key).filter(|_| self.is_taken(REJECTIONS, &item["statistic"])).map(typed);
         let items = at(self.wanted, "objective.correction.rejections").and_then(Json::as_array);
         let found: Vec<String> = items.into_iter().flatten().filter_map(of).collect();
         if found.is_empty() { Vec::new() } else { vec![found.join(",")] }

@@ -7,7 +7,7 @@ use tamis_core::group::RESERVED_SCORES;
 /// Our reward functions for the names in TRL's registry, with the sizes of TRL's script.
 fn find_registered(name: &str) -> Option<&'static str> {
     Some(match name {
-        "accuracy_reward" => "name: math_verify, kind: math_verify",
+        "accuracy_reward" => "kind: math_verify",
         "think_format_reward" => "name: think_format, kind: think_format",
         "get_soft_overlong_punishment" => {
             "name: overlong, kind: soft_overlong, max_length: 1280, buffer: 256"
@@ -26,12 +26,11 @@ fn reward_model(name: &str, names: &mut Vec<String>) -> String {
 
 /// A name for the scores of a function: its own, unless tamis gives that to a score, or it is taken.
 fn free_name(function: &str, taken: &mut Vec<String>) -> String {
-    let is_free = |name: &String| !RESERVED_SCORES.contains(&name.as_str()) && !taken.contains(name);
-    let numbered = (2..).map(|number| format!("{function}_{number}"));
-    let reward = (!function.ends_with("reward")).then(|| format!("{function}_reward"));
-    let is_reserved = RESERVED_SCORES.contains(&function);
-    let mut names = [function.to_owned()].into_iter().chain(reward.filter(|_| is_reserved)).chain(numbered);
-    let name = names.find(is_free).unwrap_or_else(|| function.to_owned());
+    let is_reserved = |name: &str| RESERVED_SCORES.contains(&name);
+    let needs_suffix = is_reserved(function) && !function.ends_with("reward");
+    let name = if needs_suffix { format!("{function}_reward") } else { function.to_owned() };
+    let mut names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}_{number}")));
+    let name = names.find(|name| !is_reserved(name) && !taken.contains(name)).unwrap_or(name);
     taken.push(name.clone());
     name
 }
@@ -98,10 +97,13 @@ pub(crate) fn rewards(t: &mut Translator) {
             if own == "accuracy_reward" {
                 remarks.push(LIBRARY);
             }
-            // `name: NAME, ...`
-            let (label, keys) = keys.split_once(", ").unwrap_or((keys, ""));
-            let label = free_name(label.trim_start_matches("name: "), &mut names);
-            format!("name: {}, {keys}", scalar(&label))
+            // Without a name it is called as its kind.
+            let (label, rest) = keys
+                .strip_prefix("name: ")
+                .and_then(|rest| rest.split_once(", "))
+                .unwrap_or_else(|| (keys.trim_start_matches("kind: "), keys));
+            let name = free_name(label, &mut names);
+            if name == label { keys.to_owned() } else { format!("name: {}, {rest}", scalar(&name)) }
         } else if own == "reasoning_accuracy_reward" {
             t.refuse(
                 FUNCTIONS,

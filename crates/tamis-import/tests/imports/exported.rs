@@ -15,6 +15,7 @@ model: {path: some/model}
 data: {train: t.parquet, val: v.parquet, train_batch_size: 32}
 rollout: {n: 8, max_response_length: 2048}
 train: {total_steps: 100}
+reward: [{kind: math_verify}]
 ";
 
 /// The base with other keys over it.
@@ -65,16 +66,16 @@ fn validation_goes_to_trl() {
 
 #[test]
 fn functions_with_names_that_tamis_has_are_renamed() {
-    let arguments = ["reward_funcs=[mine.score, other.score, mine.reward]", "model_name_or_path=m"];
+    let arguments = [
+        "reward_funcs=[mine.score, other.score, mine.reward]",
+        "model_name_or_path=m",
+        "dataset_name=d.jsonl",
+    ];
     let arguments = arguments.map(str::to_owned);
     let imported = import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"));
     let config = loaded(&imported);
     let names: Vec<&str> = config.reward.iter().map(|reward| reward.name.as_str()).collect();
-    assert_eq!(names, ["score_reward", "score", "reward"].map(|name| match name {
-        "score" => "score_reward_2",
-        "reward" => "reward_2",
-        own => own,
-    }));
+    assert_eq!(names, ["score_reward", "score_reward_2", "reward_2"]);
     let made = export(&config, Owner::Trl);
     assert_eq!(value(&made, "reward_funcs"), Some("[mine.score, other.score, mine.reward]"));
     let script = made.script();
@@ -104,7 +105,8 @@ learner: {backend: torch, lora: {rank: 8, alpha: 16, targets: null}}
 train: {ppo_mini_batch_size: 16}
 reward: [{kind: math_verify}]",
     );
-    let number = |key: &str, default: u32| value(&made, key).map_or(default, |text| text.parse().expect("a number"));
+    let number =
+        |key: &str, default: u32| value(&made, key).map_or(default, |text| text.parse().expect("a number"));
     let update = number("per_device_train_batch_size", 8) * number("gradient_accumulation_steps", 1);
     assert_eq!((update, number("generation_batch_size", 0)), (16 * 8, 32 * 8), "{:?}", made.settings);
     assert_eq!(value(&made, "lora_target_modules"), Some("all-linear"));
@@ -126,7 +128,10 @@ fn a_group_of_one_is_no_group_of_trl() {
     let made = exported(Owner::Trl, "preset: reinforce_plus_plus\nrollout: {n: 1}");
     assert_eq!(value(&made, "num_generations"), Some("2"));
     let lines = made.lost_lines();
-    assert!(lines.contains(&"rollout.n: 1 (in TRL: 2, whose groups have two members or more)".to_owned()), "{lines:#?}");
+    assert!(
+        lines.contains(&"rollout.n: 1 (in TRL: 2, whose groups have two members or more)".to_owned()),
+        "{lines:#?}"
+    );
     let arguments = ["num_generations=1".to_owned(), "model_name_or_path=m".to_owned()];
     let refused = import(&arguments, Path::new("")).expect_err("TRL refuses it too").to_string();
     assert!(refused.contains("`num_generations=1` of TRL cannot be followed"), "{refused}");
@@ -146,7 +151,10 @@ fn a_preset_and_the_sizes_of_its_rewards_are_not_lost() {
     let made = exported(Owner::Trl, "preset: dapo\nreward: [{kind: gsm8k, name: sums, weight: 2}]");
     assert_lost(&made, &["reward[0]"]);
     let script = made.script();
-    assert!(script.contains("\ndef sums(completions, **columns):\n    raise NotImplementedError("), "{script}");
+    assert!(
+        script.contains("\ndef sums(completions, **columns):\n    raise NotImplementedError("),
+        "{script}"
+    );
     assert!(script.contains("reward_funcs=[sums, get_soft_overlong_punishment("), "{script}");
 }
 
@@ -161,7 +169,9 @@ reward:
     );
     let script = made.script();
     assert!(
-        script.contains("'+reward.custom_reward_function.reward_kwargs={deep:{x:[1]},mode:\"a b\",scale:2}'"),
+        script.contains(
+            "'+reward.custom_reward_function.reward_kwargs={scale:2,mode:'\\''a b'\\'',deep:{x:[1]}}'"
+        ),
         "{script}"
     );
     assert_kept(&made, &["reward"]);
@@ -232,9 +242,11 @@ fn what_differs_after_the_way_back_is_what_is_listed() {
         ));
         for owner in [Owner::Trl, Owner::Verl] {
             let made = export(&config, owner);
-            let again = import(&made.arguments(), Path::new("")).unwrap_or_else(|errors| panic!("{preset:?} {errors}"));
+            let again = import(&made.arguments(), Path::new(""))
+                .unwrap_or_else(|errors| panic!("{preset:?} {errors}"));
             let source = Source::new(SourceKind::File("imported.yaml".into()), again.yaml.clone());
-            let again = tamis_import::load_sources_to_show(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+            let again = tamis_import::load_sources_to_show(&[source], &[])
+                .unwrap_or_else(|errors| panic!("{errors}"));
             let (ours, theirs) = (leaves_of(&config), leaves_of(&again.config));
             let differs = |key: &str| {
                 let of = |leaves: &[(String, String)]| -> Vec<String> {
@@ -246,7 +258,11 @@ fn what_differs_after_the_way_back_is_what_is_listed() {
             let lost: Vec<&str> =
                 made.lost.iter().map(|lost| lost.key.split('[').next().unwrap_or_default()).collect();
             let is_listed = |path: &str| {
-                lost.iter().any(|key| path == *key || path.starts_with(&format!("{key}.")) || key.starts_with(&format!("{path}.")))
+                lost.iter().any(|key| {
+                    path == *key
+                        || path.starts_with(&format!("{key}."))
+                        || key.starts_with(&format!("{path}."))
+                })
             };
             for (path, _) in ours.iter().chain(&theirs) {
                 let excused = ELSEWHERE.contains(&path.as_str()) || owner == Owner::Trl && path == "reward";
@@ -267,7 +283,11 @@ fn what_differs_after_the_way_back_is_what_is_listed() {
                 !listed.iter().any(|own| own.starts_with(&line) || own.contains(&lost.key))
                     && !(owner == Owner::Trl && ELSEWHERE.iter().any(|key| lost.key.starts_with(key)))
             });
-            wrong.extend(silent.map(|lost| format!("{} as {owner}: {} is lost without a line", preset.as_str(), lost.key)));
+            wrong.extend(
+                silent.map(|lost| {
+                    format!("{} as {owner}: {} is lost without a line", preset.as_str(), lost.key)
+                }),
+            );
         }
     }
     wrong.sort();
