@@ -140,7 +140,7 @@ fn a_group_of_one_is_no_group_of_trl() {
 #[test]
 fn a_preset_and_the_sizes_of_its_rewards_are_not_lost() {
     let made = exported(Owner::Trl, "preset: dapo\nreward: [{kind: math_verify, weight: 2}]");
-    assert_kept(&made, &["preset", "reward", "objective"]);
+    assert_kept(&made, &["preset", "reward", "objective.aggregation", "objective.loss.clip"]);
     let script = made.script();
     assert!(
         script.contains("reward_funcs=[accuracy_reward, get_soft_overlong_punishment(max_completion_len=2048, soft_punish_cache=409)]"),
