@@ -174,7 +174,7 @@ def frozen_weights(model):
     return f"{num_frozen} of the {len(weights)} tensors" if num_frozen else None
 
 
-def model_arguments(model, args, reasons):
+def model_arguments(model, args, has_adapter, reasons):
     """Where the model is, and the parts of `model_init_kwargs` that have a counterpart."""
     given = {}
     if isinstance(model, (str, os.PathLike)):
@@ -185,7 +185,7 @@ def model_arguments(model, args, reasons):
         given.update(adapter_of(model, reasons))
         if getattr(config, "quantization_config", None) is not None:
             reasons.append("`model` is quantized, and weights are trained whole, in f32: load it without `quantization_config`")
-        elif not given and (frozen := frozen_weights(model)):
+        elif not given and not has_adapter and (frozen := frozen_weights(model)):
             reasons.append(f"{frozen} of `model` do not learn (`requires_grad=False`), and a run trains all weights, or an adapter: `peft_config`")
         if name:
             given["model_name_or_path"] = name
@@ -323,7 +323,7 @@ class GRPOTrainer:
             reasons.append("GRPOTrainer has no reward_funcs")
         if train_dataset is None:
             reasons.append("GRPOTrainer has no train_dataset")
-        self._arguments = model_arguments(model, args, reasons)
+        self._arguments = model_arguments(model, args, peft_config is not None, reasons)
         name = self._arguments.get("model_name_or_path", "model")
         self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
         if peft_config is not None and "use_peft" in self._arguments:

@@ -30,7 +30,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
     let ended = folder.tamis(&words(&format!("train -- {COMMAND}"))).succeeds();
     assert!(ended.stderr.starts_with(LINE), "{}", ended.shown());
     // Keys with an equal meaning are in the log; a terminal shows only their number.
-    ended.says("18 more keys of verl: 15 mean the same here, 3 have no effect here; run.log lists them");
+    ended.says("18 more keys of verl: 16 mean the same here, 2 have no effect here; run.log lists them");
     let log = folder.read("runs/p/e/run.log");
     for line in ["data.max_response_length=4 -> rollout.max_response_length: 4", LINE.trim_end()] {
         assert!(log.contains(line), "{log}");

@@ -379,6 +379,12 @@ fn shapes_of_scripts_become_the_run_that_they_mean() {
         "'processing_class': types.SimpleNamespace(tokenizer=types.SimpleNamespace(name_or_path='tiny'), chat_template=None)",
     );
     dry("", "'model': Loaded()").prints("path: tiny").says("the model is read from tiny anew");
+    // An adapter freezes what it is added to anyway.
+    dry(
+        "from peft import LoraConfig\nLoaded.weights[0].requires_grad = False",
+        "'model': Loaded(), 'peft_config': LoraConfig(r=2, target_modules='all-linear')",
+    )
+    .prints("lora: {rank: 2, ");
     // A subclass that only prepares its arguments.
     dry(
         "class Mine(GRPOTrainer):\n    _tag_names = ['mine']\n    def __init__(self, **given):\n        super().__init__(**given)\n\
