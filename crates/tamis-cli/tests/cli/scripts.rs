@@ -365,7 +365,7 @@ fn shapes_of_scripts_become_the_run_that_they_mean() {
     for name in ["score_reward", "reward_2", "later", "Judge", "score_reward_2", "judge"] {
         ended.prints(&format!("name: {name}, kind: "));
     }
-    ended.prints("kind: model, weight: 3").prints("weight: 0.5");
+    ended.prints("kind: model, path: m/judge, weight: 3}").prints("weight: 0.5");
     // An evaluation set may have the name of the training data, and signs that a file name cannot have.
     let sets = "'eval_dataset': {'train': rows * 3, 'math/500': rows}, 'args': GRPOConfig('out', eval_strategy='steps', eval_steps=5)";
     dry("", sets).prints("eval-train.jsonl").prints("eval-math_500.jsonl").prints("test_freq: 5");
