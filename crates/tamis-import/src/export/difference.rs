@@ -194,17 +194,17 @@ mod tests {
 
     use super::*;
 
-    fn keys(owner: Owner, ours: Json, theirs: Json) -> Vec<String> {
-        differences(owner, &ours, &theirs).into_iter().map(|lost| lost.key).collect()
+    fn keys(owner: Owner, ours: &Json, theirs: &Json) -> Vec<String> {
+        differences(owner, ours, theirs).into_iter().map(|lost| lost.key).collect()
     }
 
     #[test]
     fn loggers_are_a_set() {
         let ours = json!({"run": {"loggers": ["jsonl", {"kind": "wandb", "project": "p"}]}});
         let theirs = json!({"run": {"loggers": ["console", {"kind": "wandb"}, "jsonl"]}});
-        assert_eq!(keys(Owner::Trl, ours.clone(), theirs), ["run.loggers[1].project", "run.loggers"]);
+        assert_eq!(keys(Owner::Trl, &ours, &theirs), ["run.loggers[1].project", "run.loggers"]);
         let turned = json!({"run": {"loggers": [{"kind": "wandb", "project": "p"}, {"kind": "jsonl"}]}});
-        assert!(keys(Owner::Trl, ours, turned).is_empty());
+        assert!(keys(Owner::Trl, &ours, &turned).is_empty());
     }
 
     #[test]
@@ -215,8 +215,8 @@ mod tests {
             json!({"preset": "dapo", "reward": [{"name": "a", "kind": "math"}, overlong(9, "bounded")]});
         let theirs = json!({"reward": [overlong(7, "verl"), {"name": "b", "kind": "math"}]});
         // A script of TRL has the length; verl has both in its command.
-        assert_eq!(keys(Owner::Trl, ours.clone(), theirs.clone()), ["reward[1].form"]);
-        assert_eq!(keys(Owner::Verl, ours, theirs), ["reward[1].form", "reward[1].max_length"]);
+        assert_eq!(keys(Owner::Trl, &ours, &theirs), ["reward[1].form"]);
+        assert_eq!(keys(Owner::Verl, &ours, &theirs), ["reward[1].form", "reward[1].max_length"]);
     }
 
     #[test]

@@ -126,6 +126,9 @@ impl Export {
             let word = format!("{plus}{key}={}", hydra(&value_of(key, value)));
             let _ = write!(text, " \\\n    {}", quoted(&word));
         }
+        if let Some((key, kinds)) = self.loggers() {
+            let _ = write!(text, " \\\n    {}", quoted(&format!("{key}={}", hydra(&kinds))));
+        }
         text.push_str(" \\\n    \"$@\"\n");
         text
     }
@@ -168,6 +171,9 @@ impl Export {
         text.push_str("args = GRPOConfig(\n");
         for (key, value) in self.settings.iter().filter(|(key, _)| !OUTSIDE.contains(key)) {
             let _ = writeln!(text, "    {key}={},", python(&value_of(key, value)));
+        }
+        if let Some((key, kinds)) = self.loggers() {
+            let _ = writeln!(text, "    {key}={},", python(&kinds));
         }
         if let Some(weights) = self.weights() {
             let _ = writeln!(text, "    reward_weights={},", python(&weights));
@@ -256,6 +262,24 @@ impl Export {
             Some(format!("{theirs}={}", python(&value)))
         };
         format!("({})", arguments.iter().filter_map(argument).collect::<Vec<_>>().join(", "))
+    }
+
+    /// The loggers of the configuration, if the settings leave them to the owner's default: what an import makes
+    /// of that is tamis's own.
+    fn loggers(&self) -> Option<(&'static str, Json)> {
+        let (key, least) = match self.owner {
+            Owner::Trl => ("report_to", None),
+            _ => ("trainer.logger", Some("console")),
+        };
+        let known = self.owner.table().values(key).filter(|_| self.setting(key).is_none())?;
+        let items = self.wanted.pointer("/run/loggers")?.as_array()?;
+        let kind = |item: &Json| item.get("kind").unwrap_or(item).as_str().map(str::to_owned);
+        let mut kinds: Vec<String> =
+            items.iter().filter_map(kind).filter(|kind| known.taken.contains(&kind.as_str())).collect();
+        if kinds.is_empty() {
+            kinds.extend(least.map(str::to_owned));
+        }
+        (!kinds.is_empty()).then(|| (key, Json::from(kinds)))
     }
 
     /// The weights of all rewards; `None` if each is 1.

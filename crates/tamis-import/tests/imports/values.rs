@@ -43,20 +43,16 @@ fn choices(ours: &str) -> Vec<&'static str> {
 }
 
 /// The enumerated values that a key of another system can become, by our key.
-fn enumerated() -> Vec<(Owner, &'static str, Vec<&'static str>, bool)> {
+fn enumerated() -> Vec<(Owner, &'static str, Vec<&'static str>)> {
     let mut found = Vec::new();
     for owner in Owner::ALL {
         for row in owner.keys().iter().filter(|row| !row.key.ends_with('*')) {
-            let (targets, is_same) = match row.becomes {
-                Becomes::Key(ours) => (ours, true),
-                Becomes::By(_, ours) => (ours, false),
-                _ => continue,
-            };
+            let (Becomes::Key(targets) | Becomes::By(_, targets)) = row.becomes else { continue };
             let mut names: Vec<&'static str> = targets.split(' ').flat_map(choices).collect();
             names.sort_unstable();
             names.dedup();
             if !names.is_empty() {
-                found.push((owner, row.key, names, is_same));
+                found.push((owner, row.key, names));
             }
         }
     }
@@ -88,7 +84,7 @@ fn a_value_that_nobody_knows_is_refused() {
 #[test]
 fn only_values_that_both_systems_have_are_taken() {
     let mut text = String::new();
-    for (owner, key, names, _) in enumerated() {
+    for (owner, key, names) in enumerated() {
         let taken: Vec<&str> =
             names.into_iter().filter(|value| effect(owner, key, value) == Some(true)).collect();
         if !taken.is_empty() {
