@@ -177,8 +177,8 @@ impl Script {
         for (name, text) in files {
             std::fs::write(folder.join(name), text).map_err(|error| self.fail("prepare", &error))?;
         }
-        // `run.python` runs the script too. Without it the active environment does, or else the one that tamis
-        // is installed in.
+        // `run.python` runs the script too. Without it the active environment does, or else the one that
+        // tamis is installed in.
         let given =
             overrides.iter().rev().find_map(|word| word.trim_start_matches('+').strip_prefix("run.python="));
         let given = given.map(|text| text.trim_matches(['"', '\''])).filter(|text| !text.is_empty());

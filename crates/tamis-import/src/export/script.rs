@@ -264,8 +264,8 @@ impl Export {
         format!("({})", arguments.iter().filter_map(argument).collect::<Vec<_>>().join(", "))
     }
 
-    /// The loggers of the configuration, if the settings leave them to the owner's default: what an import makes
-    /// of that is tamis's own.
+    /// The loggers of the configuration, if the settings leave them to the owner's default. An import takes
+    /// tamis's default for that.
     fn loggers(&self) -> Option<(&'static str, Json)> {
         let (key, least) = match self.owner {
             Owner::Trl => ("report_to", None),
