@@ -104,8 +104,8 @@ def main():
         start = ["train.total_steps=1", "train.optimizer.learning_rate=1e-12", "checkpoint.save_freq=1"]
         train(program, [*shared, *start], folder, "start")
         checkpoint = next((folder / "start" / "checkpoints").glob("step_*"))
-        begin = [f"model.path={checkpoint}", "model.init=null", "warm_start.steps=0", f"train.total_steps={arguments.steps}"]
-        shared = [setting for setting in shared if not setting.startswith(("model.init", "warm_start"))]
+        begin = [f"model.path={checkpoint}", "model.init=null", "sft.steps=0", f"train.total_steps={arguments.steps}"]
+        shared = [setting for setting in shared if not setting.startswith(("model.init", "sft"))]
         print(f"mean reward of all generated trajectories, by quarters of {arguments.steps} steps")
         print(f"{'algorithm':<30} {'1st':>7} {'2nd':>7} {'3rd':>7} {'4th':>7} {'change':>8} {'seconds':>8}", flush=True)
         for name in names:

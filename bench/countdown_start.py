@@ -5,7 +5,7 @@
     python3 bench/countdown_start.py        # writes runs/games/countdown_start
     python3 bench/countdown_start.py --right-prob 0.05 --short-prob 0.6 --steps 400 --name countdown_poor_start
 
-The environment lists no actions, so `warm_start` has nothing to play it by. Here a run of one step shows
+The environment lists no actions, so `sft` has nothing to play it by. Here a run of one step shows
 which tasks are training tasks, a script answers them (right with --right-prob, otherwise with any signs,
 sometimes with too few numbers), and a model imitates it. Needs only Python's standard library.
 """
@@ -77,7 +77,7 @@ def main():
             file.write(json.dumps(row) + "\n")
     tamis(options.program, "train", *SHAPE, *own, f"run.name={options.name}", f"data.train={data}", "data.columns.ground_truth=answer",
           "reward=[{kind: exact}]", "rollout.n=2", "rollout.max_response_length=12", "data.train_batch_size=1",
-          f"warm_start.steps={options.steps}", "warm_start.batch_size=128", "warm_start.learning_rate=2e-3", "checkpoint.save_freq=1",
+          f"sft.steps={options.steps}", "sft.batch_size=128", "sft.learning_rate=2e-3", "checkpoint.save_freq=1",
           "train.optimizer.learning_rate=1e-12")
     print(f"{len(tasks)} tasks; the model is in {options.folder / options.name / 'checkpoints/step_0'}")
 

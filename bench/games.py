@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # What a game's warm start has that is not in its configuration.
 STARTS = {
-    "frozen_lake": ["model.init.num_layers=2", "environment.prompting.max_turns=10", "warm_start.steps=250", "data.gen_batch_size=32"],
+    "frozen_lake": ["model.init.num_layers=2", "environment.prompting.max_turns=10", "sft.steps=250", "data.gen_batch_size=32"],
     "sokoban": [],
 }
 CHART = re.compile(r"<svg xmlns.*?</svg>", re.DOTALL)

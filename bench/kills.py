@@ -53,7 +53,7 @@ checkpoint: {save_freq: 3}
 POLICY = """
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
-warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}
 """
 
 SOURCES = ("generated", "carried_in", "in_flight_in")

@@ -98,7 +98,7 @@ def main():
         # One step without an effect, for its checkpoint.
         once = ["train.total_steps=1", "train.optimizer.learning_rate=1e-12", "checkpoint.save_freq=1", "validate.before_train=false"]
         train(program, [*shared, *once, "run.seed=1"], folder / "start")
-        begin = [f"model.path={next((folder / 'start/checkpoints').glob('step_*'))}", "model.init=null", "warm_start.steps=0"]
+        begin = [f"model.path={next((folder / 'start/checkpoints').glob('step_*'))}", "model.init=null", "sft.steps=0"]
         quarter = max(1, steps // 4)
         begin += [f"train.total_steps={steps}", f"validate.test_freq={quarter}", f"checkpoint.save_freq={quarter}"]
         print(f"greedy accuracy, % of held-out prompts, over {steps} steps of RL")

@@ -22,7 +22,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-SHORT = ["train.total_steps=4", "warm_start.target_accuracy=null", "warm_start.steps=3", "validate.before_train=false",
+SHORT = ["train.total_steps=4", "sft.target_accuracy=null", "sft.steps=3", "validate.before_train=false",
          "validate.test_freq=0", "checkpoint.save_freq=0", "schedule.max_num_gen_batches=1"]
 
 # As bench/peers/torch_engine.py's `mid`, but for the vocabulary, with random weights.
@@ -69,7 +69,7 @@ KL = "objective.kl={in: loss, estimator: k3, coefficient: 0.01}"
 # Name, configuration (a file of the project or a text), overrides.
 CASES = [
     ("quickstart", "configs/quickstart.yaml", SHORT),
-    ("bench_step", "configs/bench_step.yaml", ["train.total_steps=2", "warm_start.steps=3"]),
+    ("bench_step", "configs/bench_step.yaml", ["train.total_steps=2", "sft.steps=3"]),
     ("gsm8k_calculator", "configs/gsm8k_calculator.yaml", [*SHORT, "data.train=DATA", "data.val=HELDOUT", "schedule.on_limit=use_partial"]),
     ("mid", MID, []),
     ("mid, reference, 32 sequences at once", MID, [KL, "train.micro_batch_size=32"]),

@@ -55,7 +55,7 @@ WORLDS = {
     "games": """
   task: environment
 environment: {kind: frozen_lake, size: 3, is_slippery: true, style: plain, prompting: {max_turns: 5}, train_size: 64, val_size: 8}
-warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}
 rollout: {n: 4, max_response_length: 6}
 reward: [{kind: environment}]
 """
@@ -197,7 +197,7 @@ def main():
     top = pathlib.Path(tempfile.mkdtemp(prefix="tamis-schedule-kills-"))
     text = CONFIG.format(world=ANSWERS + MODEL, schedule="mode: rounds", steps=1).replace("name: run", "name: policy")
     text += "reward: [{kind: number}]\nrollout: {n: 4, max_response_length: 4}\n"
-    (top / "policy.yaml").write_text(text + "warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n")
+    (top / "policy.yaml").write_text(text + "sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n")
     if train(program, top, "policy.yaml").wait() != 0:
         sys.exit((top / "log").read_text())
     policy, num_wrong, num_runs = top / "runs/policy/checkpoints/step_1", 0, 0

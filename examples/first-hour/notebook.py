@@ -14,7 +14,7 @@ run = tamis.train(
     {
         "run.name": "notebook",
         "train.total_steps": int(os.environ.get("MAX_STEPS", "20")),
-        "warm_start.steps": 60,
+        "sft.steps": 60,
         "validate.max_prompts": 64,
     },
 )

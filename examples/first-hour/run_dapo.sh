@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# DAPO as people of verl write it: dynamic sampling, asymmetric clipping, a token mean, a soft punishment of
+# DAPO as people of verl write it: dynamic sampling, asymmetric clipping, a token mean, a soft penalty for
 # overlong answers. `bash run_dapo.sh` starts verl, `tamis train run_dapo.sh` a run of tamis.
 set -xeuo pipefail
 

@@ -264,9 +264,13 @@ class Run:
         name a step. `folder` must not exist. `dtype` is `f32`, `bf16` or `f16`."""
         rows = [row for row in self._checkpoints() if step is None or row["step"] == step]
         if not rows:
-            steps = ", ".join(str(row["step"]) for row in self._checkpoints()) or "none"
-            which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise FileNotFoundError(f"{self.path} has {which}; it has those of the steps: {steps}")
+            steps = ", ".join(str(row["step"]) for row in self._checkpoints())
+            if not steps:
+                raise FileNotFoundError(
+                    f"{self.path} has no checkpoint yet: one is written every `checkpoint.save_freq` steps, and when a run "
+                    f"ends; `tamis train --resume {self.path}` continues a run that was interrupted"
+                )
+            raise FileNotFoundError(f"{self.path} has no checkpoint of step {step}; it has those of the steps: {steps}")
         _ask("export", rows[-1]["path"], os.fspath(folder), "--dtype", dtype)
         return pathlib.Path(folder)
 
@@ -282,7 +286,11 @@ class Run:
         commit_message: str | None = None,
     ) -> str:
         """Uploads the model, as `export` writes it, to a repository of the Hugging Face Hub, which is made if it is not
-        there; the address of the commit. Needs `huggingface_hub`, which also finds the token (`hf auth login`)."""
+        there; the address of the commit. `revision` is a branch, which is made too. Needs `huggingface_hub`, which
+        also finds the token (`hf auth login`, or the variable HF_TOKEN).
+
+        Raises `ImportError` without that package, `ValueError` without a token, `FileNotFoundError` without a
+        checkpoint (of that step), and what `huggingface_hub` raises if the hub refuses the upload."""
         try:
             hub = importlib.import_module("huggingface_hub")
         except ModuleNotFoundError as missing:
@@ -291,11 +299,18 @@ class Run:
             raise ImportError(
                 "push_to_hub needs huggingface_hub, which is not installed: pip install huggingface_hub"
             ) from None
+        if token is False or token in (None, True) and not hub.get_token():
+            raise ValueError(
+                "there is no token of the hub: `hf auth login`, the variable HF_TOKEN, or `token=` with one that may "
+                f"write to {repo_id}"
+            )
         with tempfile.TemporaryDirectory() as scratch:
             # First: what cannot be exported makes no repository.
             folder = self.export(pathlib.Path(scratch) / "model", step=step, dtype=dtype)
             api = hub.HfApi(token=token)
             api.create_repo(repo_id, private=private, exist_ok=True)
+            if revision is not None:
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
             commit = api.upload_folder(
                 repo_id=repo_id,
                 folder_path=folder,

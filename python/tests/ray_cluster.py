@@ -258,8 +258,8 @@ class TestRuns(RayCase):
         cluster = self.start_cluster(num_cpus=3, include_dashboard=True, dashboard_port=0)
         cluster.add_node(num_cpus=3)
         settings = [
-            "warm_start.steps=10",
-            "warm_start.target_accuracy=null",
+            "sft.steps=10",
+            "sft.target_accuracy=null",
             "~train.lr_schedule",
             "train.total_steps=2",
             "data.train_batch_size=4",
@@ -296,7 +296,7 @@ class TestRuns(RayCase):
 
     def test_a_server_whose_node_is_lost_goes_on_at_another(self):
         (self.folder / "config.yaml").write_text(CONFIG)
-        warm = ["train.total_steps=1", "warm_start={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
+        warm = ["train.total_steps=1", "sft={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
         self.succeed(self.start_run("train", "config.yaml", "run.name=policy", "~model.path", *warm))
         (self.folder / "runs/policy/checkpoints/step_1").rename(self.folder / "policy")
         self.succeed(self.start_run("train", "config.yaml", "run.name=alone"))
@@ -322,7 +322,7 @@ class TestRuns(RayCase):
         cluster.remove_node(lost, allow_graceful=False)
         said = self.succeed(run)
         self.assertRegex(said, r"server 1 on [\d.]+ \(Ray node \w+\).* ended \(its (actor is gone|agent was ended)")
-        self.assertRegex(said, r"the server at http://\S+ was started again and answers at http://\S+ now")
+        self.assertRegex(said, r"the server at http://\S+ was restarted and now answers at http://\S+")
         # Samples of servers have metrics of their own.
         alone = self.rows("alone")
         both = [{name: row.get(name) for name in of} for row, of in zip(self.rows("served"), alone, strict=True)]

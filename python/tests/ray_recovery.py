@@ -24,8 +24,8 @@ class TestLosses(RayCase):
         return self.start_run(
             "train",
             str(PACKAGE.parent / "configs" / "quickstart.yaml"),
-            "warm_start.steps=10",
-            "warm_start.target_accuracy=null",
+            "sft.steps=10",
+            "sft.target_accuracy=null",
             "~train.lr_schedule",
             f"train.total_steps={NUM_STEPS}",
             "data.train_batch_size=4",
@@ -52,7 +52,7 @@ class TestLosses(RayCase):
 
     def finish(self, run, nodes):
         said = self.succeed(run)
-        self.assertRegex(said, r"the run is after step \d again, where the learner was lost")
+        self.assertRegex(said, r"the run is back at step \d, where the learner was lost")
         self.assert_gone([int(pid) for pid in self.learners()])
         self.succeed(self.train("whole", "cluster.launcher=local", f"learner.gpus_per_node={nodes}"))
         self.assertEqual([row["step"] for row in self.rows("lost")], list(range(1, NUM_STEPS + 1)))

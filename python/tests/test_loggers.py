@@ -34,7 +34,7 @@ run: {name: tiny, seed: 5, threads: 1}
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 256}
 data: {task: arithmetic, train_batch_size: 4, max_prompt_length: 64}
-warm_start: {steps: 0}
+sft: {steps: 0}
 rollout: {n: 4, max_response_length: 2}
 objective: {advantage: {kind: grpo}}
 train: {total_steps: 3, optimizer: {learning_rate: 1e-3}}
@@ -204,7 +204,7 @@ class WandbTests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             status, said = finish(start(folder, ["jsonl", self.LOGGER]))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             self.assertIn("offline, for `wandb sync", said)
             status, said = resume(folder, "train.total_steps=5")
             self.assertEqual(status, 0, said)
@@ -232,13 +232,13 @@ class WandbTests(unittest.TestCase):
             process = start(folder, ["jsonl", self.LOGGER], *SLOW)
             until(lambda: self.files(folder), "a file of wandb")
             os.kill(side_process(process), signal.SIGKILL)
-            said = read_until(process, "the logger `wandb` loses figures, and the run goes on without it: its process ")
+            said = read_until(process, "the logger `wandb` loses metrics; the run continues without it: its process ")
             before = len(rows(folder))
             until(lambda: len(rows(folder)) > before + 1, "a further step")
             process.send_signal(signal.SIGINT)
             status, more = finish(process)
             self.assertEqual(status, 130, said + more)
-            self.assertNotIn("loses figures", more, "it is told once")
+            self.assertNotIn("loses metrics", more, "it is told once")
             self.assertRegex(more, r"the logger `wandb` lost \d+ of \d+ records")
 
     def test_an_interruption_reaches_the_run_and_ends_the_logger_in_order(self):
@@ -248,7 +248,7 @@ class WandbTests(unittest.TestCase):
             process.send_signal(signal.SIGINT)
             status, said = finish(process)
             self.assertEqual(status, 130, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             exits = [record for record in wandb_records(self.files(folder)[0]) if record.WhichOneof("record_type") == "exit"]
             self.assertEqual([record.exit.exit_code for record in exits], [1])
 
@@ -272,7 +272,7 @@ class WandbTests(unittest.TestCase):
             away = {"WANDB_API_KEY": "f00d" * 10, "WANDB_BASE_URL": "http://127.0.0.1:1"}
             status, said = finish(start(folder, ["jsonl", logger], **away))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `wandb` did not deliver its last figures within 1 s (its `finish_timeout`)", said)
+            self.assertIn("the logger `wandb` did not deliver its last metrics within 1 s (its `finish_timeout`)", said)
             self.assertEqual(len(rows(folder)), 3)
 
 
@@ -284,7 +284,7 @@ class NamedTests(unittest.TestCase):
             path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
             status, said = finish(start(folder, ["jsonl", name], PATH=path, TRACKIO_DIR=f"{folder}/store"))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             return said
 
     @needs("wandb")
@@ -310,7 +310,7 @@ class HangingTests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             status, said = finish(self.start(folder))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `wandb` did not deliver its last figures within 1 s", said)
+            self.assertIn("the logger `wandb` did not deliver its last metrics within 1 s", said)
             self.assertEqual(len(rows(folder)), 3)
 
     def test_one_that_hangs_is_not_left_by_a_run_that_is_killed(self):
@@ -423,7 +423,7 @@ class MlflowTests(unittest.TestCase):
             validated = "validate={test_freq: 1, before_train: true}"
             status, said = finish(start(folder, ["jsonl", logger], validated))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             status, said = resume(folder, "train.total_steps=5")
             self.assertEqual(status, 0, said)
             client = mlflow.MlflowClient(tracking_uri=address)
@@ -444,7 +444,7 @@ class MlflowTests(unittest.TestCase):
             secret = address.replace("://", "://me:s3cret@")
             status, said = finish(start(folder, ["jsonl", logger], MLFLOW_TRACKING_URI=secret))
             self.assertEqual(status, 0, said)
-            self.assertNotIn("loses figures", said)
+            self.assertNotIn("loses metrics", said)
             self.assertIn(f" at {address}\n", said)
             self.assertNotIn("s3cret", said)
             self.assertEqual(files_with(f"{folder}/runs", "s3cret"), [])
@@ -457,7 +457,7 @@ class MlflowTests(unittest.TestCase):
             logger = {**self.LOGGER, "tracking_uri": address, "finish_timeout": "1s"}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
-            self.assertIn("the logger `mlflow` did not deliver its last figures within 1 s", said)
+            self.assertIn("the logger `mlflow` did not deliver its last metrics within 1 s", said)
             self.assertIn("the logger `mlflow` lost 3 of 3 records", said)
             self.assertEqual(len(rows(folder)), 3)
 
@@ -467,7 +467,7 @@ class MlflowTests(unittest.TestCase):
             logger = {**self.LOGGER, "tracking_uri": address}
             status, said = finish(start(folder, ["jsonl", logger]))
             self.assertEqual(status, 0, said)
-            self.assertEqual(said.count("the logger `mlflow` loses figures"), 1, said)
+            self.assertEqual(said.count("the logger `mlflow` loses metrics"), 1, said)
             self.assertIn("the logger `mlflow` lost 3 of 3 records", said)
             self.assertEqual(len(rows(folder)), 3)
 
@@ -527,14 +527,14 @@ class TrackioTests(unittest.TestCase):
         store = {"TRACKIO_DIR": str(self.store)}
         status, said = finish(start(self.folder, ["jsonl", self.LOGGER], *settings, **store))
         self.assertEqual(status, 0, said)
-        self.assertNotIn("loses figures", said)
+        self.assertNotIn("loses metrics", said)
         self.assertIn(f": run tiny in {self.store}, for `trackio show --project sieve`", said)
         # As if it had been killed before the later checkpoints: the steps 3 to 5 come again.
         for later in (4, 5):
             shutil.rmtree(run / f"checkpoints/step_{later}")
         status, said = resume(self.folder, "train.total_steps=7", **store)
         self.assertEqual(status, 0, said)
-        self.assertNotIn("loses figures", said)
+        self.assertNotIn("loses metrics", said)
         self.assertNotIn(" lost ", said)
         ((number, found),) = self.stored().items()
         self.assertEqual(json.loads((run / "loggers/trackio.json").read_text()), {"id": number})

@@ -263,7 +263,7 @@ class Adapters(Case):
             Refused, "an adapter of `transformer.wpe` cannot be merged", adapted, self.folder, {"targets": ["c_attn", "wpe"]}
         )
         learner = adapted(folder, critic={"optimizer": OPTIMIZER})
-        self.assert_refused(Refused, "policy with an adapter", call, learner, "copy", {"to": "critic"})
+        self.assert_refused(Refused, "policy that has an adapter", call, learner, "copy", {"to": "critic"})
         self.assert_refused(Refused, "has no adapter", save, opened(folder), self.empty("x"), "adapter")
 
 

@@ -94,7 +94,7 @@ class MathVerifyTests(unittest.TestCase):
                     }
                 },
                 "data": {"train": str(data), "train_batch_size": 2, "max_prompt_length": 128},
-                "warm_start": {"steps": 0},
+                "sft": {"steps": 0},
                 "reward": [{"kind": "math_verify", "python": sys.executable}],
                 "rollout": {"n": 2, "max_response_length": 2},
                 "objective": {"advantage": {"kind": "grpo"}},

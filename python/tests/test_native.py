@@ -30,7 +30,7 @@ if PROGRAM is None:
     raise unittest.SkipTest("there is no program tamis")
 
 SHORT = [
-    "warm_start.steps=5", "warm_start.target_accuracy=null", "~train.lr_schedule", "data.train_batch_size=8", "train.ppo_mini_batch_size=4",
+    "sft.steps=5", "sft.target_accuracy=null", "~train.lr_schedule", "data.train_batch_size=8", "train.ppo_mini_batch_size=4",
     "validate.before_train=false", "validate.max_prompts=16", "checkpoint.save_freq=1", "preset=ppo", "~filter", "~data.gen_batch_size", "~schedule",
     "model.save_dtype=bf16",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ data:
   max_prompt_length: 12
   train_batch_size: 4
   gen_batch_size: 8
-warm_start: {steps: 0}
+sft: {steps: 0}
 rollout: {n: 4, max_response_length: 4}
 reward: [{kind: length, max_length: 2, scale: 2}, {kind: number}]
 filter: {kind: variance, metric: seq_reward}
@@ -214,7 +214,7 @@ class RunTest(unittest.TestCase):
                 for key in ("loss", "actor/grad_norm", "response_length/mean", "critic/score/mean"):
                     self.assertAlmostEqual(one.get(key, 0.0), other.get(key, 0.0), delta=1e-5, msg=f"{key} of {one['step']}")
         said = self.failed("publish.pause=wait", *carries)
-        self.assertIn("`publish.pause: wait` cannot be had", said)
+        self.assertIn("`publish.pause: wait` does not work", said)
 
     def assert_accounted(self, rows):
         """Everything that was generated is in one place, step by step and over the run (docs/schedules.md)."""
@@ -287,7 +287,7 @@ class RunTest(unittest.TestCase):
         weights = self.folder / "base/model.safetensors"
         *rest, last = weights.read_bytes()
         weights.write_bytes(bytes([*rest, last ^ 1]))
-        self.refuses_to_resume("runs/moved", "is not the one that the run was begun with: its files have changed")
+        self.refuses_to_resume("runs/moved", "is not the one that the run was started with: its files have changed")
         shutil.rmtree(self.folder / "base")
         self.refuses_to_resume("runs/moved", "base (model.path), is gone")
         # The weights for other programs include the adapter.

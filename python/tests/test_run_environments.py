@@ -34,7 +34,7 @@ run: {name: tiny, seed: 5, threads: 1}
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 1024}
 data: {train_batch_size: 4, max_prompt_length: 128}
-warm_start: {steps: 0}
+sft: {steps: 0}
 rollout: {n: 4, max_response_length: 2}
 objective: {advantage: {kind: grpo}}
 train: {total_steps: 2, optimizer: {learning_rate: 1e-3}}
@@ -197,7 +197,7 @@ class GymnasiumRunTest(RunTest):
     def test_what_is_not_there_is_told_before_anything_is_generated(self):
         environment = {"kind": "gymnasium", "id": "FrozenSea-v1", "python": sys.executable, "style": "plain"}
         told = self.train("sea", environment, "data.task=environment", code=2)
-        self.assertIn("the environment `gymnasium` does not come up", told)
+        self.assertIn("the environment `gymnasium` does not start", told)
         self.assertIn("failed to make the environment FrozenSea-v1", told)
 
 
@@ -232,7 +232,7 @@ class VerifiersRunTest(RunTest):
         }  # fmt: skip
         told = self.train(
             "adds", environment, "data.task=environment", "model.chat_template=chat.jinja", "rollout.max_response_length=80",
-            "warm_start.steps=150", "warm_start.batch_size=8", "warm_start.learning_rate=1e-2",
+            "sft.steps=150", "sft.batch_size=8", "sft.learning_rate=1e-2",
         )  # fmt: skip
         self.assertIn("add", told)
         self.assert_on_policy("adds")
@@ -351,7 +351,7 @@ class HttpRunTest(RunTest):
         with served() as server:
             port = server.server_address[1]
         told = self.train("gone", {"kind": "http", "url": f"http://127.0.0.1:{port}"}, "data.task=environment", code=2)
-        self.assertIn("the environment `http` does not come up", told)
+        self.assertIn("the environment `http` does not start", told)
         self.assertIn("does the server of `environment.url` run?", told)
 
 
@@ -372,8 +372,8 @@ class ToolRunTest(RunTest):
         }  # fmt: skip
         told = self.train(
             "tools", environment, "data.train=prompts.jsonl", "data.prompt_format=chat", "reward=[{kind: exact}]",
-            "model.chat_template=chat.jinja", "rollout.max_response_length=80", "warm_start.steps=200",
-            "warm_start.batch_size=8", "warm_start.learning_rate=1e-2",
+            "model.chat_template=chat.jinja", "rollout.max_response_length=80", "sft.steps=200",
+            "sft.batch_size=8", "sft.learning_rate=1e-2",
         )  # fmt: skip
         self.assertRegex(told, "tools: python, add|tools: add, python")
         # The protection of the place in which the policy's code runs, whatever this machine has.

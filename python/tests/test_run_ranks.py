@@ -122,7 +122,7 @@ class RankedRuns(Runs):
                 gang.start_again()
                 self.assertEqual(run.wait(200), 0, log.read_text())
                 self.assertRegex(log.read_text(), "restart 1 of at most 10 in a row")
-                self.assertRegex(log.read_text(), "again, where the learner was lost: ")
+                self.assertRegex(log.read_text(), ", where the learner was lost: ")
                 self.assertEqual(self.timeless(name), self.timeless("whole"))
                 self.assertEqual(self.weights(name, 24), self.weights("whole", 24))
 

@@ -29,7 +29,7 @@ data:
   arithmetic: {{levels: [{{digits: 1, operators: ['+'], terms: 2}}], train_size: 64, val_size: 8}}
   max_prompt_length: 12
   train_batch_size: 4
-warm_start: {{steps: 0}}
+sft: {{steps: 0}}
 rollout: {{n: 4, max_response_length: 4, save: all}}
 reward:
   - {{kind: model, name: rm, path: rm, device: cpu, batch_size: 1, python: {python}, pass_score: 0.0}}

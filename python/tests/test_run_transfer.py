@@ -88,7 +88,7 @@ class SentRuns(Runs):
                 at = f"rollout.servers=[{','.join(servers.urls)}]"
                 self.sampled(f"folder_{ranks}", learners, at, "publish.mode=folder")
                 said = self.sampled(f"sent_{ranks}", learners, at, *NCCL)
-                self.assertNotIn("by a folder", said)
+                self.assertNotIn("through a folder", said)
                 self.assert_same_run(f"sent_{ranks}", f"folder_{ranks}")
                 # The first weights, and those of each step but the last, after which only validation samples.
                 counts = servers.num_received()
@@ -103,8 +103,8 @@ class SentRuns(Runs):
             with Servers(self.folder, self.base, [None]) as servers:
                 self.sampled("plain", learners, f"rollout.servers={servers.urls}", *NCCL)
             for fault, expected in (
-                ("init", "given the weights by a folder: HTTP 500: RuntimeError: NCCL error"),
-                ("update", "given the weights by a folder: HTTP 500: RuntimeError: out of memory"),
+                ("init", "gets the weights through a folder: HTTP 500: RuntimeError: NCCL error"),
+                ("update", "gets the weights through a folder: HTTP 500: RuntimeError: out of memory"),
                 ("join", "its workers still wait in NCCL: start it again"),
                 ("end", "its workers still wait in NCCL: start it again"),
                 ("stop", "its workers still wait in NCCL: start it again"),
@@ -127,7 +127,7 @@ class SentRuns(Runs):
                 self.sampled("plain", learners, f"rollout.servers={servers.urls}", *unverified)
             with Servers(self.folder, self.base, ["half"]) as servers:
                 said = self.sampled("half", learners, f"rollout.servers={servers.urls}", *unverified)
-            self.assertIn("given the weights by a folder: HTTP 500: RuntimeError: out of memory", said)
+            self.assertIn("gets the weights through a folder: HTTP 500: RuntimeError: out of memory", said)
             self.assertEqual(self.weights("half"), self.weights("plain"))
 
     def test_servers_that_never_meet_the_learner_are_given_folders(self):
@@ -140,7 +140,7 @@ class SentRuns(Runs):
             with Servers(self.folder, self.base, [None]) as servers:
                 self.sampled("plain", learners, f"rollout.servers={servers.urls}", *NCCL)
             said = self.sampled("apart", learners, f"rollout.launch={launch}", *NCCL)
-        self.assertIn("its workers still wait in NCCL: it is ended, to be started again", said)
+        self.assertIn("its workers still wait in NCCL: it is stopped and restarted", said)
         self.assertIn("restart 1 of at most 8", said)
         self.assertNotIn("restart 2 of at most 8", said)
         self.assertEqual(said.count("`publish.mode: folder`"), 1)
@@ -159,8 +159,8 @@ class SentRuns(Runs):
             launch = json.dumps({"command": command})
             said = self.sampled("started", learners, f"rollout.launch={launch}", *NCCL)
             self.assertTrue(once.exists())
-            self.assertIn("its workers still wait in NCCL: it is ended, to be started again", said)
-            self.assertIn("is of no use any more, and is ended", said)
+            self.assertIn("its workers still wait in NCCL: it is stopped and restarted", said)
+            self.assertIn("is no longer usable, and is stopped", said)
             self.assertIn("restart 1 of at most 8", said)
             self.assertEqual(self.weights("started"), self.weights("plain"))
             self.assertGreaterEqual(len(list(received.iterdir())), 4)

@@ -87,7 +87,7 @@ def test_settings_are_those_of_the_configuration():
         ("variance", {"tolerance": "a lot"}, "`filter.tolerance` must be a number", "tamis config explain"),
         ("variance", {"tolerance": math.inf}, "`filter.tolerance` must be a number", "tamis config explain"),
         ("variance", {"k": 3}, "the kind here is `variance`", "`top_k` and `within_group` have it"),
-        ("top_k", {}, "needs one of `k` and `fraction`, and has neither", "`fraction: 0.5` is half of them"),
+        ("top_k", {}, "needs one of `k` and `fraction`, but has neither", "`fraction: 0.5` is half of them"),
     ],
 )
 def test_errors_and_hints_are_those_of_the_program(kind, settings, message, hint):

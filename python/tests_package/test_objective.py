@@ -186,7 +186,7 @@ def test_settings():
         ({"loss": "clipp"}, "did you mean `clip`"),
         ({"aggregatoin": "token-mean"}, "did you mean `objective.aggregation`"),
         ({"loss": {"kind": "clip", "clip_low": 2}}, "`objective.loss.clip_low` must be from 0 to 1"),
-        ({"advantage": "grpo"}, "no part of an objective here"),
+        ({"advantage": "grpo"}, "not part of an objective here"),
         ({"kl": {"in": "reward"}}, "rewards are not its input"),
         ({"masks": {"truncated": True}}, "leave those trajectories out of `mask`"),
         ({"aggregation": "seq-mean-token-sum-norm"}, "needs `objective.loss_scale_factor`"),
@@ -231,7 +231,7 @@ def test_critic():
     assert list(evaluation.dvalues) == pytest.approx([0.5, 0.0])
     assert evaluation.metrics["critic/vf_clipfrac"] == 0.5
     assert pickle.loads(pickle.dumps(loss)).settings == loss.settings
-    with pytest.raises(tamis.ConfigError, match="no part of the critic's loss"):
+    with pytest.raises(tamis.ConfigError, match="not part of the critic's loss"):
         tamis.ValueLoss(warmup_steps=3)
     with pytest.raises(tamis.ConfigError, match="unknown key `critic.cliprange_vlaue`"):
         tamis.ValueLoss(cliprange_vlaue=3)

@@ -24,7 +24,7 @@ class Trainer:
     def __init__(self, args, reward_funcs, **given):
         names = [getattr(function, "__name__", function) for function in reward_funcs]
         print(json.dumps({**args.given, "names": names, "adapter": given.get("peft_config") and given["peft_config"].to_dict()["r"], "model": given["model"],
-                          "data": given["train_dataset"], "generated": args.generation_batch_size}))
+                          "data": given["train_dataset"], "held_out": given.get("eval_dataset"), "generated": args.generation_batch_size}))
 
     def train(self):
         print("trained")
@@ -87,9 +87,28 @@ class ExportTests(unittest.TestCase):
         self.assertIn("#   filter: {kind: variance", script)
         self.assertIn("tamis.trl.attach(trainer, filter=...)", script)
 
+    def test_validation_rewards_and_loggers(self):
+        given, script = self.exported(
+            "preset=dapo", "validate.test_freq=6", "validate.n=3", "run.loggers=[jsonl, console, tensorboard]", "reward[0].kind=gsm8k"
+        )
+        # TRL itself checks the sizes of both batches, and the names of loggers.
+        self.assertEqual((given["eval_strategy"], given["eval_steps"], given["num_generations_eval"]), ("steps", 12, 3))
+        self.assertEqual(given["per_device_eval_batch_size"], 3)
+        self.assertEqual(given["held_out"], [[["json"], {"data_files": "v.jsonl", "split": "train"}]])
+        self.assertEqual(given["report_to"], ["tensorboard"])
+        self.assertEqual(given["names"], ["gsm8k", "shorter", "soft_overlong_punishment_reward"])
+        self.assertEqual(given["reward_weights"], [1.0, 0.5, 1.0])
+        self.assertIn("get_soft_overlong_punishment(max_completion_len=1024, soft_punish_cache=204)", script)
+        self.assertIn("#   reward[0]: {kind: gsm8k", script)
+        self.assertNotIn("#   preset", script)
+
     def test_an_adapter(self):
         given, _ = self.exported("learner={backend: torch, lora: {rank: 4, alpha: 8, targets: [q_proj, v_proj]}}")
         self.assertEqual(given["adapter"], 4)
+        given, script = self.exported("learner={backend: torch, lora: {rank: 4, alpha: 8}}", "rollout={backend: vllm, launch: {}}")
+        self.assertEqual(given["adapter"], 4)
+        self.assertIn('target_modules="all-linear"', script)
+        self.assertEqual(given.get("per_device_train_batch_size", 8) * given["gradient_accumulation_steps"], 16 * 16)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ pub(crate) enum CliCommand {
         #[arg(default_value = ".")]
         folder: PathBuf,
     },
-    /// Print what completes commands and options in a shell.
+    /// Print the completion script of a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -196,7 +196,7 @@ pub(crate) struct CheckArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
     /// Print the plan of the run, too: what runs where, and the memory of each GPU by part. Nothing is
-    /// started or loaded; of a model on a hub its config.json is read.
+    /// started or loaded; of a model on a hub only its config.json is read.
     #[arg(long)]
     pub(crate) plan: bool,
     /// Plan for these machines, such as 8x80GiB or 2x8x141GB [default: this machine; with
@@ -694,7 +694,7 @@ pub(crate) enum ConfigCommand {
         #[command(flatten)]
         layers: LayerArguments,
     },
-    /// Print which models fit into which GPUs (as docs/cluster.md has it).
+    /// Print which models fit into which GPUs.
     #[command(hide = true)]
     Fits,
     /// Print the reference page of all keys (the source of docs/configuration.md).

@@ -194,8 +194,8 @@ impl Cluster {
     /// Kills a launcher that does not end a role in time, and all that it started.
     pub(crate) fn give_up(&self, launcher: &LauncherProcess, role: &str) {
         launcher.kill(&match launcher.connected_at() {
-            Some(_) => format!("it did not end the {role} within {} s", self.times.end.as_secs()),
-            None => format!("nobody waits for the {role} any more"),
+            Some(_) => format!("it did not stop the {role} within {} s", self.times.end.as_secs()),
+            None => format!("nothing waits for the {role} any more"),
         });
     }
 }
@@ -291,7 +291,7 @@ impl Launcher for Cluster {
             }
             Some(logs) => match self.look(config, logs, interrupt) {
                 Ok(machines) if machines.is_empty() => {
-                    Machines::Unknown("no node of the cluster has described itself".to_owned())
+                    Machines::Unknown("no node of the cluster has reported its machine".to_owned())
                 }
                 Ok(machines) => Machines::Known(machines),
                 Err(Halt::Interrupted) => return Err(Halt::Interrupted),

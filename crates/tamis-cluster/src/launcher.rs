@@ -226,10 +226,8 @@ impl State {
             }
             Event::Again { role, index, generation, pause, number, most } => {
                 let (_, say) = self.group(&role, index, generation)?;
-                let message = format!(
-                    "{role} {} is started again in {pause} s, restart {number} of at most {most}",
-                    index + 1
-                );
+                let message =
+                    format!("{role} {} restarts in {pause} s, restart {number} of at most {most}", index + 1);
                 Some((say, message))
             }
             Event::Down { role, index, generation } => {
@@ -237,8 +235,8 @@ impl State {
                 let (group, _) = self.group(&role, index, generation)?;
                 group.is_down = true;
                 if !is_unwanted {
-                    let message = format!("the launcher let go of {role} {}, unasked", index + 1);
-                    let hint = Some("cluster.log in the run folder may say why".to_owned());
+                    let message = format!("the launcher dropped {role} {} without a request", index + 1);
+                    let hint = Some("see cluster.log in the run folder".to_owned());
                     group.end(Failure::Refused { message, hint });
                 }
                 None
@@ -477,7 +475,7 @@ fn listen(output: ChildStdout, child: &ChildHandle, state: &Mutex<State>) {
         let Ok(event) = serde_json::from_slice(line) else {
             // It is another build, or broken. Without this, callers would wait for an event in vain.
             let said: String = String::from_utf8_lossy(line).chars().take(MOST_SHOWN).collect();
-            kill(child, state, format!("it said `{said}`, which is no event of this build"));
+            kill(child, state, format!("it sent `{said}`, which is not an event of this build"));
             return;
         };
         let told = lock(state).take(event);
@@ -533,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_role_that_is_let_go_unasked_is_lost() {
-        let expected = "the launcher let go of learner 1, unasked";
+        let expected = "the launcher dropped learner 1 without a request";
         for was_up in [false, true] {
             let mut state = state();
             if was_up {

@@ -206,7 +206,7 @@ impl Role {
         }
         if standing.restarts == MOST_RESTARTS {
             (self.asked.say)(&format!(
-                "{reason}; it is not started again after {MOST_RESTARTS} restarts, and its servers stay away"
+                "{reason}; it is not restarted after {MOST_RESTARTS} restarts, and its servers stay down"
             ));
             standing.state = State::Over { reason };
             return;

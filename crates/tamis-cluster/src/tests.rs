@@ -140,7 +140,7 @@ fn a_gang_that_is_lost_is_told_and_another_begins_beside_servers_that_stay() {
     setting.pids("server", 2);
     let heard = setting.heard();
     assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
-    assert!(heard.contains("server 1 is started again in 1 s, restart 1 of at most 8"), "{heard}");
+    assert!(heard.contains("server 1 restarts in 1 s, restart 1 of at most 8"), "{heard}");
     drop((again, server));
     assert!(!kill("-0", &setting.pids("0", 2)[1]));
 }
@@ -238,8 +238,7 @@ fn a_launcher_that_says_what_is_no_event_is_ended_and_replaced() {
     let error = setting.up("learner", json!({"argv": ["sleep", "1000"]}), 60).err().expect("refused");
     assert_eq!(
         error,
-        "`python -m tamis.cluster` ended (signal: 9 (SIGKILL): it said `hello`, which is no event of \
-         this build) before it answered"
+        "`python -m tamis.cluster` ended (signal: 9 (SIGKILL): it sent `hello`, which is not an event of this build) before it answered"
     );
     assert_eq!(setting.gang(1).ended(), None);
 }

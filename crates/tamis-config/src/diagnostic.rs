@@ -236,13 +236,13 @@ impl Problem {
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::Rule { hint, .. } => Some(hint.clone()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
-                Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
+                Some(format!("see `tamis config explain {}` for what switches it off", explained(key)))
             }
             Self::WrongType { key, expected, example: Some(example), .. }
                 if (expected.ends_with(" or null") || expected.starts_with("null, or "))
                     && is_no(example) =>
             {
-                Some(format!("write null: `tamis config explain {}` says what that does", explained(key)))
+                Some(format!("write null (see `tamis config explain {}` for what that does)", explained(key)))
             }
             Self::WrongType { expected, example: Some(example), .. }
                 if expected.starts_with("a list") || expected.starts_with("null, or a list") =>
@@ -262,9 +262,7 @@ impl Problem {
             | Self::WrongType { key, .. }
             | Self::OutOfRange { key, .. }
             | Self::MissingKey { key, .. }
-            | Self::Missing { key, .. } => {
-                Some(format!("`tamis config explain {}` says more", explained(key)))
-            }
+            | Self::Missing { key, .. } => Some(format!("see `tamis config explain {}`", explained(key))),
             Self::Syntax { hint, .. } => hint.map(str::to_owned),
         }
     }

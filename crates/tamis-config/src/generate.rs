@@ -197,7 +197,7 @@ fn schema_of_any_kind(common: &[KeySpec], variants: &[Variant]) -> Json {
     }
     let all: BTreeMap<&str, Json> =
         all.into_iter().map(|(name, found)| (name, json!({"anyOf": found}))).collect();
-    json!({"type": "object", "description": "The kind that a preset or a file below says.",
+    json!({"type": "object", "description": "The kind that a preset or a file below sets.",
            "additionalProperties": false, "properties": all})
 }
 
@@ -256,7 +256,7 @@ pub fn explain_with(key: &str, names_of: &dyn Fn(&str) -> String) -> Result<Stri
     }
     let others = names_of(&plain(key));
     if matching.len() > 1 && !others.is_empty() {
-        let _ = writeln!(text, "\n{}, of whichever kind\n", plain(key));
+        let _ = writeln!(text, "\n{}, for every kind\n", plain(key));
     }
     Ok(text + &others)
 }

@@ -60,7 +60,7 @@ impl fmt::Display for Note {
                     write!(f, "{}{key}: {value}", if index == 0 { "" } else { ", " })?;
                 }
             }
-            NoteOutcome::PartOf(key) => write!(f, " goes into what {key} becomes")?,
+            NoteOutcome::PartOf(key) => write!(f, " is translated together with {key}")?,
             NoteOutcome::NoEffect(reason) if self.value.is_none() => write!(f, ": {reason}")?,
             NoteOutcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
         }

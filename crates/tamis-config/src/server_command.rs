@@ -102,8 +102,8 @@ impl ServerCommand {
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
-            "the run starts {plural} before it samples: `{command}`; its program has to be installed {place} (servers that are running: \
-             rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)"
+            "the run starts {plural} before it samples: `{command}`; install its program {place}, name running servers \
+            (rollout.servers=[http://HOST:PORT]), or sample without servers (rollout.backend=native)"
         ))
     }
 }

@@ -233,7 +233,8 @@ impl Serialize for EmptyRounds {
 impl<'de> Deserialize<'de> for EmptyRounds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no treatment of a round")))
+        Self::parse(&text)
+            .ok_or_else(|| D::Error::custom(format!("`{text}` is not an action for such a round")))
     }
 }
 

@@ -24,8 +24,8 @@ pub enum Purpose {
     Validation = 4,
     /// Instances of a procedural task.
     Task = 5,
-    /// Order of supervised examples in warm start.
-    WarmStart = 6,
+    /// Order of supervised examples.
+    Sft = 6,
     /// Order of trajectories in a mini-batch.
     MiniBatch = 7,
     /// Resampling in statistics.

@@ -22,7 +22,7 @@ pub struct Curriculum {
 
 /// A prompt has no place in a curriculum.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("row {} has no number in the column `{column}` that the curriculum goes by: it has {found}", row.0)]
+#[error("row {} has no number in the curriculum column `{column}`: it has {found}", row.0)]
 pub struct CurriculumError {
     /// Row of the data.
     pub row: PromptId,
@@ -122,8 +122,8 @@ mod tests {
     fn a_row_without_a_number_is_named() {
         let prompts = prompts(&[json!({"level": 3}), json!({"level": "easy"})]);
         let error = |column: &str| by(column).ranks(&prompts).unwrap_err().to_string();
-        insta::assert_snapshot!(error("level"), @"row 1 has no number in the column `level` that the curriculum goes by: it has \"easy\"");
-        insta::assert_snapshot!(error("lvl"), @"row 0 has no number in the column `lvl` that the curriculum goes by: it has nothing");
+        insta::assert_snapshot!(error("level"), @"row 1 has no number in the curriculum column `level`: it has \"easy\"");
+        insta::assert_snapshot!(error("lvl"), @"row 0 has no number in the curriculum column `lvl`: it has nothing");
     }
 
     /// Band by band, each shuffled again in every epoch. After the curriculum's epochs, the order is the one

@@ -124,7 +124,7 @@ pub enum PromptFault {
     },
     /// A column that must be text holds bytes that are not text.
     #[error(
-        "`{column}` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.{option}"
+        "`{column}` holds bytes that are not text (not UTF-8); write the column as text, or name another with data.columns.{option}"
     )]
     Binary {
         /// The option that names it.
@@ -192,7 +192,7 @@ impl Dataset {
             && !dataset.prompts.is_empty()
             && dataset.prompts.iter().all(|prompt| lookup(&prompt.columns, column).is_none())
         {
-            return Err(fault!("no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out").into());
+            return Err(fault!("no row has the column `{column}` that data.columns.images names for images; correct the name, or remove the setting").into());
         }
         if dataset.prompts.is_empty() {
             let files: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_owned()).collect();
@@ -330,7 +330,7 @@ impl Dataset {
     }
 }
 
-fn names(row: &Map<String, Value>) -> String {
+pub(crate) fn names(row: &Map<String, Value>) -> String {
     if row.is_empty() {
         return "no columns".to_owned();
     }
@@ -339,7 +339,7 @@ fn names(row: &Map<String, Value>) -> String {
 
 /// The shortest text of a number. pandas makes floats of integers if a value is missing; then `72.0` becomes
 /// `72`, because no model answers `72.0`.
-fn number_text(number: &serde_json::Number) -> String {
+pub(crate) fn number_text(number: &serde_json::Number) -> String {
     // Above this, not every whole number is a double.
     const LARGEST: f64 = 9_007_199_254_740_992.0;
     match number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() <= LARGEST) {
@@ -430,9 +430,9 @@ fn to_prompt(
         |path: &&String| image_name.is_some_and(|name| path.strip_prefix(name).is_some_and(is_below));
     let encoded = match (options.binary_columns, record.binary.iter().find(|path| !is_of_images(path))) {
         (BinaryColumns::Error, Some(column)) => {
-            return Err(fault!("`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward \
-             functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
-             column out of the file").into());
+            return Err(fault!("`{column}` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as \
+                JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the \
+             column from the file").into());
         }
         (BinaryColumns::Error, None) => Map::new(),
         (BinaryColumns::Base64, _) => {
@@ -466,7 +466,11 @@ fn check_places(content: &PromptContent, column: &str, num_images: usize) -> Res
              before the text of the user's first message, which must be there").into())
 }
 
-fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptContent, PromptFault> {
+pub(crate) fn to_content(
+    column: &str,
+    value: &Value,
+    has_images: bool,
+) -> Result<PromptContent, PromptFault> {
     let empty = || fault!("`{column}` is empty").into();
     match value {
         Value::String(text) if text.is_empty() => Err(empty()),

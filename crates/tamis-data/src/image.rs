@@ -137,7 +137,8 @@ impl ImagePlaces {
         let name = name.strip_prefix("file://").unwrap_or(name);
         if name.contains("://") || name.starts_with("data:") {
             return Err(fault!(
-                "{address} is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false",
+                "{address} is a URL, but images must be files: download them and use their paths, store their bytes in a Parquet file, \
+                or skip such columns with data.images=false",
                 address = name.chars().take(60).collect::<String>()
             ));
         }
@@ -148,20 +149,22 @@ impl ImagePlaces {
         let path = self.folder.as_deref().unwrap_or(own).join(name);
         let unreadable = |error: std::io::Error| {
             fault!(
-                "{path} cannot be read: {error}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out",
+                "{path} cannot be read: {error}; paths are relative to the data's file, or to data.image_folder; data.images=false skips \
+                such columns",
                 path = path.display()
             )
         };
         let whole = std::path::absolute(&path).map_err(unreadable)?;
-        let shown = whole.to_str().ok_or_else(|| {
-            fault!("the path {path} is not UTF-8; call it by another name", path = whole.display())
-        })?;
+        let shown = whole
+            .to_str()
+            .ok_or_else(|| fault!("the path {path} is not UTF-8; rename it", path = whole.display()))?;
         let file = tamis_file::open(&path).map_err(unreadable)?;
         let size = file.metadata().map_err(unreadable)?.len();
         if size > MAX_BYTES {
             let detail = format!("it has more than {}", figure::bytes(MAX_BYTES));
             return Err(fault!(
-                "{shown} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out"
+                "{shown} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false \
+                skips such columns"
             ));
         }
         let (width, height) = size_of_file(file, shown)?;
@@ -171,7 +174,7 @@ impl ImagePlaces {
     fn store(&self, bytes: &[u8]) -> Result<PromptImage, Fault> {
         const WHAT: &str = "what `bytes` holds";
         let format =
-            || fault!("{what} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)", what = WHAT);
+            || fault!("{what} is not an image of a known format (PNG, JPEG, WebP, GIF, BMP)", what = WHAT);
         let ending = ending_of(bytes).ok_or_else(format)?;
         let (width, height) = checked_shape(probed(imagesize::blob_size, bytes).ok_or_else(format)?, WHAT)?;
         let name = format!("{:032x}.{ending}", fingerprint(bytes));
@@ -180,9 +183,9 @@ impl ImagePlaces {
         let failed =
             |detail: String| fault!("its bytes cannot be written to {path}: {detail}", path = path.display());
         let whole = std::path::absolute(&path).map_err(|error| failed(error.to_string()))?;
-        let shown = whole.to_str().ok_or_else(|| {
-            fault!("the path {path} is not UTF-8; call it by another name", path = whole.display())
-        })?;
+        let shown = whole
+            .to_str()
+            .ok_or_else(|| fault!("the path {path} is not UTF-8; rename it", path = whole.display()))?;
         if self.store.is_some() {
             write(folder, &path, bytes).map_err(failed)?;
         }
@@ -208,7 +211,7 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
 
 /// Width and height of an image file. Only its header is read.
 fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), Fault> {
-    let format = || fault!("{shown} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
+    let format = || fault!("{shown} is not an image of a known format (PNG, JPEG, WebP, GIF, BMP)");
     let mut reader = std::io::BufReader::new(file);
     let mut head = Vec::new();
     (&mut reader).take(32).read_to_end(&mut head).map_err(|_| format())?;
@@ -227,7 +230,7 @@ fn checked_shape(size: imagesize::ImageSize, what: &str) -> Result<(u32, u32), F
     let imagesize::ImageSize { width, height } = size;
     let shape = || {
         fault!(
-            "{what} is {width} x {height} pixels, and one side may be {MAX_ASPECT} times the other at most"
+            "{what} is {width} x {height} pixels, but one side may be at most {MAX_ASPECT} times the other"
         )
     };
     let (w, h) = (u32::try_from(width).map_err(|_| shape())?, u32::try_from(height).map_err(|_| shape())?);
@@ -339,11 +342,11 @@ pub(crate) mod tests {
         };
         insta::assert_snapshot!(fault(json!([null, 7])), @"1: it must be a path, or an object with `path` or `bytes`, and is a number");
         insta::assert_snapshot!(fault(json!({"path": null, "bytes": null})), @"0: it has neither a path nor bytes");
-        insta::assert_snapshot!(fault(json!("https://example.org/a.png")), @"0: https://example.org/a.png is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false");
-        insta::assert_snapshot!(fault(json!("gone.png")), @"0: FOLDER/gone.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out");
-        insta::assert_snapshot!(fault(json!("text.png")), @"0: FOLDER/text.png is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
-        insta::assert_snapshot!(fault(json!("long.png")), @"0: FOLDER/long.png is 20100 x 100 pixels, and one side may be 200 times the other at most");
+        insta::assert_snapshot!(fault(json!("https://example.org/a.png")), @"0: https://example.org/a.png is a URL, but images must be files: download them and use their paths, store their bytes in a Parquet file, or skip such columns with data.images=false");
+        insta::assert_snapshot!(fault(json!("gone.png")), @"0: FOLDER/gone.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false skips such columns");
+        insta::assert_snapshot!(fault(json!("text.png")), @"0: FOLDER/text.png is not an image of a known format (PNG, JPEG, WebP, GIF, BMP)");
+        insta::assert_snapshot!(fault(json!("long.png")), @"0: FOLDER/long.png is 20100 x 100 pixels, but one side may be at most 200 times the other");
         insta::assert_snapshot!(fault(json!({"bytes": "no!"})), @"0: `bytes` is text that is not base64");
-        insta::assert_snapshot!(fault(json!({"bytes": "AAEC"})), @"0: what `bytes` holds is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
+        insta::assert_snapshot!(fault(json!({"bytes": "AAEC"})), @"0: what `bytes` holds is not an image of a known format (PNG, JPEG, WebP, GIF, BMP)");
     }
 }

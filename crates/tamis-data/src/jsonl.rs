@@ -104,8 +104,8 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
         Ok(other) => Err(fault!("expected a JSON object, got {actual}", actual = kind(&other)).into()),
         Err(error) => {
             if let Some((column, literal)) = python_number(bytes, error.column()) {
-                return Err(fault!("not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no \
-             value (Python: json.dumps(row, allow_nan=False) refuses such numbers)").into());
+                return Err(fault!("not valid JSON at column {column}: `{literal}` is not a JSON number; write null if there is no value \
+                    (Python: json.dumps(row, allow_nan=False) refuses such numbers)").into());
             }
             let text = error.to_string();
             let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail).to_owned();

@@ -2,11 +2,11 @@
 //!
 //! [`records`] reads either format as rows of JSON values with their file and row, and copies chosen rows
 //! unchanged. [`columns`] reads single columns of a Parquet file. [`dataset`] turns rows into
-//! [`prompt::Prompt`]s, and [`prompt_format`] turns text into a user's message if it should be one. [`image`]
-//! finds the images of prompts, and [`overlong`] handles prompts over the token limit. [`sampler`] decides
-//! which prompt comes next, and [`curriculum`] can sort them by a column. [`rollouts`] writes what was
-//! generated, [`dumped`] what another trainer kept of it, and [`samples`] the samples of validation.
-//! [`whole_file`] makes a file appear complete or not at all.
+//! [`prompt::Prompt`]s, [`sft_rows`] into examples to imitate, and [`prompt_format`] turns text into a
+//! user's message if it should be one. [`image`] finds the images of prompts, and [`overlong`] handles
+//! prompts over the token limit. [`sampler`] decides which prompt comes next, and [`curriculum`] can sort
+//! them by a column. [`rollouts`] writes what was generated, [`dumped`] what another trainer kept of it,
+//! and [`samples`] the samples of validation. [`whole_file`] makes a file appear complete or not at all.
 
 pub mod columns;
 pub mod curriculum;
@@ -26,6 +26,7 @@ pub mod records;
 pub mod rollouts;
 pub mod sampler;
 pub mod samples;
+pub mod sft_rows;
 mod table;
 mod turns;
 pub mod whole_file;

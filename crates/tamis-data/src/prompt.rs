@@ -154,7 +154,7 @@ impl Prompt {
                 (_, Some(Value::Object(own))) => {
                     if let Some(name) = own.keys().find(|name| OWN_ARGUMENTS.contains(&name.as_str())) {
                         return Err(fault!(
-                            "the column `{TEMPLATE_ARGUMENTS_COLUMN}` sets `{name}`, which cannot be set there; take it out"
+                            "the column `{TEMPLATE_ARGUMENTS_COLUMN}` sets `{name}`, which cannot be set there; remove it"
                         ));
                     }
                     arguments.extend(own);

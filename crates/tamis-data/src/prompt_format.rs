@@ -26,14 +26,14 @@ choice! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FormatFault {
     /// Messages, but only text is allowed.
-    #[error("its prompt is a list of messages, and data.prompt_format is `text`")]
+    #[error("its prompt is a list of messages, but data.prompt_format is `text`")]
     Messages,
     /// Text has to become a message, but there is no template to render it.
-    #[error("data.prompt_format is `chat`, and the model has no chat template")]
+    #[error("data.prompt_format is `chat`, but the model has no chat template")]
     NoTemplate,
     /// A system message, but the prompt is bare text.
     #[error(
-        "it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt"
+        "it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template"
     )]
     NoPlaceForSystem,
 }

@@ -83,7 +83,7 @@ pub fn format_of(path: &Path) -> Result<FileFormat, Fault> {
         Some("jsonl" | "json" | "ndjson") => Ok(FileFormat::Jsonl),
         Some("parquet") => Ok(FileFormat::Parquet),
         _ => Err(fault!(
-            "{} does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet",
+            "the format of {} is unknown: its name ends neither in .jsonl nor in .parquet",
             path.display()
         )),
     }

@@ -167,14 +167,26 @@ def adapter_of(model, reasons):
     return lora_arguments(next(iter(adapters.values())), reasons)
 
 
-def model_arguments(model, args, reasons):
+def frozen_weights(model):
+    """How many weights of a model do not learn, in words; None if all do."""
+    weights = [weight for _, weight in model.named_parameters()] if hasattr(model, "named_parameters") else []
+    num_frozen = sum(not getattr(weight, "requires_grad", True) for weight in weights)
+    return f"{num_frozen} of the {len(weights)} tensors" if num_frozen else None
+
+
+def model_arguments(model, args, has_adapter, reasons):
     """Where the model is, and the parts of `model_init_kwargs` that have a counterpart."""
     given = {}
     if isinstance(model, (str, os.PathLike)):
         given["model_name_or_path"] = os.fspath(model)
     else:
-        name = getattr(getattr(model, "config", None), "_name_or_path", None)
+        config = getattr(model, "config", None)
+        name = getattr(config, "_name_or_path", None)
         given.update(adapter_of(model, reasons))
+        if getattr(config, "quantization_config", None) is not None:
+            reasons.append("`model` is quantized, and weights are trained whole, in f32: load it without `quantization_config`")
+        elif not given and not has_adapter and (frozen := frozen_weights(model)):
+            reasons.append(f"{frozen} of `model` do not learn (`requires_grad=False`), and a run trains all weights, or an adapter: `peft_config`")
         if name:
             given["model_name_or_path"] = name
             say(f"the model is read from {name} anew: a change that the script made to it is not in there")
@@ -200,6 +212,21 @@ class Registered:
         self.__name__, self.keys = name, keys
 
 
+RESERVED = ("score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards")  # scores that tamis computes itself
+
+
+def free_name(name, taken):
+    """A name for the scores of a function: its own, unless tamis or another function has it."""
+    name = "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in name).strip("_") or "completions"
+    if name in RESERVED and not name.endswith("reward"):
+        name += "_reward"
+    number, free = 1, name
+    while free in taken or free in RESERVED:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
 REGISTERED = {
     "accuracy_reward": {"kind": "math_verify"},
     "think_format_reward": {"kind": "think_format"},
@@ -215,11 +242,9 @@ def rewards_of(functions, weights, folder, columns, reasons):
         weights = [1.0] * len(functions)
     rewards, kept = [], {}
     for function, weight in zip(functions, weights):
-        name = function.rstrip("/").rsplit("/", 1)[-1] if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
-        name = "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in name).strip("_") or "reward"
-        taken = [reward["name"] for reward in rewards]
-        if name in taken:
-            name = next(f"{name}_{number}" for number in range(2, len(functions) + 2) if f"{name}_{number}" not in taken)
+        named = getattr(function, "func", function)  # of `functools.partial`
+        name = function.rstrip("/").rsplit("/", 1)[-1] if isinstance(function, str) else getattr(named, "__name__", type(named).__name__)
+        name = free_name(name, [reward["name"] for reward in rewards])
         if isinstance(function, str):
             keys = {"kind": "model", "path": function}
         elif isinstance(function, Registered):
@@ -298,16 +323,17 @@ class GRPOTrainer:
             reasons.append("GRPOTrainer has no reward_funcs")
         if train_dataset is None:
             reasons.append("GRPOTrainer has no train_dataset")
-        self._arguments = model_arguments(model, args, reasons)
+        self._arguments = model_arguments(model, args, peft_config is not None, reasons)
         name = self._arguments.get("model_name_or_path", "model")
         self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
         if peft_config is not None and "use_peft" in self._arguments:
             reasons.append("`model` has an adapter, and `peft_config` names another: give one of them")
         self._arguments.update(lora_arguments(peft_config, reasons))
-        own = getattr(processing_class, "name_or_path", name if processing_class is None else None)
-        if own != name:
+        tokenizer = getattr(processing_class, "tokenizer", processing_class)  # of a processor of images
+        own = getattr(tokenizer, "name_or_path", name if processing_class is None else None)
+        if own is None or os.path.normpath(own) != os.path.normpath(name):
             reasons.append(f"GRPOTrainer(processing_class=...) is that of {own}, and the model's own is taken, {name}: save it beside the model")
-        self._template = getattr(processing_class, "chat_template", None)
+        self._template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
         if reasons:
             refuse(reasons)
         self.reward_funcs, self.train_dataset, self.eval_dataset = reward_funcs, train_dataset, eval_dataset
@@ -331,7 +357,9 @@ class GRPOTrainer:
         reasons = [f"train({name}=...) is not followed" for name in unknown]
         if resume_from_checkpoint:
             reasons.append("train(resume_from_checkpoint=...) is not followed: `tamis train SCRIPT --resume RUN_DIR` continues a run")
-        replaced = [name for name in vars(self) if name not in self._known and inspect.isroutine(getattr(self, name))]
+        reasons += overridden(type(self))  # since it was made
+        replaced = [name for name in vars(self) if name not in self._known and callable(getattr(self, name)) and hasattr(GRPOTrainer, name)]
+        replaced += [name for name in vars(self) if name not in self._known and inspect.isroutine(getattr(self, name)) and name not in replaced]
         if replaced := sorted(set(vars(GRPOTrainer)) - OWN) + replaced:
             reasons.append(f"methods of GRPOTrainer are replaced ({', '.join(replaced)}), and a run has none of them")
         settings["trained"] = True
@@ -363,11 +391,13 @@ class GRPOTrainer:
         words = [f"data.train={json.dumps(path)}"]
         strategy = getattr(self.args, "eval_strategy", "no")
         if self.eval_dataset is not None and getattr(strategy, "value", strategy) != "no":
-            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
-            paths = []
+            is_named = isinstance(self.eval_dataset, dict)
+            sets = {f"eval-{name}": rows for name, rows in self.eval_dataset.items()} if is_named else {"eval": self.eval_dataset}
+            names, paths = [], []
             for name, rows in sets.items():
-                paths.append(os.devnull if is_resumed else os.path.join(folder, f"{name}.jsonl"))
-                write_rows(rows, paths[-1], "eval_dataset", reasons)
+                names.append(free_name(name, names))
+                paths.append(os.devnull if is_resumed else os.path.join(folder, f"{names[-1]}.jsonl"))
+                write_rows(rows, paths[-1], f"eval_dataset[{name.removeprefix('eval-')!r}]" if is_named else "eval_dataset", reasons)
             words.append(f"data.val={json.dumps(paths)}")
         rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), folder, columns, reasons)
         words.append(f"reward={json.dumps(rewards)}")
@@ -412,6 +442,8 @@ class GRPOTrainer:
         refuse(["push_to_hub() is not followed"], f"`tamis export {run} FOLDER`, and upload that: `hf upload NAME FOLDER`")
 
 
+# Made with a class, or called by it before a run begins.
+NO_METHODS = ("__init__", "__init_subclass__", "__annotate__", "__annotate_func__", "__annotations_cache__")
 OWN = set(vars(GRPOTrainer)) | {"__abstractmethods__"}
 
 
@@ -419,8 +451,10 @@ def overridden(kind):
     """Refusals of the methods that a subclass has: a run would call none of them."""
     reasons = []
     for base in kind.__mro__[: kind.__mro__.index(GRPOTrainer)]:
-        names = [name for name, value in vars(base).items() if callable(value) or isinstance(value, (property, staticmethod, classmethod))]
-        reasons += [f"{base.__name__}.{name} is a method of a subclass of GRPOTrainer, which a run never calls" for name in names if name != "__init__"]
+        # What is no function itself may bind one: `property`, `partialmethod`, `cached_property`.
+        binds = lambda name, value: callable(value) or hasattr(value, "__get__") and not name.startswith("__")
+        names = [name for name, value in vars(base).items() if binds(name, value) and name not in NO_METHODS]
+        reasons += [f"{base.__name__}.{name} is a method of a subclass of GRPOTrainer, which a run never calls" for name in names]
     return reasons
 
 

@@ -46,7 +46,7 @@ impl Download<'_> {
             Err((status, headers)) => Err(status_error(address, status, &headers)),
         })?;
         if let Some(size) = listed.and_then(|listed| listed.size).filter(|&size| size != facts.size) {
-            let expected = format!("{size} bytes, as the repository's listing has it");
+            let expected = format!("{size} bytes, as the repository lists it");
             return Err(HubError::damaged(self.name, file, &expected, &format!("{} bytes", facts.size)));
         }
         let blob = self.cached.blob(&facts.blob);

@@ -70,7 +70,7 @@ impl HubError {
     pub(crate) fn status(address: &str, status: u16, after: Option<u64>) -> Self {
         let hint = if status == 429 {
             let when = after.map_or_else(|| "later".to_owned(), |seconds| format!("in {seconds} s"));
-            format!("it is asked too often from here: try again {when}; with HF_TOKEN set more is allowed")
+            format!("too many requests from here: try again {when}; HF_TOKEN raises the limit")
         } else {
             "try again later; what was downloaded is kept".to_owned()
         };
@@ -80,7 +80,7 @@ impl HubError {
 
     /// The answer from this address (shown without its query) is not one of a hub.
     pub(crate) fn answer(address: &str, what: &str) -> Self {
-        let message = format!("{address} is no answer of a hub: {what}");
+        let message = format!("{address} did not answer as a hub does: {what}");
         Self::new(HubCause::Failed, message, "does HF_ENDPOINT name a hub?")
     }
 
@@ -88,8 +88,8 @@ impl HubError {
     pub(crate) fn damaged(name: &str, file: &str, expected: &str, got: &str) -> Self {
         Self::new(
             HubCause::Damaged,
-            format!("{file} of `{name}` came damaged: expected {expected}, got {got}"),
-            "try again: the part that came was thrown away",
+            format!("{file} of `{name}` arrived damaged: expected {expected}, got {got}"),
+            "try again: the damaged part was deleted",
         )
     }
 

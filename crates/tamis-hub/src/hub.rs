@@ -239,14 +239,14 @@ impl Hub {
                                 0 => "is".to_owned(),
                                 more => format!("and {more} more are"),
                             };
-                            format!("`{name}{at}` is not whole in the cache {cache} ({file} {more} missing)")
+                            format!("`{name}{at}` is incomplete in the cache {cache} ({file} {more} missing)")
                         }
                     };
                     Err(HubError::new(
                         HubCause::Offline,
-                        format!("{lacks}, and {variable} forbids to download"),
+                        format!("{lacks}, and {variable} forbids downloads"),
                         format!(
-                            "`{}` fetches it where there is a network; or take {variable} out of the environment",
+                            "run `{}` with network access, or unset {variable}",
                             repository.command(revision)
                         ),
                     ))
@@ -325,7 +325,7 @@ impl Hub {
             (_, Some("RevisionNotFound")) => HubError::new(
                 HubCause::Refused,
                 format!("`{}` has no revision `{revision}`", repository.id),
-                "a revision is a branch, a tag or a whole commit",
+                "a revision is a branch, a tag or a full commit hash",
             ),
             (401 | 403, code) => self.forbidden(repository, status.as_u16(), code),
             (404, _) => self.no_repository(repository),
@@ -347,7 +347,7 @@ impl Hub {
                 HubCause::Refused,
                 format!("the hub {endpoint} refuses the token (status {status})"),
                 format!(
-                    "set HF_TOKEN to a token of {endpoint}/settings/tokens that may read it, or take it out"
+                    "set HF_TOKEN to a token of {endpoint}/settings/tokens that can read it, or unset it"
                 ),
             ),
         }
@@ -361,10 +361,7 @@ impl Hub {
         };
         HubError::new(
             HubCause::Refused,
-            format!(
-                "`{}` is gated: its owner gives it only to those who have accepted its terms",
-                repository.id
-            ),
+            format!("`{}` is gated: access requires accepting its terms", repository.id),
             format!("accept the terms at {}{with}", repository.page(&self.settings.endpoint)),
         )
     }
@@ -372,7 +369,7 @@ impl Hub {
     fn no_repository(&self, repository: &Repository) -> HubError {
         let (kind, name, endpoint) = (repository.kind.name(), &repository.id, &self.settings.endpoint);
         let (or, token) = if self.client.has_token() {
-            (", or it is not for this token", "The token must be of an account that may see it")
+            (", or this token has no access to it", "The account of the token needs access to it")
         } else {
             ("", "A private one needs HF_TOKEN in the environment")
         };

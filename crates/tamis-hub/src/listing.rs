@@ -52,8 +52,8 @@ impl Listing {
     pub(crate) fn of_answer(answer: &[u8]) -> Result<Self, String> {
         let answer: Json = serde_json::from_slice(answer).map_err(|error| format!("no JSON: {error}"))?;
         let commit = answer.get("sha").and_then(Json::as_str).filter(|sha| is_commit(sha));
-        let commit = commit.ok_or("no commit is in `sha`")?.to_owned();
-        let siblings = answer.get("siblings").and_then(Json::as_array).ok_or("no files are in `siblings`")?;
+        let commit = commit.ok_or("`sha` has no commit")?.to_owned();
+        let siblings = answer.get("siblings").and_then(Json::as_array).ok_or("`siblings` has no files")?;
         let file = |sibling: &Json| {
             let name = sibling.get("rfilename")?.as_str().filter(|name| stays_inside(name))?.to_owned();
             // A large file has two checksums: one of its content, and one of the pointer that Git holds
@@ -167,8 +167,8 @@ mod tests {
     fn other_answers_are_refused() {
         let refused = |answer: &str| Listing::of_answer(answer.as_bytes()).expect_err("refused");
         assert!(refused("<html>").starts_with("no JSON"));
-        assert_eq!(refused(r#"{"sha": "main", "siblings": []}"#), "no commit is in `sha`");
+        assert_eq!(refused(r#"{"sha": "main", "siblings": []}"#), "`sha` has no commit");
         let commit = "7ae557604adf67be50417f59c2c2f167def9a775";
-        assert_eq!(refused(&format!(r#"{{"sha": "{commit}"}}"#)), "no files are in `siblings`");
+        assert_eq!(refused(&format!(r#"{{"sha": "{commit}"}}"#)), "`siblings` has no files");
     }
 }

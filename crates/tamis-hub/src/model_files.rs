@@ -53,7 +53,7 @@ pub(crate) fn small_files(name: &str, listing: &Listing) -> Result<Vec<String>, 
         others => format!(", only {}", listed(others.iter().copied())),
     };
     let hint = if lacks == CONFIGURATION {
-        "name the repository of a whole model in the layout of transformers"
+        "name the repository of a complete model in transformers' layout"
     } else {
         "weights are read as safetensors: convert the model with `save_pretrained(FOLDER, safe_serialization=True)` and \
          name the folder"
@@ -67,7 +67,7 @@ pub(crate) fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     let map = index.get("weight_map").and_then(Json::as_object).ok_or("it has no `weight_map`")?;
     let file = |file: &Json| {
         let file = file.as_str().filter(|file| stays_inside(file));
-        file.map(str::to_owned).ok_or("`weight_map` names something that is no file")
+        file.map(str::to_owned).ok_or("`weight_map` names something that is not a file")
     };
     let mut files: Vec<String> = map.values().map(file).collect::<Result<_, _>>()?;
     files.sort();

@@ -115,12 +115,12 @@ impl Client {
         let tag = text("x-linked-etag").or_else(|| text("etag")).map(blob_name);
         let listed = || listed.and_then(|listed| listed.checksum.clone());
         let blob = tag.flatten().or_else(listed).ok_or_else(|| {
-            answer("neither its ETag nor the listing has a checksum, so that what comes could not be checked")
+            answer("neither its ETag nor the listing has a checksum, so the download could not be verified")
         })?;
         // The length of a redirect itself does not count.
         let own = || text("content-length").filter(|_| status.is_success());
         let size = text("x-linked-size").or_else(own).and_then(|size| size.parse().ok());
-        let size = size.ok_or_else(|| answer("it does not say how long the file is"))?;
+        let size = size.ok_or_else(|| answer("it does not report the size of the file"))?;
         Ok(Ok(FileFacts { blob, size }))
     }
 
@@ -160,16 +160,16 @@ impl Client {
                 return Ok((address, response));
             };
             let answer = |what: &str| HubError::answer(&plain(&address), what);
-            let next = next.ok_or_else(|| answer("it leads to no address"))?;
+            let next = next.ok_or_else(|| answer("it redirects to no address"))?;
             if address.starts_with("https://") && !next.starts_with("https://") {
-                return Err(answer("it leads from https to http"));
+                return Err(answer("it redirects from https to http"));
             }
             if follow == Follow::Hub && origin(&next) != origin(&self.endpoint) {
                 return Ok((address, response));
             }
             address = next;
         }
-        Err(HubError::answer(&plain(&address), "it leads in a circle"))
+        Err(HubError::answer(&plain(&address), "it redirects in a circle"))
     }
 
     fn agent(&self) -> &Agent {

@@ -46,8 +46,7 @@ pub(crate) fn find_split(
         return Err(HubError::new(
             HubCause::NoRows,
             format!("`{name}` has no Parquet or JSONL files at this revision"),
-            "the hub's own conversion is at the revision `refs/convert/parquet` where it has made one; else write the rows \
-             to a JSONL or Parquet file",
+            "if the hub has converted it, use the revision `refs/convert/parquet`; otherwise write the rows to a JSONL or Parquet file",
         ));
     }
     let names = || listed(configurations.iter().map(|found| found.name.as_str()));

@@ -7,6 +7,9 @@ use tamis_config::override_argument::{Operation, Override};
 use tamis_config::tree::{MapEntry, Node, Value, join};
 use tamis_config::{Note, NoteOutcome, table};
 
+/// Words in the first line of every script that tamis exports.
+pub(crate) const WRITTEN_BY: &str = "by `tamis config export`";
+
 /// Files with a system's own defaults, which apply anyway.
 pub(crate) const OWN_FILES: [(&str, Owner); 4] = [
     ("ppo_trainer", Owner::Verl),

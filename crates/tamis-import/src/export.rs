@@ -13,6 +13,7 @@
 //! divided by `|`. A key without values is never written. `+` in the third column says that verl takes the
 //! key only with a `+` before it.
 
+mod difference;
 mod script;
 mod search;
 

@@ -12,7 +12,7 @@ use tamis_config::source::{Origin, Source, SourceKind};
 use tamis_config::tree::{Node, Value, join};
 use tamis_config::{ConfigErrors, Diagnostic, Note, NoteOutcome, Problem, table, yaml};
 
-use crate::documents::{OWN_FILES, flatten, flatten_tree, is_native_tree};
+use crate::documents::{OWN_FILES, WRITTEN_BY, flatten, flatten_tree, is_native_tree};
 use crate::invocation::{Invocation, Processes};
 use crate::options::join_options;
 use crate::owner::Owner;
@@ -165,11 +165,7 @@ impl Words {
                     Err(diagnostic) => found.diagnostics.push(diagnostic),
                 }
             } else if Path::new(word).extension().is_some_and(|suffix| suffix == "sh" || suffix == "bash") {
-                let message = format!("`{word}` is a script of the shell, and none is run here");
-                let hint = format!(
-                    "`tamis train {word} --dry-run` finds the command in it, and without --dry-run runs it"
-                );
-                found.diagnostics.push(problem_with(word, Problem::rule(message, hint)));
+                found.diagnostics.push(problem_with(word, script_given(word)));
             } else {
                 let problem = Problem::rule(
                     format!("`{word}` is neither `key=value` nor a YAML file"),
@@ -238,6 +234,24 @@ impl Words {
             }
         }
     }
+}
+
+/// Why a script of the shell is not a configuration, and what to type instead.
+fn script_given(path: &str) -> Problem {
+    let message = format!("`{path}` is a script of the shell, and none is run here");
+    let shown =
+        format!("`tamis train {path} --dry-run` finds the command in it, and without --dry-run runs it");
+    let is_exported = read_source(Path::new(path), SourceKind::TranslatedFile(path.into()))
+        .is_ok_and(|source| source.text.contains(WRITTEN_BY));
+    let hint = if is_exported {
+        format!(
+            "it was written {}: give its command, as in `tamis config import -- python3 -m verl.trainer.main_ppo ...`; {shown}",
+            WRITTEN_BY
+        )
+    } else {
+        format!("{shown}; `tamis config import -- COMMAND` translates that command")
+    };
+    Problem::rule(message, hint)
 }
 
 /// Why a command without arguments is not a configuration.

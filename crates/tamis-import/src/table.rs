@@ -11,7 +11,11 @@
 //! | | `never` | a reason | is refused |
 //!
 //! `@name` in place of a note repeats the note of the line that begins with it. After the rows come the
-//! rules, see [`crate::steps`], and at the end the block `= export`, see [`crate::export`].
+//! rules, see [`crate::steps`], and at the end two blocks: `= values`, and `= export`, see [`crate::export`].
+//!
+//! The block `= values` has the values that a key takes in its system, if tamis or its import knows others
+//! too: the key, its values, and those of older versions and of forks, which an import takes and an export
+//! never writes. Any other value is refused.
 
 use std::collections::HashMap;
 
@@ -21,14 +25,30 @@ use super::owner::Owner;
 pub(crate) struct Table {
     pub(crate) rows: Vec<ForeignKey>,
     pub(crate) rules: Vec<Rule>,
+    values: Vec<Values>,
     /// The rows of the block `= export`.
     back: Vec<[&'static str; 5]>,
+}
+
+/// The values of a key in its system.
+#[derive(Debug)]
+pub(crate) struct Values {
+    key: &'static str,
+    /// Those of the version that the table is of.
+    pub(crate) taken: Vec<&'static str>,
+    /// Those of older versions and of forks.
+    pub(crate) others: Vec<&'static str>,
 }
 
 impl Table {
     /// The row of the block `= export` for a key.
     pub(crate) fn back(&self, key: &str) -> Option<&[&'static str; 5]> {
         self.back.iter().find(|row| row[0] == key)
+    }
+
+    /// The values that a key takes in its system, if these are listed.
+    pub(crate) fn values(&self, key: &str) -> Option<&Values> {
+        self.values.iter().find(|values| values.key == key)
     }
 
     /// The rule of this name. The table must have it.
@@ -43,6 +63,7 @@ fn find(rules: &[Rule], name: &str) -> Rule {
 
 pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
     let (table, back) = table.split_once("\n= export\n").unwrap_or((table, ""));
+    let (table, values) = table.split_once("\n= values\n").unwrap_or((table, ""));
     let mut blocks = table.split("\n= ");
     let rows = blocks.next().unwrap_or_default();
     let rules: Vec<Rule> = blocks
@@ -77,7 +98,13 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
         ForeignKey { key, default, becomes }
     };
     let rows = rows.into_iter().map(of_columns).collect();
-    Table { rows, rules, back: back.lines().map(columns).collect() }
+    let listed = |text: &'static str| text.split('|').filter(|value| !value.is_empty()).collect();
+    let values = values.lines().map(columns).map(|[key, taken, others, ..]| Values {
+        key,
+        taken: listed(taken),
+        others: listed(others),
+    });
+    Table { rows, rules, values: values.collect(), back: back.lines().map(columns).collect() }
 }
 
 /// The five columns of a line. Missing ones at the end are empty.

@@ -49,6 +49,7 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
     for argument in &arguments {
         translator.take(argument, easyr1, &mut rows);
     }
+    translator.refuse_unknown_values(&rows);
     translator.settle_single_keys(&rows);
     if whole {
         on_gpus(&mut translator);
@@ -163,6 +164,38 @@ impl Translator {
         );
         let problem = Problem::rule(format!("`{key}` is no key of {of} that tamis knows"), hint);
         self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
+    }
+
+    /// Refuses values that a key's system does not know, which tamis may know.
+    fn refuse_unknown_values(&mut self, rows: &Rows) {
+        let mut refused = Vec::new();
+        for given in &self.given {
+            let Some(known) = given.owner.table().values(&given.key) else { continue };
+            let texts: Vec<String> = match &given.node.value {
+                Value::List(items) => items.iter().map(show).collect(),
+                _ if given.node.is_null() => Vec::new(),
+                _ => show(&given.node).split(',').map(|text| text.trim().to_owned()).collect(),
+            };
+            let is_known = |text: &&String| {
+                let is = |value: &&str| *value == text.as_str();
+                matches!(text.as_str(), "" | "None" | "null")
+                    || known.taken.iter().chain(&known.others).any(|value| is(&value))
+            };
+            let Some(unknown) = texts.iter().find(|text| !is_known(text)) else { continue };
+            let message = format!("{} has no `{unknown}` for `{}`", given.owner, given.key);
+            let meant = suggest::nearest_value(unknown, &known.taken);
+            let own = targets(&rows[&given.key].becomes).into_iter().find(|ours| is_value_of(ours, unknown));
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean `{meant}`? "));
+            let own = own.map_or_else(String::new, |ours| {
+                format!("; `{ours}={unknown}` is tamis's own, and needs no key of {}", given.owner)
+            });
+            let hint = format!("{meant}{} takes {}{own}", given.owner, list(&known.taken));
+            let problem = Problem::rule(message, hint);
+            self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
+            refused.push(given.key.clone());
+        }
+        // Nothing else is wrong with them.
+        self.given.retain(|given| !refused.contains(&given.key));
     }
 
     /// Notes keys without effect and refuses unsupported ones, key by key.
@@ -299,6 +332,35 @@ fn changes(note: &Note, default: &str) -> bool {
         NoteOutcome::NoEffect(reason) => {
             reason.starts_with("warning") || !default.is_empty() && is_other(value, default)
         }
+    }
+}
+
+/// Our keys that a row sets.
+fn targets(becomes: &Becomes) -> Vec<&'static str> {
+    match becomes {
+        Becomes::Key(ours) | Becomes::By(_, ours) => ours.split(' ').collect(),
+        Becomes::NoEffect(_) | Becomes::Unless(..) => Vec::new(),
+    }
+}
+
+/// Whether one of our keys has a value or a kind of this name.
+fn is_value_of(ours: &str, value: &str) -> bool {
+    let (section, name) = ours.rsplit_once('.').unwrap_or((ours, ""));
+    let shape = |key: &str| match table::place(key) {
+        Ok(Place::Key(spec)) => Some((spec.shape)()),
+        _ => None,
+    };
+    name == "kind" && shape(section).is_some_and(|shape| shape.has_kind(value))
+        || shape(ours).is_some_and(|shape| shape.without_null().doc_of(value).is_some())
+}
+
+/// Words in quotes: `a`, `b` and `c`.
+fn list(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match words.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
     }
 }
 

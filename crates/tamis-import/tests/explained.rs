@@ -134,7 +134,7 @@ fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
     let text = explain("objective.loss.clip_high").expect("a key");
     assert!(text.starts_with("objective.loss.clip_high (kind clip)\n"), "{text}");
     assert_eq!(text.matches("also known as").count(), 1);
-    let (_, all) = text.split_once("objective.loss.clip_high, of whichever kind\n").expect("a heading");
+    let (_, all) = text.split_once("objective.loss.clip_high, for every kind\n").expect("a heading");
     assert!(all.contains("clip_ratio_high (verl"), "{all}");
 }
 

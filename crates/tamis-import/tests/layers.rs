@@ -74,7 +74,7 @@ fn keys_of_other_systems_follow_the_kind_that_a_file_chooses() {
     let PolicyLoss::Cispo(loss) = objective.loss else { panic!("cispo") };
     assert_eq!((loss.bound, loss.max_ratio), (CispoBound::Absolute, 4.0));
     assert_snapshot!(notes, @"
-    epsilon=0.3 goes into what epsilon_high becomes
+    epsilon=0.3 is translated together with epsilon_high
     epsilon_high=4 -> objective.loss.bound: absolute, objective.loss.max_ratio: 4
     ");
     let (objective, notes) = of("objective: {loss: {kind: sapo}}", &["worker.actor.tau_positive=2"]);
@@ -89,12 +89,12 @@ fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() 
     assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
 error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
   at command line, RAGEN key: algorithm.high_level_gamma=«grpo»
-  hint: `tamis config explain objective.advantage.turn_gamma` says more
+  hint: see `tamis config explain objective.advantage.turn_gamma`
 "#);
     assert_snapshot!(wrong("algorithm.gamma=2"), @"
 error: `objective.advantage.gamma` must be from 0 to 1, got 2
   at command line, verl key: algorithm.gamma=«2»
-  hint: `tamis config explain objective.advantage.gamma` says more
+  hint: see `tamis config explain objective.advantage.gamma`
 ");
 }
 

@@ -149,8 +149,8 @@ impl OtherRun {
         let sizes = uneven.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
         let merged = sizes.map(|(fewest, most)| {
             format!(
-                "{} of its files: prompts have {fewest} to {most} rows there, so a prompt that came more than \
-                 once is one group, or rows are missing",
+                "{} of its files: prompts have {fewest} to {most} rows there, so a repeated prompt counts as one group, or rows are \
+                missing",
                 uneven.len()
             )
         });

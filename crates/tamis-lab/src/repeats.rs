@@ -85,13 +85,13 @@ impl Repeats {
         match self {
             Self::None => None,
             Self::Cut { size, num_prompts } => Some(format!(
-                "{num_prompts} value{} of `{column}` came more than once: every {size} rows of one count as a \
-                 group, in the order of the file; name a column with an id of the group if it has one",
+                "{num_prompts} value{} of `{column}` occurred more than once: every {size} rows of one count as a group, in the order of \
+                the file; name a column with a group id if there is one",
                 if num_prompts == 1 { "" } else { "s" }
             )),
             Self::Uneven { fewest, most } => Some(format!(
-                "values of `{column}` have {fewest} to {most} rows: prompts that came more than once are one \
-                 group here, or rows are missing; name a column with an id of the group if there is one"
+                "values of `{column}` have {fewest} to {most} rows: repeated prompts count as one group, or rows are missing; name a \
+                column with a group id if there is one"
             )),
         }
     }

@@ -37,16 +37,16 @@ pub struct RolloutQuery {
 
 /// Verdicts other than the filter's reasons, with their meanings.
 const VERDICTS: [(&str, &str); 11] = [
-    ("trained", "it bore the loss of step N"),
+    ("trained", "trained on in step N"),
     ("kept_when_insufficient", "dropped by the filter, but in the batch because too few groups were kept"),
     ("surplus", "kept by the filter, beyond the batch"),
     ("stale", "carried over until it was too old"),
-    ("aborted", "it was abandoned, or the run ended inside the step"),
+    ("aborted", "it was aborted, or the run ended during the step"),
     ("unscored", "no reward function answered"),
     ("unchosen", "the filter chose other members"),
     ("truncated", "`objective.masks.truncated`"),
     ("shaped", "a shaping left it out"),
-    ("masked", "no token of it is the policy's"),
+    ("masked", "it has no token of the policy"),
     ("rejected", "`objective.correction` rejected all of its tokens"),
 ];
 
@@ -153,9 +153,9 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, Fault> {
         && !verdicts().contains(&wanted)
         && !view.verdicts.iter().any(|(name, _)| name == wanted)
     {
-        let message = format!("`{wanted}` is no verdict: there are {}", verdicts().join(", "));
+        let message = format!("`{wanted}` is not a verdict; the verdicts are {}", verdicts().join(", "));
         return Err(Fault::usage(message).with_hint(
-            "`dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means",
+            "`dropped` stands for everything that the filter dropped; docs/rollouts.md explains each",
         ));
     }
     view.verdicts.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
@@ -184,7 +184,7 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
         return match query.step {
             Some(_) => {
                 let source = source.display();
-                let message = format!("--step chooses among the files of a run, and {source} is a file");
+                let message = format!("--step chooses among the files of a run, but {source} is a file");
                 Err(Fault::usage(message).with_hint("leave it out, or name the run"))
             }
             None => Ok(source.clone()),
@@ -196,7 +196,7 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
     let Some((_, last)) = files.last() else {
         let shown = folder.display();
         return Err(if folder == *source {
-            Fault::usage(format!("{shown} is no run directory: there is no `rollouts` folder in it"))
+            Fault::usage(format!("{shown} is not a run directory: there is no `rollouts` folder in it"))
                 .with_hint("name the folder that a run printed at its start, or a file")
         } else {
             Fault::usage(format!("no rollouts are saved in {shown}")).with_hint(
@@ -215,7 +215,7 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
 
 fn not_of_step(folder: &Path, step: u64, steps: &[u64]) -> Fault {
     let (folder, there) = (folder.display(), ranges(steps));
-    Fault::usage(format!("no rollouts of step {step} are saved in {folder}; there are those of {there}"))
+    Fault::usage(format!("no rollouts of step {step} are saved in {folder}; saved are those of {there}"))
 }
 
 /// The file of another trainer's run in our form, and the trainer's own file.
@@ -354,8 +354,8 @@ pub fn reference_markdown() -> String {
         "# Rollouts, validation samples, evaluations\n\n\
          <!-- Generated from the tables in crates/tamis-data and crates/tamis-lab by scripts/generate; do not edit. -->\n\n\
          ## `rollouts/step_N.parquet`\n\n\
-         Every trajectory that step N generated, trained or not, one row each. A step that was tried again has \
-         the rows of all attempts. `rollout.save: kept` writes only the trajectories of trained groups, `off` \
+         Every trajectory that step N generated, trained or not, one row each. A step that was retried has the rows of all attempts. \
+         `rollout.save: kept` writes only the trajectories of trained groups, `off` \
          nothing. A resumed run writes the files after its checkpoint again.\n\n\
          `tamis rollouts RUN` shows them (`--step N`, `--verdict trained`, `--group ID`, `--prompt ID`, \
          `--limit 5`, `--json`), `tamis filter` judges them by any filter, and pandas, polars and DuckDB read \

@@ -174,7 +174,7 @@ impl<'a> Reader<'a> {
             };
             if let Some(id) = ids.into_iter().flatten().find(|&id| id as usize >= vocab_size) {
                 return Err(fault!(
-                    "`{key}` in {file} is {id}, and the model has {vocab_size} tokens (0 to {})",
+                    "`{key}` in {file} is {id}, but the model has {vocab_size} tokens (0 to {})",
                     vocab_size.saturating_sub(1)
                 )
                 .into());

@@ -354,13 +354,10 @@ fn messages_about_configurations() {
     insta::assert_snapshot!(error("partial_rotary_factor", json!(0.5)), @"partial_rotary_factor `0.5` is not supported (supported: 1)");
     insta::assert_snapshot!(error("layer_types", json!(["full_attention", "sliding_attention"])), @"layer type `sliding_attention` is not supported (supported: full_attention)");
     insta::assert_snapshot!(error("eos_token_id", json!([1, "2"])), @r#"`eos_token_id` must be a token id or a list of token ids, got [1,"2"]"#);
-    insta::assert_snapshot!(error("eos_token_id", json!(11)), @"`eos_token_id` in config.json is 11, and the \
-         model has 11 tokens (0 to 10)");
-    insta::assert_snapshot!(error("eos_token_id", json!([3, 4_294_967_295_u32])), @"`eos_token_id` in config.json is 4294967295, and the model has 11 tokens (0 to 10)");
-    insta::assert_snapshot!(error("pad_token_id", json!(11)), @"`pad_token_id` in config.json is 11, and the \
-         model has 11 tokens (0 to 10)");
-    insta::assert_snapshot!(error("bos_token_id", json!(12)), @"`bos_token_id` in config.json is 12, and the \
-         model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("eos_token_id", json!(11)), @"`eos_token_id` in config.json is 11, but the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("eos_token_id", json!([3, 4_294_967_295_u32])), @"`eos_token_id` in config.json is 4294967295, but the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("pad_token_id", json!(11)), @"`pad_token_id` in config.json is 11, but the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("bos_token_id", json!(12)), @"`bos_token_id` in config.json is 12, but the model has 11 tokens (0 to 10)");
     assert!(with("pad_token_id", json!(-1)).is_ok(), "there is none");
     assert!(with("eos_token_id", json!(10)).is_ok());
     let window = json!({
@@ -381,8 +378,7 @@ fn an_end_token_of_generation_beyond_the_vocabulary_is_refused() {
     tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
     assert!(TransformerConfig::load(folder.path()).is_ok());
     std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [3, 999]}"#).unwrap();
-    insta::assert_snapshot!(TransformerConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in \
-         generation_config.json is 999, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(TransformerConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in generation_config.json is 999, but the model has 11 tokens (0 to 10)");
 }
 
 #[test]

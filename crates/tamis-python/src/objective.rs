@@ -275,7 +275,7 @@ impl Objective {
             section.insert("loss".to_owned(), to_json(loss)?);
         }
         if let Some((key, instead)) = ELSEWHERE.iter().find(|(key, _)| section.contains_key(*key)) {
-            let message = format!("`objective.{key}` is no part of an objective here");
+            let message = format!("`objective.{key}` is not part of an objective here");
             return Err(refused(py, &message, Some((*instead).to_owned())));
         }
         // The name of a loss means the loss with its defaults.

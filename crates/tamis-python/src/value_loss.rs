@@ -47,7 +47,7 @@ impl ValueLoss {
         let has_scale = !scale.is_null();
         let config = sections(py, &json!({ "critic": critic, "objective": { "loss_scale_factor": scale } }))?;
         if let Some(key) = other {
-            let message = format!("`critic.{key}` is no part of the critic's loss");
+            let message = format!("`critic.{key}` is not part of the critic's loss");
             let hint = "the settings here are cliprange_value, aggregation, loss_scale_factor";
             return Err(refused(py, &message, Some(hint.to_owned())));
         }

@@ -165,7 +165,8 @@ impl ScoringServers {
                         }
                         Some(name) => {
                             let served: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-                            let detail = format!("it serves no model {name:?}, but {}", served.join(", "));
+                            let detail =
+                                format!("it does not serve the model {name:?}, but {}", served.join(", "));
                             Err(self.unreachable(server, &Fault::new(FaultClass::Refused, detail)))
                         }
                         None => Ok(models.into_iter().next().map(|model| model.id)),
@@ -252,7 +253,7 @@ impl ScoringServers {
                 }
                 if open.attempts >= limits.max_attempts {
                     let message =
-                        format!("no answer of the {} in {} attempts: {fault}", self.what, open.attempts);
+                        format!("no answer from the {} in {} attempts: {fault}", self.what, open.attempts);
                     answers[open.place] = Some(Err(Unanswered { message, is_refused: false }));
                 } else {
                     let asked_for = fault.retry_after.unwrap_or_default().min(limits.timeout);

@@ -260,7 +260,7 @@ async fn read(
     let method = match head.method {
         Method::GET => HttpMethod::Get,
         Method::POST => HttpMethod::Post,
-        other => return Err(refuse(405, format!("{other} is not understood: GET or POST"))),
+        other => return Err(refuse(405, format!("{other} is not supported: use GET or POST"))),
     };
     let content_type =
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -272,15 +272,14 @@ async fn read(
         BodyFault::TooLarge(most) if has_columns => {
             refuse(413, format!("the body is longer than {most} bytes"))
         }
-        BodyFault::TooLarge(most) => refuse(
-            413,
-            format!("the body is longer than {most} bytes, the most of one that is not {SAFETENSORS}"),
-        ),
+        BodyFault::TooLarge(most) => {
+            refuse(413, format!("the body is longer than {most} bytes, the limit unless it is {SAFETENSORS}"))
+        }
         BodyFault::Slow(patience) => {
             refuse(408, format!("the body did not arrive within {} s", patience.as_secs_f64()))
         }
-        BodyFault::NoRoom => refuse(408, "other bodies take all the room that there is for them".to_owned()),
-        BodyFault::Broken(reason) => refuse(400, format!("the body did not come whole: {reason}")),
+        BodyFault::NoRoom => refuse(408, "the memory for request bodies is full".to_owned()),
+        BodyFault::Broken(reason) => refuse(400, format!("the body is incomplete: {reason}")),
     })?;
     Ok(Question {
         method,

@@ -13,8 +13,8 @@ pub fn stranger(headers: &HeaderMap, own: &str) -> Option<String> {
         if !host.to_str().is_ok_and(|host| is_own(host, own)) {
             let host = String::from_utf8_lossy(host.as_bytes());
             return Some(format!(
-                "this server has no key and answers only to names of its own machine, and not to {host:?}: ask \
-                 127.0.0.1 or localhost, or start it with a key (--api-key-file)"
+                "this server has no key and answers only to names of its own machine, not to {host:?}: use 127.0.0.1 or localhost, or \
+                start it with a key (--api-key-file)"
             ));
         }
     }

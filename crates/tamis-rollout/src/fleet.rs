@@ -190,7 +190,7 @@ impl Fleet {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 not_drained.push((
                     file.display().to_string(),
-                    format!("it cannot be read, which changes nothing: {error}"),
+                    format!("it cannot be read, so nothing changes: {error}"),
                 ));
             }
             text => {

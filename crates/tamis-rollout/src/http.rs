@@ -66,7 +66,7 @@ impl Address {
     /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end, or `unix:PATH`.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
         let wrong =
-            |reason: &str| fault!("{url:?} is no address of a server ({reason}); write http://HOST:PORT");
+            |reason: &str| fault!("{url:?} is not a server address ({reason}); write http://HOST:PORT");
         if let Some(path) = url.trim().strip_prefix("unix:") {
             return match (cfg!(unix), path.is_empty()) {
                 (true, false) => {
@@ -265,7 +265,7 @@ impl HttpClient {
         let key = key
             .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))
             .transpose()
-            .map_err(|_| fault!("the API key holds a character that no header can carry"))?
+            .map_err(|_| fault!("the API key contains a character that is not allowed in a header"))?
             .map(|mut value| {
                 value.set_sensitive(true);
                 value
@@ -361,7 +361,7 @@ fn client_builder() -> hyper_util::client::legacy::Builder {
 async fn exchange(connections: Connections, sending: Sending, limit: usize) -> Exchange {
     let timeout = sending.timeout;
     tokio::time::timeout(timeout, ask(connections, sending, limit)).await.unwrap_or_else(|_| {
-        Err(Fault::new(FaultClass::TimedOut, format!("no whole answer after {} s", timeout.as_secs_f64())))
+        Err(Fault::new(FaultClass::TimedOut, format!("no complete answer after {} s", timeout.as_secs_f64())))
     })
 }
 

@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut object = Map::new();
         while let Some(name) = entries.next_key::<String>()? {
             if self.refuses_repeated && object.contains_key(&name) {
-                return Err(A::Error::custom(format!("key `{name}` stands twice in one object")));
+                return Err(A::Error::custom(format!("key `{name}` occurs twice in one object")));
             }
             self.take(KEY)?;
             let value = entries.next_value_seed(self)?;
@@ -164,6 +164,6 @@ mod tests {
         let text = b"{\"a\": {\"b\": 1, \"b\": 2}}";
         assert_eq!(read(text, 1 << 20, false).unwrap()["a"]["b"], 2);
         let error = read(text, 1 << 20, true).unwrap_err().to_string();
-        assert!(error.contains("key `b` stands twice"), "{error}");
+        assert!(error.contains("key `b` occurs twice"), "{error}");
     }
 }

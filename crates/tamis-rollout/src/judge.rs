@@ -121,7 +121,7 @@ impl Judge {
         };
         let found = settings.pattern.captures_iter(answer).last().and_then(|all| all.get(1).or(all.get(0)));
         let Some(found) = found else {
-            return Err(format!("no score is in the judge's answer {}", shown()));
+            return Err(format!("the judge's answer has no score: {}", shown()));
         };
         let found = found.as_str().trim();
         if let Some((_, score)) = settings.verdicts.iter().find(|(word, _)| word.eq_ignore_ascii_case(found))
@@ -130,7 +130,7 @@ impl Judge {
         }
         let score: f64 = match found.parse() {
             Ok(score) => score,
-            Err(_) => return Err(format!("{found:?} in the judge's answer {} is no score", shown())),
+            Err(_) => return Err(format!("{found:?} in the judge's answer {} is not a score", shown())),
         };
         let is_within = settings.min_score.is_none_or(|min| score >= min)
             && settings.max_score.is_none_or(|max| score <= max)
@@ -160,7 +160,7 @@ impl Judge {
                 }
                 // An answer in one piece is complete even if the server gives no reason for its end.
                 None if answer.is_stream() => {
-                    Err(Fault::new(FaultClass::HalfBody, "the judge's answer broke off before its end"))
+                    Err(Fault::new(FaultClass::HalfBody, "the judge's answer broke off early"))
                 }
                 _ => Ok(read),
             }
@@ -223,6 +223,6 @@ impl RewardFunction for Judge {
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {
-        Some("set its `pass_score`: a completion with that score or more is right")
+        Some("set its `pass_score`: completions with at least that score count as correct")
     }
 }

@@ -167,7 +167,7 @@ fn read_logits(
     if rows.iter().map(|(index, _)| *index).eq(0..num_texts) {
         Ok(rows.into_iter().map(|(_, logits)| logits).collect())
     } else {
-        Err(wrong(format!("{num_texts} texts were sent, and the answer has {} scores", rows.len())))
+        Err(wrong(format!("{num_texts} texts were sent, but the answer has {} scores", rows.len())))
     }
 }
 
@@ -281,8 +281,8 @@ impl RewardModel {
             && raw.iter().all(|value| (0.0..=1.0).contains(value))
         {
             return refuse(
-                "it gives the same numbers with `use_activation` and without, so they may be no logits: vLLM \
-                 knows the field since 0.11.1; `activation: as_served` takes the numbers as they are"
+                "it returns the same numbers with and without `use_activation`, so they may not be logits: vLLM supports the field since \
+                0.11.1; `activation: as_served` uses the numbers as they are"
                     .to_owned(),
             );
         }
@@ -348,7 +348,7 @@ impl RewardModel {
                 if scores.len() == num_texts {
                     return Ok(scores);
                 }
-                let detail = format!("{num_texts} texts were sent, and {} scores came", scores.len());
+                let detail = format!("{num_texts} texts were sent, but {} scores came back", scores.len());
                 Err(Fault::new(FaultClass::BadShape, detail))
             }
             Place::Servers(_) => {
@@ -477,8 +477,8 @@ impl RewardFunction for RewardModel {
     fn failure_hint(&self) -> Option<String> {
         Some(match &self.place {
             Place::Process(_) => {
-                "the reward model's own messages are in its log in the run folder; `max_length` and \
-                 `overlong` say what becomes of long texts"
+                "the reward model's own messages are in its log in the run folder; `max_length` and `overlong` control what happens to \
+                long texts"
                     .to_owned()
             }
             Place::Servers(_) => format!("check that the server at {} answers", self.servers.addresses()),
@@ -486,6 +486,6 @@ impl RewardFunction for RewardModel {
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {
-        Some("set its `pass_score`: a completion with that score or more is right")
+        Some("set its `pass_score`: completions with at least that score count as correct")
     }
 }

@@ -259,7 +259,7 @@ fn other_logprobs<P: Protocol>(
     let of = mode?;
     let with = of.differs(sampling, parameters::find_altering(extra))?;
     Some(fault!(
-        "{} reports log-probabilities {}, and with {with} these are not those that are trained on",
+        "{} reports log-probabilities {}, but with {with} training uses different ones",
         P::KIND,
         of.describe()
     ))

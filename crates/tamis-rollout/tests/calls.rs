@@ -79,7 +79,7 @@ fn converse(address: &CallAddress) {
     line.send(6, Call { content_type: "application/json", ..post(vec![b' '; 101]) }, Duration::from_secs(10));
     let refused = receive(&mut line, &bell).1.expect("answered");
     assert_eq!(refused.status, 413);
-    assert!(String::from_utf8_lossy(&refused.body).contains("100 bytes, the most of one that is not"));
+    assert!(String::from_utf8_lossy(&refused.body).contains("100 bytes, the limit unless it is"));
     assert!(server.next(Duration::ZERO).is_none(), "nobody else hears of it");
 
     // A dropped call has no answer, and later calls are refused.

@@ -135,7 +135,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
     assert_eq!(outcomes[..2], [RewardOutcome::verified(7.5, true), RewardOutcome::verified(6.0, true)]);
     assert!(failure(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
     assert!(failure(&outcomes[3]).contains("out of range"));
-    assert!(failure(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
+    assert!(failure(&outcomes[4]).ends_with("the judge's answer has no score: \"none\""));
     let words = judge(JudgeSetup {
         pattern: Regex::new(r"(?i)verdict: (\w+)").unwrap(),
         verdicts: vec![("yes".to_owned(), 1.0), ("no".to_owned(), -1.0)],
@@ -210,7 +210,7 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
     }
     assert!(failure(&outcomes[6]).contains("the judge refuses: refused: HTTP 400: oh"), "{:?}", outcomes[6]);
     assert!(
-        failure(&outcomes[7]).contains("no answer of the judge in 4 attempts: server_error"),
+        failure(&outcomes[7]).contains("no answer from the judge in 4 attempts: server_error"),
         "{:?}",
         outcomes[7]
     );
@@ -281,7 +281,7 @@ fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
     );
     let server = server(|_, _| says("1"));
     let other = JudgeSetup { model: Some("gpt".to_owned()), ..settings(&server.url()) };
-    assert!(connect(other).contains("it serves no model \"gpt\", but grader"));
+    assert!(connect(other).contains("it does not serve the model \"gpt\", but grader"));
 }
 
 #[test]

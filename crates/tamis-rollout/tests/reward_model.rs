@@ -250,7 +250,8 @@ fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
     };
     assert_eq!(
         told(settings(), old),
-        "no server answers: URL (reward `rm`): bad_shape: it gives the same numbers with `use_activation` and without, so they may be no logits: vLLM knows the field since 0.11.1; `activation: as_served` takes the numbers as they are"
+        "no server answers: URL (reward `rm`): bad_shape: it returns the same numbers with and without `use_activation`, so they may not \
+        be logits: vLLM supports the field since 0.11.1; `activation: as_served` uses the numbers as they are"
     );
     let (server, _) = server(old);
     let as_served = ModelSettings { activation: LogitActivation::AsServed, ..settings() };
@@ -265,7 +266,7 @@ fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
         "no server answers: URL (reward `rm`): refused: HTTP 400: The model does not support Classification API"
     );
     let other = ModelSettings { model: Some("other".to_owned()), ..settings() };
-    assert!(told(other, vllm).contains("it serves no model \"other\", but rm"));
+    assert!(told(other, vllm).contains("it does not serve the model \"other\", but rm"));
 }
 
 #[test]

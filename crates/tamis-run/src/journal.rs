@@ -55,7 +55,7 @@ pub enum JournalError {
     },
     /// The file is shorter than it was when the checkpoint was written.
     #[error(
-        "read `{}`: it ends at byte {length}, and had {promised} bytes when the checkpoint was written", path.display()
+        "read `{}`: it ends at byte {length}, but had {promised} bytes when the checkpoint was written", path.display()
     )]
     TooShort {
         /// The file.
@@ -66,7 +66,7 @@ pub enum JournalError {
         promised: u64,
     },
     /// Records that are needed were removed.
-    #[error("read `{}`: it begins at byte {first}, and the checkpoint needs it from byte {from} on", path.display())]
+    #[error("read `{}`: it begins at byte {first}, but the checkpoint needs it from byte {from}", path.display())]
     Removed {
         /// The file.
         path: PathBuf,
@@ -94,7 +94,7 @@ pub enum JournalError {
         source: serde_json::Error,
     },
     /// A record longer than the format holds.
-    #[error("write `{}`: a record of {length} bytes, and the format holds at most 4294967295", path.display())]
+    #[error("write `{}`: a record of {length} bytes, but the format holds at most 4294967295", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -109,17 +109,17 @@ impl JournalError {
         let fixed = match self {
             Self::Disk(error) => error.hint()?,
             Self::NotAJournal { .. } | Self::TooShort { .. } => {
-                "the file was changed, cut or lost: put it back as it was"
+                "the file was changed, truncated or lost: restore it"
             }
-            Self::Removed { .. } => "resume from a later checkpoint: those that were kept need no more of it",
+            Self::Removed { .. } => "resume from a later checkpoint, which does not need the missing part",
             Self::Damaged { path, at } => {
                 return Some(format!(
-                    "nothing was changed: put back a copy of the file, or cut it there (`truncate -s {at} {}`) to \
-                     have that record and all behind it asked for again",
+                    "nothing was changed: restore a copy of the file, or truncate it there (`truncate -s {at} {}`): that record and all \
+                    later ones are then requested again",
                     path.display()
                 ));
             }
-            Self::Unreadable { .. } => "continue the run with the version of tamis that began it",
+            Self::Unreadable { .. } => "continue the run with the version of tamis that started it",
             Self::TooLong { .. } => return None,
         };
         Some(fixed.to_owned())
@@ -639,11 +639,9 @@ mod tests {
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);
         std::fs::write(&path, &std::fs::read(&path).expect("read")[..40]).expect("write");
-        insta::assert_snapshot!(shown(open(end).expect_err("cut")), @"read `DIR/journal`: it ends at byte \
-             40, and had 337 bytes when the checkpoint was written");
+        insta::assert_snapshot!(shown(open(end).expect_err("cut")), @"read `DIR/journal`: it ends at byte 40, but had 337 bytes when the checkpoint was written");
         std::fs::remove_file(&path).expect("remove");
-        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte \
-             0, and had 337 bytes when the checkpoint was written");
+        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte 0, but had 337 bytes when the checkpoint was written");
         let full = Journal::open(
             &Disk::with_fault(0, DiskFault::DiskFull),
             &folder.path().join("new"),
@@ -656,11 +654,11 @@ mod tests {
              another disk (`run.dir`); files written before are whole");
         insta::assert_snapshot!(tamis_core::fault::chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let removed = JournalError::Removed { path: "journal".into(), first: 900, from: 80 };
-        insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, and the checkpoint needs it from byte 80 on");
+        insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, but the checkpoint needs it from byte 80");
         let damaged = JournalError::Damaged { path: "journal".into(), at: 80 };
         insta::assert_snapshot!(damaged.to_string(), @"read `journal`: the record at byte 80 is damaged, and whole records follow it");
-        insta::assert_snapshot!(damaged.hint().unwrap_or_default(), @"nothing was changed: put back a copy of the file, or cut it there (`truncate -s 80 journal`) to have that record and all behind it asked for again");
+        insta::assert_snapshot!(damaged.hint().unwrap_or_default(), @"nothing was changed: restore a copy of the file, or truncate it there (`truncate -s 80 journal`): that record and all later ones are then requested again");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
-        insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
+        insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, but the format holds at most 4294967295");
     }
 }

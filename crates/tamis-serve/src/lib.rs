@@ -158,8 +158,8 @@ impl Fault {
 
     /// Without a key, everybody in the network could use the server and load weights into it.
     fn open(host: &str) -> Self {
-        let hint = "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1";
-        let message = format!("{host} can be reached from other machines, and no key is set");
+        let hint = "put a secret into a file and pass it with --api-key-file, or listen on 127.0.0.1";
+        let message = format!("{host} can be reached from other machines, but no key is set");
         Self { hint: Some(hint.to_owned()), is_usage: true, ..Self::new(message, None) }
     }
 

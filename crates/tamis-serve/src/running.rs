@@ -105,7 +105,7 @@ impl App {
         let limit = self.settings.max_queued;
         if count > limit {
             let message = format!(
-                "the request asks for {count} samples, and the server takes {limit} at most (--max-queued)"
+                "the request asks for {count} samples, but the server takes at most {limit} (--max-queued)"
             );
             return Err(ApiError::bad(message));
         }

@@ -127,7 +127,7 @@ impl HowSampled {
         if let Some(id) = stop_token_ids.iter().find(|&&id| id as usize >= defaults.vocabulary) {
             let name = fields.name("stop_token_ids");
             let message =
-                format!("`{name}` has the token id {id}, the vocabulary has {}", defaults.vocabulary);
+                format!("`{name}` has the token id {id}, but the vocabulary has {}", defaults.vocabulary);
             return Err(ApiError::field(&name, message));
         }
         let mut ends = stop_token_ids.clone();
@@ -146,7 +146,7 @@ impl HowSampled {
         if keys.is_some() && seed.is_some() {
             return Err(ApiError::field(
                 "tamis",
-                "`tamis` has a key for each sample, so there is no use for `seed`",
+                "`tamis` has a key for each sample, so `seed` is not needed",
             ));
         }
         Ok(Self {

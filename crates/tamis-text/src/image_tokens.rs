@@ -54,9 +54,13 @@ impl ImageTokens {
             json(nested)?.and_then(|(path, value)| Some((path, value.get("image_processor")?.clone())));
         let (processor_path, processor) = match nested {
             Some(found) => found,
-            None => {
-                json(plain)?.ok_or_else(|| fault!("there is no preprocessor_config.json in {}, which says how images become patches; it comes with the model", folder.display()))?
-            }
+            None => json(plain)?.ok_or_else(|| {
+                fault!(
+                    "there is no preprocessor_config.json in {}, which defines how images become patches; \
+                    it comes with the model",
+                    folder.display()
+                )
+            })?,
         };
         let id = |field: &'static str| match &config[field] {
             Value::Null => Ok(None),

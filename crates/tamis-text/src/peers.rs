@@ -137,10 +137,9 @@ impl std::fmt::Display for PeerDifference {
         let Self { class, model_type, is_by_class, example, own, theirs } = self;
         write!(
             f,
-            "transformers builds `{class}` for this model (`model_type: {model_type}`), which splits texts otherwise than \
-             its tokenizer.json: {example:?} is {own} here and {theirs} there. Servers and programs on top of \
-             transformers read texts in that way; tamis follows tokenizer.json, also in the token ids that it sends to \
-             servers"
+            "transformers loads `{class}` for this model (`model_type: {model_type}`), which splits texts differently from its \
+            tokenizer.json: {example:?} is {own} here and {theirs} there. Servers and programs that use transformers tokenize that way; \
+            tamis follows tokenizer.json, also in the token ids that it sends to servers"
         )?;
         if *is_by_class {
             f.write_str("; `tokenizer_class: PreTrainedTokenizerFast` in tokenizer_config.json makes them follow it too")?;

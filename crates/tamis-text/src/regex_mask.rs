@@ -27,7 +27,7 @@ const MAX_EXPRESSIONS: usize = 8;
 #[derive(Debug, Error)]
 pub enum RegexMaskError {
     /// The pattern is not a regular expression.
-    #[error("not a regular expression that can be followed: {detail}")]
+    #[error("unsupported regular expression: {detail}")]
     Pattern {
         /// The parser's message, with the place.
         detail: String,
@@ -36,10 +36,10 @@ pub enum RegexMaskError {
     #[error(transparent)]
     Tokenizer(#[from] Fault),
     /// No completion matches.
-    #[error("the tokenizer has no tokens that could write a text that matches the expression")]
+    #[error("no sequence of the tokenizer's tokens matches the expression")]
     NoMatch,
     /// Only the empty completion matches.
-    #[error("only the empty text matches the expression, and a completion has a token at least")]
+    #[error("only the empty text matches the expression, but a completion has at least one token")]
     Empty,
 }
 
@@ -414,24 +414,20 @@ mod tests {
         let refused = |pattern: &str| RegexMask::new(pattern, &tokenizer, &[1]).unwrap_err().to_string();
         insta::assert_snapshot!(
             refused("x"),
-            @"the tokenizer has no tokens that could write a text that matches the expression"
+            @"no sequence of the tokenizer's tokens matches the expression"
         );
         assert_eq!(refused("1{3}x"), refused("x"), "it begins well");
         insta::assert_snapshot!(
             RegexMask::new("", &tokenizer, &[]).unwrap_err(),
-            @"only the empty text matches the expression, and a completion has a token at least"
+            @"only the empty text matches the expression, but a completion has at least one token"
         );
-        assert!(
-            refused("(").starts_with("not a regular expression that can be followed: "),
-            "{}",
-            refused("(")
-        );
+        assert!(refused("(").starts_with("unsupported regular expression: "), "{}", refused("("));
         assert!(refused("(?=a)").contains("look-around"), "{}", refused("(?=a)"));
         insta::assert_snapshot!(
             refused("1(2|3"),
-            @"not a regular expression that can be followed: unclosed group (at character 2)"
+            @"unsupported regular expression: unclosed group (at character 2)"
         );
-        assert!(refused("a)(b").starts_with("not a regular expression"), "{}", refused("a)(b"));
+        assert!(refused("a)(b").starts_with("unsupported regular expression"), "{}", refused("a)(b"));
         for pattern in [r"(\w{50}|\d{60}){70}", r"(\w{1000}){1000}", "((a{1000}){1000}){1000}"] {
             let large = refused(pattern);
             assert!(large.contains("exceeded"), "{pattern}: {large}");

@@ -2,11 +2,12 @@
 //!
 //! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls,
 //! Python's string, list and dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's
-//! `json.dumps` writes, and `{% generation %}` blocks, which are rendered as if their tags were not there.
-//! The module `python` has what differs from minijinja.
+//! `json.dumps` writes, and `{% generation %}` blocks, whose places in the text [`ChatTemplate::answers`]
+//! gives. The module `python` has what differs from minijinja.
 //!
 //! A template may come from anyone. `limits` bounds its memory and its time.
 
+mod answers;
 mod date;
 mod filters;
 mod generation;
@@ -78,7 +79,7 @@ pub enum TemplateError {
     },
     /// The template is too long.
     #[error(
-        "the chat template has {length} bytes, and {} bytes is the most that is read: is it the right file?",
+        "the chat template has {length} bytes, and at most {} bytes are read: is it the right file?",
         tamis_file::MAX_TEMPLATE
     )]
     TooLong {
@@ -86,7 +87,7 @@ pub enum TemplateError {
         length: usize,
     },
     /// The template exceeds a limit that no conversation needs.
-    #[error("the chat template does too much for one conversation: {what}")]
+    #[error("the chat template needs too much work for one conversation: {what}")]
     TooMuch {
         /// The limit that was exceeded.
         what: &'static str,
@@ -106,6 +107,15 @@ pub enum TemplateError {
     /// The final assistant message has no text to continue.
     #[error("the final assistant message has no text in `content`, so it cannot be continued")]
     NothingToContinue,
+    /// The places of the assistant's turns in the text cannot be found.
+    #[error(
+        "the assistant's turns cannot be found in the text: the template has no `{{% generation %}}` blocks, and it writes the \
+         conversation up to message {index} otherwise if more follows"
+    )]
+    AnswersLost {
+        /// Index of the message, from 0.
+        index: usize,
+    },
     /// The template does not show the final message, so there is nothing to continue.
     #[error(
         "the chat template does not show the final assistant message (it may drop or rewrite it), so it cannot be continued"
@@ -128,6 +138,8 @@ pub struct RenderedPrompt {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     programs: Arc<BTreeMap<String, TemplateProgram>>,
+    /// The templates that have `generation` blocks, with marks around them.
+    marked: Arc<BTreeMap<String, TemplateProgram>>,
     special_tokens: BTreeMap<String, String>,
 }
 
@@ -152,19 +164,28 @@ impl ChatTemplate {
         python::install(&mut environment);
         limits::install(&mut environment);
         filters::install(&mut environment);
-        let mut programs = BTreeMap::new();
+        let (mut programs, mut marked) = (BTreeMap::new(), BTreeMap::new());
         for (name, source) in sources {
             if source.len() as u64 > tamis_file::MAX_TEMPLATE {
                 return Err(TemplateError::TooLong { length: source.len() });
             }
-            let program = caught::catch(|| TemplateProgram::compile(generation::remove_tags(source), &rules))
-                .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
-                .map_err(|error| syntax(&error))?;
-            programs.insert(name.clone(), program);
+            let compile = |source: String| {
+                caught::catch(|| TemplateProgram::compile(source, &rules))
+                    .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
+                    .map_err(|error| syntax(&error))
+            };
+            programs.insert(name.clone(), compile(generation::remove_tags(source))?);
+            if generation::has_tags(source) {
+                marked.insert(name.clone(), compile(generation::mark_tags(source))?);
+            }
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        let template =
-            Self { environment, programs: Arc::new(programs), special_tokens: special_tokens.clone() };
+        let template = Self {
+            environment,
+            programs: Arc::new(programs),
+            marked: Arc::new(marked),
+            special_tokens: special_tokens.clone(),
+        };
         Ok(template.with_now(now as i64))
     }
 
@@ -300,6 +321,15 @@ impl ChatTemplate {
         messages: &[Value],
         arguments: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
+        self.render_with(&self.programs, messages, arguments)
+    }
+
+    fn render_with(
+        &self,
+        programs: &BTreeMap<String, TemplateProgram>,
+        messages: &[Value],
+        arguments: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
         let mut context: Vec<(String, minijinja::Value)> = Vec::new();
         context.push(("tools".to_owned(), minijinja::Value::from(())));
         context.push(("documents".to_owned(), minijinja::Value::from(())));
@@ -312,8 +342,8 @@ impl ChatTemplate {
         }
         context.push(("messages".to_owned(), messages.iter().map(python::from_json).collect()));
         let with_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
-        let for_tools = self.programs.get("tool_use").filter(|_| with_tools);
-        let program = for_tools.or_else(|| self.programs.get("default")).ok_or(TemplateError::Missing)?;
+        let for_tools = programs.get("tool_use").filter(|_| with_tools);
+        let program = for_tools.or_else(|| programs.get("default")).ok_or(TemplateError::Missing)?;
         limits::begin();
         // The template engine panics in some cases, for example when an empty text is sliced backwards.
         caught::catch(|| program.render(&self.environment, minijinja::Value::from_pairs(context)))

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use serde_json::Value;
@@ -60,7 +61,7 @@ impl Tokenizer {
     pub fn load(folder: &Path) -> Result<Self, Fault> {
         if !folder.is_dir() {
             return Err(fault!(
-                "there is no folder {}: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)",
+                "there is no folder {}: a model is read from disk; download one from a hub first (`hf download NAME --local-dir FOLDER`)",
                 folder.display()
             ));
         }
@@ -168,6 +169,23 @@ impl Tokenizer {
     /// beginning token). Texts rendered from a chat template have their special tokens already; encode them
     /// with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Fault> {
+        let encoding = self.encoding(text, || self.inner.encode_fast(text, add_special))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Token ids of a text, without added special tokens, and the place of each in bytes of the text. Tokens
+    /// of one character share its place.
+    pub fn encode_with_places(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), Fault> {
+        let encoding = self.encoding(text, || self.inner.encode(text, false))?;
+        let places = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
+        Ok((encoding.get_ids().to_vec(), places))
+    }
+
+    fn encoding(
+        &self,
+        text: &str,
+        encode: impl FnOnce() -> tokenizers::Result<tokenizers::Encoding>,
+    ) -> Result<tokenizers::Encoding, Fault> {
         let checked = self.growth.as_ref().map_or(Ok(Ok(())), |growth| caught::catch(|| growth.check(text)));
         if let Ok(Err(step)) = checked {
             return Err(fault!(
@@ -177,11 +195,10 @@ impl Tokenizer {
                 limit = MAX_GROWTH
             ));
         }
-        let encoding = catch_panics(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
+        catch_panics(encode).map_err(|detail| {
             self.unknown_character(text)
                 .unwrap_or_else(|| fault!("failed to encode {text:?}: {detail}", text = shorten(text, 0)))
-        })?;
-        Ok(encoding.get_ids().to_vec())
+        })
     }
 
     /// Text of token ids. `skip_special` leaves out special tokens. Bytes that are not UTF-8 become U+FFFD.
@@ -252,7 +269,8 @@ impl Tokenizer {
             Some("Fuse") => false,
             _ => {
                 return Err(fault!(
-                    "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
+                    "the tokenizer's decoder is {decoder}; the bytes of its tokens are known only for `ByteLevel` (Qwen, Llama 3) and \
+                    `Fuse`"
                 ));
             }
         };

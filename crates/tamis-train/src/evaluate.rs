@@ -349,9 +349,9 @@ fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>
     let (fewest, most) = (*rows.values().min()?, *rows.values().max()?);
     (fewest > 1).then(|| {
         format!(
-            "each of the {} prompts stands in several rows (up to {most}): a row is a prompt of its own, as in verl \
-             0.9.1, so that the mean is over all rows, and best@k, maj@k and pass@k are within a row; for figures \
-             over all samples of a prompt write each once and set validate.n={most}",
+            "each of the {} prompts occurs in several rows (up to {most}): each row counts as a prompt, as in verl 0.9.1, so the mean is \
+            over all rows, and best@k, maj@k and pass@k are within a row; for metrics over all samples of a prompt write each prompt \
+            once and set validate.n={most}",
             rows.len()
         )
     })
@@ -371,8 +371,7 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
     let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
     if publishes && config.publish_mode() == PublishMode::Adapter && !config.rollout.servers.is_empty() {
         return Err(AssembleError::setting(
-            "rollout.servers: an evaluation would put its whole weights in place of the model that the run's adapters go \
-             onto"
+            "rollout.servers: an evaluation would replace the model under the run's adapters with its whole weights"
                 .to_owned(),
             "evaluate without these servers: rollout.backend=native or learner, or rollout.servers=[] with \
              rollout.launch={}",
@@ -384,7 +383,7 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
                 "publish.server_dir: an evaluation publishes its weights to a temporary folder, which servers do not find in `{there}`"
             ),
             format!(
-                "set publish.dir to the folder that servers know as `{there}`, or take publish.server_dir out"
+                "set publish.dir to the folder that servers know as `{there}`, or remove publish.server_dir"
             ),
         )),
         _ => Ok(()),

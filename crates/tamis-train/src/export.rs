@@ -50,8 +50,8 @@ impl ExportError {
         match self {
             Self::Checksum(error) => error.hint().map(str::to_owned),
             Self::Weights(error) if error.is_other_architecture() => Some(
-                "this is no fault of the files: the native engine, which would write them anew, knows these architectures \
-                 alone; other programs load the folder as it is"
+                "the files are fine, but the native engine, which would rewrite them, supports only these architectures; other programs \
+                load the folder as it is"
                     .to_owned(),
             ),
             Self::Weights(error) => error.hint(),

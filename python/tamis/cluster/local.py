@@ -201,7 +201,7 @@ class LocalLauncher:
             raise LaunchError(
                 f"{request.name} is to have {wanted} GPUs: {len(self._gpus)} are there, {len(free)} of them free",
                 "lower `learner.gpus_per_node` or `rollout.launch.replicas`, have learner and servers share GPUs "
-                "(`cluster.colocate: true`), or see what `CUDA_VISIBLE_DEVICES` names",
+                "(`cluster.colocate: true`), or check `CUDA_VISIBLE_DEVICES`",
             )
         return free[:wanted]
 

@@ -340,8 +340,8 @@ def listen(where, session, key=None):
             host.removeprefix("[").removesuffix("]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         if key is None and not ipaddress.ip_address(address[0].split("%")[0]).is_loopback:
-            hint = "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1"
-            raise ListenError(f"{address[0]} can be reached from other machines, and no key is set\nhint: {hint}")
+            hint = "put a secret into a file and pass it with --api-key-file, or listen on 127.0.0.1"
+            raise ListenError(f"{address[0]} can be reached from other machines, but no key is set\nhint: {hint}")
         server = _Server(address, family, session, key)
     except OSError as error:
         raise ListenError(f"failed to listen on {where}: {error.strerror or error}") from None

@@ -81,7 +81,7 @@ def critic_from_policy(policy):
     """A critic with the policy's present layers and a value head of zeros."""
     if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
         # Only its adapter is trained.
-        raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name the policy's folder for it")
+        raise Refused("a critic cannot start from the layers of a policy that has an adapter", "name the policy's folder for it")
     if policy.vision is not None:
         raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
     module, sources = (None, {}) if policy.root is None else hollow_copy(policy)

@@ -36,7 +36,7 @@ fn list_untried(loaded: &Loaded, left: &[usize]) -> String {
         return String::new();
     }
     format!(
-        "not tried, as it needs a server or a model in memory: {}; `tamis train` asks it before it generates anything\n",
+        "not checked, because it needs a server or a model in memory: {}; `tamis train` checks it before it generates anything\n",
         rewards.join(", ")
     )
 }
@@ -103,8 +103,8 @@ fn make_plan(loaded: &Loaded, machines: Option<&Machines>) -> Plan {
     });
     let machines = machines.cloned().unwrap_or_else(|| {
         if config.cluster.launcher == LauncherKind::Ray {
-            let why = "the machines of the Ray cluster, which are looked at when a run begins (--machines 2x8x80GiB \
-                       plans for such as these)";
+            let why = "the machines of the Ray cluster, which are read when a run begins (--machines 2x8x80GiB \
+                       plans for such machines)";
             return Machines::Unknown(why.to_owned());
         }
         Machines::here(&config.learner.device)
@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             if num_lacking > 0 {
                 let _ = writeln!(
                     stderr,
-                    "the values printed are those so far; a run needs what these errors name as well"
+                    "the printed values are incomplete: a run also needs what these errors name"
                 );
             }
         }
@@ -191,7 +191,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
                 let _ = writeln!(std::io::stderr().lock(), "{}", lines(&text));
             }
         }
-        ConfigCommand::Fits => print(&tamis_cluster::plan::table::markdown())?,
+        ConfigCommand::Fits => print(&tamis_cluster::plan::table::page())?,
         ConfigCommand::Reference => print(&reference_markdown())?,
         ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
         ConfigCommand::Rollouts => print(&tamis_lab::rollouts::reference_markdown())?,

@@ -63,7 +63,7 @@ pub(crate) fn init(folder: &Path) -> Result<u8, Failure> {
         let path = path.display();
         if error.kind() == std::io::ErrorKind::AlreadyExists {
             let text = format!(
-                "error: {path} is there already, and nothing that is there is overwritten\n  hint: {hint}"
+                "error: {path} already exists, and existing files are not overwritten\n  hint: {hint}"
             );
             return Failure::new(USAGE, text);
         }

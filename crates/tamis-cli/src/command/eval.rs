@@ -234,7 +234,7 @@ fn compare(one: &Evaluated, other: &Evaluated, gains: Option<NumberSummary>) -> 
         Some(_) => writeln!(text, "± is one standard error; the difference is B less A, prompt by prompt"),
         None => writeln!(
             text,
-            "the difference is {} on {}, so that nothing is known of its error",
+            "the difference is {} on {}, so its error is not known",
             fixed(gains.mean, 4),
             if gains.count == 1 { "the only prompt" } else { "every prompt" }
         ),
@@ -324,8 +324,8 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
     Err(Failure::new(
         USAGE,
         format!(
-            "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), and an \
-             evaluation would give that server the weights of the checkpoint\n  \
+            "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), but an evaluation would give that server \
+            the weights of the checkpoint\n  \
              hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process \
              (`rollout.backend=native`), or wait until the run has ended",
             run.display()
@@ -341,8 +341,8 @@ fn check_held_out(own: &Config, config: &Config) -> Result<(), Failure> {
     }
     Err(Failure::new(
         USAGE,
-        "error: data.val_fraction: with another share or other training data prompts would be measured that the run has \
-         trained on\n  hint: leave both as they were, or name other prompts with `data.val=FILE`",
+        "error: data.val_fraction: with another share or other training data, the evaluation would include prompts that the run has \
+        trained on\n  hint: leave both as they were, or name other prompts with `data.val=FILE`",
     ))
 }
 
@@ -555,7 +555,8 @@ fn legend(source: &SourceResult) -> String {
         let _ = if (mean.value - pass.value).abs() > 1e-9 {
             writeln!(
                 text,
-                "  acc has other values than 0 and 1 here: {name} is their mean, and pass@k counts a completion as right from acc 1 on"
+                "  acc has other values than 0 and 1 here: {name} is their mean, and pass@k counts a completion as right if acc is at \
+                least 1"
             )
         } else {
             writeln!(

@@ -31,13 +31,13 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
         return Err(Failure::new(
             USAGE,
             format!(
-                "error: {address} can be reached from other machines, and no key is set\n  hint: put a secret into a \
-                 file and name it with --api-key-file, or listen on 127.0.0.1"
+                "error: {address} can be reached from other machines, but no key is set\n  hint: put a secret into a file and pass it \
+                with --api-key-file, or listen on 127.0.0.1"
             ),
         ));
     }
     let interrupt = Interrupt::new();
-    listen(&interrupt, "a pass that runs is given up; Ctrl-C again ends at once")?;
+    listen(&interrupt, "a running pass is aborted; Ctrl-C again exits at once")?;
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = arguments.threads.map_or_else(cores, usize::from);
     let disk = Disk::new();
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
                 _ => call.answer(answer),
             }
         } else if service.is_orphan() {
-            progress.warn("nobody calls any more: the learner ends");
+            progress.warn("no run calls any more: the learner ends");
             break;
         }
     }

@@ -79,7 +79,7 @@ pub(crate) fn refuse_others(out: &Path, hint: &str) -> Result<(), Failure> {
     if start.is_empty() || start.eq_ignore_ascii_case("<!doctype html>") {
         return Ok(());
     }
-    Err(Failure::new(USAGE, format!("error: {} is there, and is no page\n  hint: {hint}", out.display())))
+    Err(Failure::new(USAGE, format!("error: {} exists, but is not a page\n  hint: {hint}", out.display())))
 }
 
 /// What a command needs of a run that the user did not name.
@@ -182,11 +182,20 @@ impl LayerArguments {
         (files, overrides)
     }
 
-    /// The same for this machine, and a first line about it. If another system's command has GPUs learn,
-    /// there is no GPU here and no cluster is named, the CPU learns.
+    /// The same for this machine, and a first line about it. If a configuration or another system's command
+    /// has GPUs learn, there is no GPU here and no cluster is named, the CPU learns.
     pub(crate) fn here(&self) -> (Self, Option<String>) {
         let unchanged = || (self.clone(), None);
-        let Ok(loaded) = self.load() else { return unchanged() };
+        // Several ranks need a launcher, and the CPU has one.
+        let mut launched = self.clone();
+        launched.of_machine.push("cluster.launcher=local".to_owned());
+        let (loaded, lacks_launcher) = match self.load() {
+            Ok(loaded) => (loaded, false),
+            Err(_) => match launched.load() {
+                Ok(loaded) => (loaded, true),
+                Err(_) => return unchanged(),
+            },
+        };
         let (learner, cluster) = (&loaded.config.learner, &loaded.config.cluster);
         let is_translated = |key: &str| {
             loaded.origin(key).is_some_and(|origin| {
@@ -219,11 +228,18 @@ impl LayerArguments {
         ];
         let is_written =
             |key: &&str| loaded.origin(key).is_some_and(Origin::is_from_user) && !is_translated(key);
-        here.of_machine
-            .extend(only_for_gpus.iter().filter(|key| is_written(key)).map(|key| format!("~{key}")));
+        let is_lacking = |key: &str| lacks_launcher && key == "cluster.launcher";
+        here.of_machine.extend(
+            only_for_gpus
+                .iter()
+                .filter(|key| is_written(key) && !is_lacking(key))
+                .map(|key| format!("~{key}")),
+        );
         let plural = if ranks == 1 { "" } else { "s" };
+        let lacking =
+            if lacks_launcher { "; there it also needs cluster.launcher=local (or ray)" } else { "" };
         let line = format!(
-            "no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, {ranks} rank{plural}"
+            "no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, {ranks} rank{plural}{lacking}"
         );
         (here, Some(line))
     }
@@ -250,7 +266,7 @@ impl LayerArguments {
             if let Some(script) = self.arguments.iter().find(is_python) {
                 let _ = write!(
                     text,
-                    "\nnote: `tamis train {script}` runs a script whose GRPOTrainer is to become the run"
+                    "\nnote: `tamis train {script}` trains what the GRPOTrainer of a script would train"
                 );
             }
         }

@@ -49,9 +49,10 @@ const PREFIX: &str = "tamis-script-";
 const PYTHON: &str = include_str!("../../../tamis-env/python/tamis_script.py");
 const REWARD: &str = include_str!("../../../tamis-env/python/tamis_reward.py");
 const STAND_IN: &str = include_str!("stand_in.bash");
-const WHAT_IS_CAUGHT: &str = "caught are `python3 -m verl.trainer...`, `python3 -m recipe...`, `ray job submit ... -- python3 -m ...`, `trl \
-    grpo ...`, and `python3 SCRIPT.py` and `accelerate launch SCRIPT.py` of a script with a GRPOTrainer, all of them after `uv run` too; a \
-    command of another form can be given itself: `tamis train -- COMMAND`";
+const WHAT_IS_CAUGHT: &str = "recognised are `python3 -m verl.trainer...`, `python3 -m recipe...`, `ray job submit ... -- python3 -m \
+    ...`, `trl \
+    grpo ...`, and `python3 SCRIPT.py` and `accelerate launch SCRIPT.py` of a script with a GRPOTrainer, all of them after `uv run` too; \
+    pass another command directly: `tamis train -- COMMAND`";
 
 impl Script {
     /// The script that a word names, by its ending.
@@ -99,7 +100,7 @@ impl Script {
         let commands = trainer_commands(&text, self.path.parent().unwrap_or(Path::new("")));
         if commands.is_empty() {
             let text = format!(
-                "error: no line of {} starts a trainer that can be caught (it was read, not run)\n  hint: {WHAT_IS_CAUGHT}",
+                "error: no line of {} starts a trainer that is recognised (it was read, not run)\n  hint: {WHAT_IS_CAUGHT}",
                 self.path.display()
             );
             return Err(Failure::new(USAGE, text));
@@ -141,7 +142,7 @@ impl Script {
         let code = self.code_of(bash, folder)?;
         let Ok(codes) = std::fs::read_to_string(folder.join("codes")) else {
             let text = format!(
-                "error: {} started no trainer that can be caught (exit code {code})\n  hint: {WHAT_IS_CAUGHT}",
+                "error: {} started no trainer that is recognised (exit code {code})\n  hint: {WHAT_IS_CAUGHT}",
                 self.path.display()
             );
             return Err(Failure::new(if code == 0 { USAGE } else { FAILED }, text));
@@ -176,8 +177,12 @@ impl Script {
         for (name, text) in files {
             std::fs::write(folder.join(name), text).map_err(|error| self.fail("prepare", &error))?;
         }
-        // The active environment is the script's own; otherwise it is the one that tamis is installed in.
-        let mut python = Command::new(interpreter(DEFAULT_INTERPRETER));
+        // `run.python` runs the script too. Without it the active environment does, or else the one that
+        // tamis is installed in.
+        let given =
+            overrides.iter().rev().find_map(|word| word.trim_start_matches('+').strip_prefix("run.python="));
+        let given = given.map(|text| text.trim_matches(['"', '\''])).filter(|text| !text.is_empty());
+        let mut python = Command::new(interpreter(given.unwrap_or(DEFAULT_INTERPRETER)));
         python.arg(folder.join("tamis_script.py"));
         self.code_of(python, folder)
     }

@@ -200,7 +200,7 @@ pub(super) fn read_key(path: &Path) -> Result<String, Failure> {
         return refused("the file is empty".to_owned());
     }
     if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return refused("the key holds spaces or characters that no header can carry".to_owned());
+        return refused("the key contains spaces or characters that are not allowed in a header".to_owned());
     }
     Ok(key.to_owned())
 }

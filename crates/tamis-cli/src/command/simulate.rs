@@ -42,9 +42,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
         }
     }
     if loaded.config.filter.is_none() {
-        warn(
-            "there is no filter, and the policies are those of one: groups are judged by `filter.kind: variance`",
-        );
+        warn("there is no filter, but the policies need one: groups are judged by `filter.kind: variance`");
     }
     let mut lines = Lines::on_stderr();
     let simulation = simulate_watched(&loaded.config, &mut |progress| lines.show(progress));

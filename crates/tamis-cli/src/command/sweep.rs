@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
         path.file_stem().map_or_else(|| "sweep".to_owned(), |name| name.to_string_lossy().into_owned());
     let kept = StateFolder::of(&sweep.results).date(&identity);
     if let (None, Some(kept)) = (&arguments.date, kept.as_ref().filter(|kept| **kept != month_and_day())) {
-        say(&format!("the sweep of {kept} goes on (`--date {}` begins another)", month_and_day()));
+        say(&format!("the sweep of {kept} continues (`--date {}` starts another)", month_and_day()));
     }
     let date = arguments.date.clone().or(kept).unwrap_or_else(month_and_day);
     // Sweeps that share a folder, and parts of one, have separate comparisons.
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
     let outcome = tamis_lab::sweep::run(&plan, &options, &interrupt.flag(), &mut |line| say(line))
         .map_err(|fault| Failure::of_fault(&fault))?;
     if outcome.is_interrupted() {
-        say("interrupted: the same command goes on");
+        say("interrupted: the same command continues");
         return Ok(INTERRUPTED);
     }
     compare_plan(arguments, &plan, &name)?;

@@ -27,7 +27,7 @@ use tamis_train::error::AssembleError;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
-use tamis_train::learner::warm_start::WarmStartError;
+use tamis_train::learner::sft::SftError;
 use tamis_train::measure::validation::OutcomeKind;
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
 
@@ -126,7 +126,7 @@ fn taken_name(loaded: &Loaded) -> Option<String> {
     let folder = folder_of_name(loaded)?;
     let folder = folder.display();
     Some(format!(
-        "{folder} is there: this run takes another name; to continue that one: `tamis train --resume {folder}`, or \
+        "{folder} exists, so this run takes another name; to continue that one: `tamis train --resume {folder}`, or \
          trainer.resume_mode=auto in a command of verl"
     ))
 }
@@ -141,7 +141,7 @@ pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Fa
         let _ = match reaction {
             Reaction::StopSoon => writeln!(out, "\nstopping: {what}"),
             Reaction::SameAsBefore => return,
-            Reaction::ExitNow => writeln!(out, "\nended at once; what was saved before is whole"),
+            Reaction::ExitNow => writeln!(out, "\nended at once; what was saved before is complete"),
         };
         if reaction == Reaction::ExitNow {
             std::process::exit(i32::from(INTERRUPTED));
@@ -217,7 +217,12 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         )
         | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
-        | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
+        | RunError::Sft(
+            SftError::Example { .. }
+            | SftError::Row { .. }
+            | SftError::NoExamples
+            | SftError::NothingLearned { .. },
+        )
         | RunError::Gold { .. }
         | RunError::Memory { .. }
         | RunError::Plan { .. }
@@ -234,6 +239,9 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
 
 /// What to change if nothing was learned; empty otherwise.
 fn advice(summary: &RunSummary) -> String {
+    if summary.sft.is_some() {
+        return String::new();
+    }
     let Ok(own) = load_of_run(&summary.run.join(CONFIG), &[], &[]) else { return String::new() };
     if summary.ending == Ending::Interrupted {
         return String::new();
@@ -275,6 +283,21 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
     }
     if !advice.is_empty() {
         let _ = writeln!(text, "{advice}\n");
+    }
+    if let (Some(report), Some(checkpoint), Ending::Finished(_)) =
+        (&summary.sft, &summary.checkpoint, &summary.ending)
+    {
+        let checkpoint = checkpoint.display();
+        let losses = report.first_validation_loss.zip(report.validation_loss);
+        let losses = losses
+            .map_or_else(String::new, |(first, last)| format!(", validation loss {first:.3} -> {last:.3}"));
+        let updates = counted(report.num_updates, "update");
+        let _ = writeln!(text, "done: {updates} of supervised fine-tuning{losses}, run directory {run}");
+        let _ = writeln!(
+            text,
+            "next: tamis chat {run}\n      tamis train CONFIG.yaml model.path={checkpoint}    (reinforcement learning from it)"
+        );
+        return text;
     }
     let steps = counted(summary.steps, "step");
     match summary.ending {

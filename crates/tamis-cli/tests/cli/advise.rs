@@ -113,7 +113,7 @@ fn a_run_and_its_resume() {
         .tamis(&["advise", "runs/tiny"])
         .succeeds()
         .prints("a log, ")
-        .prints("counts say nothing of single groups");
+        .prints("counts have no single groups");
 }
 
 /// Half of the prompts were solved half of the time, the others always: 7/16 of groups of 4 differ.
@@ -132,7 +132,7 @@ fn pass_rates_in_the_training_data_are_told_at_the_start() {
     assert_eq!(lines.len(), 1, "{said}");
     assert!(
         lines[0].contains(
-            "of a policy that solves what the column `solve_rate` of the data says (mean 0.75 of 64 prompts), \
+            "with the pass rates of the data's column `solve_rate` (mean 0.75 of 64 prompts), \
              43.8% of groups of 4 have members that differ: about "
         ),
         "{lines:?}"

@@ -10,7 +10,7 @@ model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 512}
 data: {DATA, train_batch_size: 4, max_prompt_length: 64}
 environment: {ENVIRONMENT}
-warm_start: {WARM}
+sft: {WARM}
 rollout: {n: 4, max_response_length: 6}
 train: {total_steps: 3, optimizer: {learning_rate: 1e-2}}
 validate: {test_freq: 1}
@@ -69,7 +69,7 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
     let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).exits(4);
     let said =
-        "begun with: the environment (environment.path) has changed: its levels are others than before\n";
+        "begun with: the environment (environment.path) has changed: its levels differ from those before\n";
     changed.says(said);
     // What it lacks is reported before anything is generated.
     for (setting, said) in [
@@ -98,8 +98,8 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
     assert!(!folder.join("runs/tiny/evaluations").exists(), "{}", measured.shown());
     let resume = ["train", "--resume", "runs/tiny", "train.total_steps=3", "environment.max_restarts=1"];
     let ended = folder.tamis(&resume).exits(1);
-    let said = "the environment is lost: its workers were lost 2 times in a row with no episode in between that came to its end, \
-         and `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
+    let said = "the environment is lost: its workers were lost 2 times in a row without a finished episode in between, and \
+        `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
     ended.says(said).says("hint: mend what it says");
 }
 

@@ -7,11 +7,11 @@ use crate::tamis::Folder;
 /// each.
 const REFUSED: &[(&[&str], &str)] = &[
     // Files and folders.
-    (&["run.name=../x"], "no name of a folder"),
-    (&["run.name=a/b"], "no name of a folder"),
-    (&["run.name=.."], "no name of a folder"),
-    (&["run.name=/tmp"], "no name of a folder"),
-    (&["run.name=\"a\\nb\""], "no name of a folder"),
+    (&["run.name=../x"], "not a folder name"),
+    (&["run.name=a/b"], "not a folder name"),
+    (&["run.name=.."], "not a folder name"),
+    (&["run.name=/tmp"], "not a folder name"),
+    (&["run.name=\"a\\nb\""], "not a folder name"),
     (&["model.init=null", "model.path=none"], "`model.path`: there is no folder none"),
     (
         &["model.init=null", "model.path=folder"],
@@ -40,7 +40,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     // The first rows of tasks.
     (
         &["model.chat_template=loops.jinja"],
-        "prompt 1 of the training data cannot be prepared: the chat template does too much for one conversation",
+        "prompt 1 of the training data cannot be prepared: the chat template needs too much work for one conversation",
     ),
     (&["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     (
@@ -78,7 +78,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["train.optimizer.weight_decay=1e60"], "single precision"),
     (&["train.optimizer.betas=[0.9,0.999999999999]"], "single precision"),
     (&["train.optimizer.max_grad_norm=1e-60"], "single precision"),
-    (&["warm_start.learning_rate=1e60"], "single precision"),
+    (&["sft.learning_rate=1e60"], "single precision"),
     (&["objective.loss.dual_clip=1.000000000001"], "single precision"),
 ];
 
@@ -111,7 +111,7 @@ const REFUSED_FILES: &[(&str, &[&str], &str)] = &[
     (
         "chat.jsonl",
         &["model.chat_template=loops.jinja"],
-        "the chat template does too much for one conversation",
+        "the chat template needs too much work for one conversation",
     ),
     ("rows.jsonl", &["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     // The first rows of every file.
@@ -149,7 +149,7 @@ fn folder() -> Folder {
 fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     let folder = folder();
     let long = format!("run.name={}", "a".repeat(260));
-    let mut cases: Vec<(Vec<&str>, &str)> = vec![(vec![&long], "no name of a folder")];
+    let mut cases: Vec<(Vec<&str>, &str)> = vec![(vec![&long], "not a folder name")];
     cases.extend(REFUSED.iter().map(|(overrides, expected)| (overrides.to_vec(), *expected)));
     let files: Vec<String> = REFUSED_FILES.iter().map(|(file, ..)| format!("data.train={file}")).collect();
     for (file, (_, more, expected)) in files.iter().zip(REFUSED_FILES) {
@@ -206,14 +206,14 @@ fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     let folder = folder();
     let name = "n".repeat(255);
     let named = format!("run.name={name}");
-    let short = ["train.total_steps=1", "warm_start.steps=1", "filter=null", "data.gen_batch_size=null"];
+    let short = ["train.total_steps=1", "sft.steps=1", "filter=null", "data.gen_batch_size=null"];
     folder.tamis(&[&["train", "tiny.yaml", &named], &short[..]].concat()).succeeds();
     for command in [&["config", "check"][..], &["train"]] {
         let ended = folder.tamis(&[command, &["tiny.yaml", &named], &short[..]].concat()).exits(2);
         let printed = ended.stderr.replace(&name, "NAME");
         assert!(
             printed.contains(
-                "`run.name`: failed to make a folder for the run `NAME` in `runs`: it is taken, \
+                "`run.name`: failed to make a folder for the run `NAME` in `runs`: it exists, \
                  and `NAME-2` has 257 bytes, more than the 255"
             ),
             "{printed}"
@@ -268,7 +268,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder
         .write("plain.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}");
     for command in [&resume[..], &eval[..]] {
-        folder.tamis(command).exits(2).says("the chat template does too much");
+        folder.tamis(command).exits(2).says("the chat template needs too much work");
     }
     folder.write("plain.jinja", "{{ messages[-1].content }}");
     let ended = folder.tamis(&[&eval[..], &["data.val=empty.jsonl"]].concat());
@@ -282,7 +282,7 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     let own = "run.name=own";
     let checkpoint = folder.join("runs/tiny/checkpoints/step_2");
     let model = format!("model.path={}", checkpoint.display());
-    folder.tamis(&[&begin[..], &[own, &model, "model.init=null", "warm_start.steps=0"]].concat()).succeeds();
+    folder.tamis(&[&begin[..], &[own, &model, "model.init=null", "sft.steps=0"]].concat()).succeeds();
     std::fs::remove_dir_all(&checkpoint).expect("removed");
     folder.tamis(&["train", "--resume", "runs/own", "train.total_steps=2"]).succeeds();
 }
@@ -299,14 +299,14 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
     (&["reward=[{kind: python, path: broken.py}]"], "No module named 'no_such_module'"),
     (&["reward=[{kind: by_source}]"], "reward `by_source` has no verifier for some of the rows"),
     // Gold answers.
-    (&["data.train=words.jsonl"], "not one gold answer is taken for right:"),
+    (&["data.train=words.jsonl"], "no gold answer is accepted:"),
     (&["data.train=fails.jsonl", "reward=[{kind: python, path: reward.py}]"], "invalid literal for int()"),
     (&["data.train=truthless.jsonl"], "reward `number` compares with a ground truth, and no training prompt"),
     (&["data.train=some.jsonl", "data.check_gold=error"], "gold answers are rejected by their own verifier"),
     // Data.
     (&["data.train=late.jsonl"], "late.jsonl, line 150: not valid JSON"),
-    (&["data.train=one.jsonl", "data.val_fraction=0.5"], "1 training prompts cannot be shared out"),
-    (&["data.train=equal.jsonl", "data.val_fraction=0.5"], "3 training prompts cannot be shared out"),
+    (&["data.train=one.jsonl", "data.val_fraction=0.5"], "1 training prompts cannot be split"),
+    (&["data.train=equal.jsonl", "data.val_fraction=0.5"], "3 training prompts cannot be split"),
     (&["data.max_prompt_length=2"], "has 4 tokens"),
     (&["data.curriculum={column: level}"], "data.curriculum: "),
     // Requirements on scores and steps.
@@ -316,7 +316,7 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
     ),
     (
         &["checkpoint.keep_best={metric: nonsense}", "data.val=rows.jsonl", "validate.test_freq=1"],
-        "there is no figure `nonsense`",
+        "there is no metric `nonsense`",
     ),
     (
         &[
@@ -367,7 +367,7 @@ const OF_ROWS: [&str; 8] = [
     "data.train=rows.jsonl",
     "validate.test_freq=0",
     "validate.before_train=false",
-    "warm_start.steps=0",
+    "sft.steps=0",
     "data.train_batch_size=2",
 ];
 
@@ -414,7 +414,7 @@ fn a_check_lists_all_of_it_at_once() {
     {
         checked.says(words);
     }
-    checked.says("warning: the logger `wandb` loses figures: `no-such-python` cannot be started");
+    checked.says("warning: the logger `wandb` loses metrics: `no-such-python` cannot be started");
     // If a setting is wrong, what depends on it is not checked; the rewards are.
     let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &overrides[..]].concat()).exits(2);
     checked.says("`low` is 3").says("nothing() cannot be called").says("reward `b` cannot be used");
@@ -427,8 +427,8 @@ fn a_check_says_what_it_leaves_to_a_run() {
     let folder = late();
     let judge = "reward=[{kind: number}, {kind: judge, name: mine, servers: ['http://127.0.0.1:9'], model: m, prompt: '{completion}'}]";
     let ended = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &[judge]].concat()).succeeds();
-    let expected = "not tried, as it needs a server or a model in memory: `mine` (reward[1]); `tamis train` asks it \
-         before it generates anything\n";
+    let expected = "not checked, because it needs a server or a model in memory: `mine` (reward[1]); `tamis train` checks it before it \
+        generates anything\n";
     assert!(ended.stdout.contains(expected), "{}", ended.shown());
     let ended = folder.tamis(&[&["config", "check"], &OF_ROWS[..]].concat()).succeeds();
     ended.never_prints("not tried");
@@ -472,7 +472,7 @@ error: `data.train[1]`: there is no file none.jsonl
   |
 5 |     - none.jsonl
   |       ^^^^^^^^^^
-  hint: name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
+  hint: name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is relative to that file's folder, one on the command line to the working directory
 
 1 error in the configuration
 "#);
@@ -495,7 +495,7 @@ warning: `data.train` is `PATH/TO/train.parquet`, a placeholder
   |
 1 | data: {task: null, train: PATH/TO/train.parquet}
   |                           ^^^^^^^^^^^^^^^^^^^^^
-  hint: replace it with the path of your own
+  hint: replace it with your own path
 the configuration is sound (1 warning)
 ");
     insta::assert_snapshot!(with_rows(&folder, &["train"], "example.yaml"), @"
@@ -506,7 +506,7 @@ error: `data.train` is `PATH/TO/train.parquet`, a placeholder
   |
 1 | data: {task: null, train: PATH/TO/train.parquet}
   |                           ^^^^^^^^^^^^^^^^^^^^^
-  hint: replace it with the path of your own
+  hint: replace it with your own path
 
 1 error in the configuration
 ");
@@ -527,7 +527,7 @@ fn what_is_no_file_of_text_is_no_configuration() {
     insta::assert_snapshot!(message("latin.yaml"), @"
 exit code 2
 ----- stderr
-error: the file is not UTF-8: byte 16 is no part of a character
+error: the file is not UTF-8: byte 16 does not belong to a character
  --> latin.yaml:2:12
   |
 2 |   name: caf�

@@ -12,7 +12,7 @@ fn trained(objective: &str) -> (Folder, Ended) {
     let folder = Folder::new();
     let config = TINY
         .replaced("total_steps: 6", "total_steps: 3")
-        .replaced("warm_start: {steps: 40", "warm_start: {steps: 60")
+        .replaced("sft: {steps: 40", "sft: {steps: 60")
         .replaced("max_num_gen_batches: 50", "max_num_gen_batches: 400");
     folder.write("config.yaml", &format!("{config}objective: {objective}\n"));
     let ended = folder.tamis(&["train", "config.yaml"]);
@@ -97,7 +97,7 @@ data:
   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 3}, {digits: 2, operators: ['*'], terms: 2}], train_size: 512, val_size: 8}
   max_prompt_length: 12
   train_batch_size: 32
-warm_start: {steps: 900, batch_size: 32, learning_rate: 5e-3}
+sft: {steps: 900, batch_size: 32, learning_rate: 5e-3}
 rollout: {n: 4, max_response_length: 6, save: off}
 reward: [{kind: number}]
 train:
@@ -160,7 +160,7 @@ fn in_its_warm_up_the_critic_learns_alone() {
         folder
             .tamis(&["train", "config.yaml", "run.name=next", &of(path)])
             .succeeds()
-            .says("begins with runs/tiny/checkpoints/step_3");
+            .says("starts from runs/tiny/checkpoints/step_3");
     }
     folder.tamis(&["eval", "runs/tiny"]).succeeds().never_prints("critic");
 }
@@ -210,7 +210,7 @@ fn critics_that_do_not_fit_are_refused_at_start() {
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=narrow"]), @"
 exit code 2
-error: critic.model.path: the critic knows 5 tokens, the policy has 18
+error: critic.model.path: the critic has 5 tokens, but the policy has 18
   hint: take a critic with the policy's tokenizer
 ");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
@@ -239,7 +239,7 @@ error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout
     insta::assert_snapshot!(printed(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
     exit code 4
     error: `critic/model.safetensors` of the checkpoint runs/tiny/checkpoints/step_1 is missing
-      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_0, is then the last one, and the run is resumed from it
+      hint: restore a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere to resume from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
 }
 
@@ -366,7 +366,7 @@ fn balanced_micro_batches_train_on_the_same() {
 }
 
 #[test]
-fn references_that_do_not_fit_are_refused_before_the_warm_start() {
+fn references_that_do_not_fit_are_refused_before_the_sft() {
     let folder = Folder::new();
     let config = format!(
         "{}objective: {{kl: {{in: loss, coefficient: 0.1}}}}\n",
@@ -378,7 +378,7 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     let printed = |reference: &str| {
         let reference = format!("model.reference={reference}");
         let ended = folder.tamis(&["train", "config.yaml", "run.name=other", &reference]);
-        ended.never_says("warm start");
+        ended.never_says("sft:");
         ended.failure()
     };
     let narrow = folder.read(&format!("{checkpoint}/config.json"));
@@ -390,12 +390,12 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(printed("narrow"), @"
 exit code 2
-error: model.reference: the reference knows 5 tokens, the policy has 18
+error: model.reference: the reference has 5 tokens, but the policy has 18
   hint: take a reference with the policy's tokenizer
 ");
     // A valid reference is compared with from the first step on.
     folder
         .tamis(&["train", "config.yaml", "run.name=fits", &format!("model.reference={checkpoint}")])
         .succeeds()
-        .says("warm start");
+        .says("sft:");
 }

@@ -30,7 +30,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
     let ended = folder.tamis(&words(&format!("train -- {COMMAND}"))).succeeds();
     assert!(ended.stderr.starts_with(LINE), "{}", ended.shown());
     // Keys with an equal meaning are in the log; a terminal shows only their number.
-    ended.says("18 more keys of verl: 15 mean the same here, 3 have no effect here; run.log lists them");
+    ended.says("18 more keys of verl: 16 mean the same here, 2 have no effect here; run.log lists them");
     let log = folder.read("runs/p/e/run.log");
     for line in ["data.max_response_length=4 -> rollout.max_response_length: 4", LINE.trim_end()] {
         assert!(log.contains(line), "{log}");
@@ -44,7 +44,7 @@ fn a_command_for_gpus_learns_on_the_cpu_and_says_so_first() {
     // Another mode uses another name, and a line reports it.
     let other = COMMAND.replace("resume_mode=auto", "resume_mode=disable");
     let ended = folder.tamis(&words(&format!("train -- {other}"))).succeeds();
-    ended.says("runs/p/e is there: this run takes another name").says("tamis train --resume runs/p/e");
+    ended.says("runs/p/e exists, so this run takes another name").says("tamis train --resume runs/p/e");
     assert!(folder.join("runs/p/e-2").is_dir());
 }
 
@@ -70,4 +70,29 @@ fn weights_between_gpus_are_left_out_on_the_cpu() {
         rollout.backend=vllm rollout.launch.replicas=2 publish.mode=nccl";
     let checked = folder.tamis(&words(&format!("config check tiny.yaml {keys}"))).succeeds();
     checked.prints("no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, 2 ranks");
+}
+
+#[test]
+fn a_configuration_for_gpus_learns_on_the_cpu_with_and_without_a_launcher() {
+    let folder = folder();
+    let ranks = "~model.init model.path=tiny learner.backend=torch learner.gpus_per_node=8";
+    for (launcher, line) in [
+        ("cluster.launcher=local", LINE.to_owned()),
+        ("", LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n")),
+        (
+            "cluster.launcher=none",
+            LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n"),
+        ),
+    ] {
+        let checked = folder.tamis(&words(&format!("config check tiny.yaml {ranks} {launcher}"))).succeeds();
+        checked.prints(&line);
+    }
+    let small = "train.total_steps=1 validate.before_train=false run.name=own";
+    let ended = folder.tamis(&words(&format!("train tiny.yaml {ranks} {small}"))).succeeds();
+    assert!(ended.stderr.starts_with("no GPU here: learning on the CPU; "), "{}", ended.shown());
+    // What is wrong for another reason is refused as it is.
+    folder
+        .tamis(&words(&format!("config check tiny.yaml {ranks} rollout.n=0")))
+        .exits(2)
+        .says("learner.gpus_per_node");
 }

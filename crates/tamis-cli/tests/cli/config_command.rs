@@ -264,7 +264,7 @@ fn a_preset_is_shown_without_a_model() {
     shown.prints("clip_high: 0.28  # preset dapo");
     let lacking = &shown.stderr;
     let is_whole = lacking.starts_with("error: there is no model")
-        && lacking.ends_with("a run needs what these errors name as well\n");
+        && lacking.ends_with("a run also needs what these errors name\n");
     assert!(is_whole, "{lacking}");
     assert_eq!(folder.tamis(&["config", "check", "preset=dapo"]).code, Some(2));
 }
@@ -312,7 +312,7 @@ fn a_first_configuration_is_written_and_is_sound() {
     folder.write("model/config.json", "{}");
     let shown = folder.tamis(&["config", "show", "first/my.yaml"]).succeeds().stdout;
     assert!(shown.contains("style: simple") && shown.contains("val_fraction: 0.2"), "{shown}");
-    folder.tamis(&["init", "first"]).exits(2).fails_with("first/my.yaml is there already, and nothing that is there is overwritten\n  hint: `tamis init first-2` writes into another folder");
+    folder.tamis(&["init", "first"]).exits(2).fails_with("first/my.yaml already exists, and existing files are not overwritten\n  hint: `tamis init first-2` writes into another folder");
     let trained = folder.tamis(&[
         "train",
         "first/my.yaml",

@@ -36,13 +36,13 @@ fn data() {
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
     exit code 2
     error: reward `number` compares with a ground truth, and no training prompt has one
-      hint: name the column of the answers by data.columns.ground_truth (the columns are gold, question), or set data.check_gold=off to train without this check
+      hint: name the column of the answers in data.columns.ground_truth (the columns are gold, question), or set data.check_gold=off to train without this check
     ");
     let unchecked = of_file().replaced("  max_prompt_length", "  check_gold: off\n  max_prompt_length");
     insta::assert_snapshot!(train(&folder, &unchecked).failure(), @"
 exit code 2
-error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
-  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
+error: `sft.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
+  hint: set `sft.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
 ");
 }
 
@@ -57,7 +57,7 @@ fn gold() {
     reward `number` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
       prompt 1, ground truth `three`: `three` gave no answer
 
-      hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on
+      hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to continue
     "#);
     leaves_no_run(&folder);
     let warned = train(&folder, &of_file()).stderr;
@@ -94,7 +94,7 @@ fn a_part_of_the_training_data_is_held_out() {
         .succeeds()
         .prints("40 prompts, 1 sample each");
     let other = folder.tamis(&["eval", "runs/tiny", "data.val_fraction=0.5"]).exits(2);
-    other.fails_with("prompts would be measured that the run has trained on");
+    other.fails_with("the evaluation would include prompts that the run has trained on");
     with(&["data.val_fraction=0.25", "data.val=rows.jsonl"])
         .exits(2)
         .fails_with("`data.val_fraction` would take it");

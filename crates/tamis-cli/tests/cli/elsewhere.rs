@@ -64,7 +64,7 @@ fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let folder = policies();
     let serving = Listening::serve(&folder, &["other"]);
     let servers = format!("rollout.servers=[{}]", serving.address);
-    let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "warm_start.steps=0"];
+    let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "sft.steps=0"];
     let train = ["train", "tiny.yaml", "run.dir=.", "run.name=served", "train.total_steps=1"];
     folder.tamis(&[&train[..], &from, &["rollout.backend=vllm", &servers]].concat()).succeeds();
     let eval = |more: &[&str]| folder.tamis(&[&["eval", "served"], more].concat());
@@ -80,7 +80,7 @@ fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
         insta::allow_duplicates! {
             insta::assert_snapshot!(format!("{before}(process N{after}"), @r"
             exit code 2
-            error: rollout.servers: the run `served` samples at ADDRESS now (process N holds it), and an evaluation would give that server the weights of the checkpoint
+            error: rollout.servers: the run `served` samples at ADDRESS now (process N holds it), but an evaluation would give that server the weights of the checkpoint
               hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process (`rollout.backend=native`), or wait until the run has ended
             ");
         }
@@ -99,7 +99,7 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     insta::assert_snapshot!(eval(&[&nobody[..], &["publish.server_dir=/there"]].concat()), @r"
     exit code 2
     error: publish.server_dir: an evaluation publishes its weights to a temporary folder, which servers do not find in `/there`
-      hint: set publish.dir to the folder that servers know as `/there`, or take publish.server_dir out
+      hint: set publish.dir to the folder that servers know as `/there`, or remove publish.server_dir
     ");
     // A server applies an expression by its own means.
     let printed = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
@@ -225,7 +225,7 @@ error: reward `judge`: api_key_env: the environment variable `NO_SUCH_KEY` is no
 "#);
     insta::assert_snapshot!(failure(reward(&judging.1, "JUDGE_KEY").replace("{prompt}|", "{question}|")), @r#"
 exit code 2
-error: reward `judge`: its `prompt` names `{question}`, and there is nothing of that name
-  hint: what there is: answer, completion, data_source, digits, ground_truth, level, operations, prompt
+error: reward `judge`: its `prompt` names `{question}`, which does not exist
+  hint: available: answer, completion, data_source, digits, ground_truth, level, operations, prompt
 "#);
 }

@@ -22,7 +22,7 @@ environment:
   prompting: {max_turns: 5}
   train_size: 64
   val_size: 8
-warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}
 rollout: {n: 4, max_response_length: 6}
 filter: {kind: variance}
 schedule: {max_num_gen_batches: 50}
@@ -177,11 +177,14 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
         ended.stderr
     };
     let none = refused(&["~environment"]);
-    assert!(none.contains("`data.task` is environment, and `environment` does not say which"), "{none}");
+    assert!(none.contains("`data.task` is environment, but `environment` is not set"), "{none}");
     let unplayed = refused(&["data.task=arithmetic"]);
-    assert!(unplayed.contains("`environment` describes a game, and `data.task` plays none"), "{unplayed}");
+    assert!(
+        unplayed.contains("`environment` describes a game, but `data.task` is not `environment`"),
+        "{unplayed}"
+    );
     let wrong = refused(&["environment.map=[SHG]"]);
-    assert!(wrong.contains("the environment `frozen_lake` cannot be made: setting `"), "{wrong}");
+    assert!(wrong.contains("cannot create the environment `frozen_lake`: setting `"), "{wrong}");
     let unknown = refused(&["environment.kind=frozenlake"]);
     assert!(unknown.contains("frozen_lake"), "{unknown}");
 }
@@ -190,11 +193,11 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
 fn several_environments_are_played_in_one_run() {
     let config = LAKE
         .replaced(
-            "warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n",
+            "sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n",
             "more_environments:
 - {kind: bandit, name: arms, style: plain, prompting: {max_turns: 1}, train_size: 32, val_size: 4}
 - {kind: sokoban, rows: 5, columns: 5, style: plain, prompting: {max_turns: 2}, train_size: 0, val_size: 4}
-warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 20, batch_size: 32, learning_rate: 1e-2}
 ",
         )
         .replaced("filter: {kind: variance}\n", "")
@@ -225,5 +228,5 @@ warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
     // A further environment has the same style.
     let config = config.replaced("name: arms, style: plain,", "name: arms,");
     let ended = Folder::new().with("config.yaml", &config).tamis(&["config", "check", "config.yaml"]);
-    assert!(ended.shown().contains("environments of a run speak in one style"), "{}", ended.shown());
+    assert!(ended.shown().contains("environments of a run need the same style"), "{}", ended.shown());
 }

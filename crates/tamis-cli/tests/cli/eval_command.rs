@@ -39,7 +39,7 @@ fn eval() {
     let greedy = ["eval", "runs/tiny", "validate.n=2", "validate.temperature=0"];
     for more in ["data.val=absent.jsonl", "run.name=x"] {
         let ended = folder.tamis(&[&greedy[..], &[more]].concat());
-        let told = ended.stderr.matches("greedy samples of one prompt are all the same").count();
+        let told = ended.stderr.matches("greedy samples of one prompt are identical").count();
         assert_eq!(told, 1, "{}", ended.shown());
     }
 
@@ -90,9 +90,9 @@ fn eval() {
 fn eval_of_two_checkpoints() {
     let folder = Folder::tiny();
     let longer =
-        ["train", "tiny.yaml", "train.total_steps=2", "data.arithmetic.val_size=32", "warm_start.steps=150"];
+        ["train", "tiny.yaml", "train.total_steps=2", "data.arithmetic.val_size=32", "sft.steps=150"];
     folder.tamis(&longer).succeeds();
-    let other = ["warm_start.steps=40", "run.seed=4", "run.name=other"];
+    let other = ["sft.steps=40", "run.seed=4", "run.name=other"];
     folder.tamis(&[&longer[..], &other].concat()).succeeds();
     let words = ["eval", "runs/tiny", "runs/other", "validate.temperature=1", "validate.n=4"];
     let ended = folder.tamis(&words).succeeds();
@@ -148,7 +148,7 @@ fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     let adapters = ["learner.lora={rank: 4}", "publish.mode=adapter"];
     insta::assert_snapshot!(eval(&[&torch[..], &servers, &adapters].concat()).failure(), @"
     exit code 2
-    error: rollout.servers: an evaluation would put its whole weights in place of the model that the run's adapters go onto
+    error: rollout.servers: an evaluation would replace the model under the run's adapters with its whole weights
       hint: evaluate without these servers: rollout.backend=native or learner, or rollout.servers=[] with rollout.launch={}
     ");
 }
@@ -238,13 +238,13 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     insta::assert_snapshot!(eval(&["validate.n=2"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
+    error: there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier
       hint: add one, such as `reward: [{kind: math}]`
 
     error: there are no validation prompts to evaluate on
       hint: set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)
 
-    warning: `validate.n` is 2 with `validate.temperature: 0`: greedy samples of one prompt are all the same
+    warning: `validate.n` is 2 with `validate.temperature: 0`: greedy samples of one prompt are identical
      --> command line
       |
     1 | validate.n=2
@@ -293,7 +293,7 @@ fn eval_writes_every_sample() {
     insta::assert_snapshot!(again(&["--samples", "samples.csv"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: samples.csv does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet
+the format of     error: samples.csv is unknown: its name ends neither in .jsonl nor in .parquet
       hint: name it `samples.jsonl` or `samples.parquet`, say
     ");
     insta::assert_snapshot!(again(&["--samples", "nowhere/samples.jsonl"]).shown(), @r"
@@ -343,7 +343,7 @@ fn rollouts_of_a_run_are_shown() {
     insta::assert_snapshot!(folder.tamis(&["rollouts", "runs/tiny", "--step", "7"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: no rollouts of step 7 are saved in runs/tiny/rollouts; there are those of steps 1 to 2
+    error: no rollouts of step 7 are saved in runs/tiny/rollouts; saved are those of steps 1 to 2
     ");
     folder
         .tamis(&["train", "tiny.yaml", "run.name=bare", "train.total_steps=1", "rollout.save=off"])
@@ -441,7 +441,7 @@ fn export() {
     insta::assert_snapshot!(folder.tamis(&["export", "out/half", "again"]).failure(), @r"
     exit code 1
     error: `model.safetensors` of the checkpoint out/half is damaged: its CRC-32 is 91ced907, and was e6c9e991 when it was saved
-      hint: put back a copy of the file. Where the change was meant, remove out/half/checksums.json
+      hint: restore a copy of the file. If the change was intended, remove out/half/checksums.json
     ");
 }
 
@@ -452,7 +452,7 @@ fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     folder.tamis(&["export", "runs/tiny", "start", "--untie"]).succeeds();
     let train = |name: &str, model: &str| {
         let (name, model) = (format!("run.name={name}"), format!("+model.path={model}"));
-        let more = ["~model.init", &model, &name, "warm_start.steps=0", "train.total_steps=1"];
+        let more = ["~model.init", &model, &name, "sft.steps=0", "train.total_steps=1"];
         folder.tamis(&[&["train", "tiny.yaml"], &more[..]].concat()).succeeds()
     };
     // After training, its head differs.

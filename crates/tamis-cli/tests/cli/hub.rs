@@ -23,7 +23,7 @@ fn rows(numbers: std::ops::Range<u32>) -> String {
 }
 
 fn config(model: &str, train: &str, val: &str) -> String {
-    let own = TINY.lines().filter(|line| !line.starts_with("warm_start") && !line.contains("arithmetic"));
+    let own = TINY.lines().filter(|line| !line.starts_with("sft") && !line.contains("arithmetic"));
     let own = own
         .map(|line| if line.starts_with("  init:") { format!("  path: {model}") } else { line.to_owned() });
     let own = own.collect::<Vec<_>>().join("\n") + "\n";
@@ -214,9 +214,9 @@ fn offline_says_what_is_missing_and_how_to_get_it() {
     let offline = [("HF_HUB_OFFLINE", "1")];
     insta::assert_snapshot!(place.tamis_with(&["train", "names.yaml"], &offline).short(), @r#"
 exit code 2
-error: `model.path`: `org/tiny` is not in the cache DIR/hf/hub, and HF_HUB_OFFLINE forbids to download; and nothing is at org/tiny
+error: `model.path`: `org/tiny` is not in the cache DIR/hf/hub, and HF_HUB_OFFLINE forbids downloads; and nothing is at org/tiny
   at names.yaml:3:9:   path: «org/tiny»
-  hint: `hf download org/tiny` fetches it where there is a network; or take HF_HUB_OFFLINE out of the environment
+  hint: run `hf download org/tiny` with network access, or unset HF_HUB_OFFLINE
 "#);
     place.tamis(&["train", "names.yaml", "train.total_steps=1", "run.name=filled"]).succeeds();
     place.hub.requests();
@@ -242,7 +242,7 @@ fn a_folder_goes_before_a_name_and_a_misspelt_path_is_told() {
     assert!(place.folder.read("runs/tiny/config.yaml").contains("hf://org/tiny@"));
     insta::assert_snapshot!(place.tamis(&["train", "names.yaml", "model.path=org/tinny"]).short(), @r#"
 exit code 2
-error: `model.path`: there is no model `org/tinny` on HUB, or it is not for this token; and nothing is at org/tinny
+error: `model.path`: there is no model `org/tinny` on HUB, or this token has no access to it; and nothing is at org/tinny
   at command line: model.path=«org/tinny»
   hint: did you mean `org/tiny`?
 "#);

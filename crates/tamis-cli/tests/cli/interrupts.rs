@@ -134,7 +134,7 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
 fn ctrl_c_gives_up_generation_between_two_tokens() {
     // One round takes seconds because of its many samples, so the interrupt comes long before its end.
     let long = TINY
-        .replaced("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
+        .replaced("sft: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
         .replaced("rollout: {n: 4", "rollout: {n: 16384")
         .replaced("before_train: true", "before_train: false");
     let folder = Folder::new().with("config.yaml", &long);

@@ -9,8 +9,7 @@ use std::time::Duration;
 use crate::tamis::{Ended, Folder, signal, soon, words};
 
 /// A policy after a warm start, because servers serve a checkpoint.
-pub(crate) const SERVED: [&str; 3] =
-    ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
+pub(crate) const SERVED: [&str; 3] = ["~model.init", "+model.path=first/checkpoints/step_1", "sft.steps=0"];
 
 pub(crate) fn first(folder: &Folder) {
     folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();
@@ -159,7 +158,7 @@ fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
     assert!(Command::new("kill").args(["-KILL", &launcher]).status().unwrap().success());
     let ended = folder.wait(run).succeeds();
     ended.says("another launcher starts its servers in 1 s, restart 1 of at most 8");
-    assert_eq!(ended.stderr.matches(" was started again and answers at http://127.0.0.1:").count(), 2);
+    assert_eq!(ended.stderr.matches(" was restarted and now answers at http://127.0.0.1:").count(), 2);
     // Two at first, and two from another launcher. On a busy machine a server may need more than one attempt
     // to start.
     assert!(pids(&folder).len() >= 4);
@@ -182,10 +181,7 @@ fn what_a_run_would_start_is_told_before() {
     let arguments = ["config", "check", "tiny.yaml", "rollout.backend=sglang", "rollout.launch={}"];
     let checked = folder.tamis(&arguments).succeeds();
     let last = checked.stdout.lines().last().unwrap_or_default();
-    insta::assert_snapshot!(last, @"the run starts a server before it samples: `python3 -m \
-         sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT \
-         --max-running-requests 256`; its program has to be installed here (servers that are running: \
-         rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)");
+    insta::assert_snapshot!(last, @"the run starts a server before it samples: `python3 -m sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT --max-running-requests 256`; install its program here, name running servers (rollout.servers=[http://HOST:PORT]), or sample without servers (rollout.backend=native)");
 }
 
 #[test]

@@ -138,7 +138,7 @@ def score(completions, **kwargs):
 /// (which `servers.rs` tests) and of the analysis of gradients.
 fn short() -> String {
     TINY.replaced("total_steps: 6", "total_steps: 2")
-        .replaced("warm_start: {steps: 40", "warm_start: {steps: 3")
+        .replaced("sft: {steps: 40", "sft: {steps: 3")
         .replaced("save_freq: 2", "save_freq: 1")
         .replaced("filter: {kind: variance}", "preset: ppo\nfilter: null")
         .replaced("gen_batch_size: 8", "gen_batch_size: 4")
@@ -297,7 +297,7 @@ fn followed(stride: usize) {
         }
         assert_eq!(ended.code, Some(0), "{}", ended.shown());
         let was_lost = ended.stderr.contains("restart 1 of at most 1 in a row");
-        let is_told = ended.stderr.contains("again, where the learner was lost: ");
+        let is_told = ended.stderr.contains(", where the learner was lost: ");
         assert_eq!(is_told, was_lost, "{}", ended.shown());
     });
 }
@@ -356,14 +356,14 @@ fn what_is_wrong_with_a_learner_is_told() {
     let nobody = train(&folder, &["learner.url=unix:nobody.sock", "learner.lost_timeout=20ms"]);
     insta::assert_snapshot!(last_lines(&nobody), @r#"
     Some(3) error: the learner at unix:nobody.sock cannot be reached: nothing answers there (client error (Connect): No such file or directory (os error 2))
-      hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); a run that had begun goes on with --resume
+      hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); continue a run that had started with --resume
     "#);
     let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
     let url = format!("learner.url={}", learner.address);
     let refused = train(&folder, &[&url]);
     insta::assert_snapshot!(last_lines(&refused).replace(&learner.address, "URL"), @r#"
     Some(1) error: the learner at URL refused: a bearer token is missing, or wrong
-      hint: name the token that it was started with by learner.api_key_file or learner.api_key_env
+      hint: set the token that it was started with in learner.api_key_file or learner.api_key_env
     "#);
     train(&folder, &[&url, "learner.api_key_file=other"]).exits(1);
     train(&folder, &[&url, "learner.api_key_file=key", "train.total_steps=1"]).succeeds();
@@ -376,8 +376,8 @@ Some(1) error: the learner at URL cannot be used: it is tamis 0.1.0 native, and 
     insta::assert_snapshot!(open.shown(), @r#"
     exit code 2
     ----- stderr
-    error: 0.0.0.0:0 can be reached from other machines, and no key is set
-      hint: put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1
+    error: 0.0.0.0:0 can be reached from other machines, but no key is set
+      hint: put a secret into a file and pass it with --api-key-file, or listen on 127.0.0.1
     "#);
     let wrong = folder.tamis(&["learner", "--listen", "nowhere"]);
     insta::assert_snapshot!(wrong.shown(), @r#"
@@ -447,7 +447,7 @@ fn files_of_a_learner_elsewhere_fail_as_those_of_this_process() {
     insta::assert_snapshot!(there, @r#"
 exit code 4
 error: the learner at unix:l.sock cannot use the files: DIR/runs/run/checkpoints/step_2/optimizer.safetensors is not a valid safetensors file: invalid header length
-  hint: the file was changed or damaged: put back a copy, or move DIR/runs/run/checkpoints/step_2 elsewhere to go on from the checkpoint before it, DIR/runs/run/checkpoints/step_1
+  hint: the file was changed or damaged: restore a copy, or move DIR/runs/run/checkpoints/step_2 elsewhere to continue from the checkpoint before it, DIR/runs/run/checkpoints/step_1
 "#);
     let here = resumed("learner.url=null");
     let ends = |failure: &str| {
@@ -501,7 +501,7 @@ fn with_gemma() -> Folder {
 fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_them() {
     let folder = with_gemma();
     let check = |arguments: &[&str]| {
-        let base = ["config", "check", "config.yaml", "model.init=null", "model.path=other", "~warm_start"];
+        let base = ["config", "check", "config.yaml", "model.init=null", "model.path=other", "~sft"];
         folder.tamis(&[&base[..], arguments].concat())
     };
     let torch = ["learner.backend=torch"];
@@ -521,7 +521,7 @@ fn commands_of_the_native_engine_tell_a_model_that_it_does_not_know() {
 exit code 2
 error: failed to use the configuration in other
   caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
-  hint: this is no fault of the files: the native engine, which would write them anew, knows these architectures alone; other programs load the folder as it is
+  hint: the files are fine, but the native engine, which would rewrite them, supports only these architectures; other programs load the folder as it is
 "#);
     insta::assert_snapshot!(folder.tamis(&["serve", "other", "--port", "0"]).failure(), @r#"
 exit code 2
@@ -568,8 +568,7 @@ fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {
     let config = config.replaced("Qwen3ForCausalLM", "Qwen2_5_VLForConditionalGeneration");
     folder.write("sees/config.json", &config.replacen('{', "{\"image_token_id\": 1, ", 1));
     folder.write("sees/preprocessor_config.json", "{}");
-    let base =
-        ["config.yaml", "model.init=null", "~warm_start", "learner.backend=torch", "~preset", "~critic"];
+    let base = ["config.yaml", "model.init=null", "~sft", "learner.backend=torch", "~preset", "~critic"];
     let samples = ["model.path=sees", "rollout.backend=learner"];
     let command = |words: &[&str], further: &[&str]| folder.tamis(&[words, &base, further].concat());
     insta::assert_snapshot!(command(&["config", "check"], &samples).short(), @r#"

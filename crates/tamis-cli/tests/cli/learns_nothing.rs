@@ -50,7 +50,7 @@ fn a_reward_that_fails_on_everything_ends_the_run_and_a_mended_one_goes_on() {
       prompt 56: ...
       completion: ...
       ground truth: ...
-      hint: mend the function; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
+      hint: fix the function; then `tamis train --resume runs/tiny` continues after the last trained step, and asks again
     ");
     assert_eq!(num_steps(&folder), 3);
     // Still broken: the next round reports it again.
@@ -72,7 +72,7 @@ fn a_filter_does_not_draw_rounds_without_end_for_a_reward_that_fails() {
       prompt 56: ...
       completion: ...
       ground truth: ...
-      hint: mend the function; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
+      hint: fix the function; then `tamis train --resume runs/tiny` continues after the last trained step, and asks again
     "));
         // Answers are not read back from the journal but requested anew.
         folder.tamis(&["train", "--resume", "runs/tiny"]).fails_with("of 3 rounds in a row, up to step 1");
@@ -121,8 +121,8 @@ fn a_run_in_which_nothing_was_learned_ends_with_advice() {
     let (advice, rest) = advice.split_once("\n\n").expect(advice);
     insta::assert_snapshot!(advice, @r"
     in 6 steps: no held-out prompt changed (+0.000 on 8 held-out prompts, prompt by prompt)
-      verifier: every one of 96 trajectories has `score` 0; score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts where both are as they should be
-      verifier: 4 of 24 groups whose members are all wrong hold a completion whose last answer is the right one (step 6 group 21, step 5 group 17, step 2 group 6); look at their completions: the verifier may want another form than the prompt asks for
+      verifier: every one of 96 trajectories has `score` 0; score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts if both are fine
+      verifier: 4 of 24 groups whose members are all wrong hold a completion whose last answer is the right one (step 6 group 21, step 5 group 17, step 2 group 6); look at their completions: the verifier may expect another form than the prompt asks for
     ");
     assert!(rest.starts_with("done: 6 steps, run directory runs/tiny\n"), "{rest}");
     assert!(folder.read("runs/tiny/run.log").contains("info nothing was learned in 6 steps: "));
@@ -135,7 +135,7 @@ fn a_short_run_without_any_reward_is_not_done() {
     let ended = train(&folder, FAILS, &short);
     ended.fails_with("failed on every completion of 2 rounds in a row, up to step 2");
     ended.never_prints("done");
-    let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train \
+    let hint = "hint: fix the function; no step of this run is left: to train further: `tamis train \
          --resume runs/tiny train.total_steps=4`";
     ended.fails_with(hint);
     // A resume without a step to train reports nothing new.
@@ -156,7 +156,7 @@ fn no_answer_from_anyone_ends_the_run_too() {
     error: no completion of 3 rounds in a row had a reward, up to step 3: the run does not learn; the first: prompt 56: ...
       completion: ...
       ground truth: ...
-      hint: check the inputs and the results of the reward functions; then `tamis train --resume runs/tiny` goes on after the last step that was trained, and asks anew
+      hint: check the inputs and the results of the reward functions; then `tamis train --resume runs/tiny` continues after the last trained step, and asks again
     ");
     // Beside a reward that answers, a reward that has no answer for any of these rows does not count as
     // failing.
@@ -170,7 +170,7 @@ fn no_answer_from_anyone_ends_the_run_too() {
 }
 
 #[test]
-fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
+fn a_penalty_for_length_does_not_hide_that_nothing_is_answered() {
     let folder = Folder::new();
     folder.write("judge.py", &judge("{'score': None}"));
     folder.write("config.yaml", &config(&NO_FILTER));
@@ -374,11 +374,11 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
         let ended = folder.tamis(&["train", "config.yaml", &keep, &gold]);
         let failure = ended.failure();
         assert!(
-            failure.contains(&format!("there is no figure `{metric}` in this run's validation")),
+            failure.contains(&format!("there is no metric `{metric}` in this run's validation")),
             "{failure}"
         );
         assert!(failure.contains("hint: choose one of val-"), "{failure}");
-        (ended.code, ended.stderr.contains("warm start:"))
+        (ended.code, ended.stderr.contains("sft:"))
     };
     assert_eq!(printed("val-core/arithmetic/acc/mean@1", "warn"), (Some(2), false));
     assert_eq!(printed("val-core/arithmetic/score/mean@1", "warn"), (Some(2), false), "it is no core figure");
@@ -388,19 +388,19 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
 }
 
 #[test]
-fn a_warm_start_without_any_score_does_not_reach_its_target() {
+fn an_sft_without_any_score_does_not_reach_its_target() {
     let folder = Folder::new();
     folder.write("judge.py", &judge(&late()));
     folder.write("config.yaml", &config(&NO_FILTER));
-    let target = ["warm_start.target_accuracy=0", "warm_start.test_freq=10", "data.check_gold=off"];
+    let target = ["sft.target_accuracy=0", "sft.test_freq=10", "data.check_gold=off"];
     let ended = folder.tamis(&[&["train", "config.yaml"], &target[..]].concat()).succeeds();
-    let line = ended.stderr.lines().find(|line| line.starts_with("warm start: 40 updates of 32 examples"));
+    let line = ended.stderr.lines().find(|line| line.starts_with("sft: 40 updates of 32 examples"));
     assert!(
         line.is_some_and(|line| !line.contains("accuracy") && !line.contains("score")),
         "{}",
         ended.shown()
     );
-    ended.says("warning: warm start: no reward function answered");
+    ended.says("warning: sft: no reward function answered");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
         "{}",
         ended.shown()
     );
-    ended.fails_with("hint: mend the function; then `tamis train --resume");
+    ended.fails_with("hint: fix the function; then `tamis train --resume");
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 }

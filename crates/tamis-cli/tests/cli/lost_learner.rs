@@ -51,7 +51,7 @@ fn a_learner_that_is_lost_time_after_time_ends_the_run_with_a_diagnosis() {
         let restarts = ["run.name=lost", URL, "learner.lost_timeout=20ms", "learner.max_restarts=2"];
         let ended = train_with_followers(&folder, &mut learner, &fault, &restarts).exits(3);
         let said = &ended.stderr;
-        assert!(said.contains("error: the learner was lost 3 times in a row after step 0, and the run goes no further:\n  1. the learner at unix:l.sock "), "{said}");
+        assert!(said.contains("error: the learner was lost 3 times in a row after step 0, so the run ends:\n  1. the learner at unix:l.sock "), "{said}");
         assert!(
             said.contains("restart 1 of at most 2 in a row")
                 && said.contains("restart 2 of at most 2 in a row"),
@@ -89,8 +89,8 @@ fn a_run_whose_learner_another_run_takes_ends() {
     let ended = folder.wait(run);
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 3
-    error: the learner at unix:l.sock was taken by another run, and does not hold this one any more
-      hint: one learner serves one run: end the other run, or name a learner of its own in learner.url; this one goes on with --resume
+    error: the learner at unix:l.sock was taken by another run, and no longer holds this one
+      hint: one learner serves one run: end the other run, or name another learner in learner.url; then continue this run with --resume
     ");
 }
 

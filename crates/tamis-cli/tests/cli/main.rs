@@ -53,6 +53,7 @@ mod server_kills;
 mod servers;
 mod serving;
 mod several_environments;
+mod sft;
 mod simulate;
 mod sweep;
 mod tamis;

@@ -11,7 +11,7 @@ fn model() {
     let from = folder.join("runs/first/checkpoints/step_1");
     let config = TINY
         .lines()
-        .filter(|line| !line.starts_with("warm_start"))
+        .filter(|line| !line.starts_with("sft"))
         .map(|line| if line.starts_with("  init:") { "  path: model" } else { line })
         .collect::<Vec<_>>()
         .join("\n");
@@ -35,7 +35,7 @@ fn model() {
     insta::assert_snapshot!(without_checksums(&changed("config.json", &replaced("{", ""))), @r#"
     exit code 1
     error: `config.json` of the checkpoint model is damaged: its CRC-32 is N, and was N when it was saved
-      hint: put back a copy of the file. Where the change was meant, remove model/checksums.json
+      hint: restore a copy of the file. If the change was intended, remove model/checksums.json
     "#);
     // As another program saved it.
     std::fs::remove_file(folder.join("model/checksums.json")).expect("removed");
@@ -54,16 +54,16 @@ error: `model.path`: model cannot be used: model/config.json is not valid JSON: 
     error: tensor `model.embed_tokens.weight` in model/model.safetensors has shape [18, 16], and the configuration of the model makes it [18, 32]
       hint: `config.json` and the weights are not of one model: take both from the same folder
     "#);
-    // The examples of a warm start are checked before anything is trained.
+    // The examples of SFT are looked at before anything is trained.
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\", \"answer\": \"two\"}}\n"));
     let own = config.lines().filter(|line| !line.contains("arithmetic")).collect::<Vec<_>>().join("\n");
     let own =
         own.replaced("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
-    insta::assert_snapshot!(train(&folder, &format!("{own}\nwarm_start: {{steps: 2}}\n")).failure(), @r#"
+    insta::assert_snapshot!(train(&folder, &format!("{own}\nsft: {{steps: 2}}\n")).failure(), @r#"
 exit code 2
-error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
+error: the example `1+1=` with the answer `two` cannot be tokenized
   caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
-  hint: name a tokenizer that has its characters (`model.init.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
+  hint: name a tokenizer that has its characters (`model.init.tokenizer`), or leave SFT out (`sft.steps: 0`)
 "#);
     folder.write("empty.jinja", "{# nothing #}");
     let chat = r#"{"prompt": [{"role": "user", "content": "1+1="}], "ground_truth": "2"}"#;
@@ -104,7 +104,7 @@ fn weights_that_stay_elsewhere() {
         "tiny.yaml",
         "run.name=second",
         "model.init=null",
-        "warm_start.steps=0",
+        "sft.steps=0",
         "model.path=runs/first/checkpoints/step_1",
     ];
     let commands: [&[&str]; 3] = [&["export", "runs/first", "exported"], &["eval", "runs/first"], &begins];

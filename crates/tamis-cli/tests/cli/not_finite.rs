@@ -141,7 +141,7 @@ fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 1
     error: the gradients of 10 updates in a row were not finite, up to step 7: the run does not learn
-      hint: the weights are those of the last update that could be made, in runs/tiny/checkpoints; look for a reward or an advantage without bound (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none
+      hint: the weights are those of the last update that could be made, in runs/tiny/checkpoints; look for a reward or an advantage without bound (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate if there is none
     ");
     let steps = folder.steps("tiny");
     assert_eq!(steps.len(), 7);
@@ -168,7 +168,7 @@ fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
     insta::assert_snapshot!(ended.failure(), @"
     exit code 1
     error: the gradients of 10 updates of the critic in a row were not finite, up to step 7: the critic does not learn, and the policy would follow its values
-      hint: the critic's weights are those of its last update that could be made, in runs/tiny/checkpoints; look for a reward or a value without bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where there is none
+      hint: the critic's weights are those of its last update that could be made, in runs/tiny/checkpoints; look for a reward or a value without bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate if there is none
     ");
     let steps = folder.steps("tiny");
     assert_eq!(steps.len(), 7);
@@ -219,13 +219,13 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     kept.assert_same(&Left::by(&folder.join("runs/tiny")));
     let other = words(
         "train tiny.yaml run.name=other model.path=runs/tiny/checkpoints/step_1 \
-         warm_start.steps=0",
+         sft.steps=0",
     );
     folder.tamis(&[&other[..], &["~model.init"]].concat()).succeeds().prints("done");
 }
 
 #[test]
-fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
+fn a_critic_or_an_sft_that_diverges_ends_the_run_too() {
     let folder = Folder::new();
     folder.write("ppo.yaml", &format!("preset: ppo\n{}", unfiltered(TINY)));
     let ended = folder.tamis(&words(
@@ -241,8 +241,8 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
     assert_eq!(checkpoints(&folder), ["step_0"]);
 
     let folder = Folder::tiny();
-    let ended = folder
-        .tamis(&words("train tiny.yaml warm_start.learning_rate=1e38 train.optimizer.weight_decay=1000"));
+    let ended =
+        folder.tamis(&words("train tiny.yaml sft.learning_rate=1e38 train.optimizer.weight_decay=1000"));
     let printed = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
@@ -250,8 +250,7 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
         "{printed}"
     );
     assert!(
-        printed
-            .ends_with("  hint: nothing was saved: begin a new run with a lower warm_start.learning_rate\n"),
+        printed.ends_with("  hint: nothing was saved: begin a new run with a lower sft.learning_rate\n"),
         "{printed}"
     );
 }
@@ -269,13 +268,13 @@ fn weights_beyond_half_precision_are_never_written_as_infinities() {
         "{printed}"
     );
     assert!(
-        printed.contains(
-            ", which would be infinite in the float16 of model.save_dtype; nothing was written so\n"
-        ),
+        printed
+            .contains(", which would be infinite in the float16 of model.save_dtype; nothing was written\n"),
         "{printed}"
     );
     assert!(
-        printed.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
+        printed
+            .contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, so nothing is lost"),
         "{printed}"
     );
     // Everything that was trained is there, and the run is complete once the weights can be written.
@@ -314,12 +313,12 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
 }
 
 #[test]
-fn a_warm_start_that_diverges_is_not_measured() {
+fn an_sft_that_diverges_is_not_measured() {
     let folder = Folder::new();
     let changes = [
         ("data:\n", "data:\n  check_gold: off\n"),
         ("learning_rate: 1e-2}", "learning_rate: 1e38, target_accuracy: 0.9, test_freq: 1000}"),
-        ("warm_start: {steps: 40,", "warm_start: {steps: 1000,"),
+        ("sft: {steps: 40,", "sft: {steps: 1000,"),
         ("optimizer: {learning_rate: 1e-3}", "optimizer: {learning_rate: 1e-3, weight_decay: 1000}"),
     ];
     let asks = "(open('asked', 'a').write('x'), '1')[1]";
@@ -329,10 +328,10 @@ fn a_warm_start_that_diverges_is_not_measured() {
         printed.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
         "{printed}"
     );
-    assert!(printed.contains("begin a new run with a lower warm_start.learning_rate"), "{printed}");
+    assert!(printed.contains("begin a new run with a lower sft.learning_rate"), "{printed}");
     assert!(!folder.join("asked").exists(), "{}", ended.shown());
     // It ended soon after, not with its last update.
-    ended.never_says("warm start: update 900");
+    ended.never_says("sft: update 900");
 }
 
 /// While updates are left out no checkpoint is removed, because the last one kept may be from before the
@@ -411,7 +410,7 @@ fn an_evaluation_of_weights_whose_logits_are_not_finite_is_an_error() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 1
     error: the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged (validation prompt 0, member 0, token 0)
-      hint: look at how these weights were made: begin from a checkpoint before they diverged, and train with a lower learning rate (train.optimizer.learning_rate; that of a warm start is warm_start.learning_rate)
+      hint: look at how these weights were made: begin from a checkpoint before they diverged, and train with a lower learning rate (train.optimizer.learning_rate; that of supervised fine-tuning is sft.learning_rate)
     ");
     assert!(!ended.stdout.contains('%'), "{}", ended.shown());
 }

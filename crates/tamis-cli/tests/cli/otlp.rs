@@ -129,7 +129,7 @@ fn collectors_that_take_nothing_stop_nothing() {
     let plain = Left::by(&folder.join("runs/plain"));
     for (collector, why) in [
         (Collector::Refuses, "503"),
-        (Collector::HangsUp, "does not take spans"),
+        (Collector::HangsUp, "does not accept spans"),
         (Collector::Hangs, "timeout"),
     ] {
         let (endpoint, _received) = collector.start();
@@ -141,7 +141,7 @@ fn collectors_that_take_nothing_stop_nothing() {
         let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("`otlp`")).collect();
         let [first, last] = told[..] else { panic!("{}", ended.shown()) };
         assert!(first.contains(&format!("the collector at {endpoint}")) && first.contains(why), "{first}");
-        assert!(first.contains("the run goes on without it"), "{first}");
+        assert!(first.contains("the run continues without it"), "{first}");
         assert!(last.contains("lost 6 of 6 records"), "{last}");
         Left::by(&folder.join(&format!("runs/{name}"))).assert_same(&plain);
     }

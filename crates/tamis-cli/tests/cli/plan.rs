@@ -56,12 +56,12 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
       learner: 2 ranks on GPU 0; a wave has at most 2 x 28 tokens
         each GPU: 30.6 KiB of 24.0 GiB before a token is computed: weights 7.7 KiB, gradients 7.7 KiB, moments 15.3 KiB
     ----- stderr
-    error: `learner.gpus_per_node`: the learner is to have 2 GPUs; there are 1 of machine 1
+    error: `learner.gpus_per_node`: the learner needs 2 GPUs; there are 1 of machine 1
      --> command line
       |
     1 | learner.gpus_per_node=2
       |                       ^
-      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
+      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); check `CUDA_VISIBLE_DEVICES`
 
     1 error in the configuration
     ");
@@ -71,7 +71,7 @@ fn a_plan_is_printed_for_machines_that_are_not_here() {
     assert_eq!(plan["misfits"], serde_json::json!([]));
     let of_ray = check(&["--plan", "cluster.launcher=ray"]).succeeds().stdout;
     assert!(
-        of_ray.contains("plan: the machines of the Ray cluster, which are looked at when a run begins"),
+        of_ray.contains("plan: the machines of the Ray cluster, which are read when a run begins"),
         "{of_ray}"
     );
     assert!(of_ray.contains("learner: as many ranks as there are GPUs"), "{of_ray}");
@@ -99,12 +99,12 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     let python =
         program(&folder, "python3", &format!("echo $$ >> '{}'; exit 1", folder.join("asked").display()));
     assert_eq!(python, driver(&folder, 0));
-    let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "warm_start.steps=0"];
+    let train = ["train", TORCH[0], TORCH[1], "learner.device=cuda", "sft.steps=0"];
     let ended = run(&folder, &train, driver(&folder, 0)).exits(2);
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
-    error: the learner needs 46.7 KiB on each GPU before a token is computed, and has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
-      hint: what takes less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+    error: the learner needs 46.7 KiB on each GPU before a token is computed, but has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
+      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(!folder.join("asked").exists(), "no learner was started");
     assert!(!folder.join("runs").exists());

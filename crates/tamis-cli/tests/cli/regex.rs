@@ -40,12 +40,12 @@ fn an_expression_that_cannot_be_followed_is_refused() {
     let failure = |argument: &str| folder.tamis(&["train", "tiny.yaml", argument]).failure();
     insta::assert_snapshot!(failure("rollout.regex=[0-9]+x"), @r"
     exit code 2
-    error: rollout.regex (command line): the tokenizer has no tokens that could write a text that matches the expression
+    error: rollout.regex (command line): no sequence of the tokenizer's tokens matches the expression
       hint: let it match a completion that the model can write, or set it to null
     ");
     for (expression, wrong) in [("(1|2", "unclosed group (at character 1)"), ("1(?=2)", "look-around")] {
         let failure = failure(&format!("rollout.regex={expression}"));
-        let begins = "exit code 2\nerror: rollout.regex (command line): not a regular expression that can be followed: ";
+        let begins = "exit code 2\nerror: rollout.regex (command line): unsupported regular expression: ";
         assert!(failure.starts_with(begins) && failure.contains(wrong), "{failure}");
         assert!(failure.contains("hint: write it in the syntax of Rust's `regex`"), "{failure}");
     }

@@ -58,7 +58,7 @@ fn what_cannot_be_told_about() {
     insta::assert_snapshot!(folder.tamis(&["report", "runs/a", "--out", "runs/a/metrics.jsonl"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: runs/a/metrics.jsonl is there, and is no page
+    error: runs/a/metrics.jsonl exists, but is not a page
       hint: `--out FILE` names the page to write
     ");
     assert_eq!(folder.read("runs/a/metrics.jsonl"), METRICS);
@@ -66,7 +66,7 @@ fn what_cannot_be_told_about() {
     insta::assert_snapshot!(folder.tamis(&["report", "runs/a"]).shown(), @r"
     exit code 1
     ----- stderr
-    error: runs/a/metrics.jsonl: no line is a row of metrics; line 1: no JSON object: expected value at line 1 column 1
+    error: runs/a/metrics.jsonl: no line is a row of metrics; line 1: not a JSON object: expected value at line 1 column 1
       hint: name a run directory, or a `metrics.jsonl` of tamis or with verl's names
     ");
 }

@@ -276,14 +276,14 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
         refused.failure().replace(&whole.len().to_string(), "ALL").replace(&cut.len().to_string(), "SOME");
     insta::assert_snapshot!(printed, @r"
     exit code 4
-    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, and had ALL bytes when the checkpoint was written
-      hint: put the file back as it was, or move the checkpoints after runs/tiny/checkpoints/step_2 elsewhere: the run is then resumed from that one
+    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, but had ALL bytes when the checkpoint was written
+      hint: restore the file, or move the checkpoints after runs/tiny/checkpoints/step_2 elsewhere: the run then resumes from that one
     ");
     assert_eq!(std::fs::read(&journal).expect("read"), cut, "nothing more is cut");
     std::fs::remove_file(&journal).expect("removed");
     insta::assert_snapshot!(folder.tamis(&longer).failure().replace(&whole.len().to_string(), "ALL"), @r"
     exit code 4
-    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte 0, and had ALL bytes when the checkpoint was written
+    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte 0, but had ALL bytes when the checkpoint was written
       hint: journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or begin a new run
     ");
 
@@ -296,7 +296,7 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     insta::assert_snapshot!(refused.failure(), @r"
     exit code 4
     error: the run cannot be resumed: failed to read `early/runs/tiny/journal.bin`: the record at byte 8 is damaged, and whole records follow it
-      hint: nothing was changed: put back a copy of the file, or cut it there (`truncate -s 8 early/runs/tiny/journal.bin`) to have that record and all behind it asked for again
+      hint: nothing was changed: restore a copy of the file, or truncate it there (`truncate -s 8 early/runs/tiny/journal.bin`): that record and all later ones are then requested again
     ");
     assert_eq!(std::fs::read(folder.join("early/runs/tiny/journal.bin")).expect("read"), damaged);
 
@@ -455,7 +455,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 4
     error: `optimizer.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
-      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
+      hint: restore a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere to resume from the checkpoint before it, runs/tiny/checkpoints/step_2. If the change was intended, remove runs/tiny/checkpoints/step_4/checksums.json
     "#);
     // An evaluation does not need the moments, but the weights.
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
@@ -463,7 +463,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     insta::assert_snapshot!(printed(&["eval", "runs/tiny"]), @r#"
     exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
-      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
+      hint: restore a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere to resume from the checkpoint before it, runs/tiny/checkpoints/step_2. If the change was intended, remove runs/tiny/checkpoints/step_4/checksums.json
     "#);
     insta::assert_snapshot!(printed(&["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"]).lines().take(2).collect::<Vec<_>>().join("\n"), @r#"
     exit code 1
@@ -486,7 +486,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 4
     error: `model.safetensors` of the checkpoint runs/tiny/reference is damaged: its CRC-32 is N, and was N when it was saved
-      hint: put back a copy of the file. Where the change was meant, remove runs/tiny/reference/checksums.json
+      hint: restore a copy of the file. If the change was intended, remove runs/tiny/reference/checksums.json
     "#);
 }
 
@@ -522,7 +522,7 @@ fn a_checkpoint_under_another_name_is_refused() {
     std::fs::rename(path("step_4"), path("step_9")).expect("renamed");
     insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
     exit code 4
-    error: runs/tiny/checkpoints/step_9/state.json is the state after step 4, and its folder is that of step 9
+    error: runs/tiny/checkpoints/step_9/state.json is the state after step 4, but its folder is that of step 9
       hint: if the folder was renamed, give it back its name: `mv runs/tiny/checkpoints/step_9 runs/tiny/checkpoints/step_4`; otherwise put back the files that were saved in it
     ");
     std::fs::rename(path("step_9"), path("step_4")).expect("renamed");
@@ -531,15 +531,15 @@ fn a_checkpoint_under_another_name_is_refused() {
     std::fs::copy(path("step_2").join("state.json"), path("step_4").join("state.json")).expect("copied");
     insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
     exit code 4
-    error: runs/tiny/checkpoints/step_4/state.json is the state after step 2, and its folder is that of step 4
-      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+    error: runs/tiny/checkpoints/step_4/state.json is the state after step 2, but its folder is that of step 4
+      hint: the file was changed or damaged: restore a copy, or move runs/tiny/checkpoints/step_4 elsewhere to continue from the checkpoint before it, runs/tiny/checkpoints/step_2
     ");
     let misspelt = own.replaced("\"next_group\"", "\"next_groups\": 7, \"next_group\"");
     std::fs::write(path("step_4").join("state.json"), misspelt).expect("written");
     insta::assert_snapshot!(folder.tamis(&longer).failure(), @r"
     exit code 4
-    error: runs/tiny/checkpoints/step_4/state.json has a key `schedule.next_groups`, which is none of a state
-      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+    error: runs/tiny/checkpoints/step_4/state.json has an unknown key `schedule.next_groups`
+      hint: the file was changed or damaged: restore a copy, or move runs/tiny/checkpoints/step_4 elsewhere to continue from the checkpoint before it, runs/tiny/checkpoints/step_2
     ");
     std::fs::write(path("step_4").join("state.json"), own).expect("written");
     folder.tamis(&longer).succeeds();

@@ -42,7 +42,7 @@ fn rewards_that_break_down() {
         "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+    error: reward function `judge` cannot continue: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 3) before it answered
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
 }
@@ -51,7 +51,7 @@ fn rewards_that_break_down() {
 fn rewards_that_hang() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 0.3 s; the process was killed
+    error: reward function `judge` cannot continue: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 0.3 s; the process was killed
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
 }
@@ -67,9 +67,9 @@ fn rewards_that_keep_waiting_are_told_of() {
     let from = ended.stderr.find("checking ").unwrap_or_default();
     insta::assert_snapshot!(&ended.stderr[from..], @r"
     checking 64 gold answers with reward `judge`
-    reward `judge`: no answer yet from `python3 program.py` for 5 s; it is given up after 6 s (a fresh process; `startup_timeout` is part of that)
+    reward `judge`: no answer yet from `python3 program.py` for 5 s; it times out after 6 s (a fresh process; `startup_timeout` is part of that)
     nothing was trained: the run directory runs/tiny is removed again
-    error: reward function `judge` cannot go on: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 6 s; the process was killed
+    error: reward function `judge` cannot continue: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 6 s; the process was killed
     ");
     leaves_no_run(&folder);
 }

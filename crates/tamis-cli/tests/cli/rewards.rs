@@ -139,7 +139,7 @@ fn rows_of_a_source_without_a_verifier_are_refused() {
     exit code 2
     error: reward `by_source` has no verifier for some of the rows:
       `arithmetic`, 72 rows: verl has no verifier for it, and `sources` names none
-      hint: name one in its `sources`, such as `sources: {arithmetic: {kind: gsm8k, method: last_number}}`; `"*"` there is for sources that nobody names and for rows without one (the column is data.columns.data_source)
+      hint: name one in its `sources`, such as `sources: {arithmetic: {kind: gsm8k, method: last_number}}`; `"*"` there covers all other sources and rows without one (the column is data.columns.data_source)
     "#);
     assert!(!folder.join("runs/tiny").exists());
     for sources in ["{arithmetic: number}", "{arithmetic: {kind: number}}", "{'*': number}"] {
@@ -176,7 +176,7 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     ");
     // TRL's functions return only numbers; verl's may return more.
     let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, \
-         which is 1 where the answer is right and 0 where it is not";
+         which is 1 if the answer is right and 0 if it is not";
     let of_verl =
         printed.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
     assert_eq!(dapo("compute_score", "data:\n"), of_verl);
@@ -222,8 +222,8 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
         ended.stderr.lines().skip_while(|line| !line.contains("gold answers score")).take(4).collect();
     insta::assert_snapshot!(printed.join("\n"), @r"
     warning: reward `python`: gold answers score 0.1 on average, 0.1 to 0.1 (64 prompts)
-      no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)
-      no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)
-      it looks at something else than the answer, or for the answer in a form that was not tried
+      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 64 prompts)
+      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 64 prompts)
+      it judges something other than the answer, or expects the answer in a form that was not tried
     ");
 }

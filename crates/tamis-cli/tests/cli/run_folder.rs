@@ -103,7 +103,8 @@ fn only_what_is_computed_from_is_missed() {
             }
         }
         assert!(folder.join("runs/tiny/tensorboard").is_dir() && folder.join("runs/tiny/run.log").is_file());
-        let printed = |line: &&str| line.contains("warning") && line.contains("gone from the run directory");
+        let printed =
+            |line: &&str| line.contains("warning") && line.contains("missing from the run directory");
         if let Some(line) = resumed.stderr.lines().find(printed).filter(|_| !name.contains("tfevents")) {
             anew.push(format!("{name}: {}", line.trim()).replace(&format!("`{name}`"), "`IT`"));
         }
@@ -118,11 +119,11 @@ fn only_what_is_computed_from_is_missed() {
         all.iter().map(|lost| lost.display().to_string()).filter(is_computed_from).collect();
     assert_eq!(missed, expected);
     insta::assert_snapshot!(anew.join("\n"), @r"
-    config.yaml: warning: `IT` is gone from the run directory: it is made again from `.config.yaml`, the configuration that was last in force
-    metrics.jsonl: warning: `IT` is gone from the run directory: it is made anew, without the rows before step 4
-    rollouts: warning: `IT` is gone from the run directory: it is made anew, without the trajectories up to step 4
-    run.log: warning: `IT` is gone from the run directory: it is made anew, without the entries before step 4
-    tensorboard: warning: `IT` is gone from the run directory: it is made anew, without the figures up to step 4
+    config.yaml: warning: `IT` is missing from the run directory: it is written again from `.config.yaml`, the last configuration of the run
+    metrics.jsonl: warning: `IT` is missing from the run directory: it is created again, without the rows before step 4
+    rollouts: warning: `IT` is missing from the run directory: it is created again, without the trajectories up to step 4
+    run.log: warning: `IT` is missing from the run directory: it is created again, without the entries before step 4
+    tensorboard: warning: `IT` is missing from the run directory: it is created again, without the metrics up to step 4
     ");
 }
 
@@ -164,13 +165,13 @@ fn a_checkpoint_that_cannot_be_read_names_what_is_there_to_go_on_from() {
     insta::assert_snapshot!(printed(), @r"
     exit code 4
     error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
-      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+      hint: the file was changed or damaged: restore a copy, or move runs/tiny/checkpoints/step_4 elsewhere to continue from the checkpoint before it, runs/tiny/checkpoints/step_2
     ");
     std::fs::remove_dir_all(folder.join("runs/tiny/checkpoints/step_2")).expect("removed");
     insta::assert_snapshot!(printed(), @r"
     exit code 4
     error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
-      hint: the file was changed or damaged: put back a copy
+      hint: the file was changed or damaged: restore a copy
     ");
 }
 
@@ -221,7 +222,7 @@ fn no_checkpoint_is_left_that_was_not_asked_for() {
     assert_eq!(left("never", &["checkpoint.save_freq=0"]), ["step_2"]);
     assert_eq!(left("negative", &["checkpoint.save_freq=-1"]), ["step_2"]);
     assert_eq!(left("every", &["checkpoint.save_freq=1"]), ["step_0", "step_1", "step_2"]);
-    let cold = ["checkpoint.save_freq=2", "warm_start.steps=0", "validate.before_train=false", "filter=null"];
+    let cold = ["checkpoint.save_freq=2", "sft.steps=0", "validate.before_train=false", "filter=null"];
     assert_eq!(left("cold", &cold), ["step_2"]);
 }
 
@@ -267,10 +268,9 @@ fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
         let failure = ended.failure();
         assert_eq!(
             failure.trim_end(),
-            "exit code 1\nerror: failed to write into the run directory `runs/tiny`: it was removed or \
-             moved away while the run worked in it\n  \
-             hint: nothing more was written; a run that was moved goes on from its last checkpoint with \
-             `tamis train --resume` and its new place",
+            "exit code 1\nerror: failed to write into the run directory `runs/tiny`: it was removed or moved while the run was using it\n  \
+             hint: nothing more was written; to continue a moved run from its last checkpoint, use `tamis train --resume` with its new \
+             path",
             "{name}"
         );
         assert!(!run.exists(), "{name}: half a folder was made again");
@@ -492,8 +492,8 @@ fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
     insta::assert_snapshot!(refused.failure(), @r"
     exit code 4
     error: the run in runs/tiny cannot be resumed with this configuration:
-    the training prompts are not those that the run was begun with: `started`, the date that chat templates show, is gone from the run directory, or a file of data.train has changed
-      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+    the training prompts are not those that the run was started with: `started`, the date that chat templates show, is missing from the run directory, or a file of data.train has changed
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change
     ");
 }
 

@@ -36,7 +36,7 @@ task: environment
 environment: {kind: frozen_lake, size: 3, is_slippery: true, style: plain, prompting: {max_turns: 5}, train_size: 64, val_size: 2}
 rollout: {n: 4, max_response_length: 6}
 reward: [{kind: environment}]
-warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}";
+sft: {steps: 60, batch_size: 32, learning_rate: 1e-2}";
 
 const SCHEDULES: [&str; 8] = [
     "mode: rounds, surplus: discard",

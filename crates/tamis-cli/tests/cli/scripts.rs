@@ -129,6 +129,12 @@ fn the_import_of_a_script_is_never_empty() {
         let ended = folder.tamis(&words(&format!("config import -- {line}"))).exits(2);
         ended.says("hint: `tamis train run_dapo.sh --dry-run` finds the command");
     }
+    // A script that was exported holds one command.
+    let exported = folder
+        .tamis(&words("config export --as verl dapo model.path=m data.train=t.parquet data.val=v.parquet"));
+    folder.write("exported.sh", &exported.succeeds().stdout);
+    let ended = folder.tamis(&words("config import exported.sh")).exits(2);
+    ended.says("it was written by `tamis config export`").says("python3 -m verl.trainer.main_ppo");
     folder.tamis(&words("config import -- python3 -m verl.trainer.main_ppo")).exits(2);
     // A command that starts a script contains nothing to train either.
     let ended = folder.tamis(&words("train python3 train_grpo.py learning_rate=1e-6")).exits(2);
@@ -314,6 +320,137 @@ fn what_a_script_cannot_have_is_refused_by_name() {
     folder.write("train.py", "import json\n\njson.loads('{')\n");
     let ended = folder.tamis(&words("train train.py")).exits(1);
     ended.says("Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n");
+}
+
+#[test]
+fn the_interpreter_of_a_run_runs_its_script() {
+    let folder = Folder::new().with("train.py", "print('a script')\n");
+    folder.write("venv/bin/python3", "#!/bin/sh\necho an interpreter of my own >&2\nexec python3 \"$@\"\n");
+    let path = folder.join("venv/bin/python3");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let ended = folder.tamis(&words("train train.py run.python=venv/bin/python3")).exits(2);
+    ended.says("an interpreter of my own").prints("a script");
+    let missing = folder.tamis(&words("train train.py run.python=venv/bin/gone"));
+    assert_ne!(missing.code, Some(0));
+    missing.says("venv/bin/gone");
+}
+
+/// A script whose trainer is given `ARGUMENTS`, and what is before it.
+fn with_trainer(before: &str, arguments: &str) -> String {
+    format!(
+        "import functools, types\nfrom trl import GRPOConfig, GRPOTrainer\nrows = [{{'prompt': '1', 'gold': '2'}}]\n\
+         class Weight:\n    requires_grad = True\n    def __ne__(self, other):\n        return types.SimpleNamespace(any=lambda: False)\n\
+         class Loaded:\n    config = types.SimpleNamespace(_name_or_path='tiny')\n    weights = [Weight(), Weight()]\n    \
+         def named_parameters(self):\n        return [(str(at), weight) for at, weight in enumerate(self.weights)]\n\
+         {before}\nGRPOTrainer(**{{'model': 'tiny', 'train_dataset': rows, 'reward_funcs': 'm/judge', {arguments}}}).train()\n"
+    )
+}
+
+#[test]
+fn shapes_of_scripts_become_the_run_that_they_mean() {
+    let folder = Folder::new();
+    let dry = |before: &str, arguments: &str| {
+        folder.write("train.py", &with_trainer(before, arguments));
+        folder.tamis(&words("train train.py --dry-run")).succeeds()
+    };
+    // Functions of every form, two of one name, names that tamis has itself, and the name of a model.
+    let functions = "def score(completions, **columns): pass\ndef reward(completions, gold, **columns): pass\n\
+        async def later(completions, **columns): pass\nclass Judge:\n    def __call__(self, completions, **columns): pass\n\
+        part = functools.partial(score, bonus=1)";
+    let ended = dry(
+        functions,
+        "'reward_funcs': [score, reward, later, Judge(), part, 'm/judge'], \
+         'args': GRPOConfig('out', reward_weights=[1, 0.5, 2, 1, 1, 3])",
+    );
+    for name in ["score_reward", "reward_2", "later", "Judge", "score_reward_2", "judge"] {
+        ended.prints(&format!("name: {name}, kind: "));
+    }
+    ended.prints("kind: model, path: m/judge, weight: 3}").prints("weight: 0.5");
+    // An evaluation set may have the name of the training data, and signs that a file name cannot have.
+    let sets = "'eval_dataset': {'train': rows * 3, 'math/500': rows}, 'args': GRPOConfig('out', eval_strategy='steps', eval_steps=5)";
+    dry("", sets).prints("eval-train.jsonl").prints("eval-math_500.jsonl").prints("test_freq: 5");
+    assert_eq!(folder.read("out.script/train.jsonl").lines().count(), 1);
+    assert_eq!(folder.read("out.script/eval-train.jsonl").lines().count(), 3);
+    // The tokenizer of the model, by another spelling of its folder, or inside a processor.
+    dry("", "'model': './tiny', 'processing_class': types.SimpleNamespace(name_or_path='tiny/', chat_template='{{ 1 }}')")
+        .prints("chat_template: ");
+    dry(
+        "",
+        "'processing_class': types.SimpleNamespace(tokenizer=types.SimpleNamespace(name_or_path='tiny'), chat_template=None)",
+    );
+    dry("", "'model': Loaded()").prints("path: tiny").says("the model is read from tiny anew");
+    // An adapter freezes what it is added to anyway.
+    dry(
+        "from peft import LoraConfig\nLoaded.weights[0].requires_grad = False",
+        "'model': Loaded(), 'peft_config': LoraConfig(r=2, target_modules='all-linear')",
+    )
+    .prints("lora: {rank: 2, ");
+    // A subclass that only prepares its arguments.
+    dry(
+        "class Mine(GRPOTrainer):\n    _tag_names = ['mine']\n    def __init__(self, **given):\n        super().__init__(**given)\n\
+         GRPOTrainer = Mine",
+        "",
+    );
+}
+
+#[test]
+fn what_a_run_would_ignore_of_a_script_is_refused() {
+    let folder = Folder::new();
+    let refused = |before: &str, arguments: &str, what: &str| {
+        folder.write("train.py", &with_trainer(before, arguments));
+        folder.tamis(&words("train train.py")).exits(2).says(what);
+    };
+    let mine =
+        |body: &str| format!("class Mine(GRPOTrainer):\n    {body}\nBefore, GRPOTrainer = GRPOTrainer, Mine");
+    refused(
+        &mine("compute_loss = functools.partialmethod(print)"),
+        "",
+        "Mine.compute_loss is a method of a subclass",
+    );
+    refused(&mine("state = functools.cached_property(print)"), "", "Mine.state is a method of a subclass");
+    refused(
+        "class Mixin:\n    def log(self, logs): pass\nclass Mine(Mixin, GRPOTrainer): pass\nGRPOTrainer = Mine",
+        "",
+        "Mixin.log is a method of a subclass",
+    );
+    let later = "class Mine(GRPOTrainer): pass\nmine = Mine(model='tiny', train_dataset=rows, reward_funcs='m/judge')\n";
+    refused(&format!("{later}Mine.compute_loss = print\nmine.train()"), "", "Mine.compute_loss is a method");
+    let object =
+        format!("{later}class Call:\n    def __call__(self): pass\nmine.save_model = Call()\nmine.train()");
+    refused(&object, "", "methods of GRPOTrainer are replaced (save_model)");
+    refused(
+        "Loaded.weights[0].requires_grad = False",
+        "'model': Loaded()",
+        "1 of the 2 tensors of `model` do not learn",
+    );
+    refused("Loaded.config.quantization_config = {}", "'model': Loaded()", "`model` is quantized");
+    refused("", "'optimizers': (object(), None)", "GRPOTrainer(optimizers=...) is not followed");
+    refused("", "'callbacks': [print]", "GRPOTrainer(callbacks=...) is not followed");
+    refused(
+        "",
+        "'optimizer_cls_and_kwargs': (print, {})",
+        "GRPOTrainer has no argument optimizer_cls_and_kwargs here",
+    );
+    refused(
+        "",
+        "'args': GRPOConfig('out', optim='adafactor')",
+        "`optim=adafactor` of TRL cannot be followed",
+    );
+    refused(
+        "",
+        "'processing_class': types.SimpleNamespace(name_or_path='other')",
+        "processing_class=...) is that of other",
+    );
+    refused(
+        "",
+        "'reward_funcs': ['m/judge', types.SimpleNamespace(parameters=1)]",
+        "give a function, or the name of a reward model",
+    );
+    refused(
+        "",
+        "'args': GRPOConfig('out', reward_weights=[1, 2])",
+        "reward_weights has 2 weights for 1 functions",
+    );
 }
 
 #[cfg(unix)]

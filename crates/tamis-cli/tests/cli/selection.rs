@@ -176,7 +176,7 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
                 "reward: [{kind: number}]",
                 "reward: [{kind: command, name: len, argv: [python3, some.py], num_processes: 1}]",
             ),
-            ("warm_start: {steps: 40,", "warm_start: {steps: 4,"),
+            ("sft: {steps: 40,", "sft: {steps: 4,"),
             ("  arithmetic:", "  check_gold: off\n  arithmetic:"),
         ],
     )
@@ -253,7 +253,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     let folder = Folder::new();
     let softmax = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9}");
     // Without a warm start nearly every answer is wrong.
-    let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
+    let cold = ("sft: {steps: 40,", "sft: {steps: 1,");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
     let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
     ended.says(
@@ -293,7 +293,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
 fn a_selection_that_keeps_nothing_is_diagnosed_by_what_its_groups_are() {
     let folder = Folder::new();
     let linear = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, mass: linear}");
-    let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
+    let cold = ("sft: {steps: 40,", "sft: {steps: 1,");
     let limit = ("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 2}");
     let ended = train(&folder, &[linear, cold, limit]).exits(1);
     let failure = ended.failure();

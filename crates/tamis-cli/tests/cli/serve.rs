@@ -162,8 +162,8 @@ fn messages() {
     let failure = |arguments: &[&str]| folder.tamis(&[&["serve"], arguments].concat()).failure();
     insta::assert_snapshot!(failure(&["checkpoint", "--host", "0.0.0.0"]), @"
     exit code 2
-    error: 0.0.0.0 can be reached from other machines, and no key is set
-      hint: put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1
+    error: 0.0.0.0 can be reached from other machines, but no key is set
+      hint: put a secret into a file and pass it with --api-key-file, or listen on 127.0.0.1
     ");
     insta::assert_snapshot!(failure(&["nowhere"]), @"
     exit code 2
@@ -178,7 +178,7 @@ fn messages() {
     ");
     insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "words"]), @"
     exit code 2
-    error: --api-key-file words: the key holds spaces or characters that no header can carry
+    error: --api-key-file words: the key contains spaces or characters that are not allowed in a header
       hint: write one line with the key, of letters, digits and signs
     ");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -191,7 +191,7 @@ const CASES: [Case; 6] = [
 fn config(case: &Case, policy: &Path, server: &str) -> String {
     let policy = format!("path: {}\nunused: {{", policy.display());
     let text = TINY.replaced("total_steps: 6", "total_steps: 10").replaced("init: {", &policy);
-    let is_used = |line: &&str| !line.starts_with("unused: ") && !line.starts_with("warm_start: ");
+    let is_used = |line: &&str| !line.starts_with("unused: ") && !line.starts_with("sft: ");
     let text = text.lines().filter(is_used).collect::<Vec<_>>().join("\n") + "\n";
     text.replaced("rollout: {", &format!("rollout: {{backend: vllm, servers: [{server}], "))
         .replaced("reward: [{kind: number}]", "reward: [{kind: format, pattern: '[0-2].*'}]")

@@ -123,7 +123,7 @@ fn completions_of_a_form_over_servers_are_those_without() {
     let server = Listening::serve(&folder, &["first"]);
     let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
-    ended.never_says("computes them again");
+    ended.never_says("recomputes them");
 }
 
 /// Completions of digits, a function of the seed.
@@ -171,15 +171,15 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let vllm = vllm_of_digits(&folder);
     let served = from_the_policy(&[&vllm.server.url()]);
     let ours = train(&folder, "ours", &served, &["rollout.save=all"]).succeeds();
-    ours.never_says("computes them again");
+    ours.never_says("recomputes them");
     let weights = |run: &str| folder.weights(run, 4);
     for (name, setting, with) in
         [("cut", "rollout.top_p=0.9", "top_p 0.9"), ("form", "rollout.regex=[0-9]{2}", "regex")]
     {
         let ended = train(&folder, name, &served, &[setting]).succeeds();
         let printed = format!(
-            "vllm reports log-probabilities of the truncated distribution (processed_logprobs), and with {with} these are not those \
-             that are trained on: the learner computes them again"
+            "vllm reports log-probabilities of the truncated distribution (processed_logprobs), but with {with} training uses different \
+            ones: the learner recomputes them"
         );
         ended.says(&printed);
         assert!(weights("ours") == weights(name), "{name}");
@@ -261,7 +261,7 @@ fn a_learner_computes_while_servers_sleep() {
     ];
     let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
     let served = from_the_policy(&[&vllm.server.url()]);
-    train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds().says("computes them again");
+    train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds().says("recomputes them");
     let calls = relay.calls.lock().unwrap();
     let computing = ["forward", "forward_hold", "backward", "optim_step"];
     let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
@@ -401,7 +401,7 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
         let failure = refused(&["rollout.top_p=0.9", &correction]);
         let begins = "exit code 2\nerror: rollout.servers: SERVER: vllm reports log-probabilities of the truncated distribution";
         assert!(failure.starts_with(begins), "{failure}");
-        let ends = "with top_p 0.9 these are not those that are trained on\n  hint: turn that off";
+        let ends = "with top_p 0.9 training uses different ones\n  hint: turn that off";
         assert!(failure.contains(ends), "{failure}");
     }
     let failure = refused(&["rollout.regex=[0-9]+", "objective.loss.kind=decoupled"]);
@@ -440,7 +440,11 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         assert_eq!(server.end("-KILL"), None);
         let ended = folder.wait(process);
         assert_eq!(ended.code, Some(3), "{run}: {}", ended.shown());
-        assert!(ended.stderr.contains("goes on with --resume"), "{run}: {}", ended.shown());
+        assert!(
+            ended.stderr.contains("if the run had begun, continue it with --resume"),
+            "{run}: {}",
+            ended.shown()
+        );
         let other = Listening::serve(&folder, &["first"]);
         let servers = format!("rollout.servers=[{}]", other.address);
         folder.tamis(&["train", "--resume", &format!("runs/{run}"), &servers]).succeeds();
@@ -457,7 +461,7 @@ fn no_server_answers() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 3
     error: no server answers: http://127.0.0.1:9: connect: client error (Connect): tcp connect error: Connection refused (os error 111)
-      hint: start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; a run that had begun goes on with --resume
+      hint: start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; if the run had begun, continue it with --resume
     ");
     assert!(!folder.join("runs/tiny").exists());
 }

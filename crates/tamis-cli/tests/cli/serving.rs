@@ -13,7 +13,7 @@ pub(crate) fn with_a_policy() -> Folder {
 /// servers.
 pub(crate) fn from_the_policy(addresses: &[&str]) -> Vec<String> {
     let mut arguments: Vec<String> =
-        ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0", "train.total_steps=4"]
+        ["~model.init", "+model.path=first/checkpoints/step_1", "sft.steps=0", "train.total_steps=4"]
             .map(str::to_owned)
             .to_vec();
     if !addresses.is_empty() {

@@ -57,7 +57,7 @@ fn what_fails_in_one_of_them_is_counted_and_told_by_its_name() {
         "Counter (python): 16 training and 4 held-out levels",
         "broken (python): 0 training and 4 held-out levels",
         "broken has no limit of its own",
-        "4 validation prompts could not be generated from, the first of them: its environment says: ",
+        "4 validation prompts could not be generated from, the first of them: its environment reports: ",
         "(of `broken`)",
         "(4 of 8 prompts)",
     ] {

@@ -40,17 +40,19 @@ fn a_table_and_a_page() {
       Batch                16 groups of 8, rounds of 16
       Steps                20, the last 10 measured, seed 1
       Lengths              lognormal, cut at 400 tokens, median a twentieth of that, σ 1, 0 of the variance the prompt's, wrong ones × 1; prompts of 0 tokens
-      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more where all slots run
+      Servers              1 of 32 slots, 0.02 s an iteration, 0.5 of it more when all slots run
       Scores               0 s after a completion
       Training             0 s a step and 0 s a token
-      New weights          0 s, samples in flight go on
+      New weights          0 s, samples in flight continue
       Drift of the logits  0 a step, noise 0
-    Left at their defaults, which measure nothing of yours: `simulate.length`, `simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate}`, `simulate.reward_latency`, `simulate.train_time`, `simulate.publication`, `simulate.drift`.
+    Left at their defaults, which are not measured on your system: `simulate.length`, `simulate.servers.{count, iteration, load, context, kv_tokens, prefill_rate}`, `simulate.reward_latency`, `simulate.train_time`, `simulate.publication`, `simulate.drift`.
     page: simulation.html
     ");
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
-    assert!(page.contains("Left at their defaults, which measure nothing of yours: `simulate.length`"));
+    assert!(
+        page.contains("Left at their defaults, which are not measured on your system: `simulate.length`")
+    );
     // The page is replaced; nothing else is overwritten.
     folder
         .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
@@ -59,7 +61,7 @@ fn a_table_and_a_page() {
     insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "--html", "world.yaml"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: world.yaml is there, and is no page
+    error: world.yaml exists, but is not a page
       hint: `--html FILE` names the page to write
     ");
 }
@@ -106,9 +108,9 @@ fn what_cannot_be_simulated() {
     insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "filter={kind: top_p, p: 0.9}"]).shown(), @r"
     exit code 2
     ----- stderr
-    warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 16 groups are kept: each round is selected by itself
+    warning: `filter.kind: top_p` selects among the groups of one round, but `schedule.refill` repeats rounds until 16 groups are kept: each round is selected by itself
     error: the policy `streaming_carry` cannot be simulated
-      caused by: the filter top_p compares the groups of a round, and a streaming schedule has none
+      caused by: the filter top_p compares the groups of a round, but a streaming schedule has none
       hint: name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and `deficit`; an empty list takes all that have
     ");
     let rounds = [

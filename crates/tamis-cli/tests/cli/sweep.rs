@@ -56,8 +56,7 @@ fn the_grid_of_ragens_document_runs_over_another_base() {
         folder.tamis(&["sweep", SHIPPED, "--dry-run", "--date", "0120", "--base", quickstart]).succeeds();
     assert_eq!(ended.stdout.lines().count(), 14);
     let arguments = ["sweep", SHIPPED, "--date", "0120", "--base", "tiny.yaml", "--only", "grpo"];
-    let small =
-        ["warm_start.steps=5", "train.total_steps=1", "validate.test_freq=0", "data.train_batch_size=8"];
+    let small = ["sft.steps=5", "train.total_steps=1", "validate.test_freq=0", "data.train_batch_size=8"];
     let ended = folder.tamis(&[&arguments[..], &small].concat()).succeeds();
     assert!(
         folder.join("results/0120_soko_3b_grpo_min_p_0.8_incFALSE/metrics.jsonl").is_file(),

@@ -20,7 +20,7 @@ data:
   max_prompt_length: 12
   train_batch_size: 4
   gen_batch_size: 8
-warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 40, batch_size: 32, learning_rate: 1e-2}
 rollout: {n: 4, max_response_length: 4}
 reward: [{kind: number}]
 filter: {kind: variance}

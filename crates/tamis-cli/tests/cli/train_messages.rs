@@ -86,7 +86,7 @@ fn resume() {
     error: the run in runs/tiny cannot be resumed with this configuration:
     run.seed: 3 in the run, 4 now
     rollout.n: 4 in the run, 8 now
-      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change
     "#);
 
     // A second start never enters the first one's folder.
@@ -124,19 +124,19 @@ fn resume() {
     insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @r#"
     exit code 4
     error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 6
-      hint: continue the run with the version of tamis that began it
+      hint: continue the run with the version of tamis that started it
     "#);
     insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @r#"
     exit code 4
     error: runs/tiny/checkpoints/step_2/model.safetensors is not a valid safetensors file
       caused by: header too large
-      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
+      hint: the file was changed or damaged: restore a copy, or move runs/tiny/checkpoints/step_2 elsewhere to continue from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
     // Tensors of no model, without any notes.
     insta::assert_snapshot!(damaged("optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}"), @r#"
 exit code 4
 error: runs/tiny/checkpoints/step_2/optimizer.safetensors has no number `step` in its metadata
-  hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
+  hint: the file was changed or damaged: restore a copy, or move runs/tiny/checkpoints/step_2 elsewhere to continue from the checkpoint before it, runs/tiny/checkpoints/step_0
 "#);
     // None of that was held against the run.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
@@ -205,10 +205,10 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
               0    0.0%  unscored
               0    0.0%  identical in text
       2 of 32 trajectories correct (6.2%)
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - rollout.n: 4 -> 16 (keeps about 64.4% of groups instead of 25.0%)
       - schedule.max_num_gen_batches: 1 -> 15 (at 25.0% kept a batch of 4 takes about 2 rounds)
-      - data.train_batch_size: 4 -> 2 (2 groups were at hand when the rounds were used up)
+      - data.train_batch_size: 4 -> 2 (2 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
       hint: change the settings above in a new run; what was trained is in runs/tiny/checkpoints
     "#);

@@ -33,7 +33,7 @@ fn trained_in(folder: &Folder, rows: &str, template: Option<&str>, overrides: &[
         "~filter",
         "~schedule",
         "~validate",
-        "warm_start={steps: 1, batch_size: 2}",
+        "sft={steps: 1, batch_size: 2}",
     ];
     if let Some(template) = template {
         folder.write("chat.jinja", template);
@@ -73,7 +73,10 @@ fn the_template_gets_whole_messages_and_the_columns_of_the_row() {
     let rows = row.to_owned() + &row.replaced("\"1+1=\"", "\"1+2=\"");
     insta::assert_snapshot!(form(&trained(&rows, Some(template), &[]).succeeds()), @"first prompt (7 tokens, by the chat template): 1+1=789");
     let text = "{\"question\": \"1+1=\", \"answer\": \"2\", \"tools\": [{\"name\": \"f\"}]}\n";
-    trained(&text.replaced("1+1=", "1+2=").repeat(2), None, &[]).succeeds().says("warning: the column `tools` goes to the chat template, and rows that have it are sent as bare text: it has no effect there");
+    trained(&text.replaced("1+1=", "1+2=").repeat(2), None, &[]).succeeds().says(
+        "warning: the column `tools` is for the chat template, \
+        but rows that have it are sent as bare text: it has no effect there",
+    );
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn the_text_of_a_column_prompt_stays_text_and_is_warned_of() {
     let printed = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
     insta::assert_snapshot!(printed(TEXTS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
     insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &[]), @"
-warning: 2 of 2 prompts are the text of a column `prompt` and are sent without the model's chat template: data.prompt_format=chat makes each a user message, data.prompt_format=text says that this is meant
+warning: 2 of 2 prompts are the text of a column `prompt` and are sent without the model's chat template: data.prompt_format=chat makes each a user message, data.prompt_format=text confirms that this is intended
 first prompt (4 tokens, text without a chat template): 1+1=
 ");
     insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
@@ -104,33 +107,33 @@ fn prompts_that_cannot_have_the_form_asked_for() {
     let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).short();
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.prompt_format=chat"]), @"
 exit code 2
-error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, and the model has no chat template
+error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, but the model has no chat template
   at command line: data.prompt_format=«chat»
   hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
 ");
     insta::assert_snapshot!(printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 exit code 2
-error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, and data.prompt_format is `text`
+error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, but data.prompt_format is `text`
   at command line: data.prompt_format=«text»
   hint: set data.prompt_format=auto (or chat) to render messages with the chat template
 ");
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
   at command line: data.system_prompt=«2»
-  hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or take data.system_prompt out
+  hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or remove data.system_prompt
 ");
     insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
   at command line: data.system_prompt=«2»
-  hint: set data.prompt_format=chat, which makes a user message of every text, or take data.system_prompt out
+  hint: set data.prompt_format=chat, which makes a user message of every text, or remove data.system_prompt
 ");
     insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
 exit code 2
 error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template
   at command line: data.system_prompt=«2»
-  hint: set `data.prompt_format: chat`, or take `data.system_prompt` out
+  hint: set `data.prompt_format: chat`, or remove `data.system_prompt`
 ");
     insta::assert_snapshot!(printed(CHATS, None, &[]), @"
 exit code 2
@@ -148,7 +151,7 @@ fn a_template_around_every_text_prompt() {
     insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
     insta::assert_snapshot!(with(CHATS, "{{ content }}").short(), @"
 exit code 2
-error: `data.prompt_template`: prompt 1 of the training data cannot be prepared: data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text
+error: `data.prompt_template`: prompt 1 of the training data cannot be prepared: data.prompt_template goes around text, but this prompt is a list of messages: remove the setting, or give prompts as text
   at command line: data.prompt_template=«around.jinja»
 ");
     insta::assert_snapshot!(with(QUESTIONS, "{{ content").short(), @"
@@ -225,7 +228,7 @@ fn the_line_of_a_step_names_what_it_shows() {
         "~filter",
         "~schedule",
         "~data.gen_batch_size",
-        "~warm_start",
+        "~sft",
         "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
     ];
     insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero \

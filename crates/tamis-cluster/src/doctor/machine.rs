@@ -25,7 +25,7 @@ fn other_order(order: Option<&str>) -> Option<Finding> {
     let order = order.filter(|&order| !order.is_empty() && order != "PCI_BUS_ID")?;
     Some(Finding::bad(
         format!("`CUDA_DEVICE_ORDER` is {order}: a run numbers GPUs as `nvidia-smi` does (PCI_BUS_ID)"),
-        "see that the numbers of `CUDA_VISIBLE_DEVICES` are those of `nvidia-smi`, and unset `CUDA_DEVICE_ORDER`",
+        "make sure that the numbers of `CUDA_VISIBLE_DEVICES` are those of `nvidia-smi`, and unset `CUDA_DEVICE_ORDER`",
     ))
 }
 
@@ -42,7 +42,7 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     let gpus = find_gpus();
     match &gpus {
         Ok(gpus) if gpus.is_empty() => found.push(Finding::bad(
-            "there are GPUs, and `CUDA_VISIBLE_DEVICES` names none of them".to_owned(),
+            "there are GPUs, but `CUDA_VISIBLE_DEVICES` names none of them".to_owned(),
             "unset it, or name some (`CUDA_VISIBLE_DEVICES=0,1`)",
         )),
         Ok(gpus) => {
@@ -52,8 +52,8 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
                 let text = format!("GPU {}: {}, {}", gpu.id, gpu.name, figure::bytes(gpu.memory));
                 if gpu.used > 1 << 29 {
                     Finding::bad(
-                        format!("{text}, of which other processes have {}", figure::bytes(gpu.used)),
-                        "end them (`nvidia-smi` lists them), or leave it out by `CUDA_VISIBLE_DEVICES`",
+                        format!("{text}, other processes have {} of it", figure::bytes(gpu.used)),
+                        "stop them (`nvidia-smi` lists them), or exclude the GPU with `CUDA_VISIBLE_DEVICES`",
                     )
                 } else {
                     Finding::good(text)
@@ -63,17 +63,16 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
         Err(error @ ProgramError::Start { .. }) => {
             found.push(Finding::note(format!("no NVIDIA GPU: {error}")));
         }
-        Err(error) => found.push(Finding::bad(
-            format!("the GPUs are not known: {error}"),
-            "see what `nvidia-smi` says by itself",
-        )),
+        Err(error) => {
+            found.push(Finding::bad(format!("the GPUs are not known: {error}"), "run `nvidia-smi` by itself"))
+        }
     }
     found.push(match free_disk(run_dir) {
         Some(bytes) => {
             Finding::good(format!("run directories ({}): {} free", run_dir.display(), figure::bytes(bytes)))
         }
         None => {
-            Finding::note(format!("run directories ({}): nobody knows how much is free", run_dir.display()))
+            Finding::note(format!("run directories ({}): the free space is not known", run_dir.display()))
         }
     });
     if let Some(bytes) = free_disk(Path::new("/dev/shm")) {
@@ -82,7 +81,7 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
             Finding::good(text)
         } else {
             Finding::bad(
-                format!("{text}; NCCL between GPUs of a machine wants 1 GiB"),
+                format!("{text}; NCCL between GPUs of a machine needs 1 GiB"),
                 "in a container: `--shm-size=16g` or `--ipc=host` (Docker), an emptyDir of medium Memory at /dev/shm \
                  (Kubernetes)",
             )
@@ -96,7 +95,7 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
 /// The SIMD level of the native engine.
 fn engine() -> String {
     let level = match SimdLevel::detect() {
-        SimdLevel::Portable => "without AVX2, at which it is slow",
+        SimdLevel::Portable => "without AVX2, which is slow",
         SimdLevel::Avx2 => "with AVX2",
         SimdLevel::Avx512 => "with AVX-512",
     };
@@ -130,7 +129,7 @@ fn name() -> Option<Finding> {
     Some(match addresses.map(|found| found.map(|one| one.ip()).collect::<Vec<_>>()) {
         Ok(found) if found.iter().any(|address| !address.is_loopback()) => {
             let first = found.iter().find(|address| !address.is_loopback())?;
-            Finding::good(format!("its name {name} is {first}, where other machines look for it"))
+            Finding::good(format!("its name {name} is {first}, which other machines use to reach it"))
         }
         Ok(_) => Finding::note(format!(
             "its name {name} is a loopback address, which other machines cannot reach: for ranks on several machines \

@@ -105,7 +105,7 @@ fn packages(config: &Config, there: &There, found: &mut Vec<Finding>) {
     if starts && wants_gpu && !on_ray && sees == 0 {
         found.push(Finding::bad(
             format!(
-                "learner.device is {}, and its PyTorch can use no GPU ({} are there)",
+                "learner.device is {}, but its PyTorch cannot use a GPU ({} are there)",
                 learner.device,
                 there.here.gpus.len()
             ),
@@ -134,7 +134,7 @@ fn loggers(config: &Config, found: &mut Vec<Finding>) {
             Ok(python) => match packages.iter().find_map(|name| Some((name, python.packages.get(*name)?))) {
                 Some(_) if is_without_store(logger, &python) => Finding::bad(
                     format!(
-                        "logger {logger}: {} has mlflow-skinny, which keeps nothing by itself",
+                        "logger {logger}: {} has mlflow-skinny, which stores nothing by itself",
                         python.executable
                     ),
                     SET_URI,

@@ -58,7 +58,7 @@ fn server(config: &Config, url: &str, key: Option<&str>) -> Finding {
         Ok(answer) if matches!(answer.status, 401 | 403) => {
             return wrong(
                 format!("it refuses the key (status {})", answer.status),
-                "rollout.api_key_file or rollout.api_key_env is to have the key that it was started with",
+                "rollout.api_key_file or rollout.api_key_env must hold the key that it was started with",
             );
         }
         Ok(answer) if answer.status != 200 => {
@@ -129,7 +129,7 @@ pub(super) fn learner(config: &Config, url: &str) -> Finding {
         ),
         Ok(answer) if matches!(answer.status, 401 | 403) => Finding::bad(
             format!("learner at {url}: it refuses the key (status {})", answer.status),
-            "learner.api_key_file is to have the key of its --api-key-file",
+            "learner.api_key_file must hold the key of its --api-key-file",
         ),
         Ok(answer) if answer.status != 200 => Finding::bad(
             format!("learner at {url}: /v1/info answers with status {}", answer.status),

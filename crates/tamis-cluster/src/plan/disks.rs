@@ -51,7 +51,7 @@ pub fn needs(config: &Config, sizes: &ModelSizes) -> Vec<DiskNeed> {
     let mut room = |what: String, folder: &Path, needed: u64| {
         let Some(free) = free_disk(folder) else { return };
         let text = format!(
-            "{what}: {} in {}, where {} are free",
+            "{what}: {} in {}, which has {} free",
             figure::bytes(needed),
             folder.display(),
             figure::bytes(free)

@@ -14,7 +14,7 @@ impl Plan {
             lines.extend(plan.lines());
         }
         if let Some(url) = &self.learner_url {
-            lines.push(format!("  learner at {url}: whoever started it has planned it"));
+            lines.push(format!("  learner at {url}: not planned, it runs elsewhere"));
         } else if self.learner.is_none() {
             lines.push("  learner: the built-in engine, on the CPU of this machine".to_owned());
         }
@@ -84,8 +84,7 @@ impl LearnerPlan {
         match &self.memory {
             None if self.ranks_per_machine.is_none() => {}
             None => lines.push(
-                "    memory: not known before the model's files are here (at least 16 bytes for each weight that \
-                 learns)"
+                "    memory: not known until the model's files are here (at least 16 bytes for each weight that learns)"
                     .to_owned(),
             ),
             Some(memory) => {

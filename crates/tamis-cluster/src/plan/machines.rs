@@ -143,7 +143,7 @@ pub fn find_gpus() -> Result<Vec<Gpu>, ProgramError> {
         return Ok(all.into_iter().map(|(_, gpu)| gpu).collect());
     };
     choose(&all, &visible)
-        .ok_or_else(|| untold(&format!("it knows no GPU of CUDA_VISIBLE_DEVICES={visible}")))
+        .ok_or_else(|| untold(&format!("it lists no GPU of CUDA_VISIBLE_DEVICES={visible}")))
 }
 
 /// The error for output of the driver that is of no use.
@@ -177,7 +177,7 @@ fn list_gpus() -> Result<Vec<(String, Gpu)>, ProgramError> {
     let text = ask(Command::new("nvidia-smi").args([query, "--format=csv,noheader,nounits"]), DRIVER)?;
     let read = read_gpus(&text);
     if read.is_empty() && !text.trim().is_empty() {
-        return Err(untold("it does not tell the memory of the GPUs"));
+        return Err(untold("it does not report the memory of the GPUs"));
     }
     Ok(read)
 }

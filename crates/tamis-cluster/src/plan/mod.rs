@@ -171,8 +171,8 @@ impl Plan {
             plan.doubts.push(Misfit {
                 keys: vec!["cluster.launcher".to_owned()],
                 message: format!(
-                    "`cluster.launcher: {}` starts all on one machine: the first of the {num_machines} is planned for, \
-                     and the others stay idle",
+                    "`cluster.launcher: {}` starts everything on one machine: the plan uses the first of the {num_machines}, and the \
+                    others stay idle",
                     config.cluster.launcher
                 ),
                 hint: "set `cluster.launcher: ray`, or name one machine (--machines 8x80GiB)".to_owned(),
@@ -370,7 +370,7 @@ impl Plan {
             Misfit {
                 keys: vec!["learner.gpus_per_node".to_owned(), "rollout.launch".to_owned()],
                 message: format!(
-                    "the learner is to have {at_least}{}{on_each}{of_servers}; there are {there}{room}",
+                    "the learner needs {at_least}{}{on_each}{of_servers}; there are {there}{room}",
                     figure::counted(ranks * learner.machines, "GPU")
                 ),
                 hint: format!(
@@ -380,7 +380,7 @@ impl Plan {
                     if config.cluster.launcher == LauncherKind::Ray && !is_certain {
                         "or add nodes: the launcher waits for them (`learner.startup_timeout`)"
                     } else {
-                        "see what `CUDA_VISIBLE_DEVICES` names"
+                        "check `CUDA_VISIBLE_DEVICES`"
                     }
                 ),
             }
@@ -391,7 +391,7 @@ impl Plan {
             }
             Misfit {
                 keys: vec!["rollout.launch".to_owned()],
-                message: format!("the servers are to have {of_servers} GPUs{apart}; there are {total}"),
+                message: format!("the servers need {of_servers} GPUs{apart}; there are {total}"),
                 hint: "lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`".to_owned(),
             }
         };
@@ -430,12 +430,12 @@ impl Plan {
             let found = Misfit {
                 keys: vec!["learner.gpus_per_node".to_owned(), "model.path".to_owned()],
                 message: format!(
-                    "the learner needs {} on each {whose} before a token is computed, and has {}: {}",
+                    "the learner needs {} on each {whose} before a token is computed, but has {}: {}",
                     figure::bytes(least),
                     figure::bytes(capacity),
                     parts(&memory.parts)
                 ),
-                hint: format!("what takes less: {}", ways.join(", ")),
+                hint: format!("to need less: {}", ways.join(", ")),
             };
             if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
         }
@@ -450,7 +450,7 @@ impl Plan {
             self.doubts.push(Misfit {
                 keys: vec!["learner.device".to_owned()],
                 message: format!("{} by other processes", others.join(", ")),
-                hint: "end them (`nvidia-smi` lists them), or name other GPUs by `CUDA_VISIBLE_DEVICES`"
+                hint: "stop them (`nvidia-smi` lists them), or choose other GPUs with `CUDA_VISIBLE_DEVICES`"
                     .to_owned(),
             });
         }
@@ -467,8 +467,7 @@ impl Plan {
             self.doubts.push(Misfit {
                 keys: keys(),
                 message: format!(
-                    "servers take sequences of at most {most} tokens ({length}), and a prompt with its answer may have \
-                     {trajectory}"
+                    "servers take sequences of at most {most} tokens ({length}), but a prompt with its answer may have {trajectory}"
                 ),
                 hint: format!("raise `{length}` (`rollout.launch.args`), or lower `rollout.max_response_length`"),
             });
@@ -479,7 +478,7 @@ impl Plan {
             self.doubts.push(Misfit {
                 keys: keys(),
                 message: format!(
-                    "a server needs {} on each of its GPUs for its weights, and has {} ({option} {})",
+                    "a server needs {} on each of its GPUs for its weights, but has {} ({option} {})",
                     figure::bytes(weights),
                     figure::bytes(taken),
                     memory.share
@@ -503,8 +502,8 @@ impl Plan {
             self.doubts.push(Misfit {
                 keys: keys(),
                 message: format!(
-                    "servers share the learner's GPUs: each takes {} ({option} {}), the learner holds {} all the time, \
-                     and a GPU has {}",
+                    "servers share the learner's GPUs: each takes {} ({option} {}), the learner holds {} all the time, but a GPU has \
+                    only {}",
                     figure::bytes(taken),
                     memory.share,
                     figure::bytes(held),
@@ -521,7 +520,7 @@ impl Plan {
             self.doubts.push(Misfit {
                 keys: vec!["rollout.sleep_level".to_owned(), "cluster.colocate".to_owned()],
                 message: format!(
-                    "the learner needs {} beside the {} of a server that stays awake, and a GPU has {}",
+                    "the learner needs {} beside the {} of a server that stays awake, but a GPU has only {}",
                     figure::bytes(resident.total()),
                     figure::bytes(taken),
                     figure::bytes(capacity)

@@ -51,40 +51,59 @@ fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
     RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
 }
 
-/// The page that `tamis config fits` prints (docs/cluster.md has its table).
-pub fn markdown() -> String {
-    let mut text = String::from(
-        "# What fits where\n\n\
-         GiB that each GPU keeps of parameters, gradients and AdamW's moments if a learner in PyTorch computes in \
-         `bf16`,\nwithout a reference and a critic. A GPU needs more than that: activations and logits of a \
-         micro-batch, a layer at a\ntime of the whole model, CUDA and NCCL. None of those is estimated; \
-         `model.recompute_activations: true` and smaller\nmicro-batches lower them.\n\n\
-         | kept for each parameter | bytes |\n|---|---|\n\
-         | weights that learn | 4; 6 on one rank, which also holds them rounded |\n\
-         | weights that do not learn: below an adapter, the reference | 2 (4 in `f32`) |\n\
-         | gradients | 4 |\n| AdamW's moments | 8 |\n\n\
-         Ranks share all of it out. For a model of yours, with a reference, a critic or servers on the same \
-         GPUs:\n\n```\ntamis config check run.yaml --plan --machines 2x8x80GiB\n```\n\n\
-         It counts parameters from the headers of the model's tensors, and compares with the memory that \
-         `nvidia-smi` reports.\nThe page is printed by `tamis config fits`.\n\n",
-    );
-    let headings: Vec<String> = RANKS.iter().map(|ranks| counted(ranks, "GPU")).collect();
-    let _ = writeln!(text, "| model | parameters | learns | {} |", headings.join(" | "));
-    let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(RANKS.len()));
+/// Text before and after the table.
+const BEFORE: &str = "\
+GiB that each GPU keeps of parameters, gradients and AdamW's moments if a learner in PyTorch computes in
+`bf16`, without a reference and a critic:
+
+";
+const AFTER: &str = "
+Bytes for each parameter:
+  weights that learn                                          4 (6 on one rank, which also holds them rounded)
+  weights that do not learn: below an adapter, the reference  2 (4 in `f32`)
+  gradients                                                   4
+  AdamW's moments                                             8
+
+Ranks share all of it. A GPU needs more than that: activations and logits of a micro-batch, one whole layer of
+the model at a time, CUDA and NCCL. None of those is estimated; `model.recompute_activations: true` and smaller
+micro-batches lower them.
+
+Servers need GPUs of their own, or take turns with the learner (`cluster.colocate`). A server holds 2 bytes a
+parameter, over its `tensor_parallel` GPUs, and its cache.
+
+For your own model, with a reference, a critic or servers on the same GPUs:
+
+  tamis config check run.yaml --plan --machines 2x8x80GiB
+
+It counts parameters from the headers of the model's tensors, and compares with the memory that `nvidia-smi`
+reports.
+";
+
+/// The page that `tamis config fits` prints: one line for each model and kind of training, for a terminal and for
+/// programs alike.
+pub fn page() -> String {
+    let headings = RANKS.iter().map(|ranks| counted(ranks, "GPU"));
+    let mut lines =
+        vec![["model", "parameters", "learns"].map(str::to_owned).into_iter().chain(headings).collect()];
     for (name, sizes) in models() {
         for (learns, has_adapter) in [("all", false), ("LoRA 32", true)] {
-            let cells: Vec<String> =
-                RANKS.iter().map(|&ranks| format!("{:.1}", kept(&sizes, has_adapter, ranks))).collect();
-            let billions = sizes.num_parameters as f64 / 1e9;
-            let _ = writeln!(text, "| {name} | {billions:.2} B | {learns} | {} |", cells.join(" | "));
+            let billions = format!("{:.2} B", sizes.num_parameters as f64 / 1e9);
+            let numbers = RANKS.iter().map(|&ranks| format!("{:.1}", kept(&sizes, has_adapter, ranks)));
+            let named = [name.to_owned(), billions, learns.to_owned()];
+            lines.push(named.into_iter().chain(numbers).collect::<Vec<String>>());
         }
     }
-    text.push_str(
-        "\nServers need GPUs of their own beside these, or the same ones in turns (`cluster.colocate`, [many GPUs \
-         and many\nmachines](cluster.md)); a server holds 2 bytes a parameter, over its `tensor_parallel` GPUs, and \
-         its cache.\n",
-    );
-    text
+    let widths: Vec<usize> = (0..3 + RANKS.len())
+        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0))
+        .collect();
+    let mut text = BEFORE.to_owned();
+    for line in &lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 || column == 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  "));
+    }
+    text + AFTER
 }
 
 #[cfg(test)]
@@ -102,5 +121,17 @@ mod tests {
         let adapter = seven.adapter(RANK, None) as f64;
         let expected = (2.0 * 7_615_616_512.0 + 18.0 * adapter) / f64::from(1 << 30);
         assert!((kept(seven, true, 1) - expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_page_is_a_table_for_a_terminal() {
+        let page = page();
+        assert!(!page.contains(['|', '#']), "{page}");
+        let line = page.lines().find(|line| line.starts_with("Qwen2.5-7B ")).expect("there");
+        assert_eq!(line, "Qwen2.5-7B         7.62 B  all      127.7    56.7    28.4    14.2      7.1");
+        let widths: Vec<usize> =
+            page.lines().filter(|line| line.starts_with("Qwen")).map(|line| line.chars().count()).collect();
+        assert_eq!(widths, [widths[0]; 16]);
+        assert!(page.lines().all(|line| line.chars().count() <= 112), "{page}");
     }
 }

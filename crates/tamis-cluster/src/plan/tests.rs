@@ -71,8 +71,8 @@ fn eight_gpus_by_default_are_shared_out_between_learner_and_servers() {
 fn what_cannot_fit_is_refused_with_the_numbers() {
     let plan = plan(&["rollout.launch.replicas=1"], "2x24GiB");
     insta::assert_snapshot!(messages(&plan.misfits), @r"
-    the learner needs 127.7 GiB on each GPU before a token is computed, and has 24.0 GiB: weights 42.6 GiB, gradients 28.4 GiB, moments 56.7 GiB
-      hint: what takes less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+    the learner needs 127.7 GiB on each GPU before a token is computed, but has 24.0 GiB: weights 42.6 GiB, gradients 28.4 GiB, moments 56.7 GiB
+      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(plan.doubts.is_empty());
 }
@@ -81,8 +81,8 @@ fn what_cannot_fit_is_refused_with_the_numbers() {
 fn more_gpus_than_there_are_is_refused_or_told() {
     let plan = plan(&["learner.gpus_per_node=6"], "8x80GiB");
     insta::assert_snapshot!(messages(&plan.misfits), @r"
-    the learner is to have 6 GPUs, and the servers 4 more; there are 8 of machine 1, with room for 2 of 4 servers
-      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
+    the learner needs 6 GPUs, and the servers 4 more; there are 8 of machine 1, with room for 2 of 4 servers
+      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); check `CUDA_VISIBLE_DEVICES`
     ");
     // On inspected machines this is only a doubt: the launcher refuses it, or waits for GPUs.
     let looked = plan_seen(&["learner.gpus_per_node=6"], "8x80GiB");
@@ -102,13 +102,13 @@ fn gpus_are_counted_machine_by_machine() {
         messages.filter(|text| text.contains("there are")).collect::<String>()
     };
     let large = ["learner.nodes=2", "learner.gpus_per_node=16"];
-    insta::assert_snapshot!(ray(&large, "4x8x80GiB"), @"the learner is to have 32 GPUs (16 on each of 2 machines), and the servers 4 more; there are 8 of machine 1, 8 of machine 2, 8 of machine 3, 8 of machine 4");
-    insta::assert_snapshot!(ray(&["rollout.launch={replicas: 1, tensor_parallel: 16}"], "4x8x80GiB"), @"the learner is to have 8 GPUs, and the servers 16 more (16 for each, which are on one machine); there are 8 of machine 1, 8 of machine 2, 8 of machine 3, 8 of machine 4, with room for 0 of 1 servers");
+    insta::assert_snapshot!(ray(&large, "4x8x80GiB"), @"the learner needs 32 GPUs (16 on each of 2 machines), and the servers 4 more; there are 8 of machine 1, 8 of machine 2, 8 of machine 3, 8 of machine 4");
+    insta::assert_snapshot!(ray(&["rollout.launch={replicas: 1, tensor_parallel: 16}"], "4x8x80GiB"), @"the learner needs 8 GPUs, and the servers 16 more (16 for each, which are on one machine); there are 8 of machine 1, 8 of machine 2, 8 of machine 3, 8 of machine 4, with room for 0 of 1 servers");
     // Two machines have room for one server each beside the learner on both.
-    insta::assert_snapshot!(ray(&["learner.nodes=2", "rollout.launch={replicas: 3, tensor_parallel: 4}"], "2x8x80GiB"), @"the learner is to have 4 GPUs (2 on each of 2 machines), and the servers 12 more (4 for each, which are on one machine); there are 8 of machine 1, 8 of machine 2, with room for 2 of 3 servers");
+    insta::assert_snapshot!(ray(&["learner.nodes=2", "rollout.launch={replicas: 3, tensor_parallel: 4}"], "2x8x80GiB"), @"the learner needs 4 GPUs (2 on each of 2 machines), and the servers 12 more (4 for each, which are on one machine); there are 8 of machine 1, 8 of machine 2, with room for 2 of 3 servers");
     let colocated =
         ["cluster.colocate=true", "learner.nodes=3", "rollout.launch={replicas: 4, tensor_parallel: 3}"];
-    insta::assert_snapshot!(ray(&colocated, "3x4x80GiB"), @"the learner is to have 12 GPUs (4 on each of 3 machines), and the servers 12 of them (3 for each, which are on one machine); there are 4 of machine 1, 4 of machine 2, 4 of machine 3, with room for 3 of 4 servers");
+    insta::assert_snapshot!(ray(&colocated, "3x4x80GiB"), @"the learner needs 12 GPUs (4 on each of 3 machines), and the servers 12 of them (3 for each, which are on one machine); there are 4 of machine 1, 4 of machine 2, 4 of machine 3, with room for 3 of 4 servers");
     for (overrides, machines) in [
         (&["learner.nodes=2", "learner.gpus_per_node=8"][..], "3x8x80GiB"),
         (&["learner.gpus_per_node=8", "rollout.launch={replicas: 1, tensor_parallel: 8}"], "2x8x80GiB"),
@@ -124,7 +124,7 @@ fn gpus_are_counted_machine_by_machine() {
     let machines = Machines::parse("8x80GiB").expect("machines");
     let alone = Plan::new(&config(&[&GPUS[..3], &served].concat()), &seven(), machines);
     insta::assert_snapshot!(messages(&alone.misfits), @r"
-    the servers are to have 16 GPUs (16 for each, which are on one machine); there are 8
+    the servers need 16 GPUs (16 for each, which are on one machine); there are 8
       hint: lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`
     ");
 }
@@ -135,17 +135,17 @@ fn ranks_that_are_left_open_need_a_gpu_on_each_machine() {
     let overrides = ["cluster.launcher=ray", "learner.nodes=3", "rollout.launch.replicas=1"];
     let named = plan(&overrides, "2x8x80GiB");
     insta::assert_snapshot!(messages(&named.misfits), @r"
-    the learner is to have at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
-      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
+    the learner needs at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
+      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); check `CUDA_VISIBLE_DEVICES`
     ");
     let seen = |machines: &str| plan_seen(&overrides, machines);
     insta::assert_snapshot!(messages(&seen("2x8x80GiB").doubts), @r"
-    the learner is to have at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
+    the learner needs at least 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 8 of machine 1, 8 of machine 2
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); or add nodes: the launcher waits for them (`learner.startup_timeout`)
     ");
     // A GPU on each machine leaves none for the server.
     insta::assert_snapshot!(messages(&seen("3x1x80GiB").doubts[..1]), @r"
-    the learner is to have 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 1 of machine 1, 1 of machine 2, 1 of machine 3, with room for 0 of 1 servers
+    the learner needs 3 GPUs (1 on each of 3 machines), and the servers 1 more; there are 1 of machine 1, 1 of machine 2, 1 of machine 3, with room for 0 of 1 servers
       hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); or add nodes: the launcher waits for them (`learner.startup_timeout`)
     ");
     assert!(seen("3x2x80GiB").doubts.iter().all(|doubt| !doubt.message.contains("there are")));
@@ -157,11 +157,11 @@ fn one_machine_of_many_is_planned_for_without_ray() {
         plan(&["learner.gpus_per_node=8", "rollout.launch={replicas: 1, tensor_parallel: 8}"], "2x8x80GiB");
     assert!(plan.lines()[0].starts_with("plan: machine 1, 8 GPUs"), "{:?}", plan.lines());
     insta::assert_snapshot!(messages(&plan.misfits), @r"
-    the learner is to have 8 GPUs, and the servers 8 more (8 for each, which are on one machine); there are 8 of machine 1, with room for 0 of 1 servers
-      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); see what `CUDA_VISIBLE_DEVICES` names
+    the learner needs 8 GPUs, and the servers 8 more (8 for each, which are on one machine); there are 8 of machine 1, with room for 0 of 1 servers
+      hint: lower `learner.gpus_per_node`, `learner.nodes`, `rollout.launch.replicas` or `rollout.launch.tensor_parallel`; have learner and servers share GPUs (`cluster.colocate: true`); check `CUDA_VISIBLE_DEVICES`
     ");
     insta::assert_snapshot!(messages(&plan.doubts[..1]), @r"
-    `cluster.launcher: local` starts all on one machine: the first of the 2 is planned for, and the others stay idle
+    `cluster.launcher: local` starts everything on one machine: the plan uses the first of the 2, and the others stay idle
       hint: set `cluster.launcher: ray`, or name one machine (--machines 8x80GiB)
     ");
 }
@@ -171,7 +171,7 @@ fn servers_on_the_learners_gpus_leave_it_room() {
     let shared = ["cluster.colocate=true", "rollout.launch.replicas=8", "rollout.sleep_level=1"];
     let plan = plan(&shared, "8x80GiB");
     insta::assert_snapshot!(messages(&plan.doubts), @r"
-    servers share the learner's GPUs: each takes 72.0 GiB (--gpu-memory-utilization 0.9), the learner holds 10.6 GiB all the time, and a GPU has 80.0 GiB
+    servers share the learner's GPUs: each takes 72.0 GiB (--gpu-memory-utilization 0.9), the learner holds 10.6 GiB all the time, but a GPU has only 80.0 GiB
       hint: give them `--gpu-memory-utilization 0.86` (`rollout.launch.args`), or GPUs of their own
     ");
     let share =
@@ -208,7 +208,7 @@ fn options_of_servers_change_what_they_need() {
         plan(&["rollout.launch={replicas: 1, tensor_parallel: 4}", "cluster.launcher=local"], "8x3GiB");
     assert_eq!(servers(&plan).weights, Some(parameters / 4 * 2));
     insta::assert_snapshot!(messages(&plan.doubts[1..]), @r"
-    a server needs 3.5 GiB on each of its GPUs for its weights, and has 2.7 GiB (--gpu-memory-utilization 0.9)
+    a server needs 3.5 GiB on each of its GPUs for its weights, but has 2.7 GiB (--gpu-memory-utilization 0.9)
       hint: raise `rollout.launch.tensor_parallel`, or take a smaller model
     ");
     // SGLang's options have other names.
@@ -216,7 +216,7 @@ fn options_of_servers_change_what_they_need() {
         ["rollout.backend=sglang", "rollout.launch.args=[--context-length, '4096', --max-model-len=7]"];
     let plan = self::plan(&sglang, "8x80GiB");
     insta::assert_snapshot!(messages(&plan.doubts), @r"
-    servers take sequences of at most 4096 tokens (--context-length), and a prompt with its answer may have 5120
+    servers take sequences of at most 4096 tokens (--context-length), but a prompt with its answer may have 5120
       hint: raise `--context-length` (`rollout.launch.args`), or lower `rollout.max_response_length`
     ");
 }

@@ -17,8 +17,7 @@ pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnos
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => Some(tamis_file::suggest(path).unwrap_or_else(|| {
-                "name a YAML file; a relative path is taken from the folder in which tamis is started"
-                    .to_owned()
+                "name a YAML file; a relative path is relative to the working directory".to_owned()
             })),
             ErrorKind::IsADirectory => Some("name a YAML file in this folder".to_owned()),
             _ => None,
@@ -39,7 +38,7 @@ pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnos
         let (is, of, note) = if is_utf16 {
             ("UTF-16, not UTF-8".to_owned(), "UTF-16", "")
         } else {
-            (format!("not UTF-8: byte {byte} is no part of a character"), "LATIN1", " if it is Latin-1")
+            (format!("not UTF-8: byte {byte} does not belong to a character"), "LATIN1", " if it is Latin-1")
         };
         let hint = format!("save the file as UTF-8 (`iconv -f {of} -t UTF-8`{note})");
         Diagnostic::error(Problem::rule(format!("the file is {is}"), hint), Some(origin))

@@ -9,6 +9,7 @@ use super::defaults::default_tree;
 use super::file::read_source;
 use super::followers;
 use super::loaded::Loaded;
+use super::renamed;
 use super::unread::drop_unread;
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::note::Note;
@@ -104,12 +105,15 @@ impl Layers {
         if let Some(preset) = self.preset() {
             tree.merge(preset.settings().clone(), table::root());
         }
-        for file in &self.files {
-            tree.merge(file.clone(), table::root());
+        // Faults are reported when all layers are assembled.
+        let mut unheard = Vec::new();
+        for mut file in self.files.iter().cloned() {
+            renamed::in_file(&mut file, &mut unheard);
+            tree.merge(file, table::root());
         }
-        for argument in &self.overrides {
-            // Its faults are reported when all layers are assembled.
-            apply(&mut tree, argument.clone(), self.others, &mut Vec::new());
+        for mut argument in self.overrides.iter().cloned() {
+            renamed::in_override(&mut argument, &mut unheard);
+            apply(&mut tree, argument, self.others, &mut unheard);
         }
         tree
     }
@@ -128,7 +132,8 @@ impl Layers {
             shaping = layer.take("reward");
             tree.merge(layer, table::root());
         }
-        for file in files {
+        for mut file in files {
+            renamed::in_file(&mut file, &mut diagnostics);
             if matches!(file.value, Value::Map(_)) {
                 tree.merge(file, table::root());
             } else {
@@ -140,7 +145,8 @@ impl Layers {
                 is_whole = false;
             }
         }
-        for argument in overrides {
+        for mut argument in overrides {
+            renamed::in_override(&mut argument, &mut diagnostics);
             apply(&mut tree, argument, others, &mut diagnostics);
         }
         drop_unread(&mut tree, &mut notes, &mut diagnostics);

@@ -58,10 +58,8 @@ impl Loaded {
     /// A placeholder path.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
-        let problem = Problem::rule(
-            format!("`{key}` is `{path}`, a placeholder"),
-            "replace it with the path of your own",
-        );
+        let problem =
+            Problem::rule(format!("`{key}` is `{path}`, a placeholder"), "replace it with your own path");
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 

@@ -14,6 +14,7 @@ mod file;
 pub(crate) mod followers;
 mod layers;
 mod loaded;
+mod renamed;
 mod unread;
 
 use std::path::{Path, PathBuf};

@@ -27,9 +27,9 @@ impl Checker<'_> {
                 "`cluster.launcher: {launcher}` has nothing to start: no learner in PyTorch, and no servers"
             );
             let hint = if learner.url.is_some() {
-                "take `cluster.launcher` out: what runs already is named by `learner.url` and `rollout.servers`"
+                "remove `cluster.launcher`: `learner.url` and `rollout.servers` already name running processes"
             } else {
-                "set `learner.backend: torch`, or `rollout.launch`, or take `cluster.launcher` out"
+                "set `learner.backend: torch`, or `rollout.launch`, or remove `cluster.launcher`"
             };
             self.error(&["cluster.launcher"], message, hint);
         } else {
@@ -43,26 +43,26 @@ impl Checker<'_> {
         let launcher = cluster.launcher;
         if starts_learner && learner.device.starts_with("cuda:") {
             let message = format!(
-                "`learner.device: {}` names a GPU, and `cluster.launcher: {launcher}` gives each rank its own",
+                "`learner.device: {}` names one GPU, but `cluster.launcher: {launcher}` gives each rank its own",
                 learner.device
             );
-            let hint = "set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` says which GPUs there are";
+            let hint = "set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` chooses the GPUs";
             self.error(&["learner.device", "cluster.launcher"], message, hint);
         }
         if launcher == LauncherKind::Ray {
             if cluster.address.starts_with("ray://") {
                 self.error(
                     &["cluster.address"],
-                    "`cluster.address` is one of Ray's client, through which a run cannot stand on its own",
-                    "start the run on a node of the cluster (`ray job submit -- tamis train ...`), with `cluster.address: auto`",
+                    "`cluster.address` is a Ray Client address, but a run must start on a node of the cluster",
+                    "submit the run as a job (`ray job submit -- tamis train ...`), with `cluster.address: auto`",
                 );
             }
             let command = self.config.rollout.launch.as_ref().map_or(&[][..], |launch| &launch.command);
             if starts_servers && !command.is_empty() && !command.iter().any(|word| word.contains("{host}")) {
                 self.error(
                     &["rollout.launch.command", "cluster.launcher"],
-                    "`rollout.launch.command` has no `{host}` in it: a server on another node would not be reached",
-                    "write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', \
+                    "`rollout.launch.command` does not contain `{host}`: a server on another node could not be reached",
+                    "add `{host}`, as in `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', \
                      --api-key-file, '{key_file}']`",
                 );
             }
@@ -73,9 +73,9 @@ impl Checker<'_> {
             launch.command.is_empty() && launch.args.iter().any(|word| word.starts_with("--config"))
         };
         if is_sglang && launch.is_some_and(has_own) {
-            let message = "`rollout.launch.args` has `--config`, of which SGLang takes one: the launcher gives it the \
-                           servers' key in one";
-            let hint = "write what that file says as flags";
+            let message = "`rollout.launch.args` has `--config`, but SGLang takes only one, and the launcher uses it to pass the \
+                servers' key";
+            let hint = "write the settings of that file as flags";
             self.error(&["rollout.launch.args", "cluster.launcher"], message, hint);
         }
         if !(starts_learner && starts_servers) {
@@ -87,8 +87,7 @@ impl Checker<'_> {
         if !cluster.colocate {
             if self.config.publish_mode() == PublishMode::Ipc {
                 let message = format!(
-                    "`publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: {launcher}` learner and \
-                     servers have GPUs of their own"
+                    "`publish.mode: ipc` shares GPU memory, but with `cluster.launcher: {launcher}` learner and servers have separate GPUs"
                 );
                 let hint = "set `cluster.colocate: true`, or `publish.mode: folder`";
                 self.error(&["publish.mode", "cluster.launcher"], message, hint);
@@ -100,8 +99,8 @@ impl Checker<'_> {
         let has_room = |each: usize| learner.nodes * (each / of_server) >= num_servers;
         if let Some(each) = learner.gpus_per_node.filter(|&each| !has_room(each)) {
             let message = format!(
-                "`cluster.colocate` puts the servers onto the learner's GPUs: they need {needed} \
-                 (`rollout.launch`), those of a server on one machine, and the learner has {each} on each of {}",
+                "`cluster.colocate` puts the servers onto the learner's GPUs: they need {needed} (`rollout.launch`; a server cannot span \
+                machines), but the learner has {each} on each of {}",
                 learner.nodes
             );
             let hint = "lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`";
@@ -111,7 +110,7 @@ impl Checker<'_> {
             self.warn(
                 &["cluster.colocate"],
                 "servers on the learner's GPUs keep their memory while the policy learns: `rollout.sleep_level` is 0",
-                "set `rollout.sleep_level: 1` (vLLM), or see that both fit",
+                "set `rollout.sleep_level: 1` (vLLM), or make sure that both fit",
             );
         }
     }
@@ -124,7 +123,7 @@ impl Checker<'_> {
                 self.error(
                     &keys[..2],
                     "a learner of several ranks needs `learner.backend: torch`: the native engine learns in one process",
-                    "set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or take the key out",
+                    "set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or remove the key",
                 );
             } else {
                 self.warn_ignored(&keys, "`learner.backend` is `native`");
@@ -137,11 +136,10 @@ impl Checker<'_> {
         }
         if learner.nodes > 1 && launcher != LauncherKind::Ray {
             let message = format!(
-                "`learner.nodes` is {}, and `cluster.launcher: {launcher}` starts processes on this machine alone",
+                "`learner.nodes` is {}, and `cluster.launcher: {launcher}` starts processes only on this machine",
                 learner.nodes
             );
-            let hint = "set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and name \
-                        it by `learner.url`";
+            let hint = "set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and set `learner.url`";
             self.error(&["learner.nodes", "cluster.launcher"], message, hint);
         } else if let Some(each) = learner.gpus_per_node.filter(|each| *each > 1)
             && launcher == LauncherKind::None
@@ -165,11 +163,11 @@ impl Checker<'_> {
         let learner = &self.config.learner;
         if learner.heartbeat.0 < LEAST_HEARTBEAT {
             let message = format!(
-                "`learner.heartbeat` is {}, and ranks that are alive may be silent for so long: it is at least {}",
+                "`learner.heartbeat` is {}, but live ranks can be silent for longer than that: it must be at least {}",
                 learner.heartbeat,
                 TimeSpan(LEAST_HEARTBEAT)
             );
-            self.error(&["learner.heartbeat"], message, "set `learner.heartbeat: 5s`, or take it out");
+            self.error(&["learner.heartbeat"], message, "set `learner.heartbeat: 5s`, or remove it");
         }
         if num_ranks < 2 {
             return;
@@ -182,16 +180,15 @@ impl Checker<'_> {
         let ranks = ["learner.gpus_per_node", "learner.nodes"];
         if self.config.samples_through_learner() {
             let message = format!(
-                "`rollout.backend: learner` samples in the learner, which is to have {num_ranks} ranks: each token would \
-                 gather every layer from all of them"
+                "`rollout.backend: learner` samples in the learner, which has {num_ranks} ranks: each token would gather every layer \
+                from all of them"
             );
             let hint = format!("sample at servers (`rollout.backend: vllm`), or set {one}");
             self.error(&[&["rollout.backend"], &ranks[..]].concat(), message, hint);
         }
         if self.config.samples_at_servers() && self.config.publish_mode() == PublishMode::Ipc {
             let message = format!(
-                "`publish.mode: ipc` shares the memory of one GPU, and the learner is to have {num_ranks} ranks, each with \
-                 a part of the weights"
+                "`publish.mode: ipc` shares the memory of one GPU, but the learner has {num_ranks} ranks, each with a part of the weights"
             );
             let hint = format!("set `publish.mode: folder`, or {one}");
             self.error(&[&["publish.mode"], &ranks[..]].concat(), message, hint);
@@ -199,8 +196,7 @@ impl Checker<'_> {
         let data = &self.config.data;
         if data.task.is_none() && data.images && data.columns.images.is_some() {
             let message = format!(
-                "`data.columns.images` is for a model that sees images, which one rank trains, and the learner is to have \
-                 {num_ranks} ranks"
+                "`data.columns.images` needs a model that sees images, which only one rank can train, but the learner has {num_ranks} ranks"
             );
             self.error(&[&ranks[..], &["data.columns.images"]].concat(), message, format!("set {one}"));
         }

@@ -16,7 +16,7 @@ impl Checker<'_> {
                 .iter()
                 .filter(|key| key.path.starts_with("critic.") && !matches!(key.shape, Shape::Section { .. }));
             let leaves: Vec<&str> = leaves.map(|key| key.path.as_str()).collect();
-            self.warn_ignored(&leaves, "the estimator of the advantages has no critic");
+            self.warn_ignored(&leaves, "the advantage estimator has no critic");
             return;
         }
         let critic = &config.critic;
@@ -32,8 +32,7 @@ impl Checker<'_> {
             self.error(
                 &["critic.lr_schedule.kind", "train.total_steps"],
                 format!(
-                    "`critic.lr_schedule.kind: {kind}` falls towards the last step, and the number of steps is not \
-                     known"
+                    "`critic.lr_schedule.kind: {kind}` falls towards the last step, but the number of steps is not known"
                 ),
                 "set `train.total_steps`, or `critic.lr_schedule.kind: constant`",
             );
@@ -102,8 +101,7 @@ impl Checker<'_> {
         self.warn(
             &["filter.kind", "filter"],
             format!(
-                "the filter keeps {} alone, and the others have signal here: `{estimator}` compares with {against}, \
-                 not within the group",
+                "the filter keeps only {}, but the others have signal too: `{estimator}` compares with {against}, not within the group",
                 filter.rule()
             ),
             "set `filter: null`",

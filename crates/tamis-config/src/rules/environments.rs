@@ -20,7 +20,7 @@ impl Checker<'_> {
             if let Some(name) = environment.name.as_deref().filter(|name| !is_name(name)) {
                 self.error(
                     &[&format!("{section}.name")],
-                    format!("`{section}.name` is {name:?}, and names of metrics are made of it"),
+                    format!("`{section}.name` is {name:?}, but metrics are named after it"),
                     format!("use {NAME}"),
                 );
             }
@@ -35,7 +35,7 @@ impl Checker<'_> {
                 if tools.functions.is_empty() {
                     let of_workers =
                         ["call_timeout", "python", "num_processes", "startup_timeout", "max_restarts"];
-                    let reason = format!("`{section}.functions` names none, and no process runs any");
+                    let reason = format!("`{section}.functions` is empty, so no process runs");
                     ignored.push((at(&of_workers), reason));
                 }
                 if !tools.interpreter {
@@ -56,9 +56,9 @@ impl Checker<'_> {
                 self.warn(
                     &[&key, &section],
                     format!(
-                        "`{key}` is 1: an episode ends with its first answer, and no tool that this calls is ever run"
+                        "`{key}` is 1: an episode ends with its first answer, so no tool that it calls is ever run"
                     ),
-                    format!("set `{key}` to the number of answers with calls and one more"),
+                    format!("set `{key}` to the number of answers with tool calls plus one"),
                 );
             }
         }
@@ -87,10 +87,10 @@ impl Checker<'_> {
                 self.error(
                     &[&key, "objective.advantage.low", "objective.advantage.kind", &section],
                     format!(
-                        "`objective.advantage.kind: {name}` is defined for rewards from {low} on \
-                         (`objective.advantage.low`), and `{key}` gives {penalty} for an answer that names no action"
+                        "`objective.advantage.kind: {name}` needs rewards of at least {low} (`objective.advantage.low`), but `{key}` \
+                        gives {penalty} for an answer without an action"
                     ),
-                    format!("set `{key}: 0`, or `objective.advantage.low` below the least reward of an episode"),
+                    format!("set `{key}: 0`, or lower `objective.advantage.low` to the lowest reward of an episode"),
                 );
             }
         }

@@ -17,8 +17,8 @@ impl Checker<'_> {
             self.warn(
                 &["filter.kind", "schedule.refill"],
                 format!(
-                    "`filter.kind: {}` selects among the groups of a round, and `schedule.refill` repeats rounds \
-                     until {} groups are kept: each round is selected by itself",
+                    "`filter.kind: {}` selects among the groups of one round, but `schedule.refill` repeats rounds until {} groups are \
+                    kept: each round is selected by itself",
                     filter.kind.as_str(), config.data.train_batch_size
                 ),
                 "`schedule.refill: false` trains on what one round leaves, as RAGEN does",
@@ -38,7 +38,7 @@ impl Checker<'_> {
         // Estimators that compare within the group have a key for it.
         let singleton = serde_json::to_value(&config.objective.advantage).unwrap_or_default();
         if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str()) {
-            let why = "`rollout.n` is 1: a group of one has nothing to be compared with";
+            let why = "`rollout.n` is 1: a group of one has nothing to compare with";
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
                 if purpose == LoadPurpose::Training {
@@ -61,7 +61,7 @@ impl Checker<'_> {
             _ if filter.kind.chooses_members() => "there is nothing to choose from within a group",
             (None, None) => "the filter judges every group by a single trajectory",
             (None, Some(pool)) if pool.is_by_spread() => {
-                "a group of one has no deviation, so the filter's ranking says nothing"
+                "a group of one has no deviation, so the filter's ranking means nothing"
             }
             (None, Some(_)) => return,
         };
@@ -81,7 +81,7 @@ impl Checker<'_> {
         let Err(error) = filter.kind.check() else { return };
         let keys: Vec<String> = error.keys().iter().map(|key| format!("filter.{key}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).chain(["filter.kind"]).collect();
-        let hint = error.hint().unwrap_or_else(|| format!("`tamis config explain {}` says more", keys[0]));
+        let hint = error.hint().unwrap_or_else(|| format!("see `tamis config explain {}`", keys[0]));
         self.error(&keys, error.to_string(), hint);
     }
 
@@ -119,8 +119,7 @@ impl Checker<'_> {
                 self.warn(
                     &["filter.k", "data.gen_batch_size", "data.train_batch_size"],
                     format!(
-                        "`filter.k: {k}` keeps the {k} best groups of a round of {generated} (`{size}`): none is \
-                         ever left out for its rank"
+                        "`filter.k: {k}` keeps the {k} best groups of a round of {generated} (`{size}`): no group is ever dropped"
                     ),
                     format!("use fewer than {generated}, such as {}", generated.div_ceil(2)),
                 );
@@ -197,8 +196,8 @@ impl Checker<'_> {
             self.warn(
                 &["filter.metric", "filter"],
                 format!(
-                    "the filter looks at `{metric}`, a sum with shaping in it ({}): groups that are all wrong but \
-                     differ in shaping are kept and trained on",
+                    "the filter looks at `{metric}`, a sum that includes shaping ({}): groups that are all wrong but differ in shaping \
+                    are kept and trained on",
                     shaping.join(", ")
                 ),
                 "filter on the raw outcome: `filter.metric: acc`",

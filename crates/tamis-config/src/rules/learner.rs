@@ -11,7 +11,7 @@ impl Checker<'_> {
         if is_torch {
             self.reference_in_torch();
             if has_adapter {
-                let reason = "an adapter is of the text alone, and all else stays as it is";
+                let reason = "an adapter trains only the language model, and everything else stays frozen";
                 self.warn_ignored(&["learner.freeze_vision"], reason);
             }
         } else {
@@ -19,7 +19,7 @@ impl Checker<'_> {
                 self.error(
                     &["learner.lora"],
                     "`learner.lora` needs `learner.backend: torch`: the native engine trains whole policies",
-                    "set `learner.backend: torch`, or take `learner.lora` out",
+                    "set `learner.backend: torch`, or remove `learner.lora`",
                 );
             }
             let keys = [
@@ -38,29 +38,22 @@ impl Checker<'_> {
         }
         if is_torch && self.config.rollout.backend != BackendKind::Learner {
             let why =
-                format!("`rollout.backend` is `{}`, so that no learner samples", self.config.rollout.backend);
+                format!("`rollout.backend` is `{}`, so no learner samples", self.config.rollout.backend);
             self.warn_ignored(&["learner.continuous_batching"], &why);
         }
         self.learner_address();
-        if has_adapter && self.config.warm_start.steps > 0 {
-            self.error(
-                &["warm_start.steps", "learner.lora"],
-                "a warm start of an adapter would leave the policy under it with its random weights",
-                "set `warm_start.steps: 0` and begin with a checkpoint (`model.path`), or take `learner.lora` out",
-            );
-        }
         if has_adapter && self.config.model.init.is_some() {
             self.error(
                 &["model.init", "learner.lora"],
-                "an adapter of a model of random weights: its weights, which do not learn, are kept nowhere",
-                "name a checkpoint (`model.path`), or take `learner.lora` out",
+                "`learner.lora` on a model with random weights: those weights do not learn and are saved nowhere",
+                "name a checkpoint (`model.path`), or remove `learner.lora`",
             );
         }
         if has_adapter && self.config.has_critic() && self.config.critic.model.path.is_none() {
             self.error(
                 &["critic.model.path", "learner.lora"],
-                "a critic cannot begin with the layers of a policy with an adapter",
-                "name a critic's checkpoint (`critic.model.path`), or take `learner.lora` out",
+                "a critic cannot start from the layers of a policy that has an adapter",
+                "name a critic's checkpoint (`critic.model.path`), or remove `learner.lora`",
             );
         }
         if !has_url {
@@ -72,8 +65,11 @@ impl Checker<'_> {
             }
         }
         if has_url || !is_torch {
-            let why =
-                if has_url { "the learner at `learner.url` runs already" } else { "no learner is started" };
+            let why = if has_url {
+                "the learner at `learner.url` is already running"
+            } else {
+                "no learner is started"
+            };
             self.warn_ignored(&["learner.startup_timeout"], why);
             // It also runs the launcher.
             if self.config.cluster.launcher == LauncherKind::None {
@@ -105,13 +101,13 @@ impl Checker<'_> {
                 .any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
         };
         if let Some(url) = learner.url.as_deref().filter(|url| !is_address(url)) {
-            let message = format!("`learner.url` is no address: `{url}`");
+            let message = format!("`learner.url` is not an address: `{url}`");
             self.error(&["learner.url"], message, "write `http://HOST:PORT` or `unix:PATH`");
         }
         let (kind, number) = learner.device.split_once(':').unwrap_or((&learner.device, "0"));
         let is_known = matches!(kind, "auto" | "cpu" | "cuda") && number.parse::<u16>().is_ok();
         if !is_known {
-            let message = format!("`learner.device` is no device of PyTorch: `{}`", learner.device);
+            let message = format!("`learner.device` is not a PyTorch device: `{}`", learner.device);
             self.error(&["learner.device"], message, "write `auto`, `cpu`, `cuda` or `cuda:1`");
         }
     }

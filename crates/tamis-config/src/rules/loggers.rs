@@ -10,11 +10,11 @@ impl Checker<'_> {
             let key = format!("run.loggers[{place}]");
             if loggers.iter().take(place).any(|earlier| earlier.as_str() == logger.as_str()) {
                 let message = format!("`run.loggers` names `{logger}` twice");
-                self.error(&[&key], message, "take one of them out");
+                self.error(&[&key], message, "remove one of them");
             }
             match logger {
                 LoggerKind::Prometheus(settings) if !is_address(&settings.address) => {
-                    let message = format!("`{key}.address` is no address: `{}`", settings.address);
+                    let message = format!("`{key}.address` is not an address: `{}`", settings.address);
                     let hint =
                         "write `HOST:PORT`, such as `127.0.0.1:9464`, or `0.0.0.0:9464` for other machines";
                     self.error(&[&format!("{key}.address"), &key], message, hint);
@@ -22,9 +22,8 @@ impl Checker<'_> {
                 LoggerKind::Otlp(settings)
                     if settings.endpoint.strip_prefix("http://").is_none_or(str::is_empty) =>
                 {
-                    let message = format!("`{key}.endpoint` is no address of HTTP: `{}`", settings.endpoint);
-                    let hint =
-                        "write `http://HOST:PORT/v1/traces`; a collector on this machine sends on with TLS";
+                    let message = format!("`{key}.endpoint` is not an HTTP address: `{}`", settings.endpoint);
+                    let hint = "write `http://HOST:PORT/v1/traces`; for TLS, let a collector on this machine forward the spans";
                     self.error(&[&format!("{key}.endpoint"), &key], message, hint);
                 }
                 _ => {}
@@ -33,8 +32,8 @@ impl Checker<'_> {
                 LoggerKind::Mlflow(settings) => (
                     "tracking_uri",
                     settings.tracking_uri.as_deref(),
-                    "give it by the environment variables of MLflow: MLFLOW_TRACKING_USERNAME and \
-                     MLFLOW_TRACKING_PASSWORD, or the whole address by MLFLOW_TRACKING_URI",
+                    "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, or the whole address as \
+                    MLFLOW_TRACKING_URI",
                 ),
                 LoggerKind::Otlp(settings) => {
                     ("endpoint", Some(settings.endpoint.as_str()), "a collector on this machine needs none")
@@ -43,8 +42,9 @@ impl Checker<'_> {
             };
             if address.is_some_and(has_password) {
                 let path = format!("{key}.{name}");
-                let message =
-                    format!("`{path}` holds a user or a password, which would be in the files of the run");
+                let message = format!(
+                    "`{path}` contains a user name or a password, which would end up in the files of the run"
+                );
                 self.error(&[&path, &key], message, instead);
             }
         }

@@ -15,6 +15,7 @@ mod objective;
 mod rewards;
 mod schedule;
 mod servers;
+mod sft;
 mod simulate;
 mod train;
 mod validation;
@@ -44,9 +45,18 @@ pub enum LoadPurpose {
 /// value in `config` is then not the user's.
 pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: LoadPurpose) -> Vec<Diagnostic> {
     let mut checker = Checker { config, tree, reader, found: Vec::new() };
+    if config.is_sft_alone() && purpose != LoadPurpose::Evaluation {
+        checker.policy();
+        checker.sft(true);
+        checker.learner();
+        checker.cluster();
+        checker.loggers();
+        return checker.found;
+    }
     checker.model();
     if purpose != LoadPurpose::Evaluation {
         checker.training_prompts();
+        checker.sft(false);
     }
     checker.prompts();
     checker.rewards();

@@ -1,4 +1,4 @@
-//! Rules about the model, the training prompts and the warm start.
+//! Rules about the model and the training prompts.
 
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt_format::PromptFormat;
@@ -8,7 +8,6 @@ use tamis_env::task::TaskKind;
 use crate::schema::{EnvironmentConfig, two_of_one_name};
 
 use super::Checker;
-use super::validation::validation_prompts;
 use crate::table;
 
 /// The paths of a configuration's environments, in their order.
@@ -19,6 +18,12 @@ pub(super) fn environment_paths() -> impl Iterator<Item = String> {
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
         self.stop_texts();
+        self.policy();
+        self.positions();
+    }
+
+    /// The policy itself, whatever it is trained on.
+    pub(super) fn policy(&mut self) {
         let model = &self.config.model;
         match (&model.path, &model.init) {
             (None, None) => self.missing(
@@ -37,7 +42,7 @@ impl Checker<'_> {
             self.error(
                 &["model.value_head"],
                 "`model.value_head`: the policy has no value head",
-                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`",
+                "a critic is a separate model: `preset: ppo`, or `objective.advantage.kind: gae`",
             );
         }
         let Some(init) = &model.init else { return };
@@ -67,10 +72,14 @@ impl Checker<'_> {
         } else if !head_dim.is_multiple_of(2) {
             self.error(
                 &keys,
-                format!("the width of a head must be even, it is {head_dim}"),
+                format!("the width of a head must be even, but it is {head_dim}"),
                 format!("set `model.init.head_dim: {}`", head_dim.saturating_add(1)),
             );
         }
+    }
+
+    fn positions(&mut self) {
+        let Some(init) = &self.config.model.init else { return };
         let prompt = self.config.data.max_prompt_length;
         let response = self.config.max_text_length();
         let key = self.config.text_length_key();
@@ -92,8 +101,8 @@ impl Checker<'_> {
         if self.config.rollout.stop.iter().any(String::is_empty) {
             self.error(
                 &["rollout.stop"],
-                "`rollout.stop` has an empty text, which would end every completion at once",
-                "take it out of `rollout.stop`",
+                "`rollout.stop` contains an empty text, which would end every completion at once",
+                "remove it from `rollout.stop`",
             );
         }
     }
@@ -107,58 +116,6 @@ impl Checker<'_> {
                 "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`",
             );
         }
-        if config.warm_start.steps == 0 {
-            let keys = [
-                "warm_start.batch_size",
-                "warm_start.learning_rate",
-                "warm_start.warmup_steps",
-                "warm_start.examples",
-                "warm_start.target_accuracy",
-                "warm_start.test_freq",
-            ];
-            self.warn_ignored(&keys, "`warm_start.steps` is 0");
-            let games = config.environments().zip(environment_paths());
-            for (_, path) in games.filter(|(environment, _)| environment.maker().is_game()) {
-                let keys = [format!("{path}.expert_prob"), format!("{path}.short_prob")];
-                self.warn_ignored(&keys.each_ref().map(String::as_str), "`warm_start.steps` is 0");
-            }
-            return;
-        }
-        self.warm_start_in_environments();
-        if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
-            self.error(
-                &["warm_start.target_accuracy"],
-                "`warm_start.target_accuracy` is measured on validation prompts, and there are none",
-                validation_prompts(config),
-            );
-        }
-    }
-
-    /// A warm start in environments imitates a script in built-in games, and gold answers in other levels.
-    fn warm_start_in_environments(&mut self) {
-        let config = self.config;
-        let all = config.environments().zip(environment_paths());
-        let trained = all.filter(|(environment, _)| environment.train_size > 0);
-        let (shown, unshown): (Vec<_>, Vec<_>) =
-            trained.partition(|(environment, _)| environment.maker().may_be_imitated());
-        for (environment, path) in unshown {
-            let kind = environment.kind.as_str();
-            let nothing = "neither a script that plays it nor gold answers";
-            let hint = "set `warm_start.steps: 0`, or begin with a model that can play";
-            if shown.is_empty() {
-                self.error(
-                    &["warm_start.steps", &format!("{path}.kind")],
-                    format!("`warm_start` has nothing to imitate: `{kind}` has {nothing}"),
-                    hint,
-                );
-            } else {
-                self.warn(
-                    &["warm_start.steps", &format!("{path}.kind")],
-                    format!("`warm_start` shows nothing of `{kind}`, which has {nothing}"),
-                    hint,
-                );
-            }
-        }
     }
 
     /// Warns of settings of environments that nothing reads.
@@ -167,9 +124,9 @@ impl Checker<'_> {
         for (environment, path) in config.environments().zip(environment_paths()) {
             let (maker, kind) = (environment.maker(), environment.kind.as_str());
             let reason = if maker.is_game() {
-                format!("`{path}.style` is plain: the state is shown alone, and an answer is one action")
+                format!("`{path}.style` is plain: only the state is shown, and an answer is one action")
             } else {
-                format!("`{path}.kind` {kind} has words of its own")
+                format!("`{path}.kind` {kind} writes its own prompts")
             };
             let names =
                 table::keys().iter().filter_map(|key| key.path.strip_prefix("environment.prompting."));
@@ -181,15 +138,14 @@ impl Checker<'_> {
             self.warn_ignored(&unread, &reason);
             if maker.is_program() && environment.max_length.is_some() {
                 let reason =
-                    format!("`{path}.max_length` is set, and a program itself says when an episode is over");
+                    format!("`{path}.max_length` is set, and a program itself decides when an episode ends");
                 self.warn_ignored(&[&format!("{path}.prompting.max_turns")], &reason);
             }
-            if config.warm_start.steps > 0 && maker.is_game() && !maker.has_expert() {
-                let reason =
-                    format!("no script knows how `{kind}` is won, and `warm_start` imitates guesses");
+            if config.imitates() && maker.is_game() && !maker.has_expert() {
+                let reason = format!("no script can solve `{kind}`, so `sft` imitates guesses");
                 self.warn_ignored(&[&format!("{path}.expert_prob")], &reason);
             }
-            if config.warm_start.steps > 0 && environment.expert_prob >= 1.0 {
+            if config.imitates() && environment.expert_prob >= 1.0 {
                 let reason = format!("with `{path}.expert_prob` of 1 the script never guesses");
                 self.warn_ignored(&[&format!("{path}.short_prob")], &reason);
             }
@@ -208,18 +164,18 @@ impl Checker<'_> {
             if !self.config.more_environments.is_empty() {
                 self.error(
                     &["more_environments", "environment"],
-                    "`more_environments` are played beside `environment`, and there is none",
-                    "write the first of them as `environment`",
+                    "`more_environments` needs `environment`, which is not set",
+                    "move the first of them to `environment`",
                 );
             }
             return;
         };
         if first.maker().plays_any_prompt() {
             let message = format!(
-                "`environment.kind` {} plays the prompts of a task or a file, and has nothing beside it",
+                "`environment.kind` {} plays the prompts of a task or a file, and allows no other environments",
                 first.kind
             );
-            self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
+            self.error(&["more_environments", "environment.kind"], message, "remove `more_environments`");
         }
         // The names of external environments are known only when prompts are made.
         let mut names: Vec<String> =
@@ -233,15 +189,17 @@ impl Checker<'_> {
         for (place, environment) in self.config.more_environments.iter().enumerate() {
             let (maker, path) = (environment.maker(), format!("more_environments[{place}]"));
             if maker.plays_any_prompt() {
-                let message =
-                    format!("`{}` plays the prompts of a task or a file, and stands alone", environment.kind);
+                let message = format!(
+                    "`{}` plays the prompts of a task or a file, and must be the only environment",
+                    environment.kind
+                );
                 self.error(&[&path], message, "write it as `environment`, without others");
             } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
-                let message = format!("the environment `{}` cannot be made: {error}", environment.kind);
-                self.error(&[&path], message, "mend the setting that it names");
+                let message = format!("cannot create the environment `{}`: {error}", environment.kind);
+                self.error(&[&path], message, "correct the setting that it names");
             }
             if (environment.style, environment.context()) != (first.style, first.context()) {
-                let message = "environments of a run speak in one style and show one context";
+                let message = "all environments of a run need the same style and the same context";
                 self.error(
                     &[&path, "environment"],
                     message,
@@ -266,7 +224,7 @@ impl Checker<'_> {
             if !data.val.is_empty() {
                 self.error(
                     &["data.val_fraction", "data.val"],
-                    "`data.val` names validation data, and `data.val_fraction` would take it from the training data",
+                    "`data.val` names validation data, but `data.val_fraction` would take it from the training data",
                     "keep one of the two",
                 );
             } else if fraction >= 1.0 {
@@ -281,8 +239,8 @@ impl Checker<'_> {
         match (data.task, environment) {
             (Some(TaskKind::Environment), None) => self.error(
                 &["data.task", "environment"],
-                "`data.task` is environment, and `environment` does not say which",
-                "set `environment: {kind: frozen_lake}`, say",
+                "`data.task` is environment, but `environment` is not set",
+                "for example, set `environment: {kind: frozen_lake}`",
             ),
             (Some(TaskKind::Environment), Some(environment)) => {
                 let key = Key::new(self.config.run.seed, Purpose::Environment);
@@ -292,25 +250,26 @@ impl Checker<'_> {
                         "`environment.kind` {} plays the prompts of a task or a file, and has none of its own",
                         environment.kind
                     );
-                    let hint = "name the prompts in `data.train`, or a task of its own in `data.task`";
+                    let hint = "name the prompts in `data.train`, or set `data.task`";
                     self.error(&["data.task", "environment.kind"], message, hint);
                 } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
                     let kind = &environment.kind;
-                    let message = format!("the environment `{kind}` cannot be made: {error}");
-                    self.error(&["environment"], message, "mend the setting that it names");
+                    let message = format!("cannot create the environment `{kind}`: {error}");
+                    self.error(&["environment"], message, "correct the setting that it names");
                 }
             }
             (_, Some(environment)) if environment.maker().plays_any_prompt() => {
                 let kind = environment.kind.as_str();
                 if environment.context != ContextMode::Full {
                     let message = format!(
-                        "`environment.context` is {}, and `{kind}` goes on from the question: all of it is seen",
+                        "`environment.context` is {}, but `{kind}` continues the conversation from the question, so the policy sees all \
+                        of it",
                         environment.context
                     );
                     self.error(
                         &["environment.context", "environment.kind"],
                         message,
-                        "take `environment.context` out",
+                        "remove `environment.context`",
                     );
                 }
                 let keys = [
@@ -326,8 +285,8 @@ impl Checker<'_> {
             }
             (_, Some(_)) => self.error(
                 &["environment", "data.task"],
-                "`environment` describes a game, and `data.task` plays none",
-                "set `data.task: environment`, or take `environment` out",
+                "`environment` describes a game, but `data.task` is not `environment`",
+                "set `data.task: environment`, or remove `environment`",
             ),
             (_, None) => {}
         }
@@ -347,7 +306,7 @@ impl Checker<'_> {
                 "data.columns.ability",
                 "data.columns.extra_info",
             ];
-            self.warn_ignored(&keys, "the task knows its own columns");
+            self.warn_ignored(&keys, "the task has its own columns");
         }
         if !data.images {
             let keys = ["data.columns.images", "data.image_folder"];
@@ -361,7 +320,7 @@ impl Checker<'_> {
                     &["data.system_prompt", "data.prompt_format"],
                     "`data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text \
                      without the chat template",
-                    "set `data.prompt_format: chat`, or take `data.system_prompt` out",
+                    "set `data.prompt_format: chat`, or remove `data.system_prompt`",
                 );
             }
         }

@@ -48,8 +48,7 @@ impl Checker<'_> {
             self.error(
                 &["objective.aggregation", "objective.loss.kind"],
                 format!(
-                    "`objective.loss.kind: {loss}` with `objective.aggregation: {}`: the loss is defined with \
-                     `{needed}` alone",
+                    "`objective.loss.kind: {loss}` with `objective.aggregation: {}`: the loss is defined only with `{needed}`",
                     objective.aggregation,
                 ),
                 format!("set `objective.aggregation: {needed}`"),
@@ -70,8 +69,7 @@ impl Checker<'_> {
             && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected)
         {
             let reason = format!(
-                "the weight of `{loss}` is the trajectory's own; the level reaches a bias-corrected KL in the loss \
-                 alone"
+                "`{loss}` weights whole trajectories; the level affects only a bias-corrected KL in the loss"
             );
             self.warn_ignored(&["objective.importance"], &reason);
         }
@@ -83,16 +81,16 @@ impl Checker<'_> {
             if !cpo.gold_hint.contains(name) {
                 self.error(
                     &["objective.advantage.gold_hint"],
-                    format!("`objective.advantage.gold_hint` has no `{name}` in it"),
-                    format!("write `{name}` where it belongs"),
+                    format!("`objective.advantage.gold_hint` does not contain `{name}`"),
+                    format!("add `{name}` to it"),
                 );
             }
         }
         if self.config.filter.is_some() {
             self.warn(
                 &["filter", "objective.advantage.kind"],
-                "the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` \
-                 learns by the contrast with the gold answer",
+                "the filter drops groups without a right completion, but `objective.advantage.kind: cpo` learns from them by contrast \
+                with the gold answer",
                 "set `filter: null`",
             );
         }
@@ -104,16 +102,16 @@ impl Checker<'_> {
         let config = self.config;
         let message = |trouble: &str| {
             format!(
-                "`objective.advantage.kind: cpo` counts a completion as right from a reward of {right} on \
-                 (`objective.advantage.right`), and {trouble}"
+                "`objective.advantage.kind: cpo` counts a completion as right if its reward is at least {right} \
+                (`objective.advantage.right`), but {trouble}"
             )
         };
         let hint = "set `objective.advantage.right` between the rewards of wrong and of right completions";
         if config.objective.kl.place == KlPlace::Reward {
-            let trouble = "the KL in the reward moves the rewards of right completions";
+            let trouble = "the KL in the reward changes the rewards of right completions";
             self.warn(&["objective.kl.in", "objective.advantage.right"], message(trouble), hint);
         } else if config.reward.iter().any(|reward| !reward.kind.is_verifier() && reward.weight != 0.0) {
-            let trouble = "a reward that is no verifier moves the rewards of right completions";
+            let trouble = "a reward that is not a verifier changes the rewards of right completions";
             self.warn(&["reward", "objective.advantage.right"], message(trouble), hint);
         } else if let [reward] = config.reward.as_slice()
             && reward.weight < right
@@ -144,8 +142,7 @@ impl Checker<'_> {
             self.warn(
                 &["objective.kl.coefficient"],
                 format!(
-                    "`objective.kl.in: {place}` with `objective.kl.coefficient: 0`: the reference is loaded and run \
-                     for nothing but its metric"
+                    "`objective.kl.in: {place}` with `objective.kl.coefficient: 0`: the reference is loaded and run only for its metric"
                 ),
                 "set `objective.kl.in: none`",
             );
@@ -159,7 +156,7 @@ impl Checker<'_> {
             self.error(
                 &["objective.kl.adaptive"],
                 format!(
-                    "`objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: {place}`"
+                    "`objective.kl.adaptive` adapts the coefficient of a KL in the reward, but `objective.kl.in` is `{place}`"
                 ),
                 "set `objective.kl.in: reward`",
             );
@@ -170,8 +167,8 @@ impl Checker<'_> {
             self.warn(
                 &["objective.kl.adaptive.horizon", "objective.kl.adaptive"],
                 format!(
-                    "`objective.kl.adaptive.horizon` is {horizon} with {trajectories} trajectories a step: a step \
-                     may move the coefficient by a fifth of their ratio, which takes it to 0 or below"
+                    "`objective.kl.adaptive.horizon` is {horizon} with {trajectories} trajectories a step: one step can change the \
+                    coefficient by a fifth of their ratio, which takes it to 0 or below"
                 ),
                 format!("set `objective.kl.adaptive.horizon` above {}", trajectories as f64 / 5.0),
             );

@@ -23,7 +23,7 @@ impl Checker<'_> {
         if !self.has_own_reward() {
             self.missing(
                 &["reward"],
-                "there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier",
+                "there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier",
                 "add one, such as `reward: [{kind: math}]`",
             );
         } else if config.reward.iter().all(|reward| reward.weight == 0.0) {
@@ -48,7 +48,7 @@ impl Checker<'_> {
         let (name, key) = (&reward.name, format!("reward[{index}].name"));
         let hint = "give each reward a `name` of its own";
         if RESERVED_SCORES.contains(&name.as_str()) && name != RAW_OUTCOME {
-            let message = format!("a reward cannot be called `{name}`: tamis computes a number of that name");
+            let message = format!("a reward cannot be called `{name}`: tamis computes a metric of that name");
             self.error(&[&key], message, hint);
         }
         let given = self.tree.at(&format!("reward.{index}.name")).map(Node::to_json);

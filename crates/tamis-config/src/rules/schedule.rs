@@ -35,11 +35,11 @@ impl Checker<'_> {
                 self.warn(
                     &["schedule.on_limit", "schedule.max_num_gen_batches"],
                     format!(
-                        "`schedule.on_limit: {}` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on \
-                         until its batch is full",
+                        "`schedule.on_limit: {}` has no effect: `schedule.max_num_gen_batches` is null, so a step continues until its \
+                        batch is full",
                         schedule.on_limit
                     ),
-                    "set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`",
+                    "set `schedule.max_num_gen_batches` (1, for example), or remove `schedule.on_limit`",
                 );
             }
             if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches.0
@@ -69,8 +69,8 @@ impl Checker<'_> {
             self.error(
                 &["schedule.selector.kind", "rollout.n"],
                 format!(
-                    "`schedule.selector.kind: {selector}` goes by whether the members of a prompt's groups differ, and \
-                     with `rollout.n: 1` a group has one member"
+                    "`schedule.selector.kind: {selector}` chooses by whether the members of a prompt's groups differ, but with \
+                    `rollout.n: 1` a group has one member"
                 ),
                 "set `rollout.n: 2` or more, or `schedule.selector.kind: shuffle`",
             );
@@ -83,7 +83,7 @@ impl Checker<'_> {
                 &["schedule.selector.hard_up_to", "schedule.selector.easy_from"],
                 format!(
                     "prompts with a pass rate from {easy} (`schedule.selector.easy_from`) to {hard} \
-                     (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one"
+                     (`schedule.selector.hard_up_to`) are in both the hard and the easy pool"
                 ),
                 "set `schedule.selector.hard_up_to` below `schedule.selector.easy_from`: 0.25 and 0.75, say",
             );
@@ -109,8 +109,7 @@ impl Checker<'_> {
             self.error(
                 &[key, "schedule.mode"],
                 format!(
-                    "`schedule.screen_first` begins groups with some of their members, and with `schedule.mode: {}` the \
-                     groups of a round are begun whole",
+                    "`schedule.screen_first` starts groups with some of their members, but `schedule.mode: {}` starts whole groups",
                     config.schedule.mode
                 ),
                 format!("set `schedule.mode: streaming`, {without}"),
@@ -125,8 +124,8 @@ impl Checker<'_> {
             self.error(
                 &[key, "filter.kind"],
                 format!(
-                    "`schedule.screen_first` goes by whether the first members of a group differ, which does not tell what \
-                     the filter `{named}` says of the whole group"
+                    "`schedule.screen_first` checks whether the first members of a group differ, which does not predict how the filter \
+                    `{named}` judges the whole group"
                 ),
                 format!("set `filter.kind: variance`, {without}"),
             );
@@ -136,8 +135,8 @@ impl Checker<'_> {
             self.error(
                 &[key, "filter.metric"],
                 format!(
-                    "`filter.metric: {metric}` is known when the divergence of a whole group is measured, and \
-                     `schedule.screen_first` looks at its first members alone"
+                    "`filter.metric: {metric}` needs the divergence of the whole group, but `schedule.screen_first` looks only at its \
+                    first members"
                 ),
                 format!("set `filter.metric: seq_reward`, {without}"),
             );
@@ -163,8 +162,8 @@ impl Checker<'_> {
                     self.error(
                         &["schedule.mode", "filter.kind"],
                         format!(
-                            "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: deficit` \
-                             gives rounds of any size: what it keeps would depend on what the batch lacks"
+                            "`filter.kind: {kind}` compares the groups of a round, but with `schedule.mode: deficit` rounds vary in \
+                            size: what it keeps would depend on what the batch still lacks"
                         ),
                         hint,
                     );
@@ -173,8 +172,8 @@ impl Checker<'_> {
                     self.error(
                         &["schedule.rounds_in_flight", "schedule.mode"],
                         format!(
-                            "`schedule.rounds_in_flight: {rounds}` starts rounds before the ones before them are \
-                             judged, and with `schedule.mode: deficit` how much a round draws is known only then"
+                            "`schedule.rounds_in_flight: {rounds}` starts rounds before earlier ones are judged, but with \
+                            `schedule.mode: deficit` the size of a round depends on their verdicts"
                         ),
                         "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`",
                     );
@@ -189,8 +188,8 @@ impl Checker<'_> {
                     self.error(
                         &["schedule.on_limit", "schedule.mode"],
                         format!(
-                            "`schedule.on_limit: {on_limit}` fills a batch when its rounds are over, and \
-                             `schedule.mode: streaming` hands groups out as they come"
+                            "`schedule.on_limit: {on_limit}` fills a batch after its last round, but `schedule.mode: streaming` hands \
+                            out groups as they finish"
                         ),
                         "use `schedule.mode: rounds` or `deficit`, or `schedule.on_limit: use_partial`",
                     );
@@ -199,8 +198,8 @@ impl Checker<'_> {
                     self.error(
                         &["schedule.mode", "filter.kind"],
                         format!(
-                            "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: streaming` \
-                             judges each group by itself"
+                            "`filter.kind: {kind}` compares the groups of a round, but `schedule.mode: streaming` judges each group by \
+                            itself"
                         ),
                         hint,
                     );

@@ -47,9 +47,8 @@ impl Checker<'_> {
         if rollout.backend == BackendKind::OpenAi {
             self.error(
                 &["rollout.backend"],
-                "`rollout.backend: openai` gives text alone, of weights that the run does not have: without the \
-                 sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be \
-                 trained",
+                "`rollout.backend: openai` cannot be used for training: its servers return only text, without tokens and \
+                log-probabilities, and take no weights",
                 "evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train \
                  with `rollout.backend: vllm`",
             );
@@ -75,17 +74,16 @@ impl Checker<'_> {
         let (rollout, learner) = (&self.config.rollout, &self.config.learner);
         if rollout.backend != BackendKind::Vllm || learner.backend != LearnerBackend::Torch {
             let message = format!(
-                "`publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with \
+                "`publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, but the policy learns with \
                  `{}` and samples with `{}`",
                 learner.backend, rollout.backend
             );
             self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
         } else if learner.device == "cpu" {
-            let message = "`publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `cpu`";
+            let message = "`publish.mode: ipc` shares the memory of a GPU, but `learner.device` is `cpu`";
             self.error(&["publish.mode", "learner.device"], message, hint);
         } else if rollout.launch.as_ref().is_some_and(|launch| launch.replicas * launch.tensor_parallel > 1) {
-            let message = "`publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on \
-                           several";
+            let message = "`publish.mode: ipc` needs one server on the learner's GPU, but `rollout.launch` uses several GPUs";
             self.error(&["rollout.launch", "publish.mode"], message, hint);
         }
     }
@@ -99,18 +97,18 @@ impl Checker<'_> {
         let (rollout, learner) = (&self.config.rollout, &self.config.learner);
         if rollout.backend != BackendKind::Vllm || learner.backend != LearnerBackend::Torch {
             let message = format!(
-                "`publish.mode: nccl` sends weights from PyTorch to vLLM, and the policy learns with `{}` and samples \
+                "`publish.mode: nccl` sends weights from PyTorch to vLLM, but the policy learns with `{}` and samples \
                  with `{}`",
                 learner.backend, rollout.backend
             );
             let hint = "set `publish.mode: folder`";
             self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
         } else if learner.device == "cpu" {
-            let message = "`publish.mode: nccl` sends weights from a GPU, and `learner.device` is `cpu`";
+            let message = "`publish.mode: nccl` sends weights from a GPU, but `learner.device` is `cpu`";
             self.error(&["publish.mode", "learner.device"], message, "set `publish.mode: folder`");
         } else if self.config.cluster.colocate && self.config.cluster.launcher != LauncherKind::None {
-            let message = "`publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses \
-                           two ranks on one), and `cluster.colocate` puts them onto the same";
+            let message = "`publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses two ranks on \
+                one), but `cluster.colocate` puts them onto the same GPUs";
             let hint = "set `publish.mode: folder`, or `cluster.colocate: false`";
             self.error(&["publish.mode", "cluster.colocate"], message, hint);
         }
@@ -124,14 +122,14 @@ impl Checker<'_> {
         let (backend, lora) = (self.config.rollout.backend, &self.config.learner.lora);
         let hint = "set `publish.mode: folder`";
         if lora.is_none() {
-            let message = "`publish.mode: adapter` needs an adapter, and the whole policy learns";
-            self.error(&["publish.mode"], message, format!("{hint}, or have one (`learner.lora: {{}}`)"));
+            let message = "`publish.mode: adapter` needs an adapter, but the whole policy learns";
+            self.error(&["publish.mode"], message, format!("{hint}, or set `learner.lora: {{}}`"));
         } else if backend != BackendKind::Vllm {
-            let message = format!("`publish.mode: adapter` is vLLM's, and `rollout.backend` is `{backend}`");
+            let message = format!("`publish.mode: adapter` needs vLLM, but `rollout.backend` is `{backend}`");
             self.error(&["publish.mode", "rollout.backend"], message, hint);
         } else if let Some(lora) = lora.as_ref().filter(|lora| lora.rank > MOST_ADAPTER_RANK) {
             let message = format!(
-                "vLLM takes adapters up to rank {MOST_ADAPTER_RANK}, and `learner.lora.rank` is {}",
+                "vLLM takes adapters up to rank {MOST_ADAPTER_RANK}, but `learner.lora.rank` is {}",
                 lora.rank
             );
             self.error(&["learner.lora.rank", "publish.mode"], message, hint);
@@ -145,7 +143,7 @@ impl Checker<'_> {
             return;
         }
         if backend != BackendKind::Vllm {
-            let message = format!("`rollout.sleep_level` is vLLM's, and `rollout.backend` is `{backend}`");
+            let message = format!("`rollout.sleep_level` needs vLLM, but `rollout.backend` is `{backend}`");
             self.error(&["rollout.sleep_level", "rollout.backend"], message, "set `rollout.sleep_level: 0`");
         }
         if self.config.schedule.mode == ScheduleMode::Streaming
@@ -153,8 +151,7 @@ impl Checker<'_> {
         {
             self.error(
                 &["rollout.sleep_level", "schedule.mode", "schedule.surplus"],
-                "servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and \
-                 `schedule.surplus: carry` do",
+                "`schedule.mode: streaming` and `schedule.surplus: carry` sample while the policy learns, but the servers sleep then",
                 "set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`",
             );
         }
@@ -166,15 +163,15 @@ impl Checker<'_> {
         {
             self.error(
                 &["rollout.sleep_level", "filter.metric", "objective.kl.in"],
-                "the filter looks at rewards after the KL, which the learner computes between rounds of sampling, \
-                 and servers sleep only after the last of them",
+                "the filter needs rewards after the KL, which the learner computes between rounds, but the servers sleep only after the \
+                last round",
                 "use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`",
             );
         }
         if level == 2 && self.config.publish_mode() == PublishMode::Adapter {
             self.error(
                 &["rollout.sleep_level", "publish.mode"],
-                "at sleep level 2 servers lose the weights that an adapter goes onto",
+                "at sleep level 2 servers lose the weights under the adapter",
                 "set `rollout.sleep_level: 1`, or `publish.mode: folder`",
             );
         }
@@ -185,10 +182,8 @@ impl Checker<'_> {
         if self.config.rollout.regex.is_some() {
             self.error(
                 &["rollout.regex", "rollout.backend"],
-                "`rollout.regex` needs the tokenizer where tokens are drawn, and a learner in another process has \
-                 none",
-                "take `rollout.regex` out, or sample on the built-in engine (`rollout.backend: native`) or at \
-                 servers",
+                "`rollout.regex` needs a tokenizer in the sampler, but a learner in another process has none",
+                "remove `rollout.regex`, or sample with the built-in engine (`rollout.backend: native`) or on servers",
             );
         }
         if self.config.schedule.surplus == SurplusKind::Discard {
@@ -197,10 +192,9 @@ impl Checker<'_> {
         } else if self.config.publish.pause == Some(InFlight::Wait) {
             self.error(
                 &["publish.pause", "rollout.backend"],
-                "`publish.pause: wait` cannot be had from a learner that samples: when a version is published its \
-                 weights have changed already",
-                "set `publish.pause: keep` (samples in flight go on by the new weights, each token counts for the \
-                 version that drew it) or `abort`",
+                "`publish.pause: wait` does not work if the learner samples: its weights have already changed when a version is published",
+                "set `publish.pause: keep` (samples in flight continue with the new weights, and each token records the version that \
+                sampled it) or `abort`",
             );
         }
     }
@@ -217,11 +211,11 @@ impl Checker<'_> {
             if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Translated(_))) {
                 self.warn_ignored(
                     &["rollout.launch"],
-                    "`rollout.servers` names servers that are running already",
+                    "`rollout.servers` names servers that are already running",
                 );
             }
             let reason =
-                "`rollout.servers` names servers that are running already, each with a limit of its own";
+                "`rollout.servers` names servers that are already running, each with a limit of its own";
             self.warn_ignored(&["rollout.max_num_seqs"], reason);
             return;
         }
@@ -259,10 +253,8 @@ impl Checker<'_> {
             if !launch.command.iter().any(|part| part.contains(word)) {
                 self.error(
                     &["rollout.launch.command"],
-                    format!("`rollout.launch.command` has no `{word}` in it: {purpose}"),
-                    format!(
-                        "write `{word}` where it belongs, such as `[tamis, serve, '{{model}}', --port, '{{port}}']`"
-                    ),
+                    format!("`rollout.launch.command` does not contain `{word}`: {purpose}"),
+                    format!("add `{word}`, as in `[tamis, serve, '{{model}}', --port, '{{port}}']`"),
                 );
             }
         }
@@ -270,10 +262,8 @@ impl Checker<'_> {
         if self.config.cluster.launcher == LauncherKind::None && launch.command.iter().any(asks) {
             self.error(
                 &["rollout.launch.command", "cluster.launcher"],
-                "`rollout.launch.command` asks for the file of a key that the run draws, and `cluster.launcher: none` \
-                 starts servers without one",
-                "set `cluster.launcher: local`, or name a file of your own in the command and in \
-                 `rollout.api_key_file`",
+                "`rollout.launch.command` uses the file of the servers' key, but `cluster.launcher: none` starts servers without a key",
+                "set `cluster.launcher: local`, or name your own key file in the command and in `rollout.api_key_file`",
             );
         }
         let keys = ["rollout.launch.args", "rollout.max_num_seqs"];

@@ -14,7 +14,7 @@ impl Checker<'_> {
             self.error(
                 &[&format!("simulate.policies[{twice}]"), "simulate.policies"],
                 message,
-                "take one of them out",
+                "remove one of them",
             );
         }
         if self.config.simulate.as_ref().is_some_and(|simulate| simulate.servers.is_none()) {

@@ -14,7 +14,7 @@ impl Checker<'_> {
         if train.total_steps.is_none() && train.total_epochs.is_none() {
             self.missing(
                 &["train.total_steps", "train.total_epochs", "train"],
-                "nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set",
+                "the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given",
                 "set `train.total_steps` or `train.total_epochs`",
             );
         }
@@ -29,8 +29,7 @@ impl Checker<'_> {
             self.missing(
                 &["train.lr_schedule.kind", "train.total_steps"],
                 format!(
-                    "`train.lr_schedule.kind: {kind}` falls towards the last step, and the number of steps is not \
-                     known{filtered}"
+                    "`train.lr_schedule.kind: {kind}` falls towards the last step, but the number of steps is not known{filtered}"
                 ),
                 "set `train.total_steps`, or `train.lr_schedule.kind: constant`",
             );
@@ -108,7 +107,7 @@ impl Checker<'_> {
         {
             self.error(
                 &["train.early_stop.low_success", "train.early_stop"],
-                "`train.early_stop.low_success` looks at validation, and there is none",
+                "`train.early_stop.low_success` looks at validation, but there is none",
                 "set `data.val` and `validate.test_freq`",
             );
         }
@@ -126,17 +125,17 @@ impl Checker<'_> {
         if config.filter.is_none() || !gives_up {
             self.warn_ignored(
                 &["train.early_stop.empty_steps"],
-                "no step is ever given up for lack of groups",
+                "no step is ever skipped or cut short for lack of groups",
             );
         }
         let analysis = config.train.gradient_analysis.as_ref();
         let Some(edges) = analysis.and_then(|analysis| analysis.edges.as_ref()) else { return };
-        self.warn_ignored(&["train.gradient_analysis.buckets"], "`train.gradient_analysis.edges` are given");
+        self.warn_ignored(&["train.gradient_analysis.buckets"], "`train.gradient_analysis.edges` is set");
         if let Some(&[previous, edge]) = edges.windows(2).find(|pair| pair[0] >= pair[1]) {
             self.error(
                 &["train.gradient_analysis.edges"],
-                format!("`train.gradient_analysis.edges` must ascend, and {edge} comes after {previous}"),
-                "write the edges from the smallest to the greatest",
+                format!("`train.gradient_analysis.edges` must ascend, but {edge} comes after {previous}"),
+                "write the edges in ascending order",
             );
         }
     }

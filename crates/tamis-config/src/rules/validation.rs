@@ -23,7 +23,7 @@ impl Checker<'_> {
         if !is_off && !has_data {
             self.missing(
                 &["validate.test_freq", "data.val"],
-                "`validate.test_freq` is set and there are no validation prompts",
+                "`validate.test_freq` is set, but there are no validation prompts",
                 format!("{}, or `validate.test_freq: 0`", validation_prompts(config)),
             );
         }
@@ -44,7 +44,7 @@ impl Checker<'_> {
         if config.checkpoint.keep_best.is_some() && is_off {
             self.error(
                 &["checkpoint.keep_best", "validate.test_freq"],
-                "`checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off",
+                "`checkpoint.keep_best` compares validation metrics, but `validate.test_freq` is off",
                 "set `validate.test_freq`",
             );
         }
@@ -85,8 +85,7 @@ impl Checker<'_> {
             self.warn(
                 &["validate.n", "validate.temperature"],
                 format!(
-                    "`validate.n` is {} with `validate.temperature: 0`: greedy samples of one prompt are all \
-                     the same",
+                    "`validate.n` is {} with `validate.temperature: 0`: greedy samples of one prompt are identical",
                     validate.n
                 ),
                 "set `validate.temperature` above 0, or `validate.n: 1`",

@@ -30,7 +30,7 @@ settings! {
         /// environments, each has its own limit. Other keys that follow the length of a completion, such as
         /// the limit of `soft_overlong`, then use the largest.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// Probability that the script that `warm_start` imitates takes a perfect player's action, if the
+        /// Probability that the script that `sft` imitates takes a perfect player's action, if the
         /// game knows it. Otherwise the script guesses.
         expert_prob: f64 = 0.5, Probability;
         ..kind: EnvironmentKind, named;

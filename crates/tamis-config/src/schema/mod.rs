@@ -19,10 +19,10 @@ mod reward;
 mod rollout;
 mod run;
 mod schedule;
+mod sft;
 mod simulate;
 mod train;
 mod validate;
-mod warm_start;
 
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
 pub use cluster::{ClusterConfig, LauncherKind};
@@ -44,6 +44,7 @@ pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::RunConfig;
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
+pub use sft::{LossOn, SftColumnsConfig, SftConfig};
 pub use simulate::{
     BetaRates, HistogramRates, PassRates, RolloutRates, SimulateConfig, SimulatedDriftConfig,
     SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
@@ -51,7 +52,6 @@ pub use simulate::{
 };
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, OptimizerConstants, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
-pub use warm_start::WarmStartConfig;
 
 use tamis_core::setting::PathKind;
 use tamis_core::settings;
@@ -81,9 +81,9 @@ settings! {
         /// More environments in the same run, besides `environment`. Each has its own levels. An environment
         /// with `train_size: 0` is used only for validation.
         more_environments: Vec<EnvironmentConfig> = Vec::new();
-        /// A supervised phase before reinforcement learning, on gold answers or on episodes that a script
-        /// plays.
-        warm_start: WarmStartConfig = WarmStartConfig::default();
+        /// Supervised fine-tuning before reinforcement learning, or alone: on rows of your own, on gold
+        /// answers, or on episodes that a script plays.
+        sft: SftConfig = SftConfig::default();
         /// How completions are sampled.
         rollout: RolloutConfig = RolloutConfig::default();
         /// The engine or process in which the policy learns.
@@ -141,7 +141,12 @@ fn note_paths(config: &mut Config, tree: &Node) {
             *not_at = tree.at(key).and_then(path_of);
         }
     }
-    for (key, sources) in [("data.train", &mut config.data.train), ("data.val", &mut config.data.val)] {
+    for (key, sources) in [
+        ("data.train", &mut config.data.train),
+        ("data.val", &mut config.data.val),
+        ("sft.data", &mut config.sft.data),
+        ("sft.val", &mut config.sft.val),
+    ] {
         for (index, source) in sources.0.iter_mut().enumerate() {
             if let DataSource::Hub { not_at, .. } = source {
                 let item = tree.at(&format!("{key}.{index}")).or_else(|| tree.at(key));

@@ -102,8 +102,9 @@ settings! {
         optimizer: OptimizerConfig = OptimizerConfig::default();
         /// Schedule of the learning rate over training steps.
         lr_schedule: LrScheduleConfig = LrScheduleConfig::default();
-        /// Number of training steps. Null: as many as `total_epochs` needs.
-        total_steps: Option<usize> = None, Between(1.0, 1e9), Free;
+        /// Number of training steps. Null: as many as `total_epochs` needs. 0: none, for supervised
+        /// fine-tuning alone (`sft`).
+        total_steps: Option<usize> = None, Between(0.0, 1e9), Free;
         /// Number of passes over the training data. Null: as many as `total_steps` needs. If both are set,
         /// the run ends at whichever is reached first.
         total_epochs: Option<usize> = None, AtLeast(1.0), Free;

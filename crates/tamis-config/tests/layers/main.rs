@@ -561,8 +561,8 @@ fn what_nobody_has_said_is_no_error_of_what_is_shown() {
     assert_snapshot!(lacking.join("\n"), @r"
     there is no model: neither `model.path` nor `model.init` is set
     there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-    there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
-    nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+    there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier
+    the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given
     ");
     assert!(shown(&["preset=dapo", "rollout.n=0"]).is_err(), "what was said is still checked");
 }

@@ -26,10 +26,10 @@ fn a_critic_is_there_where_advantages_need_one() {
 fn settings_without_a_critic() {
     let yaml = "critic:\n  warmup_steps: 5\n  optimizer: {learning_rate: 1e-4, betas: [0.9, 0.999]}\n";
     assert_snapshot!(show_errors(yaml, &[]), @"
-warning: `critic.optimizer.learning_rate` has no effect: the estimator of the advantages has no critic
+warning: `critic.optimizer.learning_rate` has no effect: the advantage estimator has no critic
   at run.yaml:3:   optimizer: {learning_rate: «1e-4», betas: [0.9, 0.999]}
   hint: remove `critic.optimizer.learning_rate`
-warning: `critic.warmup_steps` has no effect: the estimator of the advantages has no critic
+warning: `critic.warmup_steps` has no effect: the advantage estimator has no critic
   at run.yaml:2:   warmup_steps: «5»
   hint: remove `critic.warmup_steps`
 ");
@@ -59,9 +59,9 @@ error: `critic.warmup_steps` (10) is not below `train.total_steps` (10): the pol
   hint: use fewer than 10 steps, or train for longer
 ");
     assert_snapshot!(ppo("critic: {lr_schedule: {kind: linear}}", &["~train.total_steps"]), @"
-error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+error: the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given
   hint: set `train.total_steps` or `train.total_epochs`
-error: `critic.lr_schedule.kind: linear` falls towards the last step, and the number of steps is not known
+error: `critic.lr_schedule.kind: linear` falls towards the last step, but the number of steps is not known
   at run.yaml:2: critic: {lr_schedule: {kind: «linear»}}
   hint: set `train.total_steps`, or `critic.lr_schedule.kind: constant`
 ");
@@ -71,7 +71,7 @@ warning: `critic.lr_schedule.min_ratio` has no effect: the critic's learning rat
   hint: remove `critic.lr_schedule.min_ratio`
 ");
     assert_snapshot!(ppo("filter: {kind: variance}", &[]), @"
-warning: the filter keeps groups with max > min alone, and the others have signal here: `gae` compares with a critic, not within the group
+warning: the filter keeps only groups with max > min, but the others have signal too: `gae` compares with a critic, not within the group
   at run.yaml:2: filter: {kind: «variance»}
   hint: set `filter: null`
 ");
@@ -81,10 +81,10 @@ error: unknown key `critic.optim`
   hint: did you mean `critic.optimizer`?
 error: `critic.model.path` must be non-empty, got ""
   at run.yaml:2: critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: «''»}}
-  hint: `tamis config explain critic.model.path` says more
+  hint: see `tamis config explain critic.model.path`
 error: `critic.cliprange_value` must be greater than 0, got 0
   at run.yaml:2: critic: {cliprange_value: «0», optim: {lr: 1e-5}, model: {path: ''}}
-  hint: `tamis config explain critic.cliprange_value` says more
+  hint: see `tamis config explain critic.cliprange_value`
 "#);
 }
 
@@ -100,9 +100,9 @@ fn filters_that_drop_signal() {
         all.extend(text(preset, kind).lines().filter(|line| line.starts_with("warning")).map(str::to_owned));
     }
     assert_snapshot!(all.join("\n"), @"
-warning: the filter keeps groups with 0 < mean < 1 alone, and the others have signal here: `gae` compares with a critic, not within the group
-warning: the filter keeps groups with max > min alone, and the others have signal here: `remax` compares with the greedy answer, not within the group
-warning: the filter keeps groups with 0 < mean < 1 alone, and the others have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
+warning: the filter keeps only groups with 0 < mean < 1, but the others have signal too: `gae` compares with a critic, not within the group
+warning: the filter keeps only groups with max > min, but the others have signal too: `remax` compares with the greedy answer, not within the group
+warning: the filter keeps only groups with 0 < mean < 1, but the others have signal too: `reinforce_plus_plus` compares with the whole batch, not within the group
 ");
     // Groups that are all right or all wrong teach these estimators nothing. A pool ranks groups, and leaves
     // them out by rank.

@@ -14,7 +14,7 @@ fn show_played(yaml: &str, arguments: &[&str]) -> String {
 fn a_name_of_metrics_is_one() {
     let told = show_played(LAKE, &["environment.name=a/b c"]);
     assert!(
-        told.contains("error: `environment.name` is \"a/b c\", and names of metrics are made of it"),
+        told.contains("error: `environment.name` is \"a/b c\", but metrics are named after it"),
         "{told}"
     );
     assert!(told.contains("hint: use 1 to 64 letters of ASCII, digits, `_`, `-` and `.`"), "{told}");
@@ -23,7 +23,7 @@ fn a_name_of_metrics_is_one() {
     assert!(told.contains("error: `more_environments[0].name` is \"so ko\""), "{told}");
     assert_eq!(show_played(LAKE, &["environment.name=small_lake-2.0"]), "");
     let long = format!("environment.name={}", "a".repeat(65));
-    assert!(show_played(LAKE, &[&long]).contains("names of metrics are made of it"));
+    assert!(show_played(LAKE, &[&long]).contains("metrics are named after it"));
 }
 
 #[test]
@@ -42,8 +42,7 @@ fn a_window_of_what_is_seen_whole_has_no_effect() {
 #[test]
 fn tools_need_a_second_answer() {
     let tools = "environment: {kind: tools, interpreter: true, prompting: {max_turns: 1}}\n";
-    let said = "`environment.prompting.max_turns` is 1: an episode ends with its first answer, and no tool that this calls \
-         is ever run";
+    let said = "`environment.prompting.max_turns` is 1: an episode ends with its first answer, so no tool that it calls is ever run";
     let told = show_errors(tools, &[]);
     assert!(told.contains(&format!("warning: {said}")), "{told}");
     let told = show_errors(tools, &["environment.prompting.max_turns=2"]);
@@ -54,9 +53,8 @@ fn tools_need_a_second_answer() {
 fn a_penalty_outside_of_the_rewards_of_an_advantage_is_refused() {
     let running = "objective.advantage.kind=bnpo_running";
     let told = show_played(LAKE, &[running]);
-    let said = "error: `objective.advantage.kind: bnpo_running` is defined for rewards from 0 on \
-         (`objective.advantage.low`), and `environment.prompting.format_penalty` gives -0.1 for an answer that names no \
-         action";
+    let said = "error: `objective.advantage.kind: bnpo_running` needs rewards of at least 0 (`objective.advantage.low`), but \
+        `environment.prompting.format_penalty` gives -0.1 for an answer without an action";
     assert!(told.contains(said), "{told}");
     let gymnasium = "environment: {kind: gymnasium, id: Taxi-v3}\n";
     assert!(

@@ -22,14 +22,14 @@ fn words_of_what_has_its_own() {
     let words = "prompting: {think: false, max_actions: 4, max_turns: 3}}";
     let unread = |name: &str| {
         format!(
-            "warning: `environment.prompting.{name}` has no effect: `environment.kind` program has words of its own"
+            "warning: `environment.prompting.{name}` has no effect: `environment.kind` program writes its own prompts"
         )
     };
     let told = show(&format!("{PROGRAM}{words}"), &[]);
     assert_eq!(told, [unread("max_actions"), unread("think")]);
     // Its turns are the default of its length, and nothing else.
-    let turns = "warning: `environment.prompting.max_turns` has no effect: `environment.max_length` is set, and a \
-                 program itself says when an episode is over";
+    let turns = "warning: `environment.prompting.max_turns` has no effect: `environment.max_length` is set, and a program itself decides \
+        when an episode ends";
     let told = show(&format!("{PROGRAM}max_length: 900, {words}"), &[]);
     assert_eq!(told, [unread("max_actions"), turns.to_owned(), unread("think")]);
     // A written default has no effect.
@@ -38,13 +38,13 @@ fn words_of_what_has_its_own() {
     let elsewhere = "
 data: {task: environment}
 environment: {kind: python, path: game.py:Game, expert_prob: 0.9, prompting: {max_tokens: 50, max_turns: 3}}
-warm_start: {steps: 10}
+sft: {steps: 10}
 ";
     assert_eq!(
         show(elsewhere, &[]),
         [
             "warning: `environment.expert_prob` has no effect: no script plays `environment.kind` python",
-            "warning: `environment.prompting.max_tokens` has no effect: `environment.kind` python has words of its own",
+            "warning: `environment.prompting.max_tokens` has no effect: `environment.kind` python writes its own prompts",
         ]
     );
     let tools = "
@@ -54,7 +54,7 @@ environment: {kind: tools, interpreter: true, prompting: {instruction: Think., m
     assert_eq!(
         show(tools, &[]),
         [
-            "warning: `environment.prompting.instruction` has no effect: `environment.kind` tools has words of its own"
+            "warning: `environment.prompting.instruction` has no effect: `environment.kind` tools writes its own prompts"
         ]
     );
 }
@@ -79,8 +79,7 @@ environment: {kind: tools, interpreter: true, call_timeout: 5s, sandbox: {timeou
     assert_eq!(
         show(interpreter, &[]),
         [
-            "warning: `environment.call_timeout` has no effect: `environment.functions` names none, and no process \
-             runs any"
+            "warning: `environment.call_timeout` has no effect: `environment.functions` is empty, so no process runs"
         ]
     );
 }
@@ -96,16 +95,15 @@ more_environments:
     assert_eq!(
         show(several, &[]),
         [
-            "warning: `environment.expert_prob` has no effect: `warm_start.steps` is 0",
-            "warning: `more_environments[0].prompting.show_reward` has no effect: `more_environments[0].style` is \
-             plain: the state is shown alone, and an answer is one action",
+            "warning: `environment.expert_prob` has no effect: `sft.steps` is 0",
+            "warning: `more_environments[0].prompting.show_reward` has no effect: `more_environments[0].style` is plain: only the state \
+            is shown, and an answer is one action",
         ]
     );
-    let taught = ["environment.kind=twenty_forty_eight", "warm_start.steps=5"];
+    let taught = ["environment.kind=twenty_forty_eight", "sft.steps=5"];
     assert_eq!(
         show(several, &taught)[0],
-        "warning: `environment.expert_prob` has no effect: no script knows how `twenty_forty_eight` is won, and \
-         `warm_start` imitates guesses"
+        "warning: `environment.expert_prob` has no effect: no script can solve `twenty_forty_eight`, so `sft` imitates guesses"
     );
     let spoken = several.replace(", style: plain", "").replace(", expert_prob: 0.9", "");
     assert!(show(&spoken, &[]).is_empty());
@@ -118,13 +116,13 @@ data: {task: environment}
 environment: {kind: countdown, short_prob: 0.5, expert_prob: 1.0}
 ";
     let ignored = |key: &str, why: &str| format!("warning: `environment.{key}` has no effect: {why}");
-    let none = "`warm_start.steps` is 0";
+    let none = "`sft.steps` is 0";
     assert_eq!(show(countdown, &[]), [ignored("expert_prob", none), ignored("short_prob", none)]);
     assert_eq!(
-        show(countdown, &["warm_start.steps=5"]),
+        show(countdown, &["sft.steps=5"]),
         [ignored("short_prob", "with `environment.expert_prob` of 1 the script never guesses")]
     );
-    assert!(show(countdown, &["warm_start.steps=5", "environment.expert_prob=0.9"]).is_empty());
+    assert!(show(countdown, &["sft.steps=5", "environment.expert_prob=0.9"]).is_empty());
 }
 
 #[test]
@@ -142,24 +140,21 @@ fn statistics_of_turns_need_turns() {
 }
 
 #[test]
-fn a_warm_start_needs_something_to_imitate() {
+fn an_sft_needs_something_to_imitate() {
     let none = "
 data: {task: environment}
 environment: {kind: gymnasium, id: FrozenLake-v1}
-warm_start: {steps: 5}
+sft: {steps: 5}
 ";
     let nothing = "which has neither a script that plays it nor gold answers";
     assert_eq!(
         show(none, &[]),
         [
-            "error: `warm_start` has nothing to imitate: `gymnasium` has neither a script that plays it nor gold answers"
+            "error: `sft` has nothing to imitate: `gymnasium` has neither a script that plays it nor gold answers"
         ]
     );
     let one = "more_environments=[{kind: frozen_lake}]";
-    assert_eq!(
-        show(none, &[one]),
-        [format!("warning: `warm_start` shows nothing of `gymnasium`, {nothing}")]
-    );
+    assert_eq!(show(none, &[one]), [format!("warning: `sft` has no examples of `gymnasium`, {nothing}")]);
     assert!(show(none, &[one, "environment.train_size=0"]).is_empty());
     assert!(show(none, &["environment={kind: frozen_lake}"]).is_empty());
 }

@@ -25,7 +25,7 @@ error: unknown key `filter.low`: the kind here is `variance`
   hint: `mean_range` and `percentile` have it; the keys here are metric, tolerance, singleton
 ");
     assert_snapshot!(show_errors("filter: {metric: seq_reward}\nreward: [{kind: number}, {kind: length}]", &[]), @r#"
-warning: the filter looks at `seq_reward`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
+warning: the filter looks at `seq_reward`, a sum that includes shaping (length): groups that are all wrong but differ in shaping are kept and trained on
   at run.yaml:1: filter: {metric: «seq_reward»}
   hint: filter on the raw outcome: `filter.metric: acc`
 "#);
@@ -35,7 +35,7 @@ warning: the filter looks at `seq_final_reward` with the KL in the reward: that 
   hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
 "#);
     assert_snapshot!(show_errors("filter: {}", &["rollout.n=1"]), @r#"
-error: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
+error: `rollout.n` is 1: a group of one has nothing to compare with, every advantage is 0 and nothing is learned
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 warning: `rollout.n` is 1: every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered
@@ -43,7 +43,7 @@ warning: `rollout.n` is 1: every group has one member and `filter.singleton: kee
   hint: set `rollout.n` to 4 or more
 "#);
     assert_snapshot!(show_errors("filter: {singleton: drop}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
-warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+warning: `rollout.n` is 1: a group of one has nothing to compare with, the advantage is the reward itself
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 error: `rollout.n` is 1: every group has one member and `filter.singleton: drop` drops it, so no step is ever filled
@@ -51,7 +51,7 @@ error: `rollout.n` is 1: every group has one member and `filter.singleton: drop`
   hint: set `rollout.n` to 4 or more
 "#);
     assert_snapshot!(show_errors("filter: {kind: mean_range}", &["rollout.n=1"]), @r#"
-error: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
+error: `rollout.n` is 1: a group of one has nothing to compare with, every advantage is 0 and nothing is learned
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 warning: `rollout.n` is 1: the filter judges every group by a single trajectory
@@ -65,20 +65,20 @@ fn pool_filters() {
     assert_snapshot!(show_errors("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @"
 error: `filter.p` is missing: a number, greater than 0 and at most 1
   at run.yaml:1: filter: {kind: «top_p»}
-  hint: `tamis config explain filter.p` says more
+  hint: see `tamis config explain filter.p`
 ");
     assert_snapshot!(show_errors("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @"
 error: `filter.p` is missing: a number, from 0 to 1
   at run.yaml:1: filter: {kind: «min_p»}
-  hint: `tamis config explain filter.p` says more
+  hint: see `tamis config explain filter.p`
 ");
     assert_snapshot!(show_errors("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
-error: the top_k filter needs one of `k` and `fraction`, and has neither
+error: the top_k filter needs one of `k` and `fraction`, but has neither
   at run.yaml:1: filter: {kind: «top_k»}
   hint: `fraction: 0.5` is half of them
 "#);
     assert_snapshot!(show_errors("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
-error: the top_k filter needs one of `k` and `fraction`, and has both
+error: the top_k filter needs one of `k` and `fraction`, but has both
   at run.yaml:1: filter: {kind: top_k, k: 2, fraction: «0.5»}
   hint: remove `k` or `fraction`
 "#);
@@ -109,20 +109,20 @@ warning: `filter.ddof` has no effect: the filter's score is neither deviation no
   hint: remove `filter.ddof`
 "#);
     assert_snapshot!(show_errors("filter: {kind: top_k, k: 2}", &[]), @r#"
-warning: `filter.kind: top_k` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+warning: `filter.kind: top_k` selects among the groups of one round, but `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
   at run.yaml:1: filter: {kind: «top_k», k: 2}
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
 "#);
     assert_snapshot!(show_errors("filter: {kind: top_k, k: 2}\nschedule: {refill: false}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
-warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+warning: `rollout.n` is 1: a group of one has nothing to compare with, the advantage is the reward itself
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
-warning: `rollout.n` is 1: a group of one has no deviation, so the filter's ranking says nothing
+warning: `rollout.n` is 1: a group of one has no deviation, so the filter's ranking means nothing
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 "#);
     assert_snapshot!(show_errors("filter: {kind: within_group, k: 2}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
-warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+warning: `rollout.n` is 1: a group of one has nothing to compare with, the advantage is the reward itself
   at command line: rollout.n=«1»
   hint: set `rollout.n` to 4 or more
 warning: `rollout.n` is 1: there is nothing to choose from within a group
@@ -130,12 +130,12 @@ warning: `rollout.n` is 1: there is nothing to choose from within a group
   hint: set `rollout.n` to 4 or more
 "#);
     assert_snapshot!(show_errors("filter: {kind: top_k, k: 64}\nschedule: {refill: false}", &[]), @r#"
-warning: `filter.k: 64` keeps the 64 best groups of a round of 64 (`data.train_batch_size`): none is ever left out for its rank
+warning: `filter.k: 64` keeps the 64 best groups of a round of 64 (`data.train_batch_size`): no group is ever dropped
   at run.yaml:1: filter: {kind: top_k, k: «64»}
   hint: use fewer than 64, such as 32
 "#);
     assert_snapshot!(show_errors("filter: {kind: top_k, k: 200, include_zero: false}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), @r#"
-warning: `filter.k: 200` keeps the 200 best groups of a round of 128 (`data.gen_batch_size`): none is ever left out for its rank
+warning: `filter.k: 200` keeps the 200 best groups of a round of 128 (`data.gen_batch_size`): no group is ever dropped
   at run.yaml:1: filter: {kind: top_k, k: «200», include_zero: false}
   hint: use fewer than 128, such as 64
 "#);

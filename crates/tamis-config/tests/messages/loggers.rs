@@ -47,27 +47,27 @@ error: unknown key `run.loggers[0].projekt`
     assert_snapshot!(show_errors("run: {loggers: [jsonl, [tensorboard]]}", &[]), @r#"
 error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
   at run.yaml:1: run: {loggers: [jsonl, «[tensorboard]»]}
-  hint: `tamis config explain run.loggers` says more
+  hint: see `tamis config explain run.loggers`
 "#);
     assert_snapshot!(show_errors("run: {loggers: [jsonl, {kind: jsonl}]}", &[]), @r#"
 error: `run.loggers` names `jsonl` twice
   at run.yaml:1: run: {loggers: [jsonl, «{kind: jsonl}»]}
-  hint: take one of them out
+  hint: remove one of them
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: prometheus, address: localhost}]}", &[]), @r#"
-error: `run.loggers[0].address` is no address: `localhost`
+error: `run.loggers[0].address` is not an address: `localhost`
   at run.yaml:1: run: {loggers: [{kind: prometheus, address: «localhost»}]}
   hint: write `HOST:PORT`, such as `127.0.0.1:9464`, or `0.0.0.0:9464` for other machines
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: otlp, endpoint: https://collector:4318}]}", &[]), @r#"
-error: `run.loggers[0].endpoint` is no address of HTTP: `https://collector:4318`
+error: `run.loggers[0].endpoint` is not an HTTP address: `https://collector:4318`
   at run.yaml:1: run: {loggers: [{kind: otlp, endpoint: «https://collector:4318»}]}
-  hint: write `http://HOST:PORT/v1/traces`; a collector on this machine sends on with TLS
+  hint: write `http://HOST:PORT/v1/traces`; for TLS, let a collector on this machine forward the spans
 "#);
     assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]), @"
-error: `run.loggers[0].tracking_uri` holds a user or a password, which would be in the files of the run
+error: `run.loggers[0].tracking_uri` contains a user name or a password, which would end up in the files of the run
   at run.yaml:1: run: {loggers: [{kind: mlflow, tracking_uri: «'https://me:s3cret@mlflow:5000/a'»}]}
-  hint: give it by the environment variables of MLflow: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole address by MLFLOW_TRACKING_URI
+  hint: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, or the whole address as MLFLOW_TRACKING_URI
 ");
     let plain = "run: {loggers: [{kind: mlflow, tracking_uri: 'https://mlflow:5000/a@b'}]}";
     assert!(!show_errors(plain, &[]).contains("password"));

@@ -113,14 +113,14 @@ error: `rollout.n` must be a whole number, not the text "many"
   |
 4 |   n: many
   |      ^^^^
-  hint: `tamis config explain rollout.n` says more
+  hint: see `tamis config explain rollout.n`
 
 error: `rollout.top_p` must be greater than 0 and at most 1, got 1.5
  --> run.yaml:6:10
   |
 6 |   top_p: 1.5
   |          ^^^
-  hint: `tamis config explain rollout.top_p` says more
+  hint: see `tamis config explain rollout.top_p`
 
 error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
   --> run.yaml:11:16
@@ -134,7 +134,7 @@ error: `train.optimizer.learning_rate` must be greater than 0, got -1
   |
 9 |   optimizer: {learning_rate: -1}
   |                              ^^
-  hint: `tamis config explain train.optimizer.learning_rate` says more
+  hint: see `tamis config explain train.optimizer.learning_rate`
 
 error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); both count prompts
  --> run.yaml:8:24

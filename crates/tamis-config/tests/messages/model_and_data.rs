@@ -14,7 +14,7 @@ error: `model.path` and `model.init` are both set
     assert_snapshot!(show_errors("model: {value_head: true}", &[]), @r#"
 error: `model.value_head`: the policy has no value head
   at run.yaml:1: model: {value_head: «true»}
-  hint: a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`
+  hint: a critic is a separate model: `preset: ppo`, or `objective.advantage.kind: gae`
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.num_kv_heads=3"]), @r#"
 error: `model.init.num_heads` (4) is not divisible by `model.init.num_kv_heads` (3)
@@ -27,7 +27,7 @@ error: `model.init.hidden_size` (128) is not divisible by `model.init.num_heads`
   hint: set `model.init.head_dim`, or change one of the two
 "#);
     assert_snapshot!(show_errors("", &["~model.path", "model.init.head_dim=33"]), @r#"
-error: the width of a head must be even, it is 33
+error: the width of a head must be even, but it is 33
   at command line: model.init.head_dim=«33»
   hint: set `model.init.head_dim: 34`
 "#);
@@ -36,19 +36,19 @@ error: `data.max_prompt_length` (512) and `rollout.max_response_length` (512) ma
   at command line: model.init.max_position_embeddings=«100»
   hint: set `model.init.max_position_embeddings: 1024`
 "#);
-    assert_snapshot!(show_errors("warm_start: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
-error: `warm_start.target_accuracy` is measured on validation prompts, and there are none
-  at run.yaml:1: warm_start: {steps: 5, target_accuracy: «0.5»}
+    assert_snapshot!(show_errors("sft: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
+error: `sft.target_accuracy` is measured on validation prompts, but there are none
+  at run.yaml:1: sft: {steps: 5, target_accuracy: «0.5»}
   hint: set `data.arithmetic.val_size` above 0
 "#);
-    assert_snapshot!(show_errors("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
-    warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
-      at run.yaml:1: warm_start: {batch_size: «8»}
-      hint: remove `warm_start.batch_size`
+    assert_snapshot!(show_errors("sft: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
+    warning: `sft.batch_size` has no effect: `sft.steps` is 0
+      at run.yaml:1: sft: {batch_size: «8»}
+      hint: remove `sft.batch_size`
     warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
       at run.yaml:2: data: {train: «t», columns: {prompt: q}}
       hint: remove `data.train`
-    warning: `data.columns.prompt` has no effect: the task knows its own columns
+    warning: `data.columns.prompt` has no effect: the task has its own columns
       at run.yaml:2: data: {train: t, columns: {prompt: «q»}}
       hint: remove `data.columns.prompt`
     ");

@@ -31,12 +31,12 @@ warning: `model.reference` has no effect: `objective.kl.in` is `none`
   hint: remove `model.reference`
 "#);
     assert_snapshot!(show_errors("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
-warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric
+warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run only for its metric
   at run.yaml:1: objective: {kl: {in: loss, coefficient: «0»}}
   hint: set `objective.kl.in: none`
 "#);
     assert_snapshot!(show_errors("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
-error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: loss`
+error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, but `objective.kl.in` is `loss`
   at run.yaml:1: objective: {kl: {in: loss, «adaptive»: {target: 0.1}}}
   hint: set `objective.kl.in: reward`
 "#);
@@ -55,10 +55,10 @@ fn contrasts_with_the_gold_answer() {
     let yaml =
         "objective: {advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}\nfilter: {kind: variance}";
     assert_snapshot!(show_errors(yaml, &[]), @"
-error: `objective.advantage.gold_hint` has no `{prompt}` in it
+error: `objective.advantage.gold_hint` does not contain `{prompt}`
   at run.yaml:1: objective: {advantage: {kind: cpo, gold_hint: «'the answer is {gold}'»}}
-  hint: write `{prompt}` where it belongs
-warning: the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` learns by the contrast with the gold answer
+  hint: add `{prompt}` to it
+warning: the filter drops groups without a right completion, but `objective.advantage.kind: cpo` learns from them by contrast with the gold answer
   at run.yaml:2: «filter»: {kind: variance}
   hint: set `filter: null`
 ");
@@ -88,10 +88,10 @@ fn losses_that_need_something() {
     assert_snapshot!(show_errors("objective: {loss: {kind: dro}}", &[]), @"
 error: `objective.loss.beta` is missing: a number, 0 or more
   at run.yaml:1: objective: {loss: {kind: «dro»}}
-  hint: `tamis config explain objective.loss.beta` says more
+  hint: see `tamis config explain objective.loss.beta`
 ");
     assert_snapshot!(show_errors("objective: {loss: {kind: luspo}}", &[]), @"
-error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined with `seq-mean-token-sum` alone
+error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined only with `seq-mean-token-sum`
   at run.yaml:1: objective: {loss: {kind: «luspo»}}
   hint: set `objective.aggregation: seq-mean-token-sum`
 ");
@@ -111,14 +111,14 @@ fn lines(objective: &str, overrides: &[&str]) -> String {
 
 #[test]
 fn settings_that_another_choice_takes_the_effect_of() {
-    assert_snapshot!(lines("{loss: {kind: vespo}, importance: sequence}", &[]), @"warning: `objective.importance` has no effect: the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the loss alone");
+    assert_snapshot!(lines("{loss: {kind: vespo}, importance: sequence}", &[]), @"warning: `objective.importance` has no effect: `vespo` weights whole trajectories; the level affects only a bias-corrected KL in the loss");
     let corrected = "{loss: {kind: vespo}, importance: sequence, kl: {in: loss, bias_corrected: true}}";
     assert_eq!(lines(corrected, &[]), "");
     assert_snapshot!(lines("{zero_groups: mask}", &[]), @"warning: `objective.zero_groups` has no effect: there is no filter that drops groups");
     assert_eq!(lines("{zero_groups: mask}", &["filter.kind=variance"]), "");
     assert_snapshot!(lines("{entropy: {aggregation: token-sum}}", &[]), @"warning: `objective.entropy.aggregation` has no effect: there is no entropy bonus");
     assert_eq!(lines("{entropy: {aggregation: token-sum, coefficient: 0.1}}", &[]), "");
-    assert_snapshot!(lines("{}", &["train.gradient_analysis={buckets: 3, edges: [0.0, 0.5]}"]), @"warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given");
+    assert_snapshot!(lines("{}", &["train.gradient_analysis={buckets: 3, edges: [0.0, 0.5]}"]), @"warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set");
 }
 
 #[test]
@@ -127,8 +127,7 @@ fn a_stop_that_nothing_can_bring_about() {
         let stop = ["train.early_stop.empty_steps={patience: 2}"];
         lines("{}", &stop.iter().chain(overrides).copied().collect::<Vec<_>>())
     };
-    let unused =
-        "warning: `train.early_stop.empty_steps` has no effect: no step is ever given up for lack of groups";
+    let unused = "warning: `train.early_stop.empty_steps` has no effect: no step is ever skipped or cut short for lack of groups";
     assert_eq!(show_errors(&[]), unused);
     assert_eq!(show_errors(&["filter.kind=variance"]), unused);
     assert_eq!(show_errors(&["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
@@ -143,7 +142,7 @@ fn a_horizon_that_turns_the_coefficient() {
         let adaptive = format!("{{kl: {{in: reward, adaptive: {{horizon: {horizon}}}}}}}");
         lines(&adaptive, &[&format!("data.train_batch_size={trajectories}"), "rollout.n=4"])
     };
-    assert_snapshot!(horizon("10", "8"), @"warning: `objective.kl.adaptive.horizon` is 8 with 40 trajectories a step: a step may move the coefficient by a fifth of their ratio, which takes it to 0 or below");
+    assert_snapshot!(horizon("10", "8"), @"warning: `objective.kl.adaptive.horizon` is 8 with 40 trajectories a step: one step can change the coefficient by a fifth of their ratio, which takes it to 0 or below");
     assert_eq!(horizon("10", "8.5"), "");
 }
 
@@ -152,8 +151,8 @@ fn right_completions_of_cpo() {
     let cpo =
         |rest: &str, overrides: &[&str]| lines(&format!("{{advantage: {{kind: cpo{rest}}}}}"), overrides);
     assert_eq!(cpo("", &[]), "");
-    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
-    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
+    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the KL in the reward changes the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the weight of the only reward is 0.5");
     assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
-    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and a reward that is no verifier moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but a reward that is not a verifier changes the rewards of right completions");
 }

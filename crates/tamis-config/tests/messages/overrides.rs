@@ -24,7 +24,7 @@ error: invalid YAML: unclosed bracket '['
     assert_snapshot!(show_errors("", &["temperature.x=4"]), @r#"
 error: unknown key `temperature.x`
   at command line: «temperature.x»=4
-  hint: the keys here are preset, run, model, data, environment, more_environments, warm_start, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint, simulate
+  hint: the keys here are preset, run, model, data, environment, more_environments, sft, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint, simulate
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0
@@ -145,12 +145,12 @@ fn what_switches_a_section_off() {
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: 3}", &["filter=off"]), @r#"
     error: `filter` must be a section with a `kind` or null, not the text "off"
       at command line: filter=«off»
-      hint: write null: `tamis config explain filter` says what that does
+      hint: write null (see `tamis config explain filter` for what that does)
     "#);
     assert_snapshot!(show_errors("", &["objective.loss.log_ratio_limit=off"]), @r#"
     error: `objective.loss.log_ratio_limit` must be a number or null, not the text "off"
       at command line: objective.loss.log_ratio_limit=«off»
-      hint: write null: `tamis config explain objective.loss.log_ratio_limit` says what that does
+      hint: write null (see `tamis config explain objective.loss.log_ratio_limit` for what that does)
     "#);
     assert_snapshot!(show_errors("", &["reward=math"]), @r#"
     error: `reward` must be a list, each a section with a `kind`, not the text "math"

@@ -17,7 +17,7 @@ error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
   hint: `format` and `judge` have it; the keys here are name, weight, method, format_score
 ");
     assert_snapshot!(show_errors("reward: [{kind: exact, name: score}]", &[]), @r#"
-error: a reward cannot be called `score`: tamis computes a number of that name
+error: a reward cannot be called `score`: tamis computes a metric of that name
   at run.yaml:1: reward: [{kind: exact, name: «score»}]
   hint: give each reward a `name` of its own
 "#);
@@ -27,7 +27,7 @@ warning: `reward[0].name` has no effect: `acc` already names the raw outcome of 
   hint: remove `reward[0].name`
 "#);
     assert_snapshot!(show_errors("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
-warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
+warning: the filter looks at `score`, a sum that includes shaping (length): groups that are all wrong but differ in shaping are kept and trained on
   at run.yaml:1: «filter»: {}
   hint: filter on the raw outcome: `filter.metric: acc`
 "#);

@@ -9,7 +9,7 @@ fn selectors() {
     assert_snapshot!(show_errors("schedule: {selector: {kind: posterior, floor: 0.1, correction: biased}}", &[]), @"");
     let alone = show_errors("schedule: {selector: {kind: posterior}}\nrollout: {n: 1}", &[]);
     assert!(
-        alone.contains("error: `schedule.selector.kind: posterior` goes by whether the members"),
+        alone.contains("error: `schedule.selector.kind: posterior` chooses by whether the members"),
         "{alone}"
     );
     assert!(alone.contains("hint: set `rollout.n: 2` or more"), "{alone}");
@@ -20,7 +20,7 @@ fn selectors() {
     assert_eq!(pools("0.25", "0.75"), "");
     assert!(pools("0.5", "0.5").contains("from 0.5"), "both pools have it");
     assert_snapshot!(pools("0.9", "0.1"), @r#"
-error: prompts with a pass rate from 0.1 (`schedule.selector.easy_from`) to 0.9 (`schedule.selector.hard_up_to`) are in the hard pool and in the easy one
+error: prompts with a pass rate from 0.1 (`schedule.selector.easy_from`) to 0.9 (`schedule.selector.hard_up_to`) are in both the hard and the easy pool
   at run.yaml:1: schedule: {selector: {kind: difficulty_pools, hard_up_to: «0.9», easy_from: 0.1}}
   hint: set `schedule.selector.hard_up_to` below `schedule.selector.easy_from`: 0.25 and 0.75, say
 "#);
@@ -47,15 +47,15 @@ fn filled_batches() {
         }
     }
     assert_snapshot!(show_errors("schedule: {mode: streaming, on_limit: keep_dropped}\nfilter: {}", &[]), @r#"
-error: `schedule.on_limit: keep_dropped` fills a batch when its rounds are over, and `schedule.mode: streaming` hands groups out as they come
+error: `schedule.on_limit: keep_dropped` fills a batch after its last round, but `schedule.mode: streaming` hands out groups as they finish
   at run.yaml:1: schedule: {mode: streaming, on_limit: «keep_dropped»}
   hint: use `schedule.mode: rounds` or `deficit`, or `schedule.on_limit: use_partial`
 "#);
     let endless = "schedule: {max_num_gen_batches: null, on_limit: duplicate}\nfilter: {}";
     assert_snapshot!(show_errors(endless, &[]), @r#"
-warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_batches` is null, so a step goes on until its batch is full
+warning: `schedule.on_limit: duplicate` has no effect: `schedule.max_num_gen_batches` is null, so a step continues until its batch is full
   at run.yaml:1: schedule: {max_num_gen_batches: null, on_limit: «duplicate»}
-  hint: set `schedule.max_num_gen_batches: 1`, say, or remove `schedule.on_limit`
+  hint: set `schedule.max_num_gen_batches` (1, for example), or remove `schedule.on_limit`
 "#);
     // EasyR1 has a limit that can be switched off.
     assert_eq!(show_errors(&endless.replace("duplicate", "use_partial"), &[]), "");
@@ -70,18 +70,18 @@ warning: `schedule.on_limit` has no effect: there is no filter, so every step is
 fn schedules() {
     assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
-warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+warning: `filter.kind: top_p` selects among the groups of one round, but `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
   at run.yaml:2: filter: {kind: «top_p», p: 0.9}
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
 warning: `schedule.margin` has no effect: `schedule.mode` is `streaming`
   at run.yaml:1: schedule: {mode: streaming, refill: true, margin: «2»}
   hint: remove `schedule.margin`
-error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: streaming` judges each group by itself
+error: `filter.kind: top_p` compares the groups of a round, but `schedule.mode: streaming` judges each group by itself
   at run.yaml:1: schedule: {mode: «streaming», refill: true, margin: 2}
   hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit, rounds_in_flight: 2}\nfilter: {}", &[]), @r#"
-error: `schedule.rounds_in_flight: 2` starts rounds before the ones before them are judged, and with `schedule.mode: deficit` how much a round draws is known only then
+error: `schedule.rounds_in_flight: 2` starts rounds before earlier ones are judged, but with `schedule.mode: deficit` the size of a round depends on their verdicts
   at run.yaml:1: schedule: {mode: deficit, rounds_in_flight: «2»}
   hint: use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`
 "#);
@@ -91,10 +91,10 @@ warning: `schedule.rounds_in_flight` has no effect: there is no filter, so every
   hint: remove `schedule.rounds_in_flight`
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
-warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+warning: `filter.kind: top_p` selects among the groups of one round, but `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
   at run.yaml:2: filter: {kind: «top_p», p: 0.9}
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
-error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: deficit` gives rounds of any size: what it keeps would depend on what the batch lacks
+error: `filter.kind: top_p` compares the groups of a round, but with `schedule.mode: deficit` rounds vary in size: what it keeps would depend on what the batch still lacks
   at run.yaml:1: schedule: {mode: «deficit»}
   hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
 "#);
@@ -107,7 +107,7 @@ warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be a whole number, or `auto` or null, not the text "often"
   at run.yaml:1: schedule: {max_num_gen_batches: «often»}
-  hint: `tamis config explain schedule.max_num_gen_batches` says more
+  hint: see `tamis config explain schedule.max_num_gen_batches`
 "#);
     assert_snapshot!(show_errors("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
 error: `schedule.surplus: carry` needs `schedule.max_lag`
@@ -155,19 +155,19 @@ error: `schedule.screen_first: 8` leaves none of the 8 members of a group (`roll
   hint: set it to less than 8, or remove `schedule.screen_first`
 "#);
     assert_snapshot!(of("4, mode: deficit", "filter: {}"), @r#"
-error: `schedule.screen_first` begins groups with some of their members, and with `schedule.mode: deficit` the groups of a round are begun whole
+error: `schedule.screen_first` starts groups with some of their members, but `schedule.mode: deficit` starts whole groups
   at run.yaml:1: schedule: {screen_first: «4», mode: deficit}
   hint: set `schedule.mode: streaming`, or remove `schedule.screen_first`
 "#);
     assert_snapshot!(of("4, mode: streaming", "filter: {kind: mean_range}"), @r#"
-error: `schedule.screen_first` goes by whether the first members of a group differ, which does not tell what the filter `mean_range` says of the whole group
+error: `schedule.screen_first` checks whether the first members of a group differ, which does not predict how the filter `mean_range` judges the whole group
   at run.yaml:1: schedule: {screen_first: «4», mode: streaming}
   hint: set `filter.kind: variance`, or remove `schedule.screen_first`
 "#);
     let without = of("4, mode: streaming", "filter: null");
-    assert!(without.contains("what the filter `null` says"), "{without}");
+    assert!(without.contains("how the filter `null` judges"), "{without}");
     assert_snapshot!(of("4, mode: streaming", "filter: {metric: seq_final_reward}"), @r#"
-error: `filter.metric: seq_final_reward` is known when the divergence of a whole group is measured, and `schedule.screen_first` looks at its first members alone
+error: `filter.metric: seq_final_reward` needs the divergence of the whole group, but `schedule.screen_first` looks only at its first members
   at run.yaml:1: schedule: {screen_first: «4», mode: streaming}
   hint: set `filter.metric: seq_reward`, or remove `schedule.screen_first`
 "#);

@@ -13,23 +13,23 @@ error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `r
   hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
 "#);
     assert_snapshot!(show_errors("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
-error: `rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be trained
+error: `rollout.backend: openai` cannot be used for training: its servers return only text, without tokens and log-probabilities, and take no weights
   at command line: rollout.backend=«openai»
   hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
 "#);
     assert_snapshot!(show_errors("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
-error: `rollout.launch.command` has no `{port}` in it: the server would not know its port
+error: `rollout.launch.command` does not contain `{port}`: the server would not know its port
   at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
-  hint: write `{port}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
-error: `rollout.launch.command` has no `{model}` in it: the server would not know its model
+  hint: add `{port}`, as in `[tamis, serve, '{model}', --port, '{port}']`
+error: `rollout.launch.command` does not contain `{model}`: the server would not know its model
   at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
-  hint: write `{model}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
+  hint: add `{model}`, as in `[tamis, serve, '{model}', --port, '{port}']`
 warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the whole command
   at run.yaml:1: rollout: {backend: vllm, launch: {command: [vllm, serve], args: «[--dtype=float32]»}}
   hint: remove `rollout.launch.args`
 "#);
     assert_snapshot!(show_errors("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
-warning: `rollout.launch` has no effect: `rollout.servers` names servers that are running already
+warning: `rollout.launch` has no effect: `rollout.servers` names servers that are already running
   at run.yaml:1: rollout: {backend: vllm, servers: ['http://h:1'], «launch»: {replicas: 2}}
   hint: remove `rollout.launch`
 "#);
@@ -64,9 +64,9 @@ fn servers_that_a_run_starts_are_announced_where_they_are() {
     };
     let on_ray = announced("ray");
     assert!(on_ray.contains(" --host HOST --port PORT ") && !on_ray.contains("127.0.0.1"), "{on_ray}");
-    assert!(on_ray.contains("; its program has to be installed on the nodes of the cluster ("), "{on_ray}");
+    assert!(on_ray.contains("; install its program on the nodes of the cluster, "), "{on_ray}");
     let here = announced("local");
-    assert!(here.contains(" --host 127.0.0.1 ") && here.contains(" installed here ("), "{here}");
+    assert!(here.contains(" --host 127.0.0.1 ") && here.contains("; install its program here, "), "{here}");
 }
 
 #[test]
@@ -77,11 +77,11 @@ fn keys_in_a_command_of_ones_own() {
         )
     };
     assert_snapshot!(show_errors(&yaml("{key_file}"), &[]), @r#"
-error: `rollout.launch.command` asks for the file of a key that the run draws, and `cluster.launcher: none` starts servers without one
+error: `rollout.launch.command` uses the file of the servers' key, but `cluster.launcher: none` starts servers without a key
   at run.yaml:1: rollout: {backend: vllm, launch: {command: «[s, '{model}', '{host}', '{port}', '{key_file}']»}}
-  hint: set `cluster.launcher: local`, or name a file of your own in the command and in `rollout.api_key_file`
+  hint: set `cluster.launcher: local`, or name your own key file in the command and in `rollout.api_key_file`
 "#);
-    let refused = "`rollout.launch.command` asks for the file of a key that the run draws";
+    let refused = "`rollout.launch.command` uses the file of the servers' key";
     assert!(show_errors(&yaml("--config={key_config}"), &[]).contains(refused));
     for word in ["{key_file}", "--config={key_config}"] {
         for launcher in ["cluster.launcher=local", "cluster.launcher=ray"] {
@@ -96,7 +96,7 @@ fn limits_of_servers_that_others_start() {
         |rollout: &str| show_errors(&format!("rollout: {{backend: vllm, max_num_seqs: 64, {rollout}}}"), &[]);
     assert_eq!(served("launch: {tensor_parallel: 2}"), "");
     assert_snapshot!(served("servers: ['http://h:1']"), @r#"
-warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are running already, each with a limit of its own
+warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are already running, each with a limit of its own
   at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», servers: ['http://h:1']}
   hint: remove `rollout.max_num_seqs`
 "#);
@@ -128,12 +128,12 @@ fn learners_that_sample() {
     let elsewhere = ["rollout.backend=learner", "learner.url=unix:/l"];
     let carries = "schedule: {mode: streaming, surplus: carry, max_lag: 1}\npublish: {pause: wait}\nrollout: {regex: '[0-9]'}";
     assert_snapshot!(show_errors(carries, &elsewhere), @r#"
-    error: `rollout.regex` needs the tokenizer where tokens are drawn, and a learner in another process has none
+    error: `rollout.regex` needs a tokenizer in the sampler, but a learner in another process has none
       at run.yaml:3: rollout: {regex: «'[0-9]'»}
-      hint: take `rollout.regex` out, or sample on the built-in engine (`rollout.backend: native`) or at servers
-    error: `publish.pause: wait` cannot be had from a learner that samples: when a version is published its weights have changed already
+      hint: remove `rollout.regex`, or sample with the built-in engine (`rollout.backend: native`) or on servers
+    error: `publish.pause: wait` does not work if the learner samples: its weights have already changed when a version is published
       at run.yaml:2: publish: {pause: «wait»}
-      hint: set `publish.pause: keep` (samples in flight go on by the new weights, each token counts for the version that drew it) or `abort`
+      hint: set `publish.pause: keep` (samples in flight continue with the new weights, and each token records the version that sampled it) or `abort`
     "#);
     // In this process it is the built-in engine, which can do both.
     assert_snapshot!(show_errors("rollout: {backend: learner, regex: '[0-9]'}\npublish: {keep: 3, pause: keep}", &[]), @r#"
@@ -157,9 +157,9 @@ fn judges() {
 error: `reward[0].servers` is empty: the judge needs a server
   at run.yaml:1: reward: [{kind: «judge», prompt: hello}]
   hint: set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`
-error: `reward[0].prompt` has no `{completion}` in it: the judge would not see the completion
+error: `reward[0].prompt` does not contain `{completion}`: the judge would not see the completion
   at run.yaml:1: reward: [{kind: judge, prompt: «hello»}]
-  hint: write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and columns of the data may stand there too
+  hint: add `{completion}` for the policy's text; `{prompt}`, `{ground_truth}` and columns of the data can be used too
 "#);
     assert_snapshot!(
         show_errors("reward: [{kind: judge, servers: ['http://h:1'], prompt: '{prompt} {completion}'}]", &[]),
@@ -172,53 +172,53 @@ fn adapters_and_sleep_are_checked_against_what_takes_them() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:8000]", "learner.backend=torch"];
     let errors = |more: &[&str]| show_errors("model: {path: m}", &[&served[..], more].concat());
     assert_snapshot!(errors(&["publish.mode=adapter"]), @r#"
-error: `publish.mode: adapter` needs an adapter, and the whole policy learns
+error: `publish.mode: adapter` needs an adapter, but the whole policy learns
   at command line: publish.mode=«adapter»
-  hint: set `publish.mode: folder`, or have one (`learner.lora: {}`)
+  hint: set `publish.mode: folder`, or set `learner.lora: {}`
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.backend=sglang"]), @r#"
-error: `publish.mode: adapter` is vLLM's, and `rollout.backend` is `sglang`
+error: `publish.mode: adapter` needs vLLM, but `rollout.backend` is `sglang`
   at command line: publish.mode=«adapter»
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]), @r#"
-error: vLLM takes adapters up to rank 512, and `learner.lora.rank` is 1024
+error: vLLM takes adapters up to rank 512, but `learner.lora.rank` is 1024
   at command line: learner.lora={rank: «1024»}
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=2"]), @r#"
-error: at sleep level 2 servers lose the weights that an adapter goes onto
+error: at sleep level 2 servers lose the weights under the adapter
   at command line: rollout.sleep_level=«2»
   hint: set `rollout.sleep_level: 1`, or `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "learner.backend=native"]), @r#"
-error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with `native` and samples with `vllm`
+error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, but the policy learns with `native` and samples with `vllm`
   at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]), @r#"
-error: `publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on several
+error: `publish.mode: ipc` needs one server on the learner's GPU, but `rollout.launch` uses several GPUs
   at command line: «rollout.launch»={replicas: 2}
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=ipc", "learner.device=cpu"]), @r#"
-error: `publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `cpu`
+error: `publish.mode: ipc` shares the memory of a GPU, but `learner.device` is `cpu`
   at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=nccl", "learner.backend=native"]), @r#"
-error: `publish.mode: nccl` sends weights from PyTorch to vLLM, and the policy learns with `native` and samples with `vllm`
+error: `publish.mode: nccl` sends weights from PyTorch to vLLM, but the policy learns with `native` and samples with `vllm`
   at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`
 "#);
     assert_snapshot!(errors(&["publish.mode=nccl", "learner.device=cpu"]), @r#"
-error: `publish.mode: nccl` sends weights from a GPU, and `learner.device` is `cpu`
+error: `publish.mode: nccl` sends weights from a GPU, but `learner.device` is `cpu`
   at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`
 "#);
     assert_eq!(errors(&["publish.mode=nccl", "publish.timeout=1m"]), "");
     assert_snapshot!(errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]), @r#"
-error: servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and `schedule.surplus: carry` do
+error: `schedule.mode: streaming` and `schedule.surplus: carry` sample while the policy learns, but the servers sleep then
   at command line: rollout.sleep_level=«1»
   hint: set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`
 "#);
@@ -229,7 +229,7 @@ error: servers that sleep while the policy learns sample nothing meanwhile, as `
         "filter={kind: variance, metric: seq_final_reward}",
     ];
     assert_snapshot!(errors(&after_kl), @r#"
-error: the filter looks at rewards after the KL, which the learner computes between rounds of sampling, and servers sleep only after the last of them
+error: the filter needs rewards after the KL, which the learner computes between rounds, but the servers sleep only after the last round
   at command line: rollout.sleep_level=«1»
   hint: use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`
 warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered

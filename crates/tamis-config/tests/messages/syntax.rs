@@ -30,7 +30,7 @@ error: `run` is given twice, first on line 1
       hint: did you mean `data.shuffle`?
     error: `rollout.n` must be a whole number of 0 or more, not the number -1
       at run.yaml:2: rollout: {n: «-1»}
-      hint: `tamis config explain rollout.n` says what switches it off
+      hint: see `tamis config explain rollout.n` for what switches it off
     "#);
     assert_snapshot!(show_errors("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
 error: invalid YAML: a configuration is one document, and a second one starts here
@@ -75,7 +75,7 @@ error: invalid YAML: more than 100,000 values: aliases that multiply?
 fn files() {
     assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @"
 error: failed to read no/such/file.yaml: No such file or directory (os error 2)
-  hint: name a YAML file; a relative path is taken from the folder in which tamis is started
+  hint: name a YAML file; a relative path is relative to the working directory
 
 1 error in the configuration
 ");
@@ -90,24 +90,24 @@ error: unknown key `rollout.temprature`
   hint: did you mean `rollout.temperature`?
 error: `rollout.n` must be a whole number, not a mapping
   at run.yaml:2: rollout: {n: «{a: 1}», top_p: [1,
-  hint: `tamis config explain rollout.n` says more
+  hint: see `tamis config explain rollout.n`
 error: `rollout.top_p` must be a number, not a list of 2
   at run.yaml:2: rollout: {n: {a: 1}, top_p: «[1,»
-  hint: `tamis config explain rollout.top_p` says more
+  hint: see `tamis config explain rollout.top_p`
 error: `reward[0].pattern` is missing: a text
   at run.yaml:1: reward: [{kind: «format», weight: 0.5}, {weight: 1}]
-  hint: `tamis config explain reward.pattern` says more
+  hint: see `tamis config explain reward.pattern`
 error: `reward[1].kind` is missing: it is one of <every kind of reward>
   at run.yaml:1: reward: [{kind: format, weight: 0.5}, «{weight: 1}»]
-  hint: `tamis config explain reward.kind` says more
+  hint: see `tamis config explain reward.kind`
 ");
     assert_snapshot!(show_errors("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
 error: `reward[0].pattern` is missing: a text
   at run.yaml:3:     kind: «format»
-  hint: `tamis config explain reward.pattern` says more
+  hint: see `tamis config explain reward.pattern`
 error: `reward[1].kind` is missing: it is one of <every kind of reward>
   at run.yaml:4:   - «weight»: 1
-  hint: `tamis config explain reward.kind` says more
+  hint: see `tamis config explain reward.kind`
 ");
     assert_snapshot!(printed("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &[&BASE[..], &["train.total_steps=null"]].concat()), @r#"
 error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
@@ -117,7 +117,7 @@ error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
   |                                           ^^^
   hint: swap `low` and `high`, or raise `high`
 
-error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
+error: `train.lr_schedule.kind: cosine` falls towards the last step, but the number of steps is not known (with a filter, the number of epochs does not determine it)
  --> run.yaml:1:30
   |
 1 | {train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0....
@@ -132,9 +132,9 @@ error: there is no model: neither `model.path` nor `model.init` is set
   hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
 error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
   hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
-error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
+error: there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier
   hint: add one, such as `reward: [{kind: math}]`
-error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+error: the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given
   at run.yaml:3: train: {total_steps: «null», ppo_epochs: 2}
   hint: set `train.total_steps` or `train.total_epochs`
 "#);

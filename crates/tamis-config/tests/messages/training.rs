@@ -8,7 +8,7 @@ use crate::{raw, show_errors};
 fn length_and_learning_rate() {
     let cosine = ["~train.total_steps", "train.total_epochs=2", "train.lr_schedule.kind=cosine"];
     assert_snapshot!(show_errors("filter: {}", &cosine), @r#"
-error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
+error: `train.lr_schedule.kind: cosine` falls towards the last step, but the number of steps is not known (with a filter, the number of epochs does not determine it)
   at command line: train.lr_schedule.kind=«cosine»
   hint: set `train.total_steps`, or `train.lr_schedule.kind: constant`
 "#);
@@ -29,7 +29,7 @@ warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is const
 fn validation() {
     let files = ["~data.task", "data.train=t.jsonl", "reward=[{kind: exact}]"];
     assert_snapshot!(show_errors("validate: {test_freq: 5}", &files), @r#"
-error: `validate.test_freq` is set and there are no validation prompts
+error: `validate.test_freq` is set, but there are no validation prompts
   at run.yaml:1: validate: {test_freq: «5»}
   hint: set `data.val` to a file, or `data.val_fraction` to hold out a part of the training data, or `validate.test_freq: 0`
 "#);
@@ -40,7 +40,7 @@ warning: `validate.before_train` has no effect: there are no validation prompts
 warning: `validate.n` has no effect: there are no validation prompts
   at run.yaml:1: validate: {before_train: false, n: «4»}
   hint: remove `validate.n`
-warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
+warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are identical
   at run.yaml:1: validate: {before_train: false, n: «4»}
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
@@ -50,7 +50,7 @@ warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` all eq
   hint: raise `validate.n`
 "#);
     assert_snapshot!(show_errors("checkpoint: {keep_best: {}}", &[]), @r#"
-error: `checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off
+error: `checkpoint.keep_best` compares validation metrics, but `validate.test_freq` is off
   at run.yaml:1: checkpoint: {«keep_best»: {}}
   hint: set `validate.test_freq`
 "#);
@@ -59,7 +59,7 @@ error: `checkpoint.keep_best` compares validation figures, and `validate.test_fr
 #[test]
 fn early_stops() {
     assert_snapshot!(show_errors("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
-error: `train.early_stop.low_success` looks at validation, and there is none
+error: `train.early_stop.low_success` looks at validation, but there is none
   at run.yaml:1: train: {early_stop: {«low_success»: {}}}
   hint: set `data.val` and `validate.test_freq`
 "#);
@@ -69,12 +69,12 @@ error: `train.early_stop.reward_collapse.share` is 1: half of all runs would sto
   hint: use 0.1
 "#);
     assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1, 1]}}", &[]), @r#"
-error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
+error: `train.gradient_analysis.edges` must ascend, but 1 comes after 1
   at run.yaml:1: train: {gradient_analysis: {edges: «[0, 1, 1]»}}
-  hint: write the edges from the smallest to the greatest
+  hint: write the edges in ascending order
 "#);
     assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
-warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given
+warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set
   at run.yaml:1: train: {gradient_analysis: {edges: [0, 1], buckets: «3»}}
   hint: remove `train.gradient_analysis.buckets`
 "#);
@@ -86,10 +86,10 @@ warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analys
 fn a_learner_is_named_by_its_address_and_its_device() {
     let errors = |more: &[&str]| show_errors("learner: {backend: torch}", more);
     assert_snapshot!(errors(&["learner.url=localhost:8700", "learner.device=gpu"]), @r#"
-error: `learner.url` is no address: `localhost:8700`
+error: `learner.url` is not an address: `localhost:8700`
   at command line: learner.url=«localhost:8700»
   hint: write `http://HOST:PORT` or `unix:PATH`
-error: `learner.device` is no device of PyTorch: `gpu`
+error: `learner.device` is not a PyTorch device: `gpu`
   at command line: learner.device=«gpu»
   hint: write `auto`, `cpu`, `cuda` or `cuda:1`
 "#);
@@ -97,7 +97,7 @@ error: `learner.device` is no device of PyTorch: `gpu`
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=0s"]), @r#"
 error: `learner.orphan_timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds or null, not the text "0s"
   at command line: learner.orphan_timeout=«0s»
-  hint: `tamis config explain learner.orphan_timeout` says more
+  hint: see `tamis config explain learner.orphan_timeout`
 "#);
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=60s"]), @"");
     assert_snapshot!(errors(&["learner.orphan_timeout=60s"]), @r#"
@@ -140,7 +140,7 @@ warning: `learner.offload_reference` has no effect: `learner.device` is `cpu`
 "#);
     assert_eq!(errors(&["learner.freeze_vision=true"]), "");
     assert_snapshot!(errors(&["learner.freeze_vision=true", "learner.lora={}"]), @r#"
-warning: `learner.freeze_vision` has no effect: an adapter is of the text alone, and all else stays as it is
+warning: `learner.freeze_vision` has no effect: an adapter trains only the language model, and everything else stays frozen
   at command line: learner.freeze_vision=«true»
   hint: remove `learner.freeze_vision`
 "#);
@@ -161,7 +161,7 @@ warning: `learner.continuous_batching` has no effect: `learner.backend` is `nati
   hint: remove `learner.continuous_batching`
 "#);
     assert_snapshot!(told("torch", "native"), @r#"
-warning: `learner.continuous_batching` has no effect: `rollout.backend` is `native`, so that no learner samples
+warning: `learner.continuous_batching` has no effect: `rollout.backend` is `native`, so no learner samples
   at run.yaml:1: learner: {backend: torch, continuous_batching: «true»}
   hint: remove `learner.continuous_batching`
 "#);
@@ -174,7 +174,7 @@ fn what_several_ranks_refuse_is_refused_at_once() {
     let local = ["learner.backend=torch", "cluster.launcher=local", "learner.gpus_per_node=2"];
     let two = |more: &[&str]| show_errors("", &[&local[..], more].concat());
     assert_snapshot!(two(&["rollout.backend=learner"]), @r#"
-error: `rollout.backend: learner` samples in the learner, which is to have 2 ranks: each token would gather every layer from all of them
+error: `rollout.backend: learner` samples in the learner, which has 2 ranks: each token would gather every layer from all of them
   at command line: rollout.backend=«learner»
   hint: sample at servers (`rollout.backend: vllm`), or set `learner.gpus_per_node: 1`
 "#);
@@ -186,7 +186,7 @@ error: `rollout.backend: learner` samples in the learner, which is to have 2 ran
         "publish.mode=ipc",
     ];
     assert_snapshot!(two(&shared), @r#"
-error: `publish.mode: ipc` shares the memory of one GPU, and the learner is to have 2 ranks, each with a part of the weights
+error: `publish.mode: ipc` shares the memory of one GPU, but the learner has 2 ranks, each with a part of the weights
   at command line: publish.mode=«ipc»
   hint: set `publish.mode: folder`, or `learner.gpus_per_node: 1`
 "#);
@@ -194,7 +194,7 @@ error: `publish.mode: ipc` shares the memory of one GPU, and the learner is to h
     let sees =
         |more: &[&str]| raw("", &[&base[..], &local, &["data.columns.images=pictures"], more].concat());
     assert_snapshot!(sees(&[]), @r#"
-error: `data.columns.images` is for a model that sees images, which one rank trains, and the learner is to have 2 ranks
+error: `data.columns.images` needs a model that sees images, which only one rank can train, but the learner has 2 ranks
   at command line: learner.gpus_per_node=«2»
   hint: set `learner.gpus_per_node: 1`
 "#);
@@ -221,9 +221,9 @@ fn a_rank_may_be_silent_for_a_second() {
         show_errors("learner: {backend: torch}", &["cluster.launcher=local", &written])
     };
     assert_snapshot!(heartbeat("1ms"), @r#"
-error: `learner.heartbeat` is 1ms, and ranks that are alive may be silent for so long: it is at least 1s
+error: `learner.heartbeat` is 1ms, but live ranks can be silent for longer than that: it must be at least 1s
   at command line: learner.heartbeat=«1ms»
-  hint: set `learner.heartbeat: 5s`, or take it out
+  hint: set `learner.heartbeat: 5s`, or remove it
 "#);
     assert_eq!(heartbeat("1s"), "");
 }
@@ -238,9 +238,9 @@ error: `learner.gpus_per_node` is 2, and without a launcher the learner is one p
   hint: set `cluster.launcher: local`, or `ray` on a Ray cluster
 "#);
     assert_snapshot!(torch(&["learner.nodes=2", "cluster.launcher=local"]), @r#"
-error: `learner.nodes` is 2, and `cluster.launcher: local` starts processes on this machine alone
+error: `learner.nodes` is 2, and `cluster.launcher: local` starts processes only on this machine
   at command line: learner.nodes=«2»
-  hint: set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and name it by `learner.url`
+  hint: set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and set `learner.url`
 "#);
     assert_snapshot!(torch(&["learner.heartbeat=1s", "cluster.address=10.0.0.1:6379", "cluster.colocate=true"]), @r#"
 warning: `cluster.address` has no effect: `cluster.launcher` is `none`
@@ -254,19 +254,19 @@ warning: `learner.heartbeat` has no effect: without a launcher the learner is on
   hint: remove `learner.heartbeat`
 "#);
     assert_snapshot!(torch(&["cluster.launcher=local", "learner.device=cuda:1"]), @r#"
-error: `learner.device: cuda:1` names a GPU, and `cluster.launcher: local` gives each rank its own
+error: `learner.device: cuda:1` names one GPU, but `cluster.launcher: local` gives each rank its own
   at command line: learner.device=«cuda:1»
-  hint: set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` says which GPUs there are
+  hint: set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` chooses the GPUs
 "#);
     assert_snapshot!(torch(&["cluster.launcher=ray", "cluster.address=ray://h:10001"]), @r#"
-error: `cluster.address` is one of Ray's client, through which a run cannot stand on its own
+error: `cluster.address` is a Ray Client address, but a run must start on a node of the cluster
   at command line: cluster.address=«ray://h:10001»
-  hint: start the run on a node of the cluster (`ray job submit -- tamis train ...`), with `cluster.address: auto`
+  hint: submit the run as a job (`ray job submit -- tamis train ...`), with `cluster.address: auto`
 "#);
     assert_snapshot!(torch(&["learner.url=unix:l", "learner.nodes=2", "cluster.launcher=ray"]), @r#"
 error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
   at command line: cluster.launcher=«ray»
-  hint: take `cluster.launcher` out: what runs already is named by `learner.url` and `rollout.servers`
+  hint: remove `cluster.launcher`: `learner.url` and `rollout.servers` already name running processes
 warning: `learner.nodes` has no effect: the learner at `learner.url` has the ranks that it was started with
   at command line: learner.nodes=«2»
   hint: remove `learner.nodes`
@@ -274,10 +274,10 @@ warning: `learner.nodes` has no effect: the learner at `learner.url` has the ran
     assert_snapshot!(show_errors("", &["learner.nodes=2", "cluster.launcher=ray"]), @r#"
 error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
   at command line: cluster.launcher=«ray»
-  hint: set `learner.backend: torch`, or `rollout.launch`, or take `cluster.launcher` out
+  hint: set `learner.backend: torch`, or `rollout.launch`, or remove `cluster.launcher`
 error: a learner of several ranks needs `learner.backend: torch`: the native engine learns in one process
   at command line: learner.nodes=«2»
-  hint: set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or take the key out
+  hint: set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or remove the key
 "#);
     for fine in [
         &["learner.gpus_per_node=1"][..],
@@ -292,27 +292,27 @@ error: a learner of several ranks needs `learner.backend: torch`: the native eng
     assert_eq!(served(&["cluster.launcher=ray"]), "");
     assert_eq!(served(&["cluster.launcher=ray", "publish.mode=nccl"]), "");
     assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=nccl", "cluster.colocate=true", "rollout.sleep_level=1"]), @r#"
-error: `publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses two ranks on one), and `cluster.colocate` puts them onto the same
+error: `publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses two ranks on one), but `cluster.colocate` puts them onto the same GPUs
   at command line: publish.mode=«nccl»
   hint: set `publish.mode: folder`, or `cluster.colocate: false`
 "#);
     assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=ipc", "rollout.launch.replicas=1"]), @r#"
-error: `publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: ray` learner and servers have GPUs of their own
+error: `publish.mode: ipc` shares GPU memory, but with `cluster.launcher: ray` learner and servers have separate GPUs
   at command line: publish.mode=«ipc»
   hint: set `cluster.colocate: true`, or `publish.mode: folder`
 "#);
     assert_snapshot!(served(&["cluster.launcher=local", "cluster.colocate=true", "learner.gpus_per_node=2"]), @r#"
-error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`), those of a server on one machine, and the learner has 2 on each of 1
+error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`; a server cannot span machines), but the learner has 2 on each of 1
   at command line: cluster.colocate=«true»
   hint: lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`
 warning: servers on the learner's GPUs keep their memory while the policy learns: `rollout.sleep_level` is 0
   at command line: cluster.colocate=«true»
-  hint: set `rollout.sleep_level: 1` (vLLM), or see that both fit
+  hint: set `rollout.sleep_level: 1` (vLLM), or make sure that both fit
 "#);
     assert_eq!(served(&["cluster.launcher=local", "cluster.colocate=true", "rollout.sleep_level=1"]), "");
     assert_snapshot!(served(&["cluster.launcher=ray", "rollout.launch.command=[s, '{model}', '{port}']"]), @r#"
-error: `rollout.launch.command` has no `{host}` in it: a server on another node would not be reached
+error: `rollout.launch.command` does not contain `{host}`: a server on another node could not be reached
   at command line: rollout.launch.command=«[s, '{model}', '{port}']»
-  hint: write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', --api-key-file, '{key_file}']`
+  hint: add `{host}`, as in `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', --api-key-file, '{key_file}']`
 "#);
 }

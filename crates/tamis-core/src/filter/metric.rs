@@ -187,7 +187,8 @@ impl Metric {
             .into_iter()
             .find(|name| available.scores.iter().any(|score| score == name))
             .map(Self::from)
-            .ok_or_else(|| fault!("the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of {}", list_names(&available.names())).into())
+            .ok_or_else(|| fault!("the filter names no metric, and the rewards provide neither `acc` nor `score`; set `filter.metric` to \
+                one of {}", list_names(&available.names())).into())
     }
 
     /// Checks that a run will have this metric, before anything is generated.

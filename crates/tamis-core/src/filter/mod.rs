@@ -172,7 +172,7 @@ pub enum FilterError {
         range: String,
     },
     /// Both of two alternative keys are set, or neither.
-    #[error("the {filter} filter needs one of `k` and `fraction`, and has {has}")]
+    #[error("the {filter} filter needs one of `k` and `fraction`, but has {has}")]
     Quota {
         /// The filter.
         filter: &'static str,

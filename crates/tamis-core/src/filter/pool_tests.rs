@@ -256,7 +256,7 @@ fn settings_of_pools_go_together() {
     let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
     insta::assert_snapshot!(error(&TopP { mass: Mass::Variance, pool, ..TopP::of(0.9) }), @"the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `mean`");
     insta::assert_snapshot!(error(&Percentile { low: 0.5, high: 0.5, pool }), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 0.5");
-    insta::assert_snapshot!(error(&TopK::default()), @"the top_k filter needs one of `k` and `fraction`, and has neither");
+    insta::assert_snapshot!(error(&TopK::default()), @"the top_k filter needs one of `k` and `fraction`, but has neither");
     insta::assert_snapshot!(error(&Percentile { low: 0.5, high: 1.5, pool }), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 1.5");
 }
 

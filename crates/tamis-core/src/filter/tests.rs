@@ -295,7 +295,7 @@ fn metrics_are_checked_before_anything_is_generated() {
     let score = AvailableMetrics { scores: vec!["score".to_owned()], entropy: true };
     assert_eq!(Metric::default_of(&score), Ok(Metric::Score("score".to_owned())));
     let none = AvailableMetrics { scores: vec!["format".to_owned()], entropy: true };
-    insta::assert_snapshot!(Metric::default_of(&none).unwrap_err(), @"the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of `format`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`");
+    insta::assert_snapshot!(Metric::default_of(&none).unwrap_err(), @"the filter names no metric, and the rewards provide neither `acc` nor `score`; set `filter.metric` to one of `format`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`");
 }
 
 #[test]

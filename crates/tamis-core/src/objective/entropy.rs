@@ -80,7 +80,7 @@ pub struct EntropyState {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntropyBonus {
-    /// The coefficient; a negative one punishes entropy.
+    /// The coefficient; a negative one penalises entropy.
     pub coef: f64,
     /// Aggregation of entropies; `None`: that of the policy loss (verl). TRL uses `token-mean` whatever the
     /// loss uses.

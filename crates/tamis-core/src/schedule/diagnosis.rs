@@ -154,8 +154,7 @@ impl Diagnosis {
                 setting: "schedule.selector.kind".to_owned(),
                 change: format!("{selector} -> shuffle"),
                 why: format!(
-                    "{skipped} of {considered} prompts were skipped for what their earlier groups came to, and what they \
-                        would come to now is not known"
+                    "{skipped} of {considered} prompts were skipped because of their earlier groups; how they would do now is not known"
                 ),
             });
         }
@@ -226,7 +225,7 @@ impl Advice<'_> {
                 "{unscored} of {groups} groups have no `{}` for two members: the reward function gave no answer",
                 self.settings.metric
             );
-            self.say("reward", "look at what it is given and returns", why);
+            self.say("reward", "check its inputs and results", why);
         }
         if uniform > all_wrong + all_correct && share(uniform, groups) >= 0.5 {
             let why = format!(
@@ -256,8 +255,7 @@ impl Advice<'_> {
         let Tally { outside_pool, zero_score, kept, groups, .. } = *self.tally;
         if share(outside_pool, groups) >= 0.25 {
             let why = format!(
-                "{outside_pool} of {groups} groups gave way to better ones of their round, {kept} were kept: \
-                    a selection need not fill a batch"
+                "{outside_pool} of {groups} groups lost to better ones of their round, {kept} were kept: a selection may not fill a batch"
             );
             if self.settings.refill {
                 self.say("schedule.refill", "true -> false: train on what a round leaves", why);
@@ -327,7 +325,7 @@ impl Advice<'_> {
                 format!("{correct} of {rated} trajectories are correct ({})", percent(share(correct, rated)))
             }
         };
-        let so_far = self.settings.screen_first.map_or("", |_| " as far as they were begun");
+        let so_far = self.settings.screen_first.map_or("", |_| " as far as they were sampled");
         if correct == 0 {
             // The rule of three: with no success in N, p < 3/N at 95 %.
             let bound = 3.0 / rated as f64;
@@ -350,7 +348,7 @@ impl Advice<'_> {
                 Some(false) => self.say("data.check_gold", "off -> warn", rejects),
                 Some(true) => self.say(
                     "reward",
-                    "look in rollouts/ whether completions hold the answer where the verifier looks for it",
+                    "check in rollouts/ whether completions have the answer where the verifier looks for it",
                     "the gold answers themselves were scored at the start".to_owned(),
                 ),
             }
@@ -483,7 +481,7 @@ impl Advice<'_> {
                 return;
             }
             let why = format!(
-                "{at}, too many for a higher limit alone; so many prompts a round fill it in {limit}"
+                "{at}, too many for a higher limit alone; this many prompts a round fill it in {limit}"
             );
             self.say(
                 "data.gen_batch_size",
@@ -506,7 +504,7 @@ impl Advice<'_> {
         if size >= 1 && size < settings.train_batch_size && size * 16 >= settings.train_batch_size {
             let verb = if self.num_accumulated == 1 { "was" } else { "were" };
             let groups = counted(self.num_accumulated, "group");
-            let why = format!("{groups} {verb} at hand when the rounds were used up");
+            let why = format!("{groups} {verb} ready when the rounds were used up");
             self.say("data.train_batch_size", format!("{} -> {size}", settings.train_batch_size), why);
         }
         let now = match settings.on_limit {
@@ -528,8 +526,8 @@ impl Diagnosis {
         }
         let (train, generated) = (self.target, self.gen_batch_size);
         format!(
-            "auto: {limit}, the most that {train} / ({generated} x keep rate) + 2 came to in this step; {UNKNOWN_BATCHES} times the rounds without a filter \
-             while nothing is kept"
+            "auto: {limit}, the largest value of {train} / ({generated} x keep rate) + 2 in this step; {UNKNOWN_BATCHES} times the \
+            rounds without a filter while nothing is kept"
         )
     }
 }
@@ -608,7 +606,7 @@ impl fmt::Display for Diagnosis {
             } else if tally.scored == 0 {
                 write!(formatter, "  no trajectory has a score `{}`", self.metric)?;
             } else {
-                write!(formatter, "  `{}` does not say what is correct", self.metric)?;
+                write!(formatter, "  `{}` does not show what is correct", self.metric)?;
             }
         }
         if let Some(PassedOver { selector, considered, skipped }) = &self.passed_over {
@@ -618,7 +616,7 @@ impl fmt::Display for Diagnosis {
             )?;
         }
         if !self.recommendations.is_empty() {
-            write!(formatter, "\n  what to change, the likeliest remedy first:")?;
+            write!(formatter, "\n  what to change, the most likely remedy first:")?;
             for recommendation in &self.recommendations {
                 write!(
                     formatter,

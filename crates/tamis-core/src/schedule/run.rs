@@ -225,7 +225,7 @@ impl ScheduleRun {
         let may_be_fewer = exhausted || (dispatched > 0 && self.settings.takes_smaller_rounds());
         if dispatched > asked || (dispatched < asked && !may_be_fewer) {
             return Err(fault!(
-                "{asked} prompts were to be drawn, {dispatched} were dispatched and the epoch goes on"
+                "{asked} prompts should have been drawn, but {dispatched} were dispatched and the epoch continues"
             )
             .into());
         }

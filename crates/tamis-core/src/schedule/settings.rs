@@ -181,7 +181,7 @@ fn one() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
     /// A streaming schedule has no rounds whose groups could be compared.
-    #[error("the filter {filter} compares the groups of a round, and a streaming schedule has none")]
+    #[error("the filter {filter} compares the groups of a round, but a streaming schedule has none")]
     PoolFilter {
         /// The filter.
         filter: &'static str,
@@ -264,11 +264,12 @@ impl ScheduleSettings {
             below `data.train_batch_size` {train_batch_size}").into());
         }
         if self.screen_first.is_some() {
-            return Err(fault!("`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole").into());
+            return Err(fault!("`schedule.screen_first` starts groups with a part of their members, but a schedule of rounds starts whole \
+                groups").into());
         }
         if let (RoundSize::Deficit { .. }, rounds_in_flight @ 2..) = (self.size, self.rounds_in_flight) {
-            return Err(fault!("`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much \
-            that is is known only when the round before is judged").into());
+            return Err(fault!("`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: that size is \
+                known only when the round before is judged").into());
         }
         Ok(())
     }
@@ -297,15 +298,15 @@ impl ScheduleSettings {
     pub(super) fn check_screen(&self) -> Result<(), SettingsError> {
         let Some(first) = self.screen_first else { return Ok(()) };
         if first < 2 || first >= self.group_size {
-            return Err(fault!("`schedule.screen_first` {first} must be at least 2 and below `rollout.n` {group_size}: one member differs from \
-            none, and all of them are the group", group_size = self.group_size).into());
+            return Err(fault!("`schedule.screen_first` {first} must be at least 2 and below `rollout.n` {group_size}: a single member \
+                cannot differ, and all members are the whole group", group_size = self.group_size).into());
         }
         match &self.filter {
             Some(filter) if filter.is_certain(0.0, f64::MAX) => Ok(()),
             filter => {
                 let filter = filter.as_ref().map_or("null", |filter| filter.name());
-                Err(fault!("`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter {filter} \
-            says of all of them").into())
+                Err(fault!("`schedule.screen_first` checks whether the first members differ, which does not predict how the filter \
+                    {filter} judges all of them").into())
             }
         }
     }
@@ -343,7 +344,7 @@ mod tests {
         insta::assert_snapshot!(error(&|s| s.gen_batch_size = 0), @"`data.gen_batch_size` must be at least 1");
         insta::assert_snapshot!(error(&|s| s.group_size = 0), @"`rollout.n` must be at least 1");
         insta::assert_snapshot!(error(&|s| (s.filter, s.gen_batch_size) = (None, 1536)), @"without a filter every group of the one round is trained on: `data.gen_batch_size` 1536 must equal `data.train_batch_size` 512");
-        insta::assert_snapshot!(error(&|s| s.screen_first = Some(4)), @"`schedule.screen_first` begins groups with a part of their members, and a schedule of rounds begins them whole");
+        insta::assert_snapshot!(error(&|s| s.screen_first = Some(4)), @"`schedule.screen_first` starts groups with a part of their members, but a schedule of rounds starts whole groups");
         insta::assert_snapshot!(error(&|s| (s.refill, s.gen_batch_size) = (false, 128)), @"without refill one round must be able to fill the batch: `data.gen_batch_size` 128 is below `data.train_batch_size` 512");
     }
 }

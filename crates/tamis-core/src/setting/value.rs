@@ -114,7 +114,7 @@ impl Serialize for TimeSpan {
 impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no length of time")))
+        Self::parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a duration")))
     }
 }
 

@@ -139,7 +139,7 @@ fn columns_for_the_template() {
     insta::assert_snapshot!(arguments(json!({"tools": ["hammer"]})), @r#"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got ["hammer"]; rename it if it is something else"#);
     insta::assert_snapshot!(arguments(json!({"tools": "hammer"})), @r#"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got "hammer"; rename it if it is something else"#);
     insta::assert_snapshot!(arguments(json!({"chat_template_kwargs": 3})), @"the column `chat_template_kwargs` goes to the chat template and must be an object (or one as JSON text), got 3; rename it if it is something else");
-    insta::assert_snapshot!(arguments(json!({"chat_template_kwargs": {"add_generation_prompt": true}})), @"the column `chat_template_kwargs` sets `add_generation_prompt`, which cannot be set there; take it out");
+    insta::assert_snapshot!(arguments(json!({"chat_template_kwargs": {"add_generation_prompt": true}})), @"the column `chat_template_kwargs` sets `add_generation_prompt`, which cannot be set there; remove it");
 }
 
 #[test]
@@ -274,13 +274,11 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
     assert_eq!(dataset.prompts()[0].columns["image"], "/9g=");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"\xff\xfe6*7?", b"42")]);
-    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that \
-         are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are not text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
-    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that \
-         are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
+    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are not text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
     let columns = ColumnNames { prompt: Some("image".to_owned()), ..ColumnNames::default() };
-    insta::assert_snapshot!(printed(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    insta::assert_snapshot!(printed(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are not text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped_rows().len(), 1);
 }
@@ -297,9 +295,7 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
     let error = error.replace(&folder.path().display().to_string(), "FOLDER");
-    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are no text (not \
-         UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 \
-         to pass such columns in base64, or take the column out of the file");
+    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the column of the file");
     let error = Dataset::read(&[&path], &options).unwrap_err().to_string();
     assert!(error.contains("row 1: `image` holds bytes"), "the ground truth first: {error}");
 
@@ -372,11 +368,11 @@ fn rows_with_images() {
     let refused = |row: Value| read(&[rows[1].clone(), row], &seeing()).unwrap_err();
     insta::assert_snapshot!(refused(json!({"prompt": user("<image>?"), "images": ["a.png", "b.png"]})), @"FOLDER/rows.jsonl, line 2: `prompt` has 1 `<image>` for 2 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
     insta::assert_snapshot!(refused(json!({"prompt": [{"role": "system", "content": "x"}], "image": "a.png"})), @"FOLDER/rows.jsonl, line 2: `prompt` has 0 `<image>` for 1 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
-    insta::assert_snapshot!(refused(json!({"question": "?", "images": ["a.png", "c.png"]})), @"FOLDER/rows.jsonl, line 2: image 2 of `images`: FOLDER/c.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out");
+    insta::assert_snapshot!(refused(json!({"question": "?", "images": ["a.png", "c.png"]})), @"FOLDER/rows.jsonl, line 2: image 2 of `images`: FOLDER/c.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false skips such columns");
 
     let columns = ColumnNames { images: Some("picture".to_owned()), ..ColumnNames::default() };
     let named = ReadOptions { columns, ..seeing() };
-    insta::assert_snapshot!(read(&rows[..2], &named).unwrap_err(), @"no row has the column `picture` that data.columns.images names for images; correct the name, or take the setting out");
+    insta::assert_snapshot!(read(&rows[..2], &named).unwrap_err(), @"no row has the column `picture` that data.columns.images names for images; correct the name, or remove the setting");
     let mixed = [json!({"question": "?", "picture": "a.png"}), json!({"question": "!"})];
     let dataset = read(&mixed, &named).unwrap();
     assert_eq!(dataset.prompts().iter().map(|prompt| prompt.images.len()).collect::<Vec<_>>(), [1, 0]);

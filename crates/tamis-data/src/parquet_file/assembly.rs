@@ -146,7 +146,7 @@ impl Builder {
             }
             return Ok(Node::Group(children));
         }
-        let invalid = || general(format!("column `{path}` is no valid list or map"));
+        let invalid = || general(format!("column `{path}` is not a valid list or map"));
         let [inner] = field.get_fields() else { return Err(invalid()) };
         if inner.get_basic_info().repetition() != Repetition::REPEATED {
             return Err(invalid());
@@ -399,8 +399,16 @@ impl RowReader<'_> {
         let path = || self.schema.leaves.get(leaf).map(|leaf| leaf.path.clone()).unwrap_or_default();
         match column.converted_type() {
             ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON => {
-                let text = std::str::from_utf8(bytes.data())
-                    .map_err(|_| RowError::Row(fault!("column `{column}` holds bytes that are no text (not UTF-8), though the file calls it text", column = path()).into()))?;
+                let text = std::str::from_utf8(bytes.data()).map_err(|_| {
+                    RowError::Row(
+                        fault!(
+                            "column `{column}` holds bytes that are not UTF-8, although the file declares \
+                        text",
+                            column = path()
+                        )
+                        .into(),
+                    )
+                })?;
                 if column.converted_type() != ConvertedType::JSON {
                     return Ok(Value::from(text));
                 }
@@ -408,7 +416,8 @@ impl RowReader<'_> {
                 let num_values = text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
                 self.count(VALUE_BYTES * num_values as u64)?;
                 serde_json::from_str(text).map_err(|error| {
-                    RowError::Row(fault!("column `{column}` holds no valid JSON, though the file calls it JSON ({error}); write the column as \
+                    RowError::Row(fault!("column `{column}` holds invalid JSON, although the file declares JSON ({error}); write the \
+                        column as \
              text if it is", column = path()).into())
                 })
             }

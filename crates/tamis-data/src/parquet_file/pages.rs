@@ -53,8 +53,7 @@ impl Decoded {
 
     fn refuse(&self, what: &str, limit: u64) -> ParquetError {
         general(format!(
-            "its {} unpack to more than {} of {what}, which no data does; write the rows as JSON lines if they \
-             are meant",
+            "its {} unpack to more than {} of {what}, which is implausible; if it is correct, write the rows as JSON lines",
             figure::bytes(self.file_length),
             figure::bytes(limit)
         ))
@@ -78,8 +77,7 @@ impl Decoded {
         let limit = self.limit(ROWS_PER_BYTE);
         if num_rows.saturating_mul(ROW_BYTES) > limit {
             return Err(general(format!(
-                "it claims {num_rows} rows in {}, which no data has; write the rows as JSON lines if they are \
-                 meant",
+                "it claims {num_rows} rows in {}, which is implausible; if it is correct, write the rows as JSON lines",
                 figure::bytes(self.file_length)
             )));
         }
@@ -194,8 +192,7 @@ impl BoundedPages {
                 compressed()?.take(4).read_to_end(&mut magic)?;
                 if magic == [0x04, 0x22, 0x4d, 0x18] {
                     return Err(general(
-                        "its lz4 is that of whole files, which Parquet has no codec for; write it again with \
-                         snappy"
+                        "its lz4 uses the frame format of whole files, which Parquet does not allow; write it again with snappy"
                             .to_owned(),
                     ));
                 }
@@ -234,7 +231,9 @@ impl BoundedPages {
                         let levels = sized(&mut rest)?;
                         self.row.add(levels, num_values, &self.column)?;
                     } else {
-                        return Err(general("it has levels in an encoding that Parquet gave up".to_owned()));
+                        return Err(general(
+                            "it has levels in an encoding that Parquet no longer allows".to_owned(),
+                        ));
                     }
                 }
                 if self.column.max_def_level() > 0 && *def_level_encoding == Encoding::RLE {

@@ -116,11 +116,9 @@ fn files_that_cannot_be_read() {
          a whole (gzip or zstd); decompress it first");
     insta::assert_snapshot!(error(&write("e.jsonl", b"{\"a\": 1}\n{\"a\": \xff}\n")), @"FOLDER/e.jsonl, line 2: not valid JSON at column 7: expected value");
     insta::assert_snapshot!(error(&write("f.jsonl", "[".repeat(2).replace('[', "{\"a\":").as_bytes())), @"FOLDER/f.jsonl, line 1: not valid JSON at column 10: EOF while parsing a value");
-    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": 1, \"b\": NaN}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 15: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
-    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": [1, -Infinity]}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 11: `-Infinity` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
-    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\":Infinity}\n")), @"FOLDER/i.jsonl, line 1: not \
-         valid JSON at column 6: `Infinity` is no JSON number; write null where there is no value (Python: \
-         json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": 1, \"b\": NaN}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 15: `NaN` is not a JSON number; write null if there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": [1, -Infinity]}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 11: `-Infinity` is not a JSON number; write null if there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\":Infinity}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 6: `Infinity` is not a JSON number; write null if there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
     insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": \"NaN\", b: 1}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 14: key must be a string");
     let bytes = std::fs::read(files().join("verl.parquet")).unwrap();
     let mut broken = bytes.clone();

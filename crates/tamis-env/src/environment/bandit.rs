@@ -8,6 +8,7 @@
 //! |---|---|---|---|---|
 //! | `train`, `test` | a trade such as `Teacher` | 0.1 | a trade such as `Trader` | 1 with probability 0.25, else 0 |
 //! | `legend` | `Phoenix` | 0.15 | `Dragon` | 1 with probability 0.25, else 0 |
+//!
 //! The first is `BanditEnv` of RAGEN's repository, twelve pairs of names for training and eight others for
 //! validation; the second is that of the first RAGEN paper (arXiv 2504.20073). With `is_reversed` the names
 //! of a pair change places, so the safe name is the daring arm: a policy that relies on the names fails, as

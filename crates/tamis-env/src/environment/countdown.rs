@@ -83,7 +83,7 @@ settings! {
         max_target: u64 = 99, Between(0.0, 1e9);
         /// Operators of the drawn solution, with equal probability. An answer may use all four.
         operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
-        /// If the script that `warm_start` imitates does not write a solution (`expert_prob`), the
+        /// If the script that `sft` imitates does not write a solution (`expert_prob`), the
         /// probability that it leaves numbers out. Otherwise it puts random `operators` between all the
         /// numbers, in their order.
         short_prob: f64 = 0.3, Between(0.0, 1.0);
@@ -187,7 +187,8 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
         }
     }
     Err(fault!(
-        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that solutions meet, and none of {MAX_DRAWS} sets of numbers gave one"
+        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that contains solutions, but none of \
+        {MAX_DRAWS} sets of numbers has one"
     ))
 }
 
@@ -355,7 +356,7 @@ mod tests {
         insta::assert_snapshot!(refused(CountdownSettings { min_numbers: 5, ..default() }), @"setting `max_numbers` is 4; expected at least the 5 of `min_numbers`");
         insta::assert_snapshot!(refused(CountdownSettings { smallest: 100, ..default() }), @"setting `largest` is 99; expected at least the 100 of `smallest`");
         insta::assert_snapshot!(refused(CountdownSettings { operators: vec![], ..default() }), @"setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`");
-        insta::assert_snapshot!(refused(CountdownSettings { min_target: 500, max_target: 600, ..default() }), @"settings `min_target` and `max_target` are 500 and 600; expected a range that solutions meet, and none of 10000 sets of numbers gave one");
+        insta::assert_snapshot!(refused(CountdownSettings { min_target: 500, max_target: 600, ..default() }), @"settings `min_target` and `max_target` are 500 and 600; expected a range that contains solutions, but none of 10000 sets of numbers has one");
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl EnvironmentMaker {
         match self.kind.world() {
             World::Game(game) => Ok(game),
             _ => Err(fault!(
-                "`{kind}` is no built-in game: what it shows is known once it runs",
+                "`{kind}` is not a built-in game: what it shows is known only when it runs",
                 kind = self.kind.as_str()
             )),
         }

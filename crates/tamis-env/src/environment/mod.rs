@@ -37,7 +37,7 @@ pub enum EnvironmentFault {
     },
     /// None of its workers started in time.
     #[error(
-        "no worker of its environment was ready within {} s: `environment.startup_timeout` is how long one may take",
+        "no worker of its environment was ready within {} s (`environment.startup_timeout`)",
         limit.as_secs_f64()
     )]
     NotStarted {

@@ -41,8 +41,8 @@ pub const NUMBER_NAME: &str = "1 to 64 letters of ASCII, digits, `_`, `-`, `.`, 
 /// A warning about a number in `info` whose name is not valid for metrics. `whose` is its source.
 pub fn unnamed_warning(whose: &str, name: &str) -> String {
     format!(
-        "{whose} gives a number the name {:?} in `info`, and metrics are named by {NUMBER_NAME}: it is left out, and so \
-         are further ones like it without a word",
+        "{whose} gives a number the name {:?} in `info`, but metrics are named with {NUMBER_NAME}: it is left out, and later ones too, \
+        without another warning",
         tamis_core::printable::cut_middle(name, 80)
     )
 }

@@ -97,8 +97,7 @@ pub(super) fn refuse_unrouted(name: &str, unrouted: &[Unrouted]) -> BuildError {
     let source = source.map_or("\"*\"", |unrouted| &unrouted.source);
     let hint = format!(
         "name one in its `sources`, such as `sources: {{{source}: {{kind: gsm8k, method: last_number}}}}`; \
-         `\"*\"` there is for sources that nobody names and for rows without one (the column is \
-         data.columns.data_source)"
+         `\"*\"` there covers all other sources and rows without one (the column is data.columns.data_source)"
     );
     BuildError::Setting { message, hint }
 }

@@ -90,7 +90,7 @@ impl RewardSettings for CodeSettings {
         let sandbox = Sandbox::new(&self.sandbox).map_err(|error| {
             let hint = match &error {
                 SandboxError::Unprotected { .. } => {
-                    "run it on a machine with more, or set `required: none` where you trust the code"
+                    "run it on a machine with more, or set `required: none` if you trust the code"
                 }
                 _ => "set its `python` to a Python interpreter, 3.9 or newer",
             };
@@ -140,13 +140,13 @@ impl CodeSettings {
 fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> Result<(), BuildError> {
     let Some((prompt, fault)) = faults.first() else { return Ok(()) };
     let message = format!(
-        "the tests of {} rows cannot be used, as of prompt {} (`{}`): {fault}",
+        "the tests of {} rows cannot be used, for example of prompt {} (`{}`): {fault}",
         faults.len(),
         prompt.id.0,
         excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
     );
     Err(context
-        .fail(&message, "mend or leave out these rows; docs/rewards.md shows the forms of a ground truth"))
+        .fail(&message, "correct or remove these rows; docs/rewards.md shows the forms of a ground truth"))
 }
 
 /// A step of a test, as the harness parses it: code, a test that passes if it reaches its end, or an
@@ -216,7 +216,7 @@ impl CodeReward {
                     Some(Split::Fault(fault)) => {
                         return Err(unusable(format!("the tests cannot be used: {fault}")));
                     }
-                    None => return Err(unusable("the tests could not be taken apart".to_owned())),
+                    None => return Err(unusable("the tests could not be split".to_owned())),
                 }
             }
         };
@@ -246,7 +246,7 @@ impl CodeReward {
         };
         let execution = self.sandbox.execute(&job)?;
         serde_json::from_slice(&execution.report).map_err(|_| SandboxError::Broken {
-            reason: format!("it could not take tests apart: {}, {}", execution.exit, execution.stderr.trim()),
+            reason: format!("it could not split the tests: {}, {}", execution.exit, execution.stderr.trim()),
         })
     }
 
@@ -304,8 +304,8 @@ impl CodeReward {
                 }
             }
             if passes_all {
-                let fault = "a program without any line passes, so they test nothing; a function that tests must \
-                             be called, as `check(f)`";
+                let fault =
+                    "an empty program passes, so they test nothing; call the test function, as in `check(f)`";
                 faults.push((*prompt, fault.to_owned()));
             }
         }

@@ -43,7 +43,7 @@ impl CosineSettings {
 fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a dyn RewardSettings), BuildError> {
     context.verifier.ok_or_else(|| BuildError::Setting {
         message: format!(
-            "reward `{}` scores by correctness and length, and no verifier says what is correct",
+            "reward `{}` scores by correctness and length, but no verifier decides what is correct",
             context.name
         ),
         hint: "add a verifier before it, such as `{kind: gsm8k, weight: 0}`".to_owned(),

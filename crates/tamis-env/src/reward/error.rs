@@ -30,7 +30,7 @@ pub enum RewardError {
         failure: RewardFailure,
     },
     /// A function broke down for good.
-    #[error("reward function `{name}` cannot go on: {failure}")]
+    #[error("reward function `{name}` cannot continue: {failure}")]
     BrokenDown {
         /// The function.
         name: String,

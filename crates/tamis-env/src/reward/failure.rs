@@ -59,7 +59,7 @@ pub enum RewardFailure {
         last: Box<RewardFailure>,
     },
     /// The processes of a command were restarted and not one of them ever answered.
-    #[error("not one of its processes ever answered, in {restarts} restarts; the last failure: {last}")]
+    #[error("none of its processes ever answered, in {restarts} restarts; the last failure: {last}")]
     NeverAnswered {
         /// Restarts.
         restarts: u32,

@@ -192,7 +192,7 @@ impl fmt::Display for FunctionGold {
         if self.is_rivalled() {
             writeln!(
                 f,
-                "  it looks at something else than the answer, or for the answer in a form that was not tried"
+                "  it judges something other than the answer, or expects the answer in a form that was not tried"
             )?;
         }
         if accepted < checked && self.by_source.len() > 1 {
@@ -247,7 +247,7 @@ impl GoldReport {
         if self.whole_solutions > 0 {
             notes.push(format!(
                 "the ground truth of {} is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, \
-                 functions from outside and `exact` get the whole",
+                external functions and `exact` get the whole text",
                 counted(self.whole_solutions, "prompt")
             ));
         }

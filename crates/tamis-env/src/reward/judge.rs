@@ -37,12 +37,11 @@ impl RewardSettings for JudgeSettings {
             found.push(Conflict {
                 keys: vec![key("prompt"), key("kind")],
                 message: format!(
-                    "`{}` has no `{{completion}}` in it: the judge would not see the completion",
+                    "`{}` does not contain `{{completion}}`: the judge would not see the completion",
                     key("prompt")
                 ),
                 hint:
-                    "write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and \
-                       columns of the data may stand there too"
+                    "add `{completion}` for the policy's text; `{prompt}`, `{ground_truth}` and columns of the data can be used too"
                         .to_owned(),
             });
         }

@@ -48,12 +48,16 @@ impl RewardSettings for ModelSettings {
         match (is_loaded, self.servers.is_empty()) {
             (false, true) => conflict(
                 &["path", "kind"],
-                format!("neither `{}` nor `{}` says where the reward model is", key("path"), key("servers")),
+                format!(
+                    "there is no reward model: neither `{}` nor `{}` is set",
+                    key("path"),
+                    key("servers")
+                ),
                 "name a folder or a model on a hub (`path: owner/name`), or servers that have it (`servers: [http://HOST:PORT]`)",
             ),
             (true, false) => conflict(
                 &["servers", "path"],
-                format!("`{}` and `{}` both say where the reward model is", key("path"), key("servers")),
+                format!("`{}` and `{}` both name the reward model", key("path"), key("servers")),
                 "keep one of them: a run loads the model of `path` itself",
             ),
             _ => {}
@@ -62,16 +66,16 @@ impl RewardSettings for ModelSettings {
             conflict(
                 &["template", "kind"],
                 format!(
-                    "`{}` has no `{{completion}}` in it: the reward model would not see the completion",
+                    "`{}` does not contain `{{completion}}`: the reward model would not see the completion",
                     key("template")
                 ),
-                "write `{completion}` where the policy's text belongs, as in `{prompt}{completion}`, or set `auto` or `chat`",
+                "add `{completion}` for the policy's text, as in `{prompt}{completion}`, or set `auto` or `chat`",
             );
         }
         if is_loaded && self.activation == LogitActivation::AsServed {
             conflict(
                 &["activation"],
-                format!("`{}` is `as_served`, and no server has the model", key("activation")),
+                format!("`{}` is `as_served`, but no server has the model", key("activation")),
                 "set `none`, `sigmoid` or `softmax`",
             );
         }
@@ -79,7 +83,7 @@ impl RewardSettings for ModelSettings {
             conflict(
                 &["max_length"],
                 format!(
-                    "`{}` has no effect: servers refuse by their own limit what is not cut",
+                    "`{}` has no effect: servers refuse longer texts by their own limit",
                     key("max_length")
                 ),
                 "set `overlong: left` or `right`, or give the servers the limit (`--max-model-len`)",
@@ -88,7 +92,7 @@ impl RewardSettings for ModelSettings {
         if self.activation == LogitActivation::Softmax && self.endpoint == ScoreEndpoint::Pooling {
             conflict(
                 &["activation", "endpoint"],
-                format!("`{}` is `softmax`, and `/pooling` gives the logits of tokens", key("activation")),
+                format!("`{}` is `softmax`, but `/pooling` returns the logits of tokens", key("activation")),
                 "set `endpoint: classify`, or another `activation`",
             );
         }
@@ -123,10 +127,10 @@ mod tests {
         assert_eq!(messages(&served), [""; 0]);
         assert_eq!(
             messages(&ModelSettings::default()),
-            ["neither `reward[0].path` nor `reward[0].servers` says where the reward model is"]
+            ["there is no reward model: neither `reward[0].path` nor `reward[0].servers` is set"]
         );
         let both = ModelSettings { servers: served.servers.clone(), ..loaded.clone() };
-        assert!(messages(&both)[0].contains("both say"));
+        assert!(messages(&both)[0].contains("both name"));
         let blind = ModelSettings { template: "Q: {prompt}".to_owned(), ..loaded.clone() };
         assert!(messages(&blind)[0].contains("would not see the completion"));
         let as_served = ModelSettings { activation: LogitActivation::AsServed, ..loaded };

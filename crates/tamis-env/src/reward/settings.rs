@@ -260,5 +260,4 @@ pub enum BuildError {
 }
 
 /// The rule for relative paths of a configuration.
-pub const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command \
-    line from where tamis is started";
+pub const RELATIVE: &str = "a relative path in a file is relative to that file's folder, one on the command line to the working directory";

@@ -108,10 +108,10 @@ impl SoftOverlong {
     }
 
     /// The penalty of a completion of `length` tokens.
-    pub fn punishment(self, length: u64) -> f64 {
+    pub fn penalty(self, length: u64) -> f64 {
         let start = self.max_length as f64 - self.buffer as f64;
         let length = length as f64;
-        let punishment = if length <= start {
+        let penalty = if length <= start {
             0.0
         } else if self.form == OverlongForm::Verl || length <= self.max_length as f64 {
             (start - length) / self.buffer as f64
@@ -119,13 +119,13 @@ impl SoftOverlong {
             -1.0
         };
         // Without a penalty it is 0.0, not -0.0.
-        if punishment == 0.0 { 0.0 } else { punishment * self.factor }
+        if penalty == 0.0 { 0.0 } else { penalty * self.factor }
     }
 }
 
 impl RewardFunction for SoftOverlong {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        batch.iter().map(|input| RewardOutcome::score(self.punishment(input.num_written() as u64))).collect()
+        batch.iter().map(|input| RewardOutcome::score(self.penalty(input.num_written() as u64))).collect()
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
             .unwrap();
             let rewards: Vec<f64> = tamis_golden::numbers(&case["inputs"]["length"])
                 .iter()
-                .map(|&length| function.punishment(length as u64))
+                .map(|&length| function.penalty(length as u64))
                 .collect();
             let expected = tamis_golden::numbers(&case["outputs"]["reward"]);
             tamis_golden::assert_close(case["name"].as_str().unwrap(), &rewards, &expected, 1e-12, 1e-12);
@@ -168,19 +168,19 @@ mod tests {
             )
             .unwrap();
             let lengths = tamis_golden::numbers(&case["inputs"]["length"]);
-            let punishments: Vec<f64> = lengths
+            let penalties: Vec<f64> = lengths
                 .iter()
-                .map(|&length| if is_on { function.punishment(length as u64) } else { 0.0 })
+                .map(|&length| if is_on { function.penalty(length as u64) } else { 0.0 })
                 .collect();
             let scores = tamis_golden::numbers(&case["inputs"]["score"]);
             let rewards: Vec<f64> =
-                scores.iter().zip(&punishments).map(|(score, punishment)| score + punishment).collect();
+                scores.iter().zip(&penalties).map(|(score, penalty)| score + penalty).collect();
             let expected = tamis_golden::numbers(&case["outputs"]["reward"]);
             tamis_golden::assert_close(name, &rewards, &expected, 1e-6, 1e-6);
             if is_on {
                 let expected = tamis_golden::numbers(&case["outputs"]["overlong_reward"]);
-                tamis_golden::assert_close(name, &punishments, &expected, 1e-6, 1e-6);
-                let is_overlong: Vec<bool> = punishments.iter().map(|&punishment| punishment < 0.0).collect();
+                tamis_golden::assert_close(name, &penalties, &expected, 1e-6, 1e-6);
+                let is_overlong: Vec<bool> = penalties.iter().map(|&penalty| penalty < 0.0).collect();
                 let expected: Vec<bool> = case["outputs"]["overlong"]
                     .as_array()
                     .unwrap()

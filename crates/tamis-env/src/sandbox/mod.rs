@@ -40,7 +40,7 @@ pub enum SandboxError {
         reason: String,
     },
     /// This machine lacks protection that the settings require.
-    #[error("`required: {required}` asks for more protection than there is here: {protection}")]
+    #[error("`required: {required}` asks for more protection than this machine has: {protection}")]
     Unprotected {
         /// The setting.
         required: Required,
@@ -48,7 +48,7 @@ pub enum SandboxError {
         protection: String,
     },
     /// A file outside the working folder.
-    #[error("the file `{name}` must lie in the working folder: a relative path without `..`")]
+    #[error("the file `{name}` must be in the working folder: a relative path without `..`")]
     File {
         /// Its name.
         name: String,
@@ -241,7 +241,7 @@ impl Sandbox {
         if protection.is_same(&self.protection) {
             return Ok(server);
         }
-        let reason = format!("what protects has changed; it was {}, and is {protection}", self.protection);
+        let reason = format!("the protection has changed from {} to {protection}", self.protection);
         Err(SandboxError::Broken { reason })
     }
 

@@ -224,7 +224,7 @@ impl Server {
         loop {
             let frame = match self.frames.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(frame) => frame,
-                Err(RecvTimeoutError::Timeout) => return Err(broken("it did not end its job in time")),
+                Err(RecvTimeoutError::Timeout) => return Err(broken("it did not finish its job in time")),
                 Err(RecvTimeoutError::Disconnected) => return Err(broken("it died")),
             };
             match frame.kind {
@@ -233,7 +233,7 @@ impl Server {
                 b'r' => report.extend(frame.bytes),
                 b'x' => {
                     let ended: Ended = serde_json::from_slice(&frame.bytes)
-                        .map_err(|error| broken(&format!("it said nonsense: {error}")))?;
+                        .map_err(|error| broken(&format!("it sent an invalid answer: {error}")))?;
                     if let Some((layer, reason)) = ended.failure {
                         return Err(broken(&format!("{layer}: {reason}")));
                     }
@@ -253,7 +253,7 @@ impl Server {
                     });
                 }
                 b'f' => return Err(broken(&String::from_utf8_lossy(&frame.bytes))),
-                _ => return Err(broken("it said nonsense")),
+                _ => return Err(broken("it sent an invalid answer")),
             }
         }
     }
@@ -303,7 +303,7 @@ pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
         fail(match error {
             ProgramError::Start { source, .. } => source.to_string(),
             ProgramError::Late { timeout, .. } => {
-                format!("it did not say where it is within {} s", timeout.as_secs())
+                format!("it did not report its path within {} s", timeout.as_secs())
             }
             ProgramError::Failed { .. } => error.to_string(),
         })
@@ -312,7 +312,7 @@ pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
     if !ran.status.success() || !path.is_absolute() {
         let error = ran.errors();
         let error = error.trim().lines().last().unwrap_or_default();
-        return Err(fail(format!("it is no working Python interpreter ({}): {error}", ran.status)));
+        return Err(fail(format!("it is not a working Python interpreter ({}): {error}", ran.status)));
     }
     Ok(path)
 }

@@ -263,7 +263,7 @@ fn what_is_missing_is_said() {
         if !sandbox.protection().is_whole() {
             let strict = SandboxSettings { required: Required::All, ..settings() };
             let error = Sandbox::without(&strict, without).unwrap_err().to_string();
-            let expected = "`required: all` asks for more protection than there is here: sandbox (Python ";
+            let expected = "`required: all` asks for more protection than this machine has: sandbox (Python ";
             assert!(error.starts_with(expected) && error.contains("; NOT in force: "), "{error}");
         }
         let strict = SandboxSettings { required: Required::NoNetwork, ..settings() };
@@ -278,7 +278,7 @@ fn bad_input_is_told() {
         Sandbox::new(&settings).unwrap_err().to_string()
     };
     insta::assert_snapshot!(with_python("no-such-python"), @"the sandbox cannot use `no-such-python`: No such file or directory (os error 2)");
-    insta::assert_snapshot!(with_python("false"), @"the sandbox cannot use `false`: it is no working Python interpreter (exit status: 1): ");
+    insta::assert_snapshot!(with_python("false"), @"the sandbox cannot use `false`: it is not a working Python interpreter (exit status: 1): ");
     let Some(sandbox) = sandbox() else { return };
     for name in ["../x", "/etc/x", "", "a/../../b", "x/"] {
         let files = BTreeMap::from([(name.to_owned(), String::new())]);

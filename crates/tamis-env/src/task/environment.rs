@@ -170,7 +170,7 @@ impl Task for EnvironmentTask {
         let levels = source
             .environment
             .as_ref()
-            .ok_or_else(|| fault!("data.task is environment, and `environment` does not say which"))?;
+            .ok_or_else(|| fault!("data.task is environment, but `environment` is not set"))?;
         if levels.maker.foreign().is_some() {
             // They are requested later, from the running environment.
             let (train, held_out, notes) = (Vec::new(), Vec::new(), Vec::new());
@@ -190,7 +190,7 @@ impl Task for EnvironmentTask {
         {
             if num_wrong > 0 {
                 notes.push(format!(
-                    "{num_wrong} of the {side} levels open as {other} levels do: the game opens in too few ways"
+                    "{num_wrong} of the {side} levels start like {other} levels: the game has too few starting positions"
                 ));
             }
         }
@@ -222,7 +222,7 @@ mod tests {
     #[expect(clippy::type_complexity, reason = "prompts with what is shown of them")]
     fn demonstrated(levels: &EnvironmentLevels) -> Vec<(Prompt, Vec<(String, Option<String>)>)> {
         let (prompts, _) = levels.side(1, Split::Train, levels.train_size).unwrap();
-        let key = Key::new(1, Purpose::WarmStart);
+        let key = Key::new(1, Purpose::Sft);
         let play = |prompt: Prompt| {
             let turns = levels.demonstrate(&prompt, key.with(prompt.id.0));
             (prompt, turns)

@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NoValue {
     /// It cannot be parsed.
-    #[error("the text is no expression of decimals, `+ - * /` and parentheses")]
+    #[error("the text is not an expression of decimals, `+ - * /` and parentheses")]
     Unreadable,
     /// It divides by zero or exceeds 128 bits.
     #[error("the expression divides by zero or leaves 128 bits")]

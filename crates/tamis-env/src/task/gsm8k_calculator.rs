@@ -162,7 +162,7 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
         let path = paths.first().map_or_else(|| PathBuf::from("(no file)"), Clone::clone);
         let beside = match counts.occurs_in_train {
             0 => String::new(),
-            count => format!(" that is not in the training files, too ({count} are)"),
+            count => format!(" that is not also in the training files ({count} are)"),
         };
         let fault = fault!("no usable calculator annotation like <<48/2=24>> in {}{beside}", path.display());
         return Err(TaskError { fault, path: Some(path) });
@@ -339,7 +339,7 @@ mod tests {
         insta::assert_snapshot!(message(Some("\n{\"answer\": ")), @"rows.jsonl, line 2: expected a JSON object with a text field `answer`: EOF while parsing a value at line 1 column 11");
         insta::assert_snapshot!(message(Some("{\"question\": \"q\"}")), @"rows.jsonl, line 1: expected a JSON object with a text field `answer`: there is no field `answer`");
         insta::assert_snapshot!(message(Some("{\"answer\": \"no annotation\"}")), @"no usable calculator annotation like <<48/2=24>> in rows.jsonl");
-        insta::assert_snapshot!(message(Some("{\"answer\": \"<<1+1=2>>, <<2*2=4>>\"}")), @"no usable calculator annotation like <<48/2=24>> in rows.jsonl that is not in the training files, too (2 are)");
+        insta::assert_snapshot!(message(Some("{\"answer\": \"<<1+1=2>>, <<2*2=4>>\"}")), @"no usable calculator annotation like <<48/2=24>> in rows.jsonl that is not also in the training files (2 are)");
     }
 
     #[test]

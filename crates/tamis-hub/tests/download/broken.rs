@@ -30,7 +30,7 @@ fn a_download_that_was_killed_is_resumed_and_never_taken_for_whole() {
     assert!(!place.repo().join("refs/main").exists());
     let text = failure(&place, place.offline(Some(&commit(1))));
     assert!(
-        text.contains("is not whole in the cache") && text.contains("model.safetensors is missing"),
+        text.contains("is incomplete in the cache") && text.contains("model.safetensors is missing"),
         "{text}"
     );
 
@@ -92,7 +92,7 @@ fn what_comes_damaged_is_thrown_away() {
     assert_eq!(error.kind(), Kind::Failed);
     let text = printed(&error);
     let expected =
-        format!("model.safetensors of `org/tiny` came damaged: expected {}, got ", sha256(&weights()));
+        format!("model.safetensors of `org/tiny` arrived damaged: expected {}, got ", sha256(&weights()));
     assert!(text.starts_with(&expected), "{text}");
     assert_eq!(std::fs::read_dir(place.repo().join("blobs")).unwrap().count(), 2, "of the small files alone");
 
@@ -121,8 +121,7 @@ fn another_size_than_listed_is_damage() {
         place.hub.fault("model.safetensors", 99, Fault::SaysSize(size));
         let text = failure(&place, place.model(None));
         let expected = format!(
-            "model.safetensors of `org/tiny` came damaged: expected 2800000 bytes, as the repository's listing \
-             has it, got {size} bytes"
+            "model.safetensors of `org/tiny` arrived damaged: expected 2800000 bytes, as the repository lists it, got {size} bytes"
         );
         assert!(text.starts_with(&expected), "{text}");
         assert!(!place.repo().join("blobs").join(sha256(&weights())).exists());

@@ -104,5 +104,5 @@ fn a_repository_that_was_renamed_is_followed() {
     assert_eq!(std::fs::read(found.folder.unwrap().join("model.safetensors")).unwrap(), weights());
     place.hub.fault("org/round", 99, Fault::Moved("org/round", "org/round"));
     let round = Hub::new(place.settings()).model("org/round", None, Extent::Files, &place.heard);
-    assert!(failure(&place, round).contains("it leads in a circle"));
+    assert!(failure(&place, round).contains("it redirects in a circle"));
 }

@@ -7,8 +7,8 @@ fn offline_takes_what_is_whole_and_asks_nobody() {
     let place = Place::new();
     let text = failure(&place, place.offline(None)).replace(place.cache.path().to_str().unwrap(), "CACHE");
     insta::assert_snapshot!(text, @r#"
-`org/tiny` is not in the cache CACHE, and HF_HUB_OFFLINE forbids to download
-`hf download org/tiny` fetches it where there is a network; or take HF_HUB_OFFLINE out of the environment
+`org/tiny` is not in the cache CACHE, and HF_HUB_OFFLINE forbids downloads
+run `hf download org/tiny` with network access, or unset HF_HUB_OFFLINE
 "#);
     place.model(None).unwrap();
     place.hub.requests();

@@ -35,7 +35,7 @@ try again later; what was downloaded is kept
     place.hub.fault("/api/", 9, Fault::Status(429, vec![("Retry-After", "1".to_owned())]));
     insta::assert_snapshot!(failure(&place, place.model(None)), @r#"
 the hub answers HUB/api/models/org/tiny/revision/main with status 429
-it is asked too often from here: try again in 1 s; with HF_TOKEN set more is allowed
+too many requests from here: try again in 1 s; HF_TOKEN raises the limit
 "#);
 }
 
@@ -76,12 +76,12 @@ there is no model `org/tniy` on HUB
 is it spelt `owner/name`, as on the hub? A private one needs HF_TOKEN in the environment
 "#);
     insta::assert_snapshot!(failure(&place, missing(other())), @r#"
-there is no model `org/tniy` on HUB, or it is not for this token
-is it spelt `owner/name`, as on the hub? The token must be of an account that may see it
+there is no model `org/tniy` on HUB, or this token has no access to it
+is it spelt `owner/name`, as on the hub? The account of the token needs access to it
 "#);
     insta::assert_snapshot!(failure(&place, place.model(Some("v9"))), @r#"
 `org/tiny` has no revision `v9`
-a revision is a branch, a tag or a whole commit
+a revision is a branch, a tag or a full commit hash
 "#);
     let of = |settings| place.model_with(settings, None, Extent::Files);
     place.hub.change(MODEL, |repo| repo.private_to = Some(TOKEN.to_owned()));
@@ -92,17 +92,17 @@ is it spelt `owner/name`, as on the hub? A private one needs HF_TOKEN in the env
     place.hub.change(MODEL, |repo| repo.private_to = None);
     place.hub.change(MODEL, |repo| repo.gated_to = Some(TOKEN.to_owned()));
     insta::assert_snapshot!(failure(&place, of(stranger())), @r#"
-`org/tiny` is gated: its owner gives it only to those who have accepted its terms
+`org/tiny` is gated: access requires accepting its terms
 accept the terms at HUB/org/tiny, and set HF_TOKEN to your token
 "#);
     insta::assert_snapshot!(failure(&place, of(other())), @r#"
-`org/tiny` is gated: its owner gives it only to those who have accepted its terms
+`org/tiny` is gated: access requires accepting its terms
 accept the terms at HUB/org/tiny with the account of the token
 "#);
     place.hub.fault("/api/", 1, Fault::Status(401, Vec::new()));
     insta::assert_snapshot!(failure(&place, of(other())), @r#"
 the hub HUB refuses the token (status 401)
-set HF_TOKEN to a token of HUB/settings/tokens that may read it, or take it out
+set HF_TOKEN to a token of HUB/settings/tokens that can read it, or unset it
 "#);
     assert_eq!(of(place.settings()).unwrap().commit, commit(1));
 }
@@ -123,7 +123,7 @@ weights are read as safetensors: convert the model with `save_pretrained(FOLDER,
 "#);
     place.hub.fault("/api/", 1, Fault::Text("<html>"));
     insta::assert_snapshot!(failure(&place, place.model(None)), @r#"
-HUB/api/models/org/tiny/revision/main is no answer of a hub: no JSON: expected value at line 1 column 1
+HUB/api/models/org/tiny/revision/main did not answer as a hub does: no JSON: expected value at line 1 column 1
 does HF_ENDPOINT name a hub?
 "#);
 }

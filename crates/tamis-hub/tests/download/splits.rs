@@ -65,7 +65,7 @@ fn other_formats_come_from_the_conversion() {
         |wanted| Hub::new(place.settings()).split("org/sums", None, wanted, Extent::Files, &place.heard);
     insta::assert_snapshot!(failure(&place, split(TRAIN)), @r#"
 `org/sums` has no Parquet or JSONL files at this revision
-the hub's own conversion is at the revision `refs/convert/parquet` where it has made one; else write the rows to a JSONL or Parquet file
+if the hub has converted it, use the revision `refs/convert/parquet`; otherwise write the rows to a JSONL or Parquet file
 "#);
     place.hub.put(DATA, "refs/convert/parquet", &commit(8), &[("default/train/0000.parquet", b"PAR1")]);
     let found = split(TRAIN).unwrap();

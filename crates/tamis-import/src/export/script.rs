@@ -7,11 +7,13 @@ use serde_json::Value as Json;
 use tamis_config::hub_name::{PREFIX, SplitName};
 use tamis_config::render::flow;
 
+use super::difference::ARGUMENTS_OF_TRL;
+use super::search::function;
 use super::{Export, Lost, value_of};
 use crate::owner::Owner;
 
 /// Settings that a script of TRL has elsewhere than in its `GRPOConfig`.
-const OUTSIDE: [&str; 14] = [
+const OUTSIDE: [&str; 15] = [
     "model_name_or_path",
     "model_revision",
     "attn_implementation",
@@ -21,6 +23,7 @@ const OUTSIDE: [&str; 14] = [
     "num_processes",
     "dataset_test_split",
     "reward_funcs",
+    "reward_weights",
     "use_peft",
     "lora_r",
     "lora_alpha",
@@ -41,7 +44,11 @@ impl Lost {
     /// The key with both values, on one line.
     fn line(&self, owner: Owner) -> String {
         let shown = |value: &Option<Json>| value.as_ref().map_or_else(|| "none".to_owned(), flow);
-        format!("{}: {} (in {owner}: {})", self.key, shown(&self.ours), shown(&self.theirs))
+        let why = match self.key.as_str() {
+            "rollout.n" if owner == Owner::Trl => ", whose groups have two members or more",
+            _ => "",
+        };
+        format!("{}: {} (in {owner}: {}{why})", self.key, shown(&self.ours), shown(&self.theirs))
     }
 }
 
@@ -98,7 +105,7 @@ impl Export {
     }
 
     fn heading(&self, version: &str) -> String {
-        let mut text = format!("# For {version}, written by `tamis config export`.\n");
+        let mut text = format!("# For {version}, written {}.\n", crate::documents::WRITTEN_BY);
         let lost = self.lost_lines();
         if !lost.is_empty() {
             let _ = writeln!(text, "# No counterpart in {}:", self.owner);
@@ -113,10 +120,14 @@ impl Export {
         let mut text = format!("#!/usr/bin/env bash\n{}set -euo pipefail\n\n", self.heading("verl 0.9.1"));
         text.push_str("python3 -m verl.trainer.main_ppo");
         for (key, value) in &self.settings {
-            let plus =
-                self.owner.table().back(key).map_or("", |row| if row[2].starts_with('+') { "+" } else { "" });
+            let table = self.owner.table();
+            let row = table.back(key).or_else(|| table.back(&format!("{key}.*")));
+            let plus = row.map_or("", |row| if row[2].starts_with('+') { "+" } else { "" });
             let word = format!("{plus}{key}={}", hydra(&value_of(key, value)));
             let _ = write!(text, " \\\n    {}", quoted(&word));
+        }
+        if let Some((key, kinds)) = self.loggers() {
+            let _ = write!(text, " \\\n    {}", quoted(&format!("{key}={}", hydra(&kinds))));
         }
         text.push_str(" \\\n    \"$@\"\n");
         text
@@ -161,6 +172,15 @@ impl Export {
         for (key, value) in self.settings.iter().filter(|(key, _)| !OUTSIDE.contains(key)) {
             let _ = writeln!(text, "    {key}={},", python(&value_of(key, value)));
         }
+        if let Some((key, kinds)) = self.loggers() {
+            let _ = writeln!(text, "    {key}={},", python(&kinds));
+        }
+        if let Some(weights) = self.weights() {
+            let _ = writeln!(text, "    reward_weights={},", python(&weights));
+        }
+        if let Some(size) = self.evaluation_batch() {
+            let _ = writeln!(text, "    per_device_eval_batch_size={size},  # whole groups");
+        }
         let options: Vec<String> =
             [("revision", "model_revision"), ("attn_implementation", "attn_implementation")]
                 .iter()
@@ -185,41 +205,113 @@ impl Export {
         text
     }
 
-    /// The reward functions as a script names them, with what it imports and defines for them.
+    /// The reward functions as a script names them, in the order of the configuration, with what it imports
+    /// and defines for them. One that TRL does not have raises until it is written.
     fn functions(&self, imports: &mut Vec<String>, own: &mut String) -> Vec<String> {
-        let names = self.setting("reward_funcs").map(|text| value_of("reward_funcs", text));
-        let names: Vec<String> = match names {
-            Some(Json::Array(items)) => {
-                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
-            }
-            _ => Vec::new(),
-        };
+        let nothing = Json::Array(vec![serde_json::json!({"name": "reward"})]);
+        let rewards =
+            self.wanted.get("reward").filter(|items| items.as_array().is_some_and(|items| !items.is_empty()));
+        let is_named = self.setting("reward_funcs").is_some();
+        let mut taken: Vec<String> = Vec::new();
         let mut functions = Vec::new();
-        for name in names {
-            if name.contains('/') {
-                functions.push(python(&Json::from(name)));
-            } else if let Some((module, function)) = name.rsplit_once('.') {
-                imports.push(format!("from {module} import {function}"));
-                functions.push(function.to_owned());
-            } else {
-                imports.push(format!("from trl.rewards import {name}"));
-                // Those that make a function take the lengths that TRL's own script has.
-                functions.push(match name.as_str() {
-                    "get_soft_overlong_punishment" => {
-                        format!("{name}(max_completion_len=1280, soft_punish_cache=256)")
-                    }
-                    "get_cosine_scaled_reward" | "get_repetition_penalty_reward" => format!("{name}()"),
-                    _ => name,
-                });
-            }
+        for item in rewards.unwrap_or(&nothing).as_array().into_iter().flatten() {
+            let name = function(item).filter(|_| is_named);
+            let name = name.as_ref().and_then(Json::as_str);
+            functions.push(match name {
+                Some(name) if name.contains('/') => python(&Json::from(name)),
+                Some(name) => {
+                    let (module, function) = name.rsplit_once('.').unwrap_or(("trl.rewards", name));
+                    let alias = free_name(function, &mut taken);
+                    let renamed = if alias == function { String::new() } else { format!(" as {alias}") };
+                    imports.push(format!("from {module} import {function}{renamed}"));
+                    format!("{alias}{}", self.arguments_of(item))
+                }
+                None => {
+                    let label = item.get("name").and_then(Json::as_str).unwrap_or("reward");
+                    let name = free_name(label, &mut taken);
+                    let _ = write!(
+                        own,
+                        "\n\ndef {name}(completions, **columns):\n    raise NotImplementedError({})\n",
+                        python(&format!("write the reward `{label}` of the configuration here").into())
+                    );
+                    name
+                }
+            });
         }
-        if functions.is_empty() {
-            own.push_str("\n\ndef reward(completions, **columns):\n");
-            own.push_str("    raise NotImplementedError(\"write the reward of the configuration here\")\n");
-            functions.push("reward".to_owned());
-        }
+        imports.sort();
+        imports.dedup();
         functions
     }
+
+    /// The call that makes a reward function of TRL with the sizes of the configuration; empty if it is one
+    /// already.
+    fn arguments_of(&self, item: &Json) -> String {
+        let kind = item.get("kind").and_then(Json::as_str).unwrap_or_default();
+        let Some((_, arguments)) = ARGUMENTS_OF_TRL.iter().find(|(own, _)| *own == kind) else {
+            return String::new();
+        };
+        let limit = self.wanted.pointer("/rollout/max_response_length").and_then(Json::as_u64).unwrap_or(512);
+        let length = item.get("max_length").and_then(Json::as_u64).unwrap_or(limit);
+        let argument = |(theirs, ours): &(&str, &str)| {
+            let value = match item.get(*ours).filter(|value| !value.is_null()) {
+                Some(value) => value.clone(),
+                None if *ours == "max_length" => length.into(),
+                None if *ours == "buffer" => (length / 5).max(1).into(),
+                None => return None,
+            };
+            Some(format!("{theirs}={}", python(&value)))
+        };
+        format!("({})", arguments.iter().filter_map(argument).collect::<Vec<_>>().join(", "))
+    }
+
+    /// The loggers of the configuration, if the settings leave them to the owner's default. An import takes
+    /// tamis's default for that.
+    fn loggers(&self) -> Option<(&'static str, Json)> {
+        let (key, least) = match self.owner {
+            Owner::Trl => ("report_to", None),
+            _ => ("trainer.logger", Some("console")),
+        };
+        let known = self.owner.table().values(key).filter(|_| self.setting(key).is_none())?;
+        let items = self.wanted.pointer("/run/loggers")?.as_array()?;
+        let kind = |item: &Json| item.get("kind").unwrap_or(item).as_str().map(str::to_owned);
+        let mut kinds: Vec<String> =
+            items.iter().filter_map(kind).filter(|kind| known.taken.contains(&kind.as_str())).collect();
+        if kinds.is_empty() {
+            kinds.extend(least.map(str::to_owned));
+        }
+        (!kinds.is_empty()).then(|| (key, Json::from(kinds)))
+    }
+
+    /// The weights of all rewards; `None` if each is 1.
+    fn weights(&self) -> Option<Json> {
+        let items = self.wanted.get("reward")?.as_array()?;
+        let weights: Vec<Json> = items.iter().filter_map(|item| item.get("weight").cloned()).collect();
+        weights.iter().any(|weight| weight.as_f64() != Some(1.0)).then(|| Json::Array(weights))
+    }
+
+    /// The size of an evaluation batch that holds whole groups, if TRL's default does not.
+    fn evaluation_batch(&self) -> Option<u64> {
+        let number = |key: &str| self.setting(key).and_then(|text| text.parse::<u64>().ok());
+        self.setting("eval_strategy")?;
+        let group = number("num_generations_eval").or_else(|| number("num_generations")).unwrap_or(8);
+        let in_one = 8 * number("num_processes").unwrap_or(1);
+        (group > 0 && in_one % group != 0).then_some(group)
+    }
+}
+
+/// A name of Python that is not taken yet, like this one.
+fn free_name(label: &str, taken: &mut Vec<String>) -> String {
+    let letters = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
+    let mut name: String = label.chars().map(letters).collect();
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        name.insert(0, '_');
+    }
+    if taken.contains(&name) {
+        let numbered = (2..).map(|number| format!("{name}_{number}")).find(|name| !taken.contains(name));
+        name = numbered.unwrap_or(name);
+    }
+    taken.push(name.clone());
+    name
 }
 
 /// A call that loads files and data sets of a hub.

@@ -6,11 +6,12 @@ use tamis_config::load::{Layers, LoadPurpose};
 use tamis_config::override_argument::{Operation, Override};
 use tamis_config::render::{flow, json_of};
 use tamis_config::source::{Origin, Source, SourceKind};
-use tamis_config::tree::{Node, join, parse_float};
+use tamis_config::tree::{Node, join};
 use tamis_core::advantage::Advantage;
 use tamis_core::objective::PolicyLoss;
 
 use super::Lost;
+use super::difference::{differences, is_in, weight};
 use crate::documents::flatten;
 use crate::import::tree_of;
 use crate::key::{Becomes, ForeignKey, Rule};
@@ -27,36 +28,14 @@ const AS_OTHERS: &str = "*";
 /// Mark of a row whose key is tried from the start, with the others that are.
 const FIRST: &str = "first";
 
+/// Keys with several values.
+const LISTS: &[&str] = &["report_to", "trainer.logger", REJECTIONS];
+const REJECTIONS: &str = "algorithm.rollout_correction.rollout_rs";
+const THRESHOLDS: &str = "algorithm.rollout_correction.rollout_rs_threshold";
+
 /// Bound on the pairs that are tried when no single key helps.
 const MOST_PAIRS: usize = 2_000;
 
-/// Values that verl 0.9.1 takes for keys whose import takes ours too.
-const VALUES_OF_VERL: &[(&str, &[&str])] = &[
-    (
-        "algorithm.adv_estimator",
-        &[
-            "gae",
-            "gdpo",
-            "gpg",
-            "grpo",
-            "grpo_passk",
-            "opo",
-            "optimal_token_baseline",
-            "reinforce_plus_plus",
-            "reinforce_plus_plus_baseline",
-            "remax",
-            "rloo",
-            "tir_optimal_token_baseline",
-        ],
-    ),
-    (
-        "actor_rollout_ref.actor.loss_agg_mode",
-        &["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
-    ),
-    ("actor_rollout_ref.actor.optim.lr_scheduler_type", &["constant", "cosine"]),
-    ("critic.optim.lr_scheduler_type", &["constant", "cosine"]),
-    ("data.truncation", &["error", "left", "right", "middle"]),
-];
 /// Keys whose value names an algorithm, and the key of ours that does. An algorithm that nobody named is no
 /// way to come nearer, so ours is written only if it is the wanted one. Estimators that verl does not have
 /// are `grpo` there.
@@ -80,6 +59,19 @@ impl<'a> Search<'a> {
         let origin = Origin::start_of(&Source::new(SourceKind::Argument, ""));
         let mut leaves = Vec::new();
         push_leaves("", wanted, &mut leaves);
+        // The first reward of each kind, by the kind in place of its number.
+        for item in at(wanted, "reward").and_then(Json::as_array).into_iter().flatten().rev() {
+            let Some((kind, keys)) = item.get("kind").and_then(Json::as_str).zip(item.as_object()) else {
+                continue;
+            };
+            leaves.retain(|(path, _)| !path.starts_with(&format!("reward[{kind}].")));
+            let is_given = |value: &Json| value.as_object().is_none_or(|entries| !entries.is_empty());
+            let keys = keys.iter().filter(|(_, value)| is_given(value));
+            leaves.extend(keys.map(|(name, value)| (format!("reward[{kind}].{name}"), value)));
+        }
+        // TRL's groups have two members or more.
+        let group = Json::from(at(wanted, "rollout.n").and_then(Json::as_u64).unwrap_or(1).max(2));
+        leaves.push(("rollout.group".to_owned(), &group));
         let of_leaf = |(path, value): (String, &Json)| Override {
             path,
             origin: origin.clone(),
@@ -109,6 +101,7 @@ impl<'a> Search<'a> {
         }
         let all = self.with_same_values(&together);
         for settings in [all, self.with_same_values(&self.settings.clone()), together] {
+            let settings = self.without_refused(settings);
             if self.accept(settings) {
                 break;
             }
@@ -124,13 +117,32 @@ impl<'a> Search<'a> {
                 self.settings.push((row, (*value).to_owned()));
             }
         }
+        self.add_manager();
         self.lost = self.differences(&self.settings).unwrap_or_default();
     }
 
+    /// verl's manager `dapo` alone reads the overlong buffer, and wants the length that it is counted from.
+    fn add_manager(&mut self) {
+        const SWITCH: &str = "reward.reward_kwargs.overlong_buffer_cfg.enable";
+        let is_set = |settings: &Settings, key: &str| settings.iter().any(|(row, _)| row.key == key);
+        if !is_set(&self.settings, SWITCH) {
+            return;
+        }
+        let length = self.values.value_of("reward[soft_overlong].max_length");
+        let length = length.or_else(|| self.values.value_of("rollout.max_response_length"));
+        let manager = Some("dapo".to_owned());
+        for (key, value) in
+            [("reward.reward_manager.name", manager), ("reward.reward_kwargs.max_resp_len", length)]
+        {
+            let row = self.owner.keys().iter().find(|row| row.key == key && !is_set(&self.settings, key));
+            self.settings.extend(row.zip(value));
+        }
+    }
+
     pub(super) fn finish(self) -> (Vec<(&'static str, String)>, Vec<Lost>) {
-        let place = |key: &str| self.owner.keys().iter().position(|row| row.key == key);
+        let place = |key: &str| self.owner.keys().iter().position(|row| written(row) == key);
         let mut settings: Vec<(&str, String)> =
-            self.settings.into_iter().map(|(row, value)| (row.key, value)).collect();
+            self.settings.into_iter().map(|(row, value)| (written(row), value)).collect();
         settings.sort_by_key(|(key, _)| place(key));
         (settings, self.lost)
     }
@@ -138,8 +150,9 @@ impl<'a> Search<'a> {
     /// The keys that may be written.
     fn rows(&self) -> Vec<&'static ForeignKey> {
         let table = self.owner.table();
-        let is_written = |row: &&ForeignKey| {
-            !row.key.ends_with('*') && table.back(row.key).is_none_or(|[_, values, ..]| !values.is_empty())
+        let is_written = |row: &&ForeignKey| match table.back(row.key) {
+            Some([_, values, ..]) => !values.is_empty(),
+            None => !row.key.ends_with('*'),
         };
         table.rows.iter().filter(is_written).collect()
     }
@@ -159,7 +172,8 @@ impl<'a> Search<'a> {
                 let is_set = settings.iter().any(|(other, _)| other.key == row.key);
                 settings.extend(value.filter(|_| !is_set).map(|value| (*row, value)));
             }
-            if let Some(lost) = self.differences(&settings).filter(|lost| lost.len() <= self.lost.len()) {
+            if let Some(lost) = self.differences(&settings).filter(|lost| weight(lost) <= weight(&self.lost))
+            {
                 (self.settings, self.lost) = (settings, lost);
             }
         }
@@ -180,10 +194,39 @@ impl<'a> Search<'a> {
         settings
     }
 
+    /// Settings without those for which the import refuses them together.
+    fn without_refused(&self, settings: Settings) -> Settings {
+        let is_taken = |settings: &Settings| self.differences(settings).is_some();
+        if is_taken(&settings) {
+            return settings;
+        }
+        let without = |index: usize| {
+            let mut fewer = settings.clone();
+            fewer.remove(index);
+            fewer
+        };
+        if let Some(fewer) = (1..settings.len()).map(without).find(is_taken) {
+            return fewer;
+        }
+        let (mut kept, mut left) = (settings[..1].to_vec(), settings[1..].to_vec());
+        // One that was refused may be taken with those after it.
+        for _ in 0..2 {
+            left.retain(|setting| {
+                kept.push(setting.clone());
+                let is_refused = !is_taken(&kept);
+                if is_refused {
+                    kept.pop();
+                }
+                is_refused
+            });
+        }
+        kept
+    }
+
     /// Takes settings if they come nearer.
     fn accept(&mut self, settings: Settings) -> bool {
         let Some(lost) = self.differences(&settings) else { return false };
-        let is_nearer = lost.len() < self.lost.len();
+        let is_nearer = weight(&lost) < weight(&self.lost);
         if is_nearer {
             (self.settings, self.lost) = (settings, lost);
         }
@@ -254,7 +297,7 @@ impl<'a> Search<'a> {
         for row in self.settings.iter().skip(1).map(|(row, _)| *row).collect::<Vec<_>>() {
             let mut fewer = self.settings.clone();
             fewer.retain(|(other, _)| other.key != row.key);
-            if let Some(lost) = self.differences(&fewer).filter(|lost| lost.len() <= self.lost.len()) {
+            if let Some(lost) = self.differences(&fewer).filter(|lost| weight(lost) <= weight(&self.lost)) {
                 (self.settings, self.lost) = (fewer, lost);
             }
         }
@@ -268,9 +311,6 @@ impl<'a> Search<'a> {
 
     /// Whether one of ours differs, or something in it or around it.
     fn is_lost(&self, ours: &str) -> bool {
-        let is_in = |inner: &str, outer: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
         self.lost.iter().any(|lost| is_in(&lost.key, ours) || is_in(ours, &lost.key))
     }
 
@@ -279,8 +319,8 @@ impl<'a> Search<'a> {
         let wanted = |key: &str| at(self.wanted, key).and_then(Json::as_str).unwrap_or_default().to_owned();
         let (loss, advantage) = (wanted("objective.loss.kind"), wanted("objective.advantage.kind"));
         let mut found = self.values_for(row);
-        if let Some((_, taken)) = VALUES_OF_VERL.iter().find(|(key, _)| *key == row.key) {
-            found.retain(|value| taken.contains(&value.as_str()));
+        if let Some(known) = self.owner.table().values(row.key).filter(|_| !LISTS.contains(&row.key)) {
+            found.retain(|value| known.taken.contains(&value.as_str()));
         }
         if NAMES_OF_LOSSES.contains(&row.key) {
             found.retain(|value| *value == loss || !PolicyLoss::NAMES.contains(&value.as_str()));
@@ -302,10 +342,14 @@ impl<'a> Search<'a> {
                 return vec![flow(&self.of_items("reward", weight))];
             }
             "report_to" | "trainer.logger" => {
-                let kind =
-                    |item: &Json| item.get("kind").or(Some(item)).filter(|kind| *kind != "jsonl").cloned();
+                // Others would end the command.
+                let kind = |item: &Json| {
+                    item.get("kind").or(Some(item)).filter(|kind| self.is_taken(row.key, kind)).cloned()
+                };
                 return vec![flow(&self.of_items("run.loggers", kind))];
             }
+            REJECTIONS => return self.of_rejections("statistic"),
+            THRESHOLDS => return self.of_rejections("threshold"),
             _ => {}
         }
         if let Some([_, values, ..]) = table.back(row.key).filter(|row| row[1] != AS_OTHERS) {
@@ -343,6 +387,21 @@ impl<'a> Search<'a> {
         found
     }
 
+    /// Whether the owner's key takes a value.
+    fn is_taken(&self, key: &str, value: &Json) -> bool {
+        let known = self.owner.table().values(key);
+        value.as_str().is_some_and(|text| known.is_none_or(|known| known.taken.contains(&text)))
+    }
+
+    /// A key of the rejections that verl has, with commas between them.
+    fn of_rejections(&self, key: &str) -> Vec<String> {
+        let of =
+            |item: &Json| item.get(key).filter(|_| self.is_taken(REJECTIONS, &item["statistic"])).map(typed);
+        let items = at(self.wanted, "objective.correction.rejections").and_then(Json::as_array);
+        let found: Vec<String> = items.into_iter().flatten().filter_map(of).collect();
+        if found.is_empty() { Vec::new() } else { vec![found.join(",")] }
+    }
+
     /// One value for each item of one of our lists.
     fn of_items(&self, ours: &str, value: impl Fn(&Json) -> Option<Json>) -> Json {
         let items = at(self.wanted, ours).and_then(Json::as_array);
@@ -353,7 +412,7 @@ impl<'a> Search<'a> {
     fn differences(&self, settings: &[(&'static ForeignKey, String)]) -> Option<Vec<Lost>> {
         let mut parsed = Vec::new();
         for (row, value) in settings {
-            flatten(Override::parse(&format!("{}={value}", row.key), value_form).ok()?, &mut parsed);
+            flatten(Override::parse(&format!("{}={value}", written(row)), value_form).ok()?, &mut parsed);
         }
         let mut diagnostics = Vec::new();
         let empty = tree_of(None, std::iter::empty(), &mut Vec::new(), &mut diagnostics);
@@ -367,15 +426,17 @@ impl<'a> Search<'a> {
         let mut layers = Layers::new(OTHER_NAMES);
         layers.files.push(tree);
         let loaded = layers.assemble(LoadPurpose::Showing).ok()?;
-        let mut found = Vec::new();
-        let theirs = in_full(json_of(&loaded.config));
-        compare("", Some(&in_full(self.wanted.clone())), Some(&theirs), &mut found);
-        Some(found)
+        Some(differences(self.owner, self.wanted, &json_of(&loaded.config)))
     }
 }
 
 /// TRL's name of a reward function: one of its own, of a file of Python, of a model.
-fn function(item: &Json) -> Option<Json> {
+pub(super) fn function(item: &Json) -> Option<Json> {
+    let is_name = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
     let text = |key: &str| item.get(key).and_then(Json::as_str);
     let name = match text("kind")? {
         "math_verify" => "accuracy_reward".to_owned(),
@@ -385,8 +446,12 @@ fn function(item: &Json) -> Option<Json> {
         "repetition" => "get_repetition_penalty_reward".to_owned(),
         "model" => typed(item.get("path")?),
         "python" if text("style") == Some("trl") => {
-            let module = text("path")?.strip_suffix(".py")?.replace('/', ".");
-            format!("{module}.{}", text("function")?)
+            let (path, function) = (text("path")?.strip_suffix(".py")?, text("function")?);
+            // A module of Python, from the folder of the script.
+            if !path.split('/').chain([function]).all(is_name) {
+                return None;
+            }
+            format!("{}.{function}", path.replace('/', "."))
         }
         _ => return None,
     };
@@ -407,6 +472,11 @@ fn needed(owner: Owner) -> &'static [(&'static str, &'static str, &'static str)]
         ],
         _ => &[],
     }
+}
+
+/// A key as it is written: one for everything below it is written as a mapping.
+fn written(row: &ForeignKey) -> &'static str {
+    row.key.trim_end_matches(".*")
 }
 
 fn rule_of(row: &ForeignKey) -> Option<&'static str> {
@@ -482,59 +552,4 @@ fn push_leaves<'a>(path: &str, value: &'a Json, leaves: &mut Vec<(String, &'a Js
         }
         leaf => leaves.push((path.to_owned(), leaf)),
     }
-}
-
-/// The outermost places at which two values differ.
-fn compare(path: &str, ours: Option<&Json>, theirs: Option<&Json>, found: &mut Vec<Lost>) {
-    match (ours, theirs) {
-        (Some(Json::Object(left)), Some(Json::Object(right))) => {
-            for name in left.keys().chain(right.keys().filter(|name| !left.contains_key(*name))) {
-                compare(&join(path, name), left.get(name), right.get(name), found);
-            }
-        }
-        (Some(Json::Array(left)), Some(Json::Array(right))) if path == "reward" => {
-            // Their names are labels, and one without a counterpart does not move the others.
-            let is_in =
-                |item: &Json, items: &[Json]| items.iter().any(|other| unnamed(other) == unnamed(item));
-            for (index, item) in left.iter().enumerate().filter(|(_, item)| !is_in(item, right)) {
-                found.push(Lost { key: format!("{path}[{index}]"), ours: Some(item.clone()), theirs: None });
-            }
-            for item in right.iter().filter(|item| !is_in(item, left)) {
-                found.push(Lost { key: path.to_owned(), ours: None, theirs: Some(item.clone()) });
-            }
-        }
-        (Some(Json::Array(left)), Some(Json::Array(right))) if left.len() == right.len() => {
-            for (index, (left, right)) in left.iter().zip(right).enumerate() {
-                compare(&format!("{path}[{index}]"), Some(left), Some(right), found);
-            }
-        }
-        _ if is_equal(ours, theirs) => {}
-        _ => found.push(Lost { key: path.to_owned(), ours: ours.cloned(), theirs: theirs.cloned() }),
-    }
-}
-
-/// A reward without its name.
-fn unnamed(item: &Json) -> Json {
-    let mut item = item.clone();
-    if let Some(entries) = item.as_object_mut() {
-        entries.remove("name");
-    }
-    item
-}
-
-/// A configuration in which sizes that follow the batch have its size.
-fn in_full(mut config: Json) -> Json {
-    let batch = config.pointer("/data/train_batch_size").cloned().unwrap_or_default();
-    for key in ["/data/gen_batch_size", "/train/ppo_mini_batch_size"] {
-        if let Some(size) = config.pointer_mut(key).filter(|size| size.is_null()) {
-            *size = batch.clone();
-        }
-    }
-    config
-}
-
-fn is_equal(left: Option<&Json>, right: Option<&Json>) -> bool {
-    let number = |value: Option<&Json>| parse_float(&value.filter(|value| value.is_number())?.to_string());
-    left == right
-        || number(left).is_some_and(|value| number(right).map(f64::to_bits) == Some(value.to_bits()))
 }

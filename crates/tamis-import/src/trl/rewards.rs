@@ -2,6 +2,7 @@
 
 use crate::translator::Translator;
 use tamis_config::render::scalar;
+use tamis_core::group::RESERVED_SCORES;
 
 /// Our reward functions for the names in TRL's registry, with the sizes of TRL's script.
 fn find_registered(name: &str) -> Option<&'static str> {
@@ -17,10 +18,21 @@ fn find_registered(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The name of a reward that is a model, as in TRL: the last part of the model's name.
-fn reward_model(name: &str) -> String {
+/// A reward that is a model, called as in TRL: by the last part of the model's name.
+fn reward_model(name: &str, names: &mut Vec<String>) -> String {
     let tail = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
-    format!("name: {}, kind: model, path: {}", scalar(tail), scalar(name))
+    format!("name: {}, kind: model, path: {}", scalar(&free_name(tail, names)), scalar(name))
+}
+
+/// A name for the scores of a function: its own, unless tamis gives that to a score, or it is taken.
+fn free_name(function: &str, taken: &mut Vec<String>) -> String {
+    let is_reserved = |name: &str| RESERVED_SCORES.contains(&name);
+    let needs_suffix = is_reserved(function) && !function.ends_with("reward");
+    let name = if needs_suffix { format!("{function}_reward") } else { function.to_owned() };
+    let mut names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}_{number}")));
+    let name = names.find(|name| !is_reserved(name) && !taken.contains(name)).unwrap_or(name);
+    taken.push(name.clone());
+    name
 }
 
 /// Reward functions and their weights.
@@ -74,6 +86,7 @@ pub(crate) fn rewards(t: &mut Translator) {
     };
     let mut items: Vec<String> = Vec::new();
     let mut remarks: Vec<&str> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for (index, function) in functions.iter().enumerate() {
         let name = function.as_str().unwrap_or_default();
         let own = name.strip_prefix("trl.rewards.").unwrap_or(name);
@@ -84,7 +97,13 @@ pub(crate) fn rewards(t: &mut Translator) {
             if own == "accuracy_reward" {
                 remarks.push(LIBRARY);
             }
-            keys.to_owned()
+            // Without a name it is called as its kind.
+            let (label, rest) = keys
+                .strip_prefix("name: ")
+                .and_then(|rest| rest.split_once(", "))
+                .unwrap_or_else(|| (keys.trim_start_matches("kind: "), keys));
+            let name = free_name(label, &mut names);
+            if name == label { keys.to_owned() } else { format!("name: {}, {rest}", scalar(&name)) }
         } else if own == "reasoning_accuracy_reward" {
             t.refuse(
                 FUNCTIONS,
@@ -94,13 +113,14 @@ pub(crate) fn rewards(t: &mut Translator) {
             return;
         } else if own.contains('/') {
             remarks.push(LOADED);
-            reward_model(name)
+            reward_model(name, &mut names)
         } else if let Some((module, function)) = name.rsplit_once('.') {
             let path = format!("{}.py", module.replace('.', "/"));
             remarks.push("a module is looked for as a file from the folder that the command is started in");
+            let name = free_name(function, &mut names);
             format!(
                 "name: {}, kind: python, path: {}, function: {}, style: trl",
-                scalar(function),
+                scalar(&name),
                 scalar(&path),
                 scalar(function)
             )
@@ -114,7 +134,7 @@ pub(crate) fn rewards(t: &mut Translator) {
         items.push(format!("{{{keys}, weight: {}}}", weight_at(first + index)));
     }
     if let Some(model) = &model {
-        items.insert(0, format!("{{{}, weight: {}}}", reward_model(model), weight_at(0)));
+        items.insert(0, format!("{{{}, weight: {}}}", reward_model(model, &mut names), weight_at(0)));
         remarks.push(LOADED);
     }
     t.set(&[FUNCTIONS, MODEL], "reward", &format!("[{}]", items.join(", ")));

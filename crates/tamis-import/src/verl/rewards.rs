@@ -116,11 +116,12 @@ fn custom_function(prefix: &str, t: &mut Translator) {
     let (path, name) = (format!("{prefix}.path"), format!("{prefix}.name"));
     let arguments = format!("{prefix}.reward_kwargs.");
     let function = t.text(&name).unwrap_or_else(|| "compute_score".to_owned());
-    let kwargs: serde_json::Map<String, serde_json::Value> = t
-        .given
-        .iter()
-        .filter_map(|given| Some((given.key.strip_prefix(&arguments)?.to_owned(), given.node.to_json())))
-        .collect();
+    let mut kwargs = serde_json::Map::new();
+    for given in &t.given {
+        if let Some(name) = given.key.strip_prefix(&arguments) {
+            insert(&mut kwargs, name, given.node.to_json());
+        }
+    }
     let mut item = serde_json::json!({
         "kind": "python", "path": t.text(&path), "function": function, "style": "verl",
     });
@@ -138,6 +139,21 @@ fn custom_function(prefix: &str, t: &mut Translator) {
     }
     if let Some((key, _)) = workers {
         t.part_of(key, &path);
+    }
+}
+
+/// Puts a value into a mapping, at a path of names with dots between them.
+fn insert(kwargs: &mut serde_json::Map<String, serde_json::Value>, path: &str, value: serde_json::Value) {
+    let Some((name, rest)) = path.split_once('.') else {
+        kwargs.insert(path.to_owned(), value);
+        return;
+    };
+    let inner = kwargs.entry(name).or_insert_with(|| serde_json::json!({}));
+    if !inner.is_object() {
+        *inner = serde_json::json!({});
+    }
+    if let Some(inner) = inner.as_object_mut() {
+        insert(inner, rest, value);
     }
 }
 

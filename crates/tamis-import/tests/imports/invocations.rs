@@ -236,7 +236,7 @@ fn values_are_checked_where_they_are_typed() {
     assert_snapshot!(import_errors(&["actor_rollout_ref.rollout.temperature=0"]), @"
 error: `rollout.temperature` must be from 0.000001 to 1000000, got 0
   at command line, verl key: actor_rollout_ref.rollout.temperature=«0»
-  hint: `tamis config explain rollout.temperature` says more
+  hint: see `tamis config explain rollout.temperature`
 ");
     assert_snapshot!(import_errors(&["model_name_or_path=m", "--num_train_epochs", "0.5"]), @"
 error: `num_train_epochs=0.5` of TRL cannot be followed: epochs are whole here: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
@@ -246,9 +246,9 @@ error: `num_train_epochs=0.5` of TRL cannot be followed: epochs are whole here: 
     assert_snapshot!(import_errors(&["worker.actor.optim.lr=-1", "worker.rollout.n=0"]), @"
 error: `rollout.n` must be from 1 to 65536, got 0
   at command line, EasyR1 key: worker.rollout.n=«0»
-  hint: `tamis config explain rollout.n` says more
+  hint: see `tamis config explain rollout.n`
 error: `train.optimizer.learning_rate` must be greater than 0, got -1
   at command line, EasyR1 key: worker.actor.optim.lr=«-1»
-  hint: `tamis config explain train.optimizer.learning_rate` says more
+  hint: see `tamis config explain train.optimizer.learning_rate`
 ");
 }

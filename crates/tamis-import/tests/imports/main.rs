@@ -5,10 +5,12 @@ mod brief;
 mod commands;
 mod documents;
 mod export;
+mod exported;
 mod invocations;
 mod keys;
 mod launchers;
 mod servers;
+mod values;
 
 use std::path::Path;
 
@@ -52,7 +54,7 @@ fn what_a_conversion_lacks_is_said() {
     assert_snapshot!(printed.join("\n"), @r#"
 there is no model: neither `model.path` nor `model.init` is set
 there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-`rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+`rollout.n` is 1: a group of one has nothing to compare with, the advantage is the reward itself
 "#);
 }
 
@@ -67,7 +69,7 @@ fn every_foreign_key_leads_somewhere() {
             match import(std::slice::from_ref(&argument), Path::new("")) {
                 Ok(import) => assert!(!import.notes.is_empty(), "{argument} says nothing"),
                 Err(errors) => {
-                    let is_told = ["cannot be followed", " must be ", " cannot be `1`"]
+                    let is_told = ["cannot be followed", " must be ", " cannot be `1`", " has no `1` for "]
                         .iter()
                         .any(|part| errors.to_string().contains(part));
                     assert!(is_told || matches!(entry.becomes, Becomes::Unless(..)), "{argument}: {errors}");

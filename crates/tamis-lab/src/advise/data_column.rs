@@ -68,8 +68,7 @@ pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
     let pass_rate = mean(&mut rates.iter().copied());
     let keep = mean(&mut rates.iter().map(|rate| keep_probability(*rate, plan.n)));
     let head = format!(
-        "advice: of a policy that solves what the column `{column}` of the data says (mean {} of {}), {} of groups of {} \
-         have members that differ",
+        "advice: with the pass rates of the data's column `{column}` (mean {} of {}), {} of groups of {} have members that differ",
         fixed(pass_rate, 2),
         counted(rates.len(), "prompt"),
         percent(keep),
@@ -103,13 +102,13 @@ mod tests {
         let rows = "{\"prompt\": \"a\", \"llama8B_solve_rate\": 1}\n{\"prompt\": \"b\", \"llama8B_solve_rate\": 0.5}\n";
         let lines = said(rows, &plan());
         insta::assert_snapshot!(lines.join("\n"), @"
-        advice: of a policy that solves what the column `llama8B_solve_rate` of the data says (mean 0.75 of 2 prompts), 43.8% of groups of 4 have members that differ: about 2.9 rounds a step, 2.91 groups generated for each that is trained on
+        advice: with the pass rates of the data's column `llama8B_solve_rate` (mean 0.75 of 2 prompts), 43.8% of groups of 4 have members that differ: about 2.9 rounds a step, 2.91 groups generated for each that is trained on
         advice: 1 round (schedule.max_num_gen_batches) will be too few in 100.0% of steps
         ");
         // The place in verl's data.
         let nested = "{\"prompt\": \"a\", \"extra_info\": {\"pass_rate\": 0.5}}\n";
         let line = said(nested, &Plan { mode: Some("no_filter"), ..plan() });
-        insta::assert_snapshot!(line.join("\n"), @"advice: of a policy that solves what the column `extra_info.pass_rate` of the data says (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
+        insta::assert_snapshot!(line.join("\n"), @"advice: with the pass rates of the data's column `extra_info.pass_rate` (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
     }
 
     /// Two members of the second prompt differ in half of its groups.

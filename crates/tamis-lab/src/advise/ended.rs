@@ -60,7 +60,7 @@ pub fn end_lines(run: &Path, config: &Config, held_out: Option<Gains>) -> Vec<St
         && let Some(error) = gains.standard_error()
     {
         lines.push(format!(
-            "  on {} a gain below {} cannot be seen: more of them in data.val show a smaller one",
+            "  on {} a gain below {} cannot be detected: more of them in data.val can show a smaller one",
             counted(gains.count, "prompt"),
             percent(2.0 * error)
         ));

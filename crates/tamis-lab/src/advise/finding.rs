@@ -73,10 +73,10 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
 /// prompts, if costs are computed from it.
 pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
     let goes_by = keep.map_or_else(String::new, |keep| {
-        format!("; of the chosen ones {} are kept, and what a batch costs goes by that", percent(keep.value))
+        format!("; {} of the chosen ones are kept, which decides the cost of a batch", percent(keep.value))
     });
     let text = format!(
-        "prompts were chosen with a probability q (`inclusion`): a group counts 1/q times, so that rates are those of the data{goes_by}"
+        "prompts were chosen with a probability q (`inclusion`): a group counts 1/q times, so rates are those of the data{goes_by}"
     );
     note("sample", text, None)
 }
@@ -90,8 +90,9 @@ pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
     if groups.are_chosen() {
         found.push(note(
             "sample",
-            "a selector chose the prompts (`inclusion`), and each that was sampled counts once: those that it passes over are fewer than in the data".to_owned(),
-            Some("rollouts of a run with `schedule.selector: {kind: shuffle}` have them as they are"),
+            "a selector chose the prompts (`inclusion`), and each sampled prompt counts once: prompts that it skips are \
+            under-represented".to_owned(),
+            Some("rollouts of a run with `schedule.selector: {kind: shuffle}` represent the data"),
         ));
     }
     found.extend(unread(groups));
@@ -115,11 +116,12 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
         .into_iter()
         .collect();
     if let Some(filled) = &counts.of_filled {
-        let mut text = "verl prints nothing of the batch that fills a step: the keep rate is the one at which what it does print is likeliest".to_owned();
+        let mut text = "verl prints nothing about the batch that fills a step: the keep rate is the maximum-likelihood estimate from \
+            what it does print".to_owned();
         if let Some(size) = filled.planned_size {
             let _ = write!(
                 text,
-                "; batches are taken to have had the {size} prompts of `data.gen_batch_size`, for the log does not say how many"
+                "; batches are assumed to have the {size} prompts of `data.gen_batch_size`, because the log does not show how many"
             );
         }
         found.push(note("sample", text, None));
@@ -127,7 +129,8 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
             let number = filled.num_left_out;
             found.push(warning(
                 "sample",
-                format!("the lines of {} are missing, or cannot be of one run: the keep rate is of the others, and too high if these took more batches", counted(number, "step")),
+                format!("the lines of {} are missing, or cannot come from one run: the keep rate leaves them out, and is too high if \
+                    they took more batches", counted(number, "step")),
                 "give a whole log, or the rollouts that verl dumps (`trainer.rollout_data_dir`)",
             ));
         }
@@ -136,7 +139,7 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
     if counts.is_by_rewards {
         found.push(note(
             "sample",
-            "groups count as kept whose rewards differ (`all/frac_reward_zero_std`): what the run itself kept is no count of them".to_owned(),
+            "groups whose rewards differ count as kept (`all/frac_reward_zero_std`), whatever the run itself kept".to_owned(),
             None,
         ));
         found.extend(of_plan(&Plan { other_filter: None, ..plan.clone() }, false));
@@ -151,7 +154,7 @@ fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
     if plan.chooses_prompts && !is_weighted {
         found.push(note(
             "sample",
-            "the run chooses prompts by what they came to before (`schedule.selector`): rates are those of the chosen ones".to_owned(),
+            "the run chooses prompts by their earlier results (`schedule.selector`): rates are those of the chosen ones".to_owned(),
             None,
         ));
     }
@@ -171,9 +174,10 @@ fn constant(groups: &Groups) -> Option<Finding> {
     let (name, number) = (groups.outcome_name(), groups.num_trajectories());
     let text = format!("every one of {number} trajectories has `{name}` {}", shortest(value));
     let fix = if value < 1.0 {
-        "score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts where both are as they should be"
+        "score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and \
+        take easier prompts if both are fine"
     } else {
-        "give the verifier a wrong answer to judge, and take harder prompts where it is right"
+        "give the verifier a wrong answer to judge, and take harder prompts if it is right"
     };
     Some(warning("verifier", text, fix))
 }
@@ -185,12 +189,13 @@ fn doubtful(groups: &Groups) -> Option<Finding> {
     Some(warning(
         "verifier",
         format!(
-            "`{name}` is {} or {}, and nothing reaches 1: is {} right? No pass rate is told",
+            "`{name}` is {} or {}, and nothing reaches 1: is {} right? No pass rate is reported",
             shortest(low),
             shortest(top),
             shortest(top)
         ),
-        "where it is a failure too, groups that differ in it train on its form: score the gold answers, look at completions, and take easier prompts where both are as they should be",
+        "if it is a failure too, groups that differ in it train on form: score the gold answers, look at completions, and take easier \
+        prompts if both are fine",
     ))
 }
 
@@ -216,10 +221,11 @@ fn random(groups: &Groups) -> Option<Finding> {
         warning(
             "verifier",
             format!(
-                "{} judged in two ways, where the same prompt gave the same text again ({repeated} repeats in all): the reward is not a function of the text",
+                "{} judged in two ways when the same prompt gave the same text again ({repeated} repeats in all): the reward is not a \
+                function of the text",
                 if differing == 1 { "1 completion is".to_owned() } else { format!("{differing} completions are") }
             ),
-            "a judge at a temperature, a time limit or a random draw tells groups apart that are one: make the reward deterministic",
+            "a judge at a temperature, a time limit or a random draw makes equal completions differ: make the reward deterministic",
         )
     })
 }
@@ -249,7 +255,7 @@ fn right_looking(groups: &Groups) -> Option<Finding> {
             counted(failed.len(), "group"),
             ids.join(", ")
         ),
-        "look at their completions: the verifier may want another form than the prompt asks for",
+        "look at their completions: the verifier may expect another form than the prompt asks for",
     ))
 }
 
@@ -265,7 +271,7 @@ fn unscored(groups: &Groups) -> Option<Finding> {
         warning(
             "verifier",
             format!(
-                "{missing} of {all} trajectories have no `{}`: they count nowhere",
+                "{missing} of {all} trajectories have no `{}`: they are not counted",
                 groups.outcome_name()
             ),
             "look at the reward function's errors and time limits",
@@ -295,7 +301,7 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
     }
     let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
     let mut text = format!(
-        "{} of {} hold one text alone; of a group's members {} are different",
+        "{} of {} have only one text; {} of a group's members are different",
         identical,
         counted(with_texts, "group"),
         percent(distinct / with_texts as f64)
@@ -371,11 +377,7 @@ fn cut_share(
             ),
         ));
     }
-    let why = if right.is_some_and(|right| right > 0.0) {
-        ""
-    } else {
-        ": what is cut is counted wrong whatever it was to be"
-    };
+    let why = if right.is_some_and(|right| right > 0.0) { "" } else { ": cut completions count as wrong" };
     let fix = match limit {
         Some(limit) => {
             changes.max_response_length = Some(limit.saturating_mul(2));
@@ -414,7 +416,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
         warning(
             "sample",
             format!(
-                "groups of {} are right in {} of their members, groups of {} in {}: sizes hold unlike prompts",
+                "groups of {} are right in {} of their members, groups of {} in {}: groups of different sizes have different prompts",
                 least.0,
                 percent(least.1),
                 most.0,
@@ -431,17 +433,16 @@ fn unread(groups: &Groups) -> Option<Finding> {
     let mut parts = Vec::new();
     if groups.num_unread > 0 {
         parts.push(format!(
-            "{} left out: no JSON object (`NaN` is no JSON), or without a group",
+            "{} left out: not a JSON object (`NaN` is not JSON), or without a group",
             rows(groups.num_unread)
         ));
     }
     if groups.num_without_step > 0 {
-        parts.push(format!("{} left out: of no step", rows(groups.num_without_step)));
+        parts.push(format!("{} left out: without a step", rows(groups.num_without_step)));
     }
     if groups.num_repeated > 0 {
         parts.push(format!(
-            "{} came more than once in a file, without an id of the group: its rows are cut into groups of one \
-             size",
+            "{} occurred more than once in a file, without a group id: its rows are cut into groups of one size",
             counted(groups.num_repeated, "prompt")
         ));
     }
@@ -455,7 +456,7 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     if prompts == 1 {
         found.push(warning(
             "sample",
-            "all groups are of one prompt: nothing is known of others".to_owned(),
+            "all groups are of one prompt: nothing is known about others".to_owned(),
             "sample a few hundred prompts of the training data",
         ));
     } else if prompts < MANY_PROMPTS {
@@ -469,15 +470,16 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     if sizes.keys().all(|size| *size < 2) && plan.baseline.is_none() {
         found.push(warning(
             "sample",
-            "every group has one member: nothing is known of how often members differ".to_owned(),
-            "sample each prompt at least 4 times; where rows of a prompt belong together, give them one `uid`",
+            "every group has one member: how often members differ is not known".to_owned(),
+            "sample each prompt at least 4 times; if rows of a prompt belong together, give them one `uid`",
         ));
     } else if sizes.len() > 1 {
         let listed: Vec<String> = sizes.iter().map(|(size, number)| format!("{number} of {size}")).collect();
         found.push(note(
             "sample",
             format!(
-                "groups are of several sizes ({}): keep rates are of those that at least half of them reach, and go on by what the larger ones gain",
+                "groups have several sizes ({}): keep rates are counted up to the size that at least half of them reach, and extended by \
+                the gain of the larger ones",
                 listed.join(", ")
             ),
             None,
@@ -487,7 +489,7 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     if is_kept_alone(groups, plan) {
         found.push(warning(
             "sample",
-            "the members of every group differ: the file may hold kept groups alone, and says nothing of dropped ones"
+            "the members of every group differ: the file may have only kept groups, without the dropped ones"
                 .to_owned(),
             "name rollouts of an unfiltered run, which verl's DAPO recipe with its filter does not dump; of tamis, those with `rollout.save: all`, or the run itself, or its log",
         ));
@@ -495,15 +497,16 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
     if matches!(groups.scale(groups.outcome), Scale::Many) {
         found.push(note(
             "metric",
-            format!("`{}` has more than two values: a group is kept where any two differ, and there is no pass rate; beyond the groups' own size rates are at least those shown", groups.outcome_name()),
-            Some("name a raw outcome with --metric, where the file has one"),
+            format!("`{}` has more than two values: a group is kept if any two differ, and there is no pass rate; beyond the groups' own \
+                size rates are at least those shown", groups.outcome_name()),
+            Some("name a raw outcome with --metric, if the file has one"),
         ));
     }
     found.extend(unread(groups));
     if groups.has_turns {
         found.push(note(
             "sample",
-            "members were played in turns: texts are whole episodes, and right-looking answers are not looked for".to_owned(),
+            "members were played in turns: texts are whole episodes, and right-looking answers are not searched".to_owned(),
             None,
         ));
     }
@@ -604,7 +607,7 @@ mod tests {
         assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
         assert_eq!(changes.max_response_length, Some(128));
         // Some truncated completions are right.
-        assert!(!told.fix.as_deref().unwrap().contains("counted wrong"), "{told:?}");
+        assert!(!told.fix.as_deref().unwrap().contains("count as wrong"), "{told:?}");
         // A planned limit did not truncate them, and a larger one already answers the finding.
         let planned = |limit| Plan { max_response_length: Some(limit), ..Plan::default() };
         assert!(
@@ -627,8 +630,9 @@ mod tests {
                 &small.chain((0..30).map(|group| (large * (1 + group % 3), 8))).collect::<Vec<_>>(),
             )
         };
-        let warns =
-            |groups: &Groups| told(groups, "sample").iter().any(|text| text.contains("unlike prompts"));
+        let warns = |groups: &Groups| {
+            told(groups, "sample").iter().any(|text| text.contains("have different prompts"))
+        };
         assert!(warns(&of(0)) && !warns(&of(2)));
     }
 
@@ -638,7 +642,7 @@ mod tests {
         let told = told(&mixed, "sample");
         assert!(told[1].contains("several sizes (1 of 4, 1 of 8)"), "{told:?}");
         assert!(
-            told[2].contains("the file may hold kept groups alone") && told[3].starts_with("2 rows left out")
+            told[2].contains("the file may have only kept groups") && told[3].starts_with("2 rows left out")
         );
     }
 }

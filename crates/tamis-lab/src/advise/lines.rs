@@ -219,7 +219,8 @@ impl Values<'_> {
         };
         let easyr1 = match self.window() {
             None if self.filters && self.values.is_none() => {
-                "EasyR1, without its filter: a window on the mean does not tell whether the members of a group differ in a number with many values"
+                "EasyR1, without its filter: a window on the mean does not show whether the members of a group differ in a number with \
+                many values"
             }
             None if self.filters => {
                 "EasyR1, without its filter: one right answer in so large a group lies outside of its window, 0.01 to 0.99"

@@ -62,7 +62,8 @@ const SOLVED: f64 = 0.8;
 /// Larger groups may cost at most this many times as many trajectories per kept group.
 const DEARER: f64 = 1.2;
 /// What stays open if only a lower bound on the keep rate of whole groups is known.
-const WHOLE_GROUPS: &str = "whether to filter, and what whole groups cost: all that is known of these is that they are kept at least as often";
+const WHOLE_GROUPS: &str =
+    "whether to filter, and what whole groups cost: it is only known that these are kept at least as often";
 /// From `NEARLY_ALL` almost nothing is dropped; below `DEAR` a kept group is expensive.
 const NEARLY_ALL: f64 = 0.95;
 const DEAR: f64 = 0.25;
@@ -282,7 +283,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     };
     let mut unknown = Vec::new();
     if tokens.is_none() {
-        unknown.push("cost in tokens: no row says how long its completion is".to_owned());
+        unknown.push("cost in tokens: no row has the length of its completion".to_owned());
     }
     if groups.groups.iter().flat_map(|group| &group.members).all(|member| member.is_truncated.is_none()) {
         unknown.push("truncation: no row has a `finish_reason`".to_owned());
@@ -299,7 +300,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
             groups.outcome_name()
         ));
     }
-    unknown.push("entropy: rollouts do not hold it; texts that repeat stand in for it".to_owned());
+    unknown.push("entropy: rollouts do not have it; repeated texts are shown instead".to_owned());
     let facts = Found {
         sample,
         keep_rates: told,
@@ -370,7 +371,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         counted
     };
     let mut unknown = vec![
-        "the histogram of pass rates, the metric to choose, texts and the verifier: counts say nothing of single groups".to_owned(),
+        "the histogram of pass rates, the metric to choose, texts and the verifier: counts have no single groups".to_owned(),
         "cost in tokens: counts have no lengths of groups".to_owned(),
     ];
     if counts.is_screened {
@@ -380,16 +381,17 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
             unknown.push(WHOLE_GROUPS.to_owned());
         }
         if !known {
-            unknown.push("keep rates by size: the log does not say with how many members groups were begun (`rollout.n=8 schedule.screen_first=3` behind it does)".to_owned());
+            unknown.push("keep rates by size: the log does not show with how many members groups were started (add `rollout.n=8 \
+                schedule.screen_first=3` after it)".to_owned());
         }
     } else if !known {
-        unknown.push("keep rates at other sizes: the log does not say how large groups are (`rollout.n=8` behind it does)".to_owned());
+        unknown.push("keep rates at other sizes: the log does not show how large groups are (add `rollout.n=8` after it)".to_owned());
     } else if spread.is_none() {
         unknown
             .push("keep rates at other sizes: the log has no pass rate of all generated groups".to_owned());
     }
     if counts.steps.is_empty() {
-        unknown.push("intervals: the log gives a mean filter rate, and no groups".to_owned());
+        unknown.push("intervals: the log has a mean filter rate, but no groups".to_owned());
     }
     if counts.entropy.is_none() {
         unknown.push("entropy: the log does not have it".to_owned());
@@ -434,7 +436,7 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
     let Found { histogram, metrics, findings, changes, mut unknown, .. } = found;
     if !plan.is_batch_known {
         unknown.push(format!(
-            "the size of a batch: {} groups are an example, which lines leave out (`data.train_batch_size=N` behind the file says it)",
+            "the size of a batch: {} groups are an example, which lines leave out (add `data.train_batch_size=N` after the file)",
             plan.train_batch_size
         ));
     }
@@ -555,8 +557,10 @@ fn filter_advice(
     let mut use_filter = true;
     if plan.has_critic {
         use_filter = false;
-        reasons.push("where generated tokens are the limit: there is a critic, advantages do not come from differences within a group, and a uniform group teaches it".to_owned());
-        reasons.push("yes where steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; studies/claims.md)".to_owned());
+        reasons.push("if generated tokens are the limit: with a critic, advantages do not come from differences within a group, and a \
+            uniform group still teaches it".to_owned());
+        reasons.push("yes, if steps are the limit: PPO on FrozenLake gained as much from a filter as GRPO at equal training batches \
+            (43.9 to 54.9 % success), and lost at equal generated tokens (40.5 to 31.9 %; studies/claims.md)".to_owned());
     }
     if let Some(rate) = pass_rate.filter(|rate| rate.value > SOLVED) {
         use_filter = false;
@@ -585,7 +589,7 @@ fn filter_advice(
             "larger groups, easier prompts or `schedule.selector: {kind: posterior}`"
         };
         reasons.push(format!(
-            "it is dear: {} groups are generated for each; {ways} come first where computing time is short",
+            "it is expensive: {} groups are generated for each; try {ways} first if computing time is short",
             times(keep.value)
         ));
     } else if use_filter {
@@ -598,7 +602,7 @@ fn filter_advice(
     }
     if use_filter && keep.value < NEARLY_ALL {
         reasons.push(format!(
-            "where computing time is short, leave it off: a batch of {} then holds about {} that differ, at the cost of one round",
+            "if computing time is short, leave it off: a batch of {} then holds about {} that differ, at the cost of one round",
             counted(plan.train_batch_size, "group"),
             tamis_core::figure::fixed(plan.train_batch_size as f64 * keep.value, 0)
         ));

@@ -248,7 +248,8 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
     if counts.is_of_another_rule {
         let filter = plan.other_filter.clone().unwrap_or_else(|| "null".to_owned());
         let message = format!(
-            "{}: its counts are of the run's filter `{filter}`, and no `all/frac_reward_zero_std` says in how many groups the rewards differ",
+            "{}: its counts are those of the run's filter `{filter}`, and there is no `all/frac_reward_zero_std`, the share of groups \
+            with equal rewards",
             path.display()
         );
         return Err(Fault::failed(message).with_hint("name the run's rollouts"));
@@ -256,7 +257,8 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
     if counts.steps.is_empty() && counts.keep_rate.is_none() {
         let mut gap = None;
         if summary.history.iter().any(|point| point.kept_beyond_batch.is_some()) {
-            gap = Some("say how many groups a step trains on (`data.train_batch_size=N` behind it), which verl prints with its configuration".to_owned());
+            gap = Some("give the number of groups of a step (`data.train_batch_size=N` after it), which verl prints with its \
+                configuration".to_owned());
         } else if summary.formats.contains(&LogFormat::Verl) {
             match count_filled(&summary, steps, plan, &mut counts) {
                 Ok(()) => {}
@@ -265,7 +267,7 @@ fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, F
             }
         }
         if counts.steps.is_empty() {
-            let message = format!("{}: no step says how many groups were kept", path.display());
+            let message = format!("{}: no step has the number of kept groups", path.display());
             return Err(Fault::failed(message).with_hint(gap.map_or_else(
                 || "name the run's rollouts, or a log with the lines in docs/reading-a-run.md".to_owned(),
                 |what| format!("{what}; or give the rollouts that it dumps (`trainer.rollout_data_dir`)"),
@@ -285,7 +287,8 @@ enum VerlGap {
 
 impl VerlGap {
     fn no_refill() -> Self {
-        Self::Lacking("verl prints nothing of a batch that fills its step, and no step took a second one: most prompts are kept, or there was no filter".to_owned())
+        Self::Lacking("verl prints nothing about a batch that fills its step, and no step took a second one: most prompts are kept, or \
+            there was no filter".to_owned())
     }
 
     fn no_lines() -> Self {
@@ -326,7 +329,8 @@ fn count_filled(
     for point in &of_range {
         target = count(point.target).unwrap_or(target);
         let generated = count(point.gen_batch_size).or(count(planned)).ok_or_else(|| {
-            VerlGap::Lacking("say how many prompts a batch had (`data.gen_batch_size=N` behind it), which verl prints with its configuration".to_owned())
+            VerlGap::Lacking("give the number of prompts of a batch (`data.gen_batch_size=N` after it), which verl prints with its \
+                configuration".to_owned())
         })?;
         let batches = count(Some(point.batches));
         num_told += usize::from(batches.is_some());
@@ -343,7 +347,7 @@ fn count_filled(
     if let Some(step) = impossible.filter(|_| 2 * filled.len() < num_told) {
         let FilledStep { step, generated, .. } = step;
         return Err(VerlGap::Lacking(format!(
-            "what is printed of step {step} and others cannot be of batches of {generated} prompts: check `data.gen_batch_size`"
+            "what is printed for step {step} and others does not fit batches of {generated} prompts: check `data.gen_batch_size`"
         )));
     }
     if !filled.iter().any(|step| step.batches > 1) {

@@ -125,17 +125,17 @@ impl<'a> Reader<'a> {
         let Groups { num_unread, num_without_step, other_steps, .. } = self.groups;
         match (other_steps, num_without_step, num_unread) {
             (Some(steps), ..) => not_of_steps(path, steps),
-            (None, 1.., _) => Fault::usage(format!("{}: no row says of which step it is", path.display()))
-                .with_hint("leave --steps out, or give rows a `step`; of a folder the last number of a file's name is its step"),
+            (None, 1.., _) => Fault::usage(format!("{}: no row has a step", path.display()))
+                .with_hint("leave --steps out, or give rows a `step`; in a folder, the last number of a file's name is its step"),
             (None, 0, 1..) => {
                 let path = path.display();
-                let message = format!("{path}: none of its {num_unread} rows says which group it is of");
+                let message = format!("{path}: none of its {num_unread} rows has a group");
                 Fault::failed(message).with_hint(match self.first_fault {
                     Some(fault) => format!("the first that cannot be read: {fault}"),
                     None => "a group is read from `group_id`, `uid`, `group`, `prompt_id`, or from the text of `prompt` or `input`".to_owned(),
                 })
             }
-            (None, 0, 0) => Fault::failed(format!("{}: no group is in it", path.display())).with_hint(
+            (None, 0, 0) => Fault::failed(format!("{}: it has no group", path.display())).with_hint(
                 "let the run finish a step, or name another file; a run writes rollouts unless `rollout.save` is `off`",
             ),
         }
@@ -368,7 +368,7 @@ impl<'a> Reader<'a> {
 /// The error if none of the requested steps is in the files.
 pub(super) fn not_of_steps(path: &Path, (first, last): (u64, u64)) -> Fault {
     let path = path.display();
-    let message = format!("{path}: no group is in it, of the steps that --steps asks for");
+    let message = format!("{path}: it has no group of the steps in --steps");
     Fault::usage(message).with_hint(if first == last {
         format!("step {last} is there: ask for it, or leave --steps out")
     } else {

@@ -135,8 +135,8 @@ fn when_not_to_filter_and_when_groups_are_too_small() {
     assert_eq!(found.filter.filter, Some(false));
     // Both reasons come from measurements.
     let [tokens, steps, ..] = found.filter.reasons.as_slice() else { panic!("{:?}", found.filter) };
-    assert!(tokens.starts_with("where generated tokens are the limit: there is a critic"), "{tokens}");
-    assert!(steps.starts_with("yes where steps are the limit") && steps.contains("43.9 to 54.9"), "{steps}");
+    assert!(tokens.starts_with("if generated tokens are the limit: with a critic"), "{tokens}");
+    assert!(steps.starts_with("yes, if steps are the limit") && steps.contains("43.9 to 54.9"), "{steps}");
     // One prompt in twenty is solved now and then.
     let hard =
         Groups::of_counts(&(0..2000).map(|prompt| (usize::from(prompt % 10 == 0), 4)).collect::<Vec<_>>());
@@ -164,10 +164,10 @@ fn a_log_says_less_and_says_so() {
     assert_eq!((found.plan.train_batch_size, found.plan.gen_batch_size), (32, 64));
     let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
     assert!(at(4) < 0.5 && at(16) > 0.5 && (at(8) - 0.5).abs() < 1e-12);
-    assert!(found.to_string().contains("counts say nothing of single groups"), "{found}");
+    assert!(found.to_string().contains("counts have no single groups"), "{found}");
     let without = advise("run.log", &Evidence::Counts(counts), &Plan::default());
     assert!(without.keep_rates.is_empty() && without.lines.is_empty());
-    assert!(without.to_string().contains("does not say how large groups are"), "{without}");
+    assert!(without.to_string().contains("does not show how large groups are"), "{without}");
 }
 
 /// The forecast from groups agrees with the scheduler in a simulation with the same pass rates.
@@ -299,7 +299,7 @@ fn folders_of_tables_that_other_programs_wrote() {
     // The recipe dumps only groups that its filter kept.
     let kept = read_of(&[("1.jsonl", dump(&[1; 15])), ("2.jsonl", dump(&[1; 15]))], "", &plan);
     assert_eq!((kept.filter.filter, kept.keep_rate, kept.lines.len()), (None, None, 0), "{kept}");
-    assert!(kept.to_string().contains("may hold kept groups alone"), "{kept}");
+    assert!(kept.to_string().contains("may have only kept groups"), "{kept}");
     let unfiltered = Plan { has_filter: Some(false), ..plan };
     let all = read_of(&[("1.jsonl", dump(&[1; 30]))], "1.jsonl", &unfiltered);
     assert!((all.keep_rate.unwrap().value - 1.0).abs() < 1e-12);
@@ -454,9 +454,9 @@ fn groups_that_ended_early_bias_nothing() {
     let text = found.to_string();
     assert!(
         text.contains(
-            "groups ended with their first 3 members, all alike: everything here is of the first 3 members"
+            "groups ended with their first 3 members, all alike: everything here is about the first 3 members"
         ) && text.contains("% of groups of 3\n")
-            && !text.contains("sizes hold unlike prompts")
+            && !text.contains("groups of different sizes have different prompts")
             && !text.contains("several sizes"),
         "{text}"
     );
@@ -464,7 +464,7 @@ fn groups_that_ended_early_bias_nothing() {
         .start_lines()
         .remove(0);
     let begins = format!(
-        "advice: in {} of 4000 groups the first 3 members differed, so that the others were sampled",
+        "advice: in {} of 4000 groups the first 3 members differed, so the others were sampled",
         percent(first)
     );
     let ends = format!(
@@ -503,7 +503,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     assert!((costs.modes[0].generated_per_kept.value - (5.0 + 3.0 * 37.0 / 4.0) / 8.0).abs() < 1e-12);
     assert_eq!((costs.round, costs.limit), (None, None));
     assert!(found.to_string().contains("streaming with screen_first: 3       -    4.09"), "{found}");
-    assert!(found.to_string().contains("what is counted is the keep rate of 3"), "{found}");
+    assert!(found.to_string().contains("the counted keep rate is that of 3"), "{found}");
     assert!(
         found.start_lines()[0].contains("in 10.8% of 37 groups of step 1 the first 3 members differed"),
         "{:?}",
@@ -539,15 +539,14 @@ fn steps_of_rows_that_have_none() {
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let refused = of(&row("")).unwrap_err();
     assert!(
-        refused.kind() == crate::FaultKind::Usage
-            && refused.to_string().ends_with("no row says of which step it is"),
+        refused.kind() == crate::FaultKind::Usage && refused.to_string().ends_with("no row has a step"),
         "{refused}"
     );
     // Rows without a step are left out.
     let evidence = of(&(row("") + &row(", \"step\": 12"))).unwrap();
     let found = advise("x", &evidence, &Plan::default());
     assert_eq!((found.sample.groups, found.sample.steps), (1, Some((12, 12))));
-    assert!(found.to_string().contains("2 rows left out: of no step"), "{found}");
+    assert!(found.to_string().contains("2 rows left out: without a step"), "{found}");
 }
 
 #[test]
@@ -631,7 +630,7 @@ fn what_another_filter_keeps_is_no_keep_rate() {
         );
         let text = found.to_string();
         assert!(
-            text.contains("groups count as kept whose rewards differ") && !text.contains("`top_p`"),
+            text.contains("groups whose rewards differ count as kept") && !text.contains("`top_p`"),
             "{text}"
         );
     }
@@ -688,7 +687,7 @@ fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
     let mixed = groups.counts(groups.outcome, None).iter().filter(|counts| counts.by_value.len() > 1).count();
     assert_eq!(mixed, 1, "that of `b`");
     let text = advice(&groups, &Plan::default()).to_string();
-    assert!(text.contains("1 prompt came more than once in a file"), "{text}");
+    assert!(text.contains("1 prompt occurred more than once in a file"), "{text}");
 }
 
 /// A list longer than a row may be costs nothing in a column that is not needed.

@@ -26,10 +26,10 @@ fn limit_text(limit: LimitAdvice) -> String {
     let at_half = format!("{} at half the keep rate", chance(limit.exceeded_at_half));
     let met = match (chance(limit.exceeded), chance(limit.exceeded_at_half)) {
         (now, half) if now == NEVER && half == NEVER => {
-            "is never met, nor would it be at half the keep rate".to_owned()
+            "is never reached, nor would it be at half the keep rate".to_owned()
         }
-        (now, _) if now == NEVER => format!("is never met, and {at_half}"),
-        (now, _) => format!("is met {now}, and {at_half}"),
+        (now, _) if now == NEVER => format!("is never reached, and {at_half}"),
+        (now, _) => format!("is reached {now}, and {at_half}"),
     };
     format!("of {rounds} of {} {met}", limit.gen_batch_size)
 }
@@ -99,7 +99,7 @@ impl Advice {
         let groups = self.sample.groups;
         let head = match (self.keep_first, self.keep_rate) {
             (Some((n, rate)), _) => format!(
-                "advice: in {} of {groups} groups{steps} the first {n} members differed, so that the others were sampled",
+                "advice: in {} of {groups} groups{steps} the first {n} members differed, so the others were sampled",
                 percent(rate.value)
             ),
             (None, Some(keep)) => {
@@ -160,13 +160,15 @@ impl Advice {
             first.map_or_else(|| "first members".to_owned(), |first| format!("first {first} members"));
         let text = match (self.sample.kind, first) {
             (EvidenceSource::Rollouts, _) => format!(
-                "{ended} {members}, all alike: everything here is of the {members} of every group, and larger groups are by the fit to these"
+                "{ended} {members}, all alike: everything here is about the {members} of every group, and larger groups come from the \
+                fit to these"
             ),
             (EvidenceSource::Log, Some(first)) => format!(
-                "{ended} {members} where these were alike: what is counted is the keep rate of {first}, and larger groups are kept at least as often"
+                "{ended} {members} because these were alike: the counted keep rate is that of {first}, and larger groups are kept at \
+                least as often"
             ),
             (EvidenceSource::Log, None) => format!(
-                "{ended} {members} where these were alike: what is counted is their keep rate, and that of whole groups is at least as high"
+                "{ended} {members} because these were alike: the counted keep rate is theirs, and that of whole groups is at least as high"
             ),
         };
         named(f, "screened", &text)
@@ -342,7 +344,7 @@ impl Advice {
         named(f, "metric", &chosen)?;
         for metric in others {
             let what = match (metric.kept_for_other_reasons, metric.lost) {
-                _ if metric.values == "constant" => "has one value, and tells nothing apart".to_owned(),
+                _ if metric.values == "constant" => "has one value, and separates nothing".to_owned(),
                 (more, _) if more >= 0.005 => format!(
                     "keeps {}, of them {} whose members are all right or all wrong: it would train on their shape",
                     percent(metric.keep_rate),

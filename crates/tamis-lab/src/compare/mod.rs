@@ -136,7 +136,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
         && least < most
     {
         notes.push(format!(
-            "{name} has {}, of {most}: what is compared at equal cost ends where it does",
+            "{name} has only {} of {most}: comparisons at equal cost end there",
             counted(least, "step")
         ));
     }
@@ -178,7 +178,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
             continue;
         }
         if names.len() > 1 {
-            notes.push(format!("{} stands under different names: {}", choice.title(), names.join(", ")));
+            notes.push(format!("{} has different names: {}", choice.title(), names.join(", ")));
         }
         if choice == Choice::Validation {
             notes.extend(errors_of_last(&measured));
@@ -217,10 +217,7 @@ fn errors_of_last(variants: &[Measured]) -> Option<String> {
     };
     let errors: Vec<String> = variants.iter().filter_map(of).collect();
     (!errors.is_empty()).then(|| {
-        format!(
-            "the last validation is known within one standard error over its prompts: {}",
-            errors.join(", ")
-        )
+        format!("the standard error of the last validation, over its prompts: {}", errors.join(", "))
     })
 }
 

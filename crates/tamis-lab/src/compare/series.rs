@@ -95,7 +95,7 @@ impl Series {
                     break;
                 }
                 Err(error) => {
-                    leave_out(format!("no JSON object: {error}"));
+                    leave_out(format!("not a JSON object: {error}"));
                     continue;
                 }
             };
@@ -299,7 +299,7 @@ mod tests {
             DamagedLine { line: 3, fault: "no `step` and no `training/global_step`".to_owned() }
         );
         let told = series.left_out("`metrics.jsonl`").unwrap();
-        assert!(told.starts_with("2 lines of `metrics.jsonl` are damaged and left out, the first of them line 1: no JSON object: "), "{told}");
+        assert!(told.starts_with("2 lines of `metrics.jsonl` are damaged and left out, the first of them line 1: not a JSON object: "), "{told}");
         assert_eq!(Series::parse("{\"step\":1}\n").left_out("x"), None);
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("metrics.jsonl");

@@ -38,7 +38,7 @@ base (baseline)                2            0.3000 ±0.1414            0.3000 ±
 filter                         2  0.7000 ±0.1414 (+0.4000)  0.7000 ±0.1414 (+0.4000)  0.4000 ±0.1414 (+0.2000)  0.5000 ±0.1414 (+0.2000)  0.3000 ±0.1414 (+0.0000)  0.5000 ±0.1414 (+0.2000)
 
 note: DIR/later_seed1 has no metrics yet
-note: DIR/base_seed1 has 2 steps, of 3: what is compared at equal cost ends where it does
+note: DIR/base_seed1 has only 2 steps of 3: comparisons at equal cost end there
 ");
     insta::assert_snapshot!(shown(found.markdown()), @r"
 # Comparison
@@ -51,7 +51,7 @@ Mean, ± sample standard deviation over seeds, (difference to the baseline).
 | filter | 2 | 0.7000 ±0.1414 (+0.4000) | 0.7000 ±0.1414 (+0.4000) | 0.4000 ±0.1414 (+0.2000) | 0.5000 ±0.1414 (+0.2000) | 0.3000 ±0.1414 (+0.0000) | 0.5000 ±0.1414 (+0.2000) |
 
 - DIR/later_seed1 has no metrics yet
-- DIR/base_seed1 has 2 steps, of 3: what is compared at equal cost ends where it does
+- DIR/base_seed1 has only 2 steps of 3: comparisons at equal cost end there
 ");
     let csv = found.csv();
     assert_eq!(csv.lines().count(), 1 + 2 * 6);

@@ -208,8 +208,8 @@ fn of_another(run: &OtherRun, metric: &String, columns: &mut RolloutColumns) -> 
         let whole: Option<Vec<_>> = rows.iter().copied().collect();
         columns.rows.push(whole.ok_or_else(|| {
             let row = rows.iter().position(Option::is_none).unwrap_or(0) + 1;
-            Fault::failed(format!("row {row} of {} is of no group", file.display()))
-                .with_hint("it may be half written: take it out, or wait until the run has written it")
+            Fault::failed(format!("row {row} of {} has no group", file.display()))
+                .with_hint("it may be half written: remove it, or wait until the run has written it")
         })?);
     }
     Ok(())
@@ -265,7 +265,7 @@ fn missing(
     let mut all: Vec<String> = metrics.chain(groups.iter().map(|group| absent("group", group))).collect();
     if !has_any_group {
         let known = list_names(&GroupLayout::GROUP_COLUMNS);
-        all.push(format!("no column that is known to name the group ({known})"));
+        all.push(format!("no column that is known as a group ({known})"));
     }
     let (file, there) = (file.display(), list_names(columns));
     let fault = Fault::usage(format!("{file} has {}; it has {there}", all.join(" and ")));
@@ -277,8 +277,7 @@ fn missing(
         ["prompt", "input", "question"].into_iter().find(|name| columns.iter().any(|column| column == name));
     fault.with_hint(prompt.map_or_else(
         || {
-            "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` \
-                         once for each of its columns"
+            "name it with `--group COLUMN`; if each row holds a whole group, give `--metric` once for each of its columns"
                 .to_owned()
         },
         |prompt| {
@@ -353,7 +352,7 @@ fn long(
             match lookup(&record.values, column) {
                 None | Some(Value::Null) => {
                     let message = format!("{}: no value in the group column `{column}`", record.place);
-                    let hint = "a row without a group cannot be judged; take such rows out first";
+                    let hint = "a row without a group cannot be judged; remove such rows first";
                     return Err(Fault::failed(message).with_hint(hint));
                 }
                 Some(value) => {
@@ -439,8 +438,8 @@ impl Spellings {
         let (_, written) = several.clone().min_by_key(|(number, _)| **number)?;
         let written: Vec<String> = written.iter().map(|written| format!("`{written}`")).collect();
         Some(format!(
-            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way is a \
-                 group of its own; write them all as numbers or all as text",
+            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way counts as a separate group; write \
+            them all as numbers or all as text",
             file.display(),
             several.count(),
             written.join(" and ")

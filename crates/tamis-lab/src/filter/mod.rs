@@ -127,7 +127,7 @@ fn judge_file(options: &FilterOptions) -> Result<FilterSummary, Fault> {
 /// Refuses outputs that would destroy something, before anything is read.
 fn check_outputs(options: &FilterOptions, inputs: &[PathBuf]) -> Result<(), Fault> {
     let clash = |path: &Path, other: &str| {
-        Fault::usage(format!("{} is {other} too; choose another output", path.display()))
+        Fault::usage(format!("{} is also {other}; choose another output", path.display()))
     };
     let real = |path: &Path| path.canonicalize().ok();
     let outputs: Vec<&PathBuf> = options.kept.iter().chain(&options.dropped).collect();
@@ -146,7 +146,7 @@ fn check_outputs(options: &FilterOptions, inputs: &[PathBuf]) -> Result<(), Faul
     for path in &outputs {
         if let Some(what) = other_than_file(path) {
             let message = format!("{} is {what}, not a regular file", path.display());
-            let hint = "name a file, there already or not; leave the option out to write nothing";
+            let hint = "name a file, new or existing; leave the option out to write nothing";
             return Err(Fault::usage(message).with_hint(hint));
         }
     }
@@ -186,7 +186,7 @@ fn other_than_file(path: &Path) -> Option<&'static str> {
         Ok(metadata) if metadata.is_file() => None,
         Ok(metadata) if metadata.is_dir() => Some("a folder"),
         Ok(_) => Some("a pipe, a socket or a device"),
-        Err(_) => path.is_symlink().then_some("a link that leads nowhere"),
+        Err(_) => path.is_symlink().then_some("a broken link"),
     }
 }
 

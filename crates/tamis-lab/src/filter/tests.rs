@@ -329,30 +329,30 @@ fn what_cannot_be_filtered() {
     FOLDER/rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `n`
     FOLDER/rollouts.jsonl has no group column `prompt`; it has `uid`, `acc`, `n`
     FOLDER/nested.jsonl, line 2: no value in the group column `id`
-      hint: a row without a group cannot be judged; take such rows out first
-    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
-      hint: name it with `--group COLUMN`; where each row holds a whole group, give `--metric` once for each of its columns
+      hint: a row without a group cannot be judged; remove such rows first
+    FOLDER/nested.jsonl has no column that is known as a group (`group_id`, `uid`, `group`, `prompt_id`); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
+      hint: name it with `--group COLUMN`; if each row holds a whole group, give `--metric` once for each of its columns
     FOLDER/rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?) and no group column `uud` (did you mean `uid`?); it has `uid`, `acc`, `n`
     FOLDER/nested.jsonl has no metric column `model.correct` (did you mean `model.is_correct`?) and no group column `idd` (did you mean `id`?) and no group column `tag` (did you mean `tags`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
-    FOLDER/verl.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
+    FOLDER/verl.jsonl has no column that is known as a group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
       hint: name it with `--group COLUMN`; `--group input` puts rows of the same input together
-    FOLDER/verl.jsonl has no metric column `scores` (did you mean `score`?) and no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
+    FOLDER/verl.jsonl has no metric column `scores` (did you mean `score`?) and no column that is known as a group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
       hint: name it with `--group COLUMN`; `--group input` puts rows of the same input together
     FOLDER/nested.jsonl, line 2: no value in the group column `id`
-      hint: a row without a group cannot be judged; take such rows out first
+      hint: a row without a group cannot be judged; remove such rows first
     FOLDER/nested.jsonl, line 1: `model` must be a number, true, false or null, got an object with `is_correct`, `text`
     FOLDER/nested.jsonl, line 1: `model.text` must be a number, true, false or null, got the text "x"
     FOLDER/nested.jsonl, line 1: `tags` must be a number, true, false or null, got a list
     FOLDER/nested.jsonl has no metric column `model.was_correct` (did you mean `model.is_correct`?) and no metric column `model.will_be` (did you mean `model`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
     the wide layout needs at least one metric column
     FOLDER/empty.jsonl has no rows
-    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
+    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is not a JSON number; write null if there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
     failed to open FOLDER/absent.jsonl
       hint: name a JSONL or Parquet file
     no rollout file was given
-    FOLDER/rollouts.jsonl is an input too; choose another output
-    FOLDER/./rollouts.jsonl is an input too; choose another output
-    FOLDER/same.jsonl is the other output too; choose another output
+    FOLDER/rollouts.jsonl is also an input; choose another output
+    FOLDER/./rollouts.jsonl is also an input; choose another output
+    FOLDER/same.jsonl is also the other output; choose another output
     FOLDER/there.jsonl exists already
       hint: `--overwrite` replaces it
     failed to write FOLDER/no/folder.jsonl
@@ -418,13 +418,13 @@ fn only_regular_files_are_replaced() {
     }
     insta::assert_snapshot!(text, @"
     FOLDER/socket.jsonl is a pipe, a socket or a device, not a regular file
-      hint: name a file, there already or not; leave the option out to write nothing
+      hint: name a file, new or existing; leave the option out to write nothing
     FOLDER/folder.jsonl is a folder, not a regular file
-      hint: name a file, there already or not; leave the option out to write nothing
-    FOLDER/nowhere.jsonl is a link that leads nowhere, not a regular file
-      hint: name a file, there already or not; leave the option out to write nothing
+      hint: name a file, new or existing; leave the option out to write nothing
+    FOLDER/nowhere.jsonl is a broken link, not a regular file
+      hint: name a file, new or existing; leave the option out to write nothing
     FOLDER/null.jsonl is a pipe, a socket or a device, not a regular file
-      hint: name a file, there already or not; leave the option out to write nothing
+      hint: name a file, new or existing; leave the option out to write nothing
     ");
     // A link stays a link: the file behind it is replaced, and only with `overwrite`.
     let file = write(&folder, "file.jsonl", "old");
@@ -554,7 +554,7 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     let summary = filter_file(&options(vec![input], long(&["g"], "a"))).unwrap();
     assert_eq!(summary.num_prompts, 5);
     let [warning] = &summary.warnings[..] else { panic!("{:?}", summary.warnings) };
-    insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 ids in column `g` are written in more than one way, such as `"1"` and `1` and `1.0`: each way is a group of its own; write them all as numbers or all as text"#);
+    insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 ids in column `g` are written in more than one way, such as `"1"` and `1` and `1.0`: each way counts as a separate group; write them all as numbers or all as text"#);
     let plain = "{\"g\": 1, \"a\": 0}\n{\"g\": 1, \"a\": 1}\n{\"g\": \"x\", \"a\": 1}\n";
     assert!(filtered(plain, long(&["g"], "a")).warnings.is_empty());
 }
@@ -610,11 +610,11 @@ fn a_prompt_that_comes_twice_makes_two_groups() {
     let summary = filter_file(&options(vec![input], long(&["input"], "score"))).unwrap();
     assert_eq!((summary.num_prompts, summary.num_kept, summary.max_group_size), (4, 0, 2), "none is mixed");
     assert_eq!((summary.dropped.all_correct, summary.dropped.all_wrong), (2, 2));
-    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/dump.jsonl: 1 value of `input` came more than once: every 2 rows of one count as a group, in the order of the file; name a column with an id of the group if it has one");
+    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/dump.jsonl: 1 value of `input` occurred more than once: every 2 rows of one count as a group, in the order of the file; name a column with a group id if there is one");
     // Missing rows look like repeated prompts.
     let input = write(&folder, "uneven.jsonl", &(row("a", 1) + &row("a", 0) + &row("b", 1)));
     let summary = filter_file(&options(vec![input.clone()], long(&["input"], "score"))).unwrap();
-    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/uneven.jsonl: values of `input` have 1 to 2 rows: prompts that came more than once are one group here, or rows are missing; name a column with an id of the group if there is one");
+    insta::assert_snapshot!(shown(&summary.warnings[0], &folder), @"FOLDER/uneven.jsonl: values of `input` have 1 to 2 rows: repeated prompts count as one group, or rows are missing; name a column with a group id if there is one");
     // A group of one is kept, but not because of its members' scores.
     let text = summary.to_string();
     assert!(text.contains("Kept (groups with max > min, and groups of one): 2 (100.0%)\n      of these groups of one: 1 (50.0%)"), "{text}");

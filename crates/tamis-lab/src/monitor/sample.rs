@@ -33,7 +33,7 @@ pub(super) fn read(run: &Path, number: usize) -> Result<Sample, String> {
     let mut files = step_files(run).map_err(|error| chain(&error))?;
     files.retain(|(_, path)| path.extension().is_some_and(|ending| ending == "parquet"));
     let Some((step, path)) = files.pop() else {
-        return Err("there is no rollout file yet (`rollout.save` says what is saved)".to_owned());
+        return Err("there is no rollout file yet (`rollout.save` decides what is saved)".to_owned());
     };
     let read = || -> Result<Option<Sample>, RecordError> {
         let columns = Columns::open(&path)?;

@@ -456,7 +456,7 @@ fn state(
 fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     let mut notes = Vec::new();
     if source.is_absent {
-        notes.push("it is gone: this is what was read of it".to_owned());
+        notes.push("it no longer exists: this is what was read of it".to_owned());
     }
     if source.num_replaced > 0 {
         notes.push(format!(
@@ -486,7 +486,7 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
     let has_verl_counts = steps.iter().any(|step| step.has_verl_counts);
     if has_verl_counts && steps.iter().all(|step| step.train_batch_size.is_none()) {
         notes.push(
-            "verl's configuration is not there, which says how many groups a step trains on: what was kept is not known"
+            "verl's configuration, which has the number of groups of a step, is not there: what was kept is not known"
                 .to_owned(),
         );
     } else if said.formats.contains(&LogFormat::Verl)
@@ -494,7 +494,7 @@ fn notes(source: &Source<'_>, steps: &[&Step], said: &Reading) -> Vec<String> {
         && !has_verl_counts
     {
         notes.push(
-            "verl prints no verdicts: what the batch that filled a step kept, and what was dropped, is not known"
+            "verl prints no verdicts: what the batch that filled a step kept and dropped is not known"
                 .to_owned(),
         );
     }
@@ -514,7 +514,7 @@ fn not_finite(steps: &[&Step]) -> Option<String> {
     let step = steps.get(*place)?.number.unwrap_or(*place as u64 + 1);
     let more = found.len() - 1;
     Some(format!(
-        "{name} is no finite number {} (first in step {step}){}",
+        "{name} is not a finite number {} (first in step {step}){}",
         if *count == 1 { "once".to_owned() } else { format!("{count} times") },
         match more {
             0 => String::new(),

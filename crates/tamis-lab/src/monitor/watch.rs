@@ -97,7 +97,7 @@ impl Watch {
         } else if found.is_dir() {
             if !is_run(path) {
                 let message = format!(
-                    "{} is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor `run.log` in it",
+                    "{} is not a run directory: there is neither `config.yaml` nor `metrics.jsonl` nor `run.log` in it",
                     path.display()
                 );
                 return Err(Fault::usage(message).with_hint(match names::run_inside(path, is_run) {
@@ -154,17 +154,17 @@ impl Watch {
         }
         if self.main.tail.has_binary {
             let hint = "name the log as text: unpack it if it is compressed, or name the run's folder";
-            let message = format!("{path} is no log: it holds bytes that are no text");
+            let message = format!("{path} is not a log: it has bytes that are not text");
             return Err(Fault::usage(message).with_hint(hint));
         }
         match reading.num_lines {
             0 => Ok(()),
             lines => Err(Fault::usage(format!(
-                "none of the {lines} lines of {path} says anything about steps or generated batches"
+                "none of the {lines} lines of {path} has steps or generated batches"
             ))
             .with_hint(
-                "a log is understood where it has the lines of tamis, verl (its filter-group log lines too), EasyR1 or TRL \
-                 (docs/reading-a-run.md shows each); name the file that has what the trainer prints",
+                "logs of tamis, verl (its filter-group log lines too), EasyR1 and TRL are understood (docs/reading-a-run.md shows each); \
+                name the file with the output of the trainer",
             )),
         }
     }

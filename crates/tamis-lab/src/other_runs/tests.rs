@@ -149,7 +149,7 @@ fn weights_that_nobody_wrote_down_leave_the_reward_out() {
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let run = found(folder.path());
     assert!(run.notes().iter().any(|note| note.contains("how they add up")), "{:?}", run.notes());
-    assert!(run.notes()[0].contains("of an evaluation nothing says"), "{:?}", run.notes());
+    assert!(run.notes()[0].contains("of evaluations cannot be recognised"), "{:?}", run.notes());
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn messages_are_text_and_logged_columns_are_no_scores() {
     assert!(shown.contains("  prompt      user: q0") && shown.contains("  completion  "), "{shown}");
     assert!(shown.contains("reward ") && shown.contains("exact ") && shown.contains("first "), "{shown}");
     let refused = rollouts::read(&RolloutQuery { step: Some(3), ..query(made("trl-chat")) }).unwrap_err();
-    assert!(refused.to_string().ends_with("there are those of steps 1 to 2, 4 to 5"), "{refused}");
+    assert!(refused.to_string().ends_with("saved are those of steps 1 to 2, 4 to 5"), "{refused}");
     // A single file too.
     let file = made("trl-chat/completions/completions_00001.parquet");
     let shown = rollouts::read(&RolloutQuery { step: None, group: None, ..query(file) }).unwrap().to_string();
@@ -327,7 +327,7 @@ fn a_sieve_left_completions_of_kept_groups_alone() {
     fs::write(&state, text.replace("\"reward\"", counts)).unwrap();
     let run = found(folder.path());
     assert!(run.is_sieved());
-    assert!(run.notes().iter().any(|note| note.contains("kept groups alone")), "{:?}", run.notes());
+    assert!(run.notes().iter().any(|note| note.contains("only those of kept groups")), "{:?}", run.notes());
     let counts = read(folder.path(), None, None, &Plan::default()).unwrap();
     let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
     assert!(told.contains("20.0% of groups"), "{told}");
@@ -496,8 +496,7 @@ fn rows_of_one_prompt_that_cannot_be_cut_are_told() {
         fs::write(folder.path().join(format!("{step}.jsonl")), inputs.chars().map(row).collect::<String>())
             .unwrap();
     }
-    let told =
-        "1 of its files: prompts have 2 to 3 rows there, so a prompt that came more than once is one group";
+    let told = "1 of its files: prompts have 2 to 3 rows there, so a repeated prompt counts as one group";
     let has_it = |notes: &[String]| notes.iter().filter(|note| note.contains(told)).count();
     assert_eq!(has_it(&advice(folder.path(), None).1), 1);
     assert_eq!(has_it(&filtered(vec![folder.path().to_owned()], "score", None).warnings), 1);

@@ -66,7 +66,8 @@ impl State {
                 .with_hint("it is written with every checkpoint of TRL: name the folder of another one")
         };
         let text = tamis_file::read_text(path, MOST).map_err(|error| unreadable(chain(&error)))?;
-        let mut state = read_object(&text).map_err(|error| unreadable(format!("no JSON object: {error}")))?;
+        let mut state =
+            read_object(&text).map_err(|error| unreadable(format!("not a JSON object: {error}")))?;
         let number = |name: &str| state.get(name).and_then(Value::as_f64).filter(|number| *number > 0.0);
         let (step, max_steps, eval_steps) =
             (number("global_step"), number("max_steps"), number("eval_steps"));
@@ -213,15 +214,14 @@ pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
         found.is_sieved = found.figures.values().any(is_sieved);
         if files.last().is_some_and(|last| last.step > state.step) {
             found.notes.push(format!(
-                "the newest `{STATE}` is of step {}: until the next checkpoint nothing says what TRL logged since, nor \
-                 which completions are of an evaluation",
+                "the newest `{STATE}` is of step {}: until the next checkpoint, what TRL logged since is missing, and completions of \
+                evaluations cannot be recognised",
                 state.step
             ));
         }
     } else {
         found.notes.push(format!(
-            "there is no `{STATE}`: figures of steps are those that the completions tell, and which of these are of \
-             an evaluation nothing says"
+            "there is no `{STATE}`: metrics come from the completions alone, and those of evaluations cannot be recognised"
         ));
     }
     if files.is_empty() {
@@ -236,7 +236,7 @@ pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
     }
     if found.is_sieved {
         found.notes.push(
-            "the run had a sieve: its completions are of kept groups alone; all of them are in the folder that `record=` names"
+            "the run had a sieve: its completions are only those of kept groups; all of them are in the folder of `record=`"
                 .to_owned(),
         );
     }
@@ -371,7 +371,7 @@ fn find_weights(state: Option<&State>, found: &mut Found) -> Result<(), Fault> {
         if agreed.is_empty() { names.len() == 1 } else { agreed.iter().all(|agrees| *agrees) };
     if !found.is_plain_sum && !found.files.is_empty() {
         let why = if agreed.is_empty() {
-            "nothing says which columns are rewards, and how they add up"
+            "which columns are rewards, and how they add up, is not known"
         } else {
             "the reward functions do not add up to the reward that TRL logged (they have weights, or left completions \
              unscored)"

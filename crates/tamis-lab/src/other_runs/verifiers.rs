@@ -236,7 +236,7 @@ pub(super) fn rows(files: &[SourceFile], place: usize, ids: &GroupIds) -> Result
                 return Err(Fault::failed(format!(
                     "{at}: it is neither an episode, a trace nor a result of verifiers"
                 ))
-                .with_hint("take the row out, or the file"));
+                .with_hint("remove the row, or the file"));
             }
             let id = group_id(&row);
             let is_of_step = id.as_ref().map_or(number == place, |id| ends.contains(id));

@@ -129,7 +129,7 @@ pub(super) fn look(path: &Path) -> Option<Found> {
         "there is a file of step 0, so these are validations (`trainer.validation_data_dir`), and not what was trained on"
             .to_owned()
     } else {
-        "verl's dumps hold what was trained on: what its filter dropped, token counts and ends are not in them".to_owned()
+        "verl's dumps have what was trained on: dropped groups, token counts and finish reasons are not in them".to_owned()
     });
     Some(Found { system: NAME, files, seen, notes, is_plain_sum: true, ..Found::default() })
 }
@@ -171,8 +171,8 @@ impl Iterator for Lines {
         let place = format!("{}, line {}", self.path.display(), place + 1);
         Some(match read_object(&line) {
             Ok(row) => Ok((place, row)),
-            Err(error) => Err(Fault::failed(format!("{place}: no JSON object: {error}"))
-                .with_hint("take the row out, or the file")),
+            Err(error) => Err(Fault::failed(format!("{place}: not a JSON object: {error}"))
+                .with_hint("remove the row, or the file")),
         })
     }
 }
@@ -186,7 +186,7 @@ pub(super) fn rows(file: &SourceFile, place_of_file: usize) -> Result<Trajectori
         let values = &row;
         let text = |column: &str| values.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
         if !is_row(values) {
-            return Err(Fault::failed(format!("{place}: it is no row of verl's dumps"))
+            return Err(Fault::failed(format!("{place}: it is not a row of verl's dumps"))
                 .with_hint("rows of `trainer.rollout_data_dir` have `input`, `output`, `score` and `step`"));
         }
         let score = |name: &str| match values.get(name)? {

@@ -96,7 +96,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         "Of the policy at the sampled tokens, nats a token. It falls as the policy becomes sure.",
         Lines::Named(&[("entropy", &["actor/entropy", "entropy"])])),
     figure(Part::Update, "Divergence from the reference",
-        "Nats a token. Left out where the run has no reference.",
+        "Nats a token. Left out if the run has no reference.",
         Lines::Named(&[
             ("estimated", &["kl"]),
             ("in the loss", &["actor/kl_loss"]),
@@ -124,7 +124,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         "Mean over tokens, with the smallest and the largest of a token as a band.",
         Lines::Named(&[("ratio", &["actor/ratio_mean"])])).band("actor/ratio_min", "actor/ratio_max"),
     figure(Part::Update, "Loss",
-        "What is minimised. In reinforcement learning it does not say how good the policy is.",
+        "What is minimised. In reinforcement learning it does not show how good the policy is.",
         Lines::Named(&[("loss", &["loss"]), ("policy loss", &["actor/pg_loss"])])),
     figure(Part::Update, "Learning rate", "Of the last update of a step.",
         Lines::Named(&[("policy", &["actor/lr", "learning_rate"]), ("critic", &["critic/lr"])])),
@@ -175,7 +175,8 @@ pub(crate) const FIGURES: &[Figure] = &[
             ("passed over", &["selector/skipped_share"]),
         ])).share(),
     figure(Part::Freshness, "Effective share of weights",
-        "What a weighted batch is worth of one without weights, by the weights of a selector and by those of importance sampling.",
+        "Effective size of a weighted batch, as a share of an unweighted one, by the weights of a selector and by those of importance \
+        sampling.",
         Lines::Named(&[
             ("of chosen groups", &["selector/effective_share"]),
             ("of importance weights", &["rollout_corr/rollout_is_eff_sample_size"]),

@@ -64,7 +64,7 @@ impl Run {
         let is_folder = path.is_dir();
         if is_folder && ![CONFIG, METRICS, ROLLOUTS].iter().any(|name| path.join(name).exists()) {
             let message = format!(
-                "{} is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it",
+                "{} is not a run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it",
                 path.display()
             );
             let is_run = |run: &Path| run.join(METRICS).is_file();
@@ -103,7 +103,7 @@ impl Run {
         }
         if path.join(SUPERSEDED).is_file() {
             notes.push(format!(
-                "the run was resumed; what its log had said beyond the checkpoint is in `{SUPERSEDED}`"
+                "the run was resumed; log lines from after the checkpoint are in `{SUPERSEDED}`"
             ));
         }
         Ok(Self {

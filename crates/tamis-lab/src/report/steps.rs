@@ -42,7 +42,7 @@ impl FromStr for StepRange {
             "" => Ok(open),
             digits => digits
                 .parse::<u64>()
-                .map_err(|_| format!("`{digits}` is no step: write 10..50, 10.., ..50 or 10")),
+                .map_err(|_| format!("`{digits}` is not a step: write 10..50, 10.., ..50 or 10")),
         };
         let range = match text.split_once("..") {
             Some((first, last)) => {
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(parse("..50"), Ok((0, 50)));
         assert_eq!(parse("7"), Ok((7, 7)));
         assert_eq!(parse("9..3"), Err("the first step, 9, comes after the last, 3".to_owned()));
-        assert_eq!(parse("a..3"), Err("`a` is no step: write 10..50, 10.., ..50 or 10".to_owned()));
+        assert_eq!(parse("a..3"), Err("`a` is not a step: write 10..50, 10.., ..50 or 10".to_owned()));
         assert!(parse("").is_err() && parse("-3").is_err());
     }
 

@@ -42,7 +42,7 @@ fn of_series(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
             Ordering::Less => "The reward falls",
         };
         Some(format!(
-            "{verdict}: {change}. There is no validation: held-out prompts (`data.val`) would say what it has learned."
+            "{verdict}: {change}. There is no validation: held-out prompts (`data.val`) would show what it has learned."
         ))
     })
 }
@@ -84,7 +84,7 @@ fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     });
     let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
     let verdict = match change {
-        _ if error.is_none() => "Whether it learns cannot be said of so few prompts",
+        _ if error.is_none() => "There are too few prompts to tell whether it learns",
         _ if error.is_some_and(|error| change.abs() <= CLEAR * error) => "No clear change",
         change if change > 0.0 => "It learns",
         change if change < 0.0 => "It gets worse",
@@ -175,7 +175,7 @@ mod tests {
         let unclear = accuracies(&[0.3, 0.35], 50).expect("a sentence");
         insta::assert_snapshot!(unclear, @"No clear change: accuracy of 50 held-out prompts went from 30.0% to 35.0% (± 9.4%) in 10 steps.");
         let one = accuracies(&[0.3, 0.9], 1).expect("a sentence");
-        assert!(one.starts_with("Whether it learns cannot be said"), "{one}");
+        assert!(one.starts_with("There are too few prompts to tell whether it learns"), "{one}");
         insta::assert_snapshot!(accuracies(&[0.3], 50).expect("a sentence"), @"One validation so far: accuracy of 50 held-out prompts is 30.0%.");
     }
 

@@ -119,8 +119,8 @@ fn trajectories_that_are_asked_for() {
     assert_eq!(count(&ended("dropped")), (4, 4, Some(json!(1))));
     assert_eq!(count(&ended("surplus")), (0, 0, None));
     insta::assert_snapshot!(shown(run.path(), &ended("foo")), @r"
-    error: `foo` is no verdict: there are trained, kept_when_insufficient, surplus, stale, aborted, unscored, unchosen, truncated, shaped, masked, rejected, dropped, all_correct, all_wrong, uniform, below_range, above_range, singleton, zero_score, outside_pool, screened
-    hint: `dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means
+    error: `foo` is not a verdict; the verdicts are trained, kept_when_insufficient, surplus, stale, aborted, unscored, unchosen, truncated, shaped, masked, rejected, dropped, all_correct, all_wrong, uniform, below_range, above_range, singleton, zero_score, outside_pool, screened
+    hint: `dropped` stands for everything that the filter dropped; docs/rollouts.md explains each
     ");
     let counted = shown(run.path(), &RolloutQuery { limit: 0, ..ended("trained") });
     assert_eq!(
@@ -157,12 +157,12 @@ fn the_dumps_of_verl_and_validation_samples() {
 fn what_is_not_there() {
     let run = run();
     insta::assert_snapshot!(shown(run.path(), &RolloutQuery { step: Some(3), ..query(run.path()) }), @r"
-    error: no rollouts of step 3 are saved in RUN/rollouts; there are those of steps 1 to 2, 4
+    error: no rollouts of step 3 are saved in RUN/rollouts; saved are those of steps 1 to 2, 4
     hint:
     ");
     let file = run.path().join("rollouts/step_1.parquet");
     insta::assert_snapshot!(shown(run.path(), &RolloutQuery { step: Some(1), ..query(&file) }), @r"
-    error: --step chooses among the files of a run, and RUN/rollouts/step_1.parquet is a file
+    error: --step chooses among the files of a run, but RUN/rollouts/step_1.parquet is a file
     hint: leave it out, or name the run
     ");
     insta::assert_snapshot!(shown(run.path(), &query(&run.path().join("step_9.parquet"))), @"
@@ -171,7 +171,7 @@ fn what_is_not_there() {
     ");
     let empty = tempfile::tempdir().unwrap();
     insta::assert_snapshot!(shown(empty.path(), &query(empty.path())), @r"
-    error: RUN is no run directory: there is no `rollouts` folder in it
+    error: RUN is not a run directory: there is no `rollouts` folder in it
     hint: name the folder that a run printed at its start, or a file
     ");
     std::fs::create_dir(empty.path().join("rollouts")).unwrap();

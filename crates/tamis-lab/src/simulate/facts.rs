@@ -104,7 +104,7 @@ pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
                 || "none: groups are counted without a clock".to_owned(),
                 |fleet| {
                     let mut text = format!(
-                        "{} of {} slots, {} an iteration, {} of it more where all slots run",
+                        "{} of {} slots, {} an iteration, {} of it more when all slots run",
                         fleet.count,
                         fleet.slots,
                         seconds(fleet.iteration),
@@ -113,7 +113,7 @@ pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
                     if let Some(tokens) = fleet.kv_tokens {
                         let _ = write!(
                             text,
-                            ", {} of it more where the cache of {} tokens is full",
+                            ", {} of it more when the cache of {} tokens is full",
                             shortest(fleet.context),
                             shortest(tokens)
                         );
@@ -129,7 +129,7 @@ pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
     if world.servers.is_some() {
         let treatment = match world.in_flight {
             InFlight::Wait => "finished first",
-            InFlight::Keep => "go on",
+            InFlight::Keep => "continue",
             InFlight::Abort => "begun anew",
         };
         facts.extend([

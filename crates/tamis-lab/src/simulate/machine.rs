@@ -58,7 +58,7 @@ impl Machine {
         let Self::Polled(buffer) = self else { return None };
         let in_vain = buffer.in_vain()?;
         Some(format!(
-            "none of {in_vain} groups in a row was kept, and verl has no limit: it would go on for ever"
+            "none of {in_vain} groups in a row was kept, and verl has no limit: it would continue for ever"
         ))
     }
 }

@@ -39,10 +39,10 @@ pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<
             Some((low, top)) => {
                 format!("is {} or {}: is {} right?", shortest(low), shortest(top), shortest(top))
             }
-            None => "has more than two values, which say of no member whether it is right".to_owned(),
+            None => "has more than two values, which do not show whether a member is right".to_owned(),
         };
         return Err(Fault::failed(format!("{path}: `{outcome}` {why}")).with_hint(
-            "give rows an `acc` of 1 where they are right and 0 where not, or say the rates: `pass_rate: {kind: \
+            "give rows an `acc` of 1 if they are right and 0 if not, or set the rates: `pass_rate: {kind: \
              histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`",
         ));
     };
@@ -55,8 +55,7 @@ pub(crate) fn read(path: &Path, num_prompts: Option<usize>, key: Key) -> Result<
     let counts: Vec<(usize, usize)> = prompts.into_values().collect();
     if counts.iter().all(|(_, scored)| *scored < 2) {
         let path = path.display();
-        let message =
-            format!("{path}: every prompt has one sample, which says nothing of how prompts differ");
+        let message = format!("{path}: every prompt has one sample, which does not show how prompts differ");
         return Err(Fault::failed(message).with_hint("sample each prompt 4 times or more"));
     }
     let warnings = of_pass_rates(&groups).into_iter().map(|finding| {
@@ -272,7 +271,7 @@ mod tests {
             rows(|group, is| format!("{{\"uid\": {group}, \"score\": {}}}\n", group + usize::from(is)));
         assert!(
             refused(&many)
-                .ends_with("`score` has more than two values, which say of no member whether it is right")
+                .ends_with("`score` has more than two values, which do not show whether a member is right")
         );
         assert!(
             refused("{\"uid\": 1, \"acc\": 1}\n{\"uid\": 2, \"acc\": 0}\n")

@@ -124,8 +124,8 @@ fn play_all(
         world.population.lengths().filter(|_| keys_of(config).length == SimulateConfig::default().length)
     {
         notes.push(format!(
-            "rollouts of `simulate.pass_rate.path` say how long completions are, and those here are as `simulate.length` \
-             has them by default: `{lengths}` has theirs"
+            "rollouts of `simulate.pass_rate.path` have lengths of completions, but the simulation uses the defaults of \
+            `simulate.length`: set theirs with `{lengths}`"
         ));
     }
     let mut max_lag = 0;
@@ -174,7 +174,7 @@ fn whole_groups(config: &Config) -> String {
     let why = if filter.is_certain(0.0, f64::MAX) {
         format!("groups of {} have no fewer first members that could differ", config.rollout.n)
     } else {
-        format!("first members do not tell what the filter `{filter}` says of a whole group")
+        format!("first members do not predict how the filter `{filter}` judges a whole group")
     };
     format!("the policy `screening` is `streaming_carry` here: {why}")
 }
@@ -253,8 +253,8 @@ impl Simulation {
         let mut warnings = self.notes.clone();
         if self.steps < FEW_STEPS {
             warnings.push(format!(
-                "{} of {} groups: the second half of so few steps says little, for servers have hardly filled and \
-                 chance is large; raise `simulate.groups`",
+                "{} of {} groups: the second half of so few steps means little, because servers have hardly filled and chance is large; \
+                raise `simulate.groups`",
                 if self.steps == 1 { "one step".to_owned() } else { format!("{} steps", self.steps) },
                 self.groups / self.steps.max(1)
             ));
@@ -297,8 +297,9 @@ impl Simulation {
     /// A note about keys that the user did not set, if there are any.
     pub(crate) fn of_defaults(&self) -> Option<String> {
         let names: Vec<String> = self.defaults.iter().map(|name| format!("`{name}`")).collect();
-        (!names.is_empty())
-            .then(|| format!("Left at their defaults, which measure nothing of yours: {}.", names.join(", ")))
+        (!names.is_empty()).then(|| {
+            format!("Left at their defaults, which are not measured on your system: {}.", names.join(", "))
+        })
     }
 
     /// The steps that the lower bound covers, if a policy that ended early covers others.
@@ -326,8 +327,8 @@ impl Simulation {
         let few: Vec<&PolicyResult> = choosing().filter(|policy| policy.passes < FEW_PASSES).collect();
         if !few.is_empty() {
             warnings.push(format!(
-                "fewer than {FEW_PASSES} passes over the data: {}; prompts are chosen by what they came to in passes \
-                 before, and in so few that spares little: raise `simulate.groups` to what your run trains on",
+                "fewer than {FEW_PASSES} passes over the data: {}; prompts are chosen by their results in earlier passes, which saves \
+                little in so few: raise `simulate.groups` to what your run trains on",
                 list(few)
             ));
         }
@@ -335,9 +336,8 @@ impl Simulation {
             && !self.choosing.is_empty()
         {
             warnings.push(format!(
-                "the {prompts} prompts of the rollouts stand for all of the data, with so many passes over them: {}; \
-                 of more prompts fewer are known, and choosing spares less: say with `simulate.pass_rate.prompts` how \
-                 many your data have",
+                "the {prompts} prompts of the rollouts stand for all of the data, with this many passes over them: {}; of more prompts \
+                fewer are known, and choosing saves less: set `simulate.pass_rate.prompts` to the number in your data",
                 list(choosing().collect())
             ));
         }

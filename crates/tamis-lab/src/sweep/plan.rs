@@ -125,8 +125,8 @@ impl SweepPlan {
                     point.labels.iter().map(|(axis, label)| format!("{axis} {label}")).collect();
                 let shown = shown.join(", ");
                 if !is_name(&name) {
-                    let message = format!("`{name}` (of {shown}) is no name of a folder");
-                    let hint = "a name has no `/` and at most 255 bytes; a value that is no name can be one of `sets`, which have names";
+                    let message = format!("`{name}` (of {shown}) is not a folder name");
+                    let hint = "a name has no `/` and at most 255 bytes; put values that make no valid name under `sets`, which have names";
                     found.push(refused(sweep, message, hint));
                     continue;
                 }

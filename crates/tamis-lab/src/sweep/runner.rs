@@ -119,7 +119,7 @@ fn starts(plan: &SweepPlan, state: &StateFolder) -> Result<Vec<Start>, Fault> {
     }
     let what = if mismatches.len() == 1 { "there is a run" } else { "there are runs" };
     let runs = mismatches.join("\n");
-    Err(Fault::mismatch(format!("{what} of another configuration than the sweep has now:\n{runs}")).with_hint(
+    Err(Fault::mismatch(format!("{what} with another configuration than the sweep has now:\n{runs}")).with_hint(
         "begin another sweep with `--date MMDD`, or move these folders away; `results` in the sweep's file names another place",
     ))
 }
@@ -245,7 +245,7 @@ impl<'p> Runner<'p> {
             Start::New | Start::Finished => {
                 if run.folder.symlink_metadata().is_ok() && !clear_unbegun(&run.folder)? {
                     let lines = vec![format!(
-                        "there is a folder `{}`, and it is no run: move it away",
+                        "there is a folder `{}` that is not a run: move it away",
                         run.folder.display()
                     )];
                     self.tell(place, &lines[0]);

@@ -104,9 +104,9 @@ impl StateFolder {
                         || "another sweep, or a run that one left,".to_owned(),
                         |id| format!("process {id}"),
                     );
-                    let message = format!("begin a sweep in `{}`: {who} works there", results.display());
+                    let message = format!("begin a sweep in `{}`: {who} is working there", results.display());
                     return Err(Fault::failed(message).with_hint(
-                        "wait until it has ended, or end it; a sweep of its own has a folder of its own (`results` in the sweep's file)",
+                        "wait until it has ended, or stop it; or give this sweep its own folder (`results` in the sweep's file)",
                     ));
                 }
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),

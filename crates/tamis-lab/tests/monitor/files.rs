@@ -59,7 +59,7 @@ fn a_log_that_is_rotated_or_emptied_is_followed_on() {
     std::fs::rename(folder.path("train.log"), folder.path("train.log.1")).unwrap();
     let gone = next(&mut watch);
     assert_eq!(gone.batch_figures.total_batches, 2);
-    assert!(has_note(&gone, "it is gone"));
+    assert!(has_note(&gone, "it no longer exists"));
     folder.write("train.log", "a first line\n".to_owned() + &batch(3, 4));
     let rotated = next(&mut watch);
     assert_eq!((rotated.batch_figures.total_batches, rotated.batch_figures.total_kept), (3, Some(24)));
@@ -199,7 +199,7 @@ fn garbage_is_refused_by_name_and_passed_over_within_a_log() {
     folder.write("core", &garbage);
     let watch = Watch::open(&folder.path("core")).unwrap();
     let error = watch.check_understood().unwrap_err();
-    assert!(error.to_string().ends_with("is no log: it holds bytes that are no text"), "{error}");
+    assert!(error.to_string().ends_with("is not a log: it has bytes that are not text"), "{error}");
     folder.write("prose.txt", "One line.\nAnother: of words.\n");
     let error = Watch::open(&folder.path("prose.txt")).unwrap().check_understood().unwrap_err();
     assert!(error.to_string().starts_with("none of the 2 lines of"), "{error}");

@@ -310,10 +310,10 @@ fn what_is_not_finite_is_said() {
     assert_eq!(of_log(of("0.25", "2.0")).notes.iter().filter(|note| note.contains("finite")).count(), 0);
     let said =
         |score, norm| of_log(of(score, norm)).notes.into_iter().find(|note| note.contains("finite")).unwrap();
-    assert_eq!(said("nan", "1.0"), "critic/score/mean is no finite number once (first in step 2)");
+    assert_eq!(said("nan", "1.0"), "critic/score/mean is not a finite number once (first in step 2)");
     assert_eq!(
         said("nan", "1e309"),
-        "actor/grad_norm is no finite number once (first in step 2), nor is another metric"
+        "actor/grad_norm is not a finite number once (first in step 2), nor is another metric"
     );
 }
 
@@ -323,5 +323,5 @@ fn rows_with_words_of_python() {
     let row = "{\"step\":1,\"critic/score/mean\":NaN,\"train/num_gen_batches\":3}\n";
     let summary = of_log(row);
     assert_eq!((summary.step, summary.batch_figures.total_batches, summary.reward), (Some(1), 3, None));
-    assert_eq!(summary.notes, ["critic/score/mean is no finite number once (first in step 1)"]);
+    assert_eq!(summary.notes, ["critic/score/mean is not a finite number once (first in step 1)"]);
 }

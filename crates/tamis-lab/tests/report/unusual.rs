@@ -34,7 +34,7 @@ fn what_is_no_run_is_refused_with_what_is_missing() {
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     insta::assert_snapshot!(refusal(empty), @r"
-    RUN is no run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it
+    RUN is not a run directory: there is neither `config.yaml` nor `metrics.jsonl` nor a `rollouts` folder in it
     hint: name the folder that a run printed at its start
     ");
     run(folder.path(), "sums", 1);
@@ -114,9 +114,9 @@ fn what_is_damaged_is_left_out_and_named() {
         page.notes
     );
     assert_eq!(page.num_steps, 4);
-    let told = "line 1 of `metrics.jsonl` is damaged and left out: no JSON object";
+    let told = "line 1 of `metrics.jsonl` is damaged and left out: not a JSON object";
     assert!(page.notes.iter().any(|(_, note)| note.starts_with(told)), "{:?}", page.notes);
-    assert!(page.html.contains("is damaged and left out: no JSON object"));
+    assert!(page.html.contains("is damaged and left out: not a JSON object"));
 }
 
 #[test]

@@ -107,6 +107,6 @@ fn data_that_teach_nothing_end_the_policy() {
     for policy in [SimulatedPolicy::VerlV1, SimulatedPolicy::VerlV1Async] {
         let found = simulated(&world(policy, 0.0));
         let why = found.ended.unwrap();
-        assert!(found.steps == 0 && why.contains("go on for ever"), "{why}");
+        assert!(found.steps == 0 && why.contains("continue for ever"), "{why}");
     }
 }

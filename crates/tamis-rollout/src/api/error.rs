@@ -45,7 +45,7 @@ impl ApiError {
 
     /// No key, or another than the server's.
     pub fn unauthorized() -> Self {
-        let message = "this server wants its key: send the header `Authorization: Bearer KEY`";
+        let message = "this server requires its key: send the header `Authorization: Bearer KEY`";
         Self { code: Some("invalid_api_key"), ..Self::new(401, "AuthenticationError", message) }
     }
 
@@ -86,7 +86,7 @@ impl ApiError {
 
     /// Other bodies take all the room.
     pub fn no_room() -> Self {
-        let message = "the server reads as many long bodies as it has room for: ask again later";
+        let message = "the server has no room for another long body: ask again later";
         Self::new(503, "ServiceUnavailableError", message).coded("overloaded")
     }
 

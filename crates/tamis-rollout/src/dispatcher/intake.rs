@@ -334,7 +334,7 @@ impl Dispatcher {
                     flight.course = Course::Failed;
                     let reason = match outcome {
                         RequestEnd::Failed(_, reason, _) => reason,
-                        _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
+                        _ => format!("the generator aborted the sample {MOST_ATTEMPTS} times"),
                     };
                     if let Some(record) = self.held.get_mut(&group) {
                         with.observer.group_failed(group.0, &record.prompt.prompt.data_source, &reason);

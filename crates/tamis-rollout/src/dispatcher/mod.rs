@@ -165,7 +165,7 @@ pub enum DispatchError {
     #[error(transparent)]
     Score(#[from] ScoreError),
     /// The filter's metric is a score that no completion has.
-    #[error("the filter's metric `{metric}` is not among the scores of the completions of the first rounds: {}", names.join(", "))]
+    #[error("the filter's metric `{metric}` is not among the scores of the first rounds: {}", names.join(", "))]
     NoMetric {
         /// The metric.
         metric: String,

@@ -51,7 +51,7 @@ impl fmt::Display for Taken {
             Self::Sample { id, .. } => write!(formatter, "the end of {id}"),
             Self::Score { group, member } => write!(formatter, "the score of group {group}, member {member}"),
             Self::Published { version } => write!(formatter, "version {} of the weights", version.0),
-            Self::Unheard { group } => write!(formatter, "the end of group {group}, which was given up"),
+            Self::Unheard { group } => write!(formatter, "the end of group {group}, which was aborted"),
             Self::StepEnd => write!(formatter, "the end of a step"),
         }
     }
@@ -279,9 +279,8 @@ impl Dispatcher {
         let left = std::mem::take(&mut self.replay);
         let Some(next) = left.taken.front() else { return Ok(()) };
         with.observer.warn(&format!(
-            "the recorded order of this run (order.bin) is followed no further: {next} comes next in it, and did not \
-             come again. {} of its entries are left out, and from here on the run may train on other batches than \
-             the process before it did",
+            "the recorded order of this run (order.bin) cannot be followed any further: its next entry is {next}, which did not happen \
+            again. {} of its entries are ignored, and from here on the run may train on different batches than before",
             left.taken.len()
         ));
         if let Some(order) = &mut with.order {

@@ -60,7 +60,7 @@ impl Play {
         };
         let unseen = |reason| {
             EnvironmentFault::Broke(format!(
-                "what its environment begins with cannot be given to it: {reason}"
+                "the first message of its environment cannot be given to the model: {reason}"
             ))
         };
         let (num_bytes, left) = (bytes_of(&opening), self.room(&Between::default(), limits, true));
@@ -135,7 +135,9 @@ impl Play {
             return self.cut();
         }
         let unseen = |reason| {
-            EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
+            EnvironmentFault::Broke(format!(
+                "the message of its environment cannot be given to the model: {reason}"
+            ))
         };
         let more = if context.is_growing() {
             worlds.between(&self.prompt, &self.conversation, &answer.token_ids, &shown).map_err(unseen)?
@@ -225,5 +227,5 @@ fn bytes_of(messages: &[Message]) -> usize {
 }
 
 pub(super) fn broken(panic: &str) -> EnvironmentFault {
-    EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
+    EnvironmentFault::Broke(format!("its environment crashed: {panic}"))
 }

@@ -294,7 +294,7 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let GeneratorEvent::Failed { reason, spent, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
     assert_eq!(
         (reason.as_str(), *kind),
-        ("its environment broke down: no such world", FailureKind::EnvironmentBroke)
+        ("its environment crashed: no such world", FailureKind::EnvironmentBroke)
     );
     assert!(spent.tokens > 0 && spent.turns > 0);
     assert!(matches!(ended[&1], GeneratorEvent::Sampled { .. }));
@@ -503,7 +503,7 @@ fn a_beginning_that_cannot_fit_is_not_rendered() {
     let GeneratorEvent::Failed { reason, .. } = event else { panic!("{event:?}") };
     assert_eq!(
         reason,
-        "what its environment begins with cannot be given to it: its 1000000 bytes are more than 9 tokens hold"
+        "the first message of its environment cannot be given to the model: its 1000000 bytes are more than 9 tokens hold"
     );
     assert!(matches!(play(Instead(|| Ok(Some(Box::new(Opening(2)))))), GeneratorEvent::Sampled { .. }));
 }

@@ -126,8 +126,7 @@ impl Fleet {
         for (place, server) in moves() {
             let Some(member) = self.members.get_mut(place) else { continue };
             let (from, to) = (member.server.name().to_owned(), server.name().to_owned());
-            let fault =
-                Fault::new(FaultClass::Reset, format!("it was started again and answers at {to} now"));
+            let fault = Fault::new(FaultClass::Reset, format!("it was restarted and now answers at {to}"));
             // The message about the move reports that it is lost.
             member.last_fault = Some(fault.clone());
             (self.say)(FleetMessage::Moved { from, to });

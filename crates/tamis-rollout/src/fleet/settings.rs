@@ -116,23 +116,23 @@ impl std::fmt::Display for FleetMessage {
         match self {
             Self::Lost { server, fault } => write!(formatter, "{server} is not used for now: {fault}"),
             Self::ByFolder { server, fault } => {
-                write!(formatter, "{server} is given the weights by a folder: {}", fault.detail)
+                write!(formatter, "{server} gets the weights through a folder: {}", fault.detail)
             }
             Self::Back { server } => write!(formatter, "{server} is used"),
             Self::Moved { from, to } => {
-                write!(formatter, "the server at {from} was started again and answers at {to} now")
+                write!(formatter, "the server at {from} was restarted and now answers at {to}")
             }
             Self::TurnedAway { server, fault, limit } => {
                 write!(
                     formatter,
-                    "{server} is full ({fault}): for now at most {limit} samples at once are sent to it"
+                    "{server} is full ({fault}): for now it gets at most {limit} samples at once"
                 )
             }
             Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
             Self::NotDrained { what, why } => write!(formatter, "drain: {what}: {why}"),
             Self::Waiting { for_so_long, tried } => write!(
                 formatter,
-                "no server is usable for {} s now ({}); the run can be stopped and resumed",
+                "no server has been usable for {} s ({}); the run can be stopped and resumed",
                 for_so_long.as_secs(),
                 tried.join("; ")
             ),

@@ -244,7 +244,7 @@ impl LaunchedServers {
         };
         let watch = watch.map_err(|source| LaunchError::Surroundings {
             command: "servers".to_owned(),
-            what: "nobody could look after them".to_owned(),
+            what: "they could not be supervised".to_owned(),
             source,
         })?;
         Ok(Some(Self { addresses, is_over, ended, to_restart, watch: Some(watch) }))
@@ -302,7 +302,7 @@ impl Servers {
                         restarts += 1;
                         let what = server.process.what;
                         say(&format!(
-                            "the {what} `{command}` ended ({status}) before it answered, and is started again"
+                            "the {what} `{command}` ended ({status}) before it answered, and is restarted"
                         ));
                         *server = Running::start(server.process.clone())?;
                         continue;
@@ -354,7 +354,7 @@ impl Servers {
                 if let Some(longest) = hangs {
                     let ServerProcess { what, shown, .. } = &server.process;
                     say(&format!(
-                        "the {what} `{shown}` has not answered a health check for {} s, and is ended",
+                        "the {what} `{shown}` has not answered a health check for {} s, and is stopped",
                         longest.as_secs()
                     ));
                     // The group keeps its number until this process has asked for its end.
@@ -362,7 +362,7 @@ impl Servers {
                 }
                 if server.is_to_restart.swap(false, Ordering::SeqCst) && !server.is_over {
                     let ServerProcess { what, shown, .. } = &server.process;
-                    say(&format!("the {what} `{shown}` is of no use any more, and is ended"));
+                    say(&format!("the {what} `{shown}` is no longer usable, and is stopped"));
                     server.end_group();
                 }
                 if let Some(status) = server.poll_end() {
@@ -374,15 +374,13 @@ impl Servers {
                     }
                     if restarts == most_restarts {
                         *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.clone());
-                        say(&format!(
-                            "{what}\nthe server is not started again: {restarts} restarts were made"
-                        ));
+                        say(&format!("{what}\nthe server is not restarted after {restarts} restarts"));
                         continue;
                     }
                     restarts += 1;
                     let pause = pause_after(server.restarts);
                     say(&format!(
-                        "{what}\nthe server is started again in {} s, restart {restarts} of at most {most_restarts}",
+                        "{what}\nthe server restarts in {} s, restart {restarts} of at most {most_restarts}",
                         pause.as_secs()
                     ));
                     server.again_at = Some(Instant::now() + pause);
@@ -393,7 +391,7 @@ impl Servers {
                     let pause = pause_after(server.restarts);
                     server.again_at = Some(Instant::now() + pause);
                     say(&format!(
-                        "the server cannot be started again: {}; next attempt in {} s",
+                        "the server cannot be restarted: {}; next attempt in {} s",
                         chain(&error),
                         pause.as_secs()
                     ));

@@ -113,8 +113,7 @@ fn pauses_before_restarts_double() {
 /// Without a restart left its workers end too, and a pause delays no other server.
 #[test]
 fn workers_of_a_server_that_ended_end_with_it() {
-    for (most_restarts, last) in [(0, "the server is not started again: 0 restarts were made"), (1, "in 1 s")]
-    {
+    for (most_restarts, last) in [(0, "the server is not restarted after 0 restarts"), (1, "in 1 s")] {
         let folder = tempfile::tempdir().expect("a folder");
         let worker = folder.path().join("worker");
         let script = format!("sleep 1000 & echo $! > {}.new; mv {0}.new {0}; exit 1", worker.display());
@@ -196,7 +195,7 @@ fn a_server_that_ends_is_started_again() {
     let second = watched.pids().remove(1);
     let heard = watched.end();
     assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
-    assert!(heard.contains("the server is started again in 1 s, restart 1 of at most 8"), "{heard}");
+    assert!(heard.contains("the server restarts in 1 s, restart 1 of at most 8"), "{heard}");
     assert!(!is_alive(&second));
 }
 
@@ -213,7 +212,7 @@ fn a_server_that_cannot_be_started_again_at_once_is_tried_again() {
     watched.signal_first("-KILL");
     let has = |what: &str| watched.heard.lock().expect("lock").iter().any(|line| line.contains(what));
     soon("the try that fails", || has("next attempt in 2 s"));
-    assert!(has("the server cannot be started again: cannot start `a server`: No such file"));
+    assert!(has("the server cannot be restarted: cannot start `a server`: No such file"));
     appear(watched.folder.path());
     watched.await_start(2);
 }
@@ -225,8 +224,8 @@ fn a_server_that_hangs_is_ended_and_started_again() {
     watched.signal_first("-STOP");
     watched.await_start(2);
     let heard = watched.end();
-    assert!(heard.contains("has not answered a health check for 2 s, and is ended"), "{heard}");
-    assert!(heard.contains("is started again in 1 s, restart 1 of at most 8"), "{heard}");
+    assert!(heard.contains("has not answered a health check for 2 s, and is stopped"), "{heard}");
+    assert!(heard.contains("restarts in 1 s, restart 1 of at most 8"), "{heard}");
 }
 
 #[test]
@@ -238,7 +237,7 @@ fn a_server_that_is_of_no_use_is_ended_and_started_again() {
     }
     watched.servers.restart(7);
     let heard = watched.end();
-    assert!(heard.contains("is of no use any more, and is ended"), "{heard}");
+    assert!(heard.contains("is no longer usable, and is stopped"), "{heard}");
     assert!(heard.contains("restart 2 of at most 8"), "{heard}");
 }
 
@@ -252,7 +251,7 @@ fn a_server_that_is_killed_before_it_answers_is_started_again() {
     let process = server(folder.path(), &script);
     drop(LaunchedServers::start(vec![process], limits(60), &never(), say).expect("up").expect("waited for"));
     let heard = heard.lock().expect("lock").join("\n");
-    assert!(heard.contains("(signal: 9 (SIGKILL)) before it answered, and is started again"), "{heard}");
+    assert!(heard.contains("(signal: 9 (SIGKILL)) before it answered, and is restarted"), "{heard}");
     // A process that another supervises is not restarted.
     std::fs::remove_file(first).expect("gone");
     let limits = LaunchLimits::once(Duration::from_secs(60));
@@ -269,5 +268,5 @@ fn a_server_that_ran_for_long_has_all_restarts_again() {
         soon("the next start", || watched.pids().len() == starts);
     }
     let heard = watched.end();
-    assert_eq!(heard.matches("is started again in 1 s, restart 1 of at most 1").count(), 3, "{heard}");
+    assert_eq!(heard.matches("restarts in 1 s, restart 1 of at most 1").count(), 3, "{heard}");
 }

@@ -49,7 +49,7 @@ const REFUSED: [Refused; 28] = [
     ),
     ("audio", is_never, "only text is sampled"),
     ("modalities", |value| value == &json!(["text"]), "only text is sampled"),
-    ("web_search_options", is_never, "search in a tool of the program's own"),
+    ("web_search_options", is_never, "search with a tool of the program"),
     ("functions", is_empty, "send `tools`"),
     ("function_call", |value| value == "auto" || value == "none", "send `tool_choice`"),
     (

@@ -122,7 +122,7 @@ async fn chat(
         // A hand-written call may omit the content type; its body can only be JSON.
         takes_any_form: true,
         too_large: |most| {
-            let message = format!("the call is longer than {most} bytes, the most that is read");
+            let message = format!("the call is longer than the limit of {most} bytes");
             ApiError::new(413, "RequestTooLargeError", message)
         },
     };

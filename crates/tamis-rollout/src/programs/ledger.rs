@@ -230,8 +230,7 @@ impl Ledger {
         for name in &chat.sampling {
             if open.sampling.insert(name) {
                 open.warnings.push(format!(
-                    "a program's call sets `{name}`: a run samples all members of a group alike, by `rollout.*`, and what \
-                     calls say of that has no effect"
+                    "a program's call sets `{name}`, which has no effect: a run samples all members of a group alike, by `rollout.*`"
                 ));
             }
         }

@@ -169,12 +169,12 @@ impl ProgramSettings {
         let folders = self.working_dir.iter().map(|folder| ("working_dir", folder));
         for (name, folder) in folders.chain([("scratch_dir", &self.scratch_dir)]) {
             if !folder.is_dir() {
-                return Err(format!("`{name}` of programs is no folder: {}", folder.display()));
+                return Err(format!("`{name}` of programs is not a folder: {}", folder.display()));
             }
         }
         let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
         match self.environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
-            Some((name, _)) => Err(format!("{name:?} cannot be a variable of a program's environment")),
+            Some((name, _)) => Err(format!("{name:?} cannot be an environment variable of a program")),
             None => Ok(()),
         }
     }

@@ -54,7 +54,7 @@ pub(super) fn read(output: &str, unnamed: &mut dyn FnMut(&str)) -> Result<Progra
         return if reward.is_finite() {
             Ok(ProgramOutcome { reward: Some(reward), ..ProgramOutcome::default() })
         } else {
-            Err(format!("its last line is {last:?}, and no reward: print a finite number"))
+            Err(format!("its last line {last:?} is not a reward: print a finite number"))
         };
     }
     let found = std::iter::once(last).chain(lines.rev()).find_map(|line| {
@@ -69,7 +69,7 @@ pub(super) fn read(output: &str, unnamed: &mut dyn FnMut(&str)) -> Result<Progra
             Err(error) => KEYS[..2]
                 .iter()
                 .any(|key| line.contains(&format!("\"{key}\"")) || line.contains(&format!("'{key}'")))
-                .then(|| Err(format!("it is no JSON: {error}"))),
+                .then(|| Err(format!("it is not JSON: {error}"))),
         }
         .map(|read| read.map_err(|reason| wrong(line, &reason)))
     });

@@ -75,7 +75,7 @@ impl Process {
         token: &str,
     ) -> Result<Self, String> {
         let path = settings.scratch_dir.join(folder);
-        let failed = |error: io::Error| format!("its folder {} cannot be made: {error}", path.display());
+        let failed = |error: io::Error| format!("its folder {} cannot be created: {error}", path.display());
         let folder = Folder::create(path.clone()).map_err(failed)?;
         let task_file = path.join(TASK);
         std::fs::write(&task_file, format!("{task}\n")).map_err(failed)?;

@@ -137,21 +137,19 @@ impl Refusal {
             Self::UnknownUrl => ApiError::new(
                 401,
                 "AuthenticationError",
-                "there is no episode at this URL: ask the one in OPENAI_BASE_URL",
+                "there is no episode at this URL: use the one in OPENAI_BASE_URL",
             )
             .coded("unknown_url"),
             Self::ForeignUrl => ApiError::new(
                 401,
                 "AuthenticationError",
-                "this URL belongs to another episode than this key: ask the one in OPENAI_BASE_URL with the key in \
-                 OPENAI_API_KEY",
+                "this URL and this key belong to different episodes: use the URL in OPENAI_BASE_URL with the key in OPENAI_API_KEY",
             )
             .coded("foreign_url"),
             Self::WrongKey => ApiError::new(
                 401,
                 "AuthenticationError",
-                "a call of an episode needs the episode's own key: pass OPENAI_API_KEY on as clients do, in the header \
-                 `Authorization: Bearer KEY`",
+                "a call of an episode needs the episode's own key: send OPENAI_API_KEY in the header `Authorization: Bearer KEY`",
             )
             .coded("wrong_key"),
             Self::AfterEnd => {
@@ -159,13 +157,13 @@ impl Refusal {
             }
             Self::OverLimit(most) => {
                 let message = format!(
-                    "this episode has made {most} calls, the most that it may (`max_calls`): no further one is answered"
+                    "this episode has made {most} calls, its limit (`max_calls`): no more are answered"
                 );
                 ApiError::new(403, "PermissionDeniedError", message).coded("call_limit")
             }
             Self::AtOnce(most) => {
                 let message = format!(
-                    "{most} calls of this episode are under way, the most at once (`max_calls_at_once`): ask later"
+                    "{most} calls of this episode are in flight, the limit (`max_calls_at_once`): try again later"
                 );
                 ApiError::new(429, "RateLimitError", message).coded("too_many_at_once")
             }

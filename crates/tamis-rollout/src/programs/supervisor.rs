@@ -140,17 +140,17 @@ fn read_end(
     let reason = match end {
         ProcessEnd::Exited(status) if !status.success() => format!("the program failed ({status})"),
         ProcessEnd::Late => format!(
-            "the program did not end within {} s, the most that an episode may take, and was killed",
+            "the program did not end within {} s, the limit of an episode, and was killed",
             settings.timeout.as_secs_f64()
         ),
         ProcessEnd::Loud => format!(
-            "the program printed more than {} bytes, the most that it may, and was killed",
+            "the program printed more than {} bytes, the limit, and was killed",
             settings.max_output_bytes
         ),
         ProcessEnd::Exited(_) if calls.num_calls == 0 => match &calls.last_refusal {
-            None => "the program ended without a call: it must ask the URL in OPENAI_BASE_URL".to_owned(),
+            None => "the program ended without a call: it must call the URL in OPENAI_BASE_URL".to_owned(),
             Some(last) => format!(
-                "the program ended without a call that was taken: {} were refused, the last one with: {last}",
+                "the program ended without an accepted call: {} were refused, the last one with: {last}",
                 calls.num_refused
             ),
         },

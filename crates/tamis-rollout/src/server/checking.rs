@@ -117,7 +117,7 @@ impl<P: Protocol> HttpServer<P> {
                 } else {
                     let served: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
                     let wanted = self.settings.model.as_deref().unwrap_or("at all");
-                    let detail = format!("it serves no model {wanted:?}, but {}", served.join(", "));
+                    let detail = format!("it does not serve the model {wanted:?}, but {}", served.join(", "));
                     Some(Fault::new(FaultClass::Refused, detail))
                 }
             }

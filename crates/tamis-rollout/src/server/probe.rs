@@ -33,7 +33,7 @@ impl Probe {
     /// Reads the probe of a folder of weights; `None` if the folder has none.
     pub fn read(folder: &Path) -> Result<Option<Self>, Fault> {
         let path = folder.join(FILE);
-        let no_probe = |reason: String| fault!("{} is no probe: {reason}", path.display());
+        let no_probe = |reason: String| fault!("{} is not a probe: {reason}", path.display());
         let text = match tamis_file::read(&path, u64::MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -117,7 +117,7 @@ pub trait Protocol: Default + Send {
 
     /// Why it cannot be given prompts with images; `None` if it can.
     fn refuses_images(&self) -> Option<&'static str> {
-        Some("prompts with images are sampled by vLLM alone (rollout.backend: vllm)")
+        Some("only vLLM samples prompts with images (rollout.backend: vllm)")
     }
 
     /// The server's id of one of our requests in its answer.
@@ -211,11 +211,10 @@ impl Protocol for Vllm {
 
     fn refuses_images(&self) -> Option<&'static str> {
         match self.interface {
-            _ if self.is_tamis => Some("`tamis serve` sees no images: they are sampled by vLLM"),
+            _ if self.is_tamis => Some("`tamis serve` does not support images: use vLLM"),
             Interface::Generate => None,
             Interface::Completions => Some(
-                "vLLM takes tokens with images at /inference/v1/generate alone, which it offers if it is started \
-                 with --enable-scale-out",
+                "vLLM takes tokens with images only at /inference/v1/generate, which needs --enable-scale-out",
             ),
         }
     }
@@ -301,7 +300,7 @@ impl Protocol for Vllm {
 
     fn nccl(&self) -> Result<Option<&'static str>, String> {
         if self.is_tamis {
-            return Err("`tamis serve` takes no weights over NCCL: it is given them by a folder".to_owned());
+            return Err("`tamis serve` takes no weights over NCCL: it gets them through a folder".to_owned());
         }
         vllm::nccl_of(self.release.as_deref())
     }

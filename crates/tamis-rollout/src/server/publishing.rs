@@ -157,7 +157,7 @@ impl<P: Protocol> HttpServer<P> {
                     true
                 }
                 (Some(_), None) => {
-                    let detail = "the learner that is to send the weights is not known";
+                    let detail = "the learner that should send the weights is not known";
                     self.fail_publication(&Fault::new(FaultClass::Transfer, detail));
                     return;
                 }
@@ -282,7 +282,7 @@ impl<P: Protocol> HttpServer<P> {
                     sender.restart_server()
                 });
                 let detail =
-                    format!("{}; an update broke off in it, which it cannot end: {what}", fault.detail);
+                    format!("{}; an update broke off in it, which it cannot complete: {what}", fault.detail);
                 Some(Fault { detail, ..fault })
             }
             Err(fault) if publishing.is_transferring() && !is_gone(&fault) => {
@@ -370,7 +370,7 @@ impl<P: Protocol> HttpServer<P> {
             sender.give_up();
             sender.note_failure();
             if !sender.tries() {
-                detail += "; so it is from now on, until it is started again";
+                detail += "; this holds until it is restarted";
             }
         }
         let folder = sent.folder.clone();
@@ -393,7 +393,7 @@ impl<P: Protocol> HttpServer<P> {
         sender.note_hang(is_meeting, &fault.detail);
         let what = sender.restart_server();
         let detail = format!(
-            "{}; its communicator was given up, and its workers still wait in NCCL: {what}",
+            "{}; its communicator was abandoned, but its workers still wait in NCCL: {what}",
             fault.detail
         );
         if let Some(number) = self.publishing.as_mut().and_then(|publishing| publishing.awaited.server.take())

@@ -63,8 +63,8 @@ fn check_form(form: &WholeRegex, text: &str, is_whole: bool) -> Result<(), Fault
     }
     let shown: String = text.chars().take(MOST_SHOWN).collect();
     let detail = format!(
-        "{shown:?} does not match the expression: the server does not know structured outputs, or reads the expression \
-         otherwise (write characters out instead of `.`, `\\w` and `\\s`)"
+        "{shown:?} does not match the expression: the server does not support structured outputs, or reads the expression differently \
+        (write characters out instead of `.`, `\\w` and `\\s`)"
     );
     Err(Fault::new(FaultClass::NoMatch, detail))
 }
@@ -78,13 +78,13 @@ fn check_images(request: &SampleRequest, read: Option<&[i64]>) -> Result<(), Fau
     let detail = match read {
         Some(read) if ours.eq(read.iter().copied()) => return Ok(()),
         Some(read) => format!(
-            "the server made a prompt of {} tokens of one with images that has {} here: the model that it serves has \
-             another preprocessor_config.json, or --mm-processor-kwargs is set",
+            "the server made {} tokens of a prompt with images that has {} here: its model has a different preprocessor_config.json, or \
+            --mm-processor-kwargs is set",
             read.len(),
             request.prompt_token_ids.len()
         ),
         None => {
-            "the server does not say which tokens it made of the images (prompt_token_ids); vLLM 0.32 does"
+            "the server does not return the tokens that it made of the images (prompt_token_ids); vLLM 0.32 does"
                 .to_owned()
         }
     };
@@ -204,7 +204,7 @@ impl<P: Protocol> HttpServer<P> {
             Err(fault) if fault.class == FaultClass::Paused => {
                 let since = pending.turned_away.unwrap_or(now);
                 if now.saturating_duration_since(since) >= self.settings.answer_timeout {
-                    let detail = format!("turned away since {} s: {}", (now - since).as_secs(), fault.detail);
+                    let detail = format!("refused for {} s: {}", (now - since).as_secs(), fault.detail);
                     return Some(ServerEvent::Failed { id, fault: Fault::new(FaultClass::TimedOut, detail) });
                 }
                 let again_at = now + ASK_AGAIN;
@@ -296,7 +296,7 @@ impl<P: Protocol> HttpServer<P> {
                 .filter(|version| (pending.version..=newest).contains(version));
             let Some(version) = version else {
                 let detail = format!(
-                    "sampled by weights {:?}, where version {} is current: the server was restarted, or \
+                    "sampled with weights {:?}, but version {} is current: the server was restarted, or \
                          another program changed its weights",
                     span.label, self.version.0
                 );

@@ -249,16 +249,15 @@ impl Sender {
             left.num_hangs =
                 if is_meeting { left.num_hangs.max(MOST_HANGS - 1) + 1 } else { left.num_hangs + 1 };
             let why = if is_meeting {
-                "its workers and the learner's first rank did not meet. Probably the server's node does not \
-                 reach the ports that NCCL chooses on that rank's node: a firewall, or another interface \
+                "its workers and the learner's first rank did not connect. Probably the server's node cannot reach the ports that NCCL \
+                chooses on that rank's node: a firewall, or another interface \
                  (`NCCL_SOCKET_IFNAME`)"
             } else {
-                "it came to that too often"
+                "that happened too often"
             };
             if left.num_hangs == MOST_HANGS {
                 left.reason = Some(format!(
-                    "{detail}; {why}. So it is for the rest of this run; `publish.mode: folder` does so for \
-                     all servers from the start"
+                    "{detail}; {why}. This holds for the rest of this run; `publish.mode: folder` does so for all servers from the start"
                 ));
             }
         });
@@ -287,7 +286,7 @@ impl Sender {
                 restart();
                 // Its partial weights are dropped with the process.
                 self.past.note_update(false);
-                "it is ended, to be started again"
+                "it is stopped and restarted"
             }
             _ => START_AGAIN,
         }

@@ -22,7 +22,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
         "guided_regex",
     ];
     refuse_ours(sampling, extra, &FREE)?;
-    let reason = "OpenAI's interface has no such parameter; if the server takes it all the same, set it under \
+    let reason = "OpenAI's interface has no such parameter; if the server accepts it anyway, set it under \
                   rollout.server_parameters";
     let not = |what: String| Err(not_supported("openai", &what, reason));
     match sampling {

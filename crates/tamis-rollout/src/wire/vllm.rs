@@ -485,7 +485,7 @@ pub fn nccl_of(version: Option<&str>) -> Result<Option<&'static str>, String> {
     });
     match (version, release) {
         (Some(version), Some(release)) if release < FIRST_WITH_UNIQUE_ID => Err(format!(
-            "vLLM {version} takes no unique id of NCCL: 0.30 and later do; it is given weights by a folder"
+            "vLLM {version} does not take a unique id of NCCL (0.30 and later do); it gets weights through a folder"
         )),
         (_, Some(release)) if release <= LAST_KNOWN => {
             Ok(NCCL_OF.iter().find(|(first, _)| release >= *first).map(|&(_, nccl)| nccl))

@@ -403,7 +403,7 @@ fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
         assert!(elsewhere.groups.len() > 20, "{}", elsewhere.groups.len());
         assert_eq!(seen.lock().unwrap().publications as usize, num);
         let said: Vec<String> = messages.lock().unwrap().iter().map(ToString::to_string).collect();
-        let moved = "the server at http://s0 was started again and answers at http://elsewhere now";
+        let moved = "the server at http://s0 was restarted and now answers at http://elsewhere";
         let at = said.iter().position(|line| line == moved).expect("said");
         let after: Vec<&String> = said[at + 1..].iter().filter(|line| line.contains("elsewhere")).collect();
         assert_eq!(after, ["http://elsewhere is used"], "{said:?}");
@@ -564,10 +564,7 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
         let turned_away = |message: &&FleetMessage| matches!(message, FleetMessage::TurnedAway { .. });
         let messages = messages.lock().unwrap();
         let first = messages.iter().find(turned_away).expect("said").to_string();
-        assert_eq!(
-            first,
-            "http://s0 is full (busy: no sample): for now at most 128 samples at once are sent to it"
-        );
+        assert_eq!(first, "http://s0 is full (busy: no sample): for now it gets at most 128 samples at once");
         assert!(!messages.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{messages:?}");
         // All but three of the first 60 come back once; then the limit comes down by halves to what there is
         // room for.

@@ -193,7 +193,7 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         // The server is taken out and no sample fails. Without another server the fleet is of no use.
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
         let lost = lost(&mut fleet);
-        assert!(lost.contains("these are not those that are trained on"), "{lost}");
+        assert!(lost.contains("training uses different ones"), "{lost}");
         // Another server may return them, and this one does not block samples that could succeed there.
         let good = FakeVllm::start(Behaviour { raw_logprobs: !raw_logprobs, ..Behaviour::default() });
         let both = [vllm.server.url(), good.server.url()];
@@ -272,7 +272,7 @@ fn keys_and_names_are_checked_at_the_start() {
     assert_eq!(refused(None, None), format!("{}: unauthorized: HTTP 401: a key, please", url[0]));
     assert_eq!(
         refused(Some("secret"), Some("other")),
-        format!("{}: refused: it serves no model \"other\", but tiny", url[0])
+        format!("{}: refused: it does not serve the model \"other\", but tiny", url[0])
     );
 }
 
@@ -348,9 +348,7 @@ fn request_with_image(group: u64) -> SampleRequest {
 
 #[test]
 fn a_server_makes_of_an_image_what_is_learned_from() {
-    for (num_tokens, refusal) in
-        [(3, None), (5, Some("a prompt of 7 tokens of one with images that has 5 here"))]
-    {
+    for (num_tokens, refusal) in [(3, None), (5, Some("7 tokens of a prompt with images that has 5 here"))] {
         let behaviour = Behaviour { tokens_of_image: Some((4, num_tokens)), ..Behaviour::default() };
         let (vllm, mut fleet) = vllm(behaviour, |settings| settings.image_token_id = Some(4));
         if let Some(refusal) = refusal {
@@ -366,7 +364,7 @@ fn a_server_makes_of_an_image_what_is_learned_from() {
     // A server that does not report the tokens of the image.
     let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.image_token_id = Some(4));
     let reason = refused(&mut fleet, request_with_image(0));
-    assert!(reason.contains("does not say which tokens it made"), "{reason}");
+    assert!(reason.contains("does not return the tokens that it made"), "{reason}");
 }
 
 #[test]

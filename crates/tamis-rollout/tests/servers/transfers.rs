@@ -269,7 +269,7 @@ fn what_cannot_be_sent_goes_by_a_folder_and_the_next_version_by_a_new_communicat
     assert_eq!(sent.learner.take_asked(), ["send c1", "write"]);
     sent.learner.await_aborts(1);
     let said = sent.take_said();
-    assert!(said.contains("is given the weights by a folder: HTTP 500: out of memory"), "{said}");
+    assert!(said.contains("gets the weights through a folder: HTTP 500: out of memory"), "{said}");
 
     // The learner reports it, and the server answers once the communicator is gone.
     sent.learner.plays(Sends::Badly);
@@ -300,7 +300,7 @@ fn after_three_versions_in_vain_a_server_is_given_folders() {
         let why =
             "the learner has 2.30.7, and this vLLM comes with 2.29.7 (VLLM_NCCL_SO_PATH may name another)";
         assert!(said.contains(why) && said.contains("--weight-transfer-config"), "{said}");
-        assert_eq!(said.contains("from now on, until it is started again"), version == 3, "{said}");
+        assert_eq!(said.contains("this holds until it is restarted"), version == 3, "{said}");
     }
     sent.publish("fourth", 4);
     assert_eq!(sent.learner.take_asked(), ["write"]);
@@ -315,7 +315,11 @@ fn a_release_without_unique_ids_is_given_folders_and_that_is_said_once() {
         sent.publish("second", 2);
         assert_eq!(sent.learner.take_asked(), ["write", "write"]);
         let said = sent.take_said();
-        assert_eq!(said.matches("takes no unique id of NCCL: 0.30 and later do").count(), 1, "{said}");
+        assert_eq!(
+            said.matches("does not take a unique id of NCCL (0.30 and later do)").count(),
+            1,
+            "{said}"
+        );
     }
 }
 
@@ -338,7 +342,7 @@ fn a_server_whose_workers_stand_in_nccl_is_started_again() {
         assert!(!asked.contains(&"write".to_owned()), "{asked:?}");
         sent.learner.await_aborts(1);
         let said = sent.take_said();
-        assert!(said.contains("its workers still wait in NCCL: it is ended, to be started again"), "{said}");
+        assert!(said.contains("its workers still wait in NCCL: it is stopped and restarted"), "{said}");
     }
 }
 
@@ -407,7 +411,7 @@ fn a_server_that_cannot_undo_what_broke_off_is_started_again_and_has_nothing_to_
     assert_eq!(sent.restarts.load(Ordering::SeqCst), 1);
     let said = sent.take_said();
     assert!(
-        said.contains("an update broke off in it, which it cannot end: it is ended, to be started again"),
+        said.contains("an update broke off in it, which it cannot complete: it is stopped and restarted"),
         "{said}"
     );
 }
@@ -420,7 +424,7 @@ fn a_server_that_does_not_meet_the_learner_is_started_again_once_and_given_folde
     sent.publish("first", 1);
     assert_eq!(sent.restarts.load(Ordering::SeqCst), 1);
     let said = sent.take_said();
-    for part in ["by a folder: ", "a firewall", "`NCCL_SOCKET_IFNAME`", "`publish.mode: folder`"] {
+    for part in ["through a folder: ", "a firewall", "`NCCL_SOCKET_IFNAME`", "`publish.mode: folder`"] {
         assert_eq!(said.matches(part).count(), 1, "{part}: {said}");
     }
     assert_eq!(sent.learner.take_asked(), ["join 2", "write"]);
@@ -440,7 +444,7 @@ fn a_server_whose_workers_stand_in_nccl_three_times_is_given_folders() {
     let asked = sent.learner.take_asked();
     assert_eq!(asked.iter().filter(|ask| ask.starts_with("send")).count(), 3, "{asked:?}");
     let said = sent.take_said();
-    assert_eq!(said.matches("it came to that too often").count(), 1, "{said}");
+    assert_eq!(said.matches("that happened too often").count(), 1, "{said}");
     sent.publish("second", 2);
     assert_eq!(sent.learner.take_asked(), ["write"]);
 }

@@ -23,8 +23,8 @@ pub enum RunDirectoryError {
     },
     /// The run's name is taken, and with a number behind it it would be too long.
     #[error(
-        "make a folder for the run `{name}` in `{}`: it is taken, and `{name}-{number}` has {} bytes, more than the {MAX_NAME} that the name of a folder can have \
-         (`run.name`)", parent.display(), number_name(name, *.number).len()
+        "make a folder for the run `{name}` in `{}`: it exists, and `{name}-{number}` has {} bytes, more than the {MAX_NAME} of a folder \
+        name (`run.name`)", parent.display(), number_name(name, *.number).len()
     )]
     NameTaken {
         /// The name.
@@ -60,7 +60,7 @@ pub enum RunDirectoryError {
         reason: &'static str,
     },
     /// The folder was removed or moved while the run worked in it.
-    #[error("write into the run directory `{}`: it was removed or moved away while the run worked in it", path.display())]
+    #[error("write into the run directory `{}`: it was removed or moved while the run was using it", path.display())]
     Gone {
         /// The run directory.
         path: PathBuf,
@@ -98,12 +98,11 @@ impl RunDirectoryError {
                 return Some(near.unwrap_or_else(|| usual.to_owned()));
             }
             Self::Gone { .. } => {
-                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train \
-                 --resume` and its new place"
+                "nothing more was written; to continue a moved run from its last checkpoint, use `tamis train --resume` with its new path"
             }
             Self::ForeignLog { .. } => {
-                "`state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one \
-                 before it, where there is one"
+                "`state.json` of this checkpoint was changed: restore it, or move the checkpoint elsewhere to continue from the previous \
+                one, if there is one"
             }
         };
         Some(fixed.to_owned())

@@ -439,20 +439,17 @@ impl RunDirectory {
         let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
         let mut warnings: Vec<String> = Vec::new();
         for (name, what) in [
-            (
-                CONFIG,
-                "it is made again from `.config.yaml`, the configuration that was last in force".to_owned(),
-            ),
-            (ROLLOUTS, format!("it is made anew, without the trajectories up to step {step}")),
+            (CONFIG, "it is written again from `.config.yaml`, the last configuration of the run".to_owned()),
+            (ROLLOUTS, format!("it is created again, without the trajectories up to step {step}")),
         ] {
             if self.missing.contains(&name) && (name != ROLLOUTS || step > 0) {
-                warnings.push(format!("`{name}` is gone from the run directory: {what}"));
+                warnings.push(format!("`{name}` is missing from the run directory: {what}"));
             }
         }
         let has_events = positions.files.keys().any(|name| name.starts_with(TENSORBOARD));
         if has_events && !self.tensorboard().is_dir() {
             warnings.push(format!(
-                "`{TENSORBOARD}` is gone from the run directory: it is made anew, without the figures up to step {step}"
+                "`{TENSORBOARD}` is missing from the run directory: it is created again, without the metrics up to step {step}"
             ));
         }
         for (name, &recorded) in &positions.files {
@@ -461,10 +458,10 @@ impl RunDirectory {
             match length(&self.path.join(name)) {
                 None if name.starts_with(TENSORBOARD) && !self.tensorboard().is_dir() => {}
                 None => warnings.push(format!(
-                    "`{name}` is gone from the run directory: it is made anew, without the {of_earlier} before step {step}"
+                    "`{name}` is missing from the run directory: it is created again, without the {of_earlier} before step {step}"
                 )),
                 Some(found) if found < recorded => warnings.push(format!(
-                    "`{name}` holds {found} bytes, and held {recorded} at the checkpoint of step {step}: new \
+                    "`{name}` has {found} bytes, but had {recorded} at the checkpoint of step {step}: new \
                          rows are appended to what is left"
                 )),
                 Some(_) => {}

@@ -255,7 +255,7 @@ fn messages() {
     std::fs::write(run.metrics(), "{}\n").expect("write");
     insta::assert_snapshot!(cut("../elsewhere", 0), @"
     failed to cut the logs back to the checkpoint of step 40: it names `../elsewhere`, which is not a log of the run
-    hint: `state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one before it, where there is one
+    hint: `state.json` of this checkpoint was changed: restore it, or move the checkpoint elsewhere to continue from the previous one, if there is one
     ");
     assert_eq!(std::fs::read(run.metrics()).expect("read"), b"{}\n", "nothing was touched");
     insta::assert_snapshot!(

@@ -67,7 +67,7 @@ fn sender(
     move |body| {
         let sent = agent.post(&endpoint).content_type("application/json").send(body.as_bytes());
         sent.map(|_| deliveries.note_arrived(1)).map_err(|error| Undelivered {
-            reason: format!("the collector at {endpoint} does not take spans: {error}"),
+            reason: format!("the collector at {endpoint} does not accept spans: {error}"),
             is_final: false,
         })
     }

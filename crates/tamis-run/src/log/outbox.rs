@@ -75,7 +75,7 @@ impl Deliveries {
     pub(super) fn warn(&self, reason: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             self.voice.warn(&format!(
-                "the logger `{}` loses figures, and the run goes on without it: {reason}",
+                "the logger `{}` loses metrics; the run continues without it: {reason}",
                 self.logger
             ));
         }
@@ -112,7 +112,7 @@ impl Deliveries {
         let lost = given.saturating_sub(self.num_arrived.load(Ordering::Relaxed));
         if lost > 0 {
             self.voice.warn(&format!(
-                "the logger `{}` lost {lost} of {given} records; metrics.jsonl has every figure where it is a logger",
+                "the logger `{}` lost {lost} of {given} records; metrics.jsonl has them all if `jsonl` is a logger",
                 self.logger
             ));
         }
@@ -269,8 +269,8 @@ mod tests {
         outbox.wait(soon());
         deliveries.tell_lost();
         insta::assert_snapshot!(screen.text(), @"
-        warning: the logger `slow` loses figures, and the run goes on without it: it is slower than the run, and its queue is full
-        warning: the logger `slow` lost 3 of 6 records; metrics.jsonl has every figure where it is a logger
+        warning: the logger `slow` loses metrics; the run continues without it: it is slower than the run, and its queue is full
+        warning: the logger `slow` lost 3 of 6 records; metrics.jsonl has them all if `jsonl` is a logger
         ");
     }
 
@@ -312,8 +312,8 @@ mod tests {
         outbox.wait(soon());
         deliveries.tell_lost();
         insta::assert_snapshot!(screen.text(), @"
-        warning: the logger `gone` loses figures, and the run goes on without it: record 2 met nobody
-        warning: the logger `gone` lost 4 of 6 records; metrics.jsonl has every figure where it is a logger
+        warning: the logger `gone` loses metrics; the run continues without it: record 2 met nobody
+        warning: the logger `gone` lost 4 of 6 records; metrics.jsonl has them all if `jsonl` is a logger
         ");
     }
 
@@ -326,7 +326,7 @@ mod tests {
         outbox.end_with(None);
         outbox.wait(Instant::now() + Duration::from_millis(20));
         deliveries.tell_lost();
-        insta::assert_snapshot!(screen.text(), @"warning: the logger `hung` lost 3 of 3 records; metrics.jsonl has every figure where it is a logger");
+        insta::assert_snapshot!(screen.text(), @"warning: the logger `hung` lost 3 of 3 records; metrics.jsonl has them all if `jsonl` is a logger");
         drop(go);
         outbox.wait(soon());
     }

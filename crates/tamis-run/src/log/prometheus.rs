@@ -47,8 +47,8 @@ impl PrometheusLogger {
             }
             Err(error) => {
                 voice.warn(&format!(
-                    "the logger `prometheus` cannot listen at {address}, and the run goes on without it: {error} (its \
-                     `address` takes another port, and port 0 a free one)"
+                    "the logger `prometheus` cannot listen at {address}; the run continues without it: {error} (set its `address` to \
+                    another port, or to port 0 for a free one)"
                 ));
                 None
             }
@@ -136,7 +136,7 @@ impl Families {
                 number(value)
             );
         };
-        own("tamis_up", "1 while the run is at work.", 1.0);
+        own("tamis_up", "1 while the run is active.", 1.0);
         if let Some((step, time)) = self.step {
             own("tamis_step", "The last step that was logged.", step as f64);
             own("tamis_step_timestamp_seconds", "When it was logged, in seconds since 1970.", time);
@@ -337,7 +337,7 @@ mod tests {
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
         let body: Vec<&str> = body.lines().filter(|line| !line.contains("timestamp")).collect();
         insta::assert_snapshot!(body.join("\n"), @r#"
-        # HELP tamis_up 1 while the run is at work.
+        # HELP tamis_up 1 while the run is active.
         # TYPE tamis_up gauge
         tamis_up{run="a \"b\""} 1.0
         # HELP tamis_step The last step that was logged.
@@ -370,7 +370,7 @@ mod tests {
         let mut logger = PrometheusLogger::start(&address, "tiny", &console);
         assert_eq!(logger.address(), None);
         logger.log(1, &Metrics::new()).expect("nothing fails");
-        insta::assert_snapshot!(screen.text().replace(&address, "ADDRESS"), @"warning: the logger `prometheus` cannot listen at ADDRESS, and the run goes on without it: Address already in use (os error 98) (its `address` takes another port, and port 0 a free one)");
+        insta::assert_snapshot!(screen.text().replace(&address, "ADDRESS"), @"warning: the logger `prometheus` cannot listen at ADDRESS; the run continues without it: Address already in use (os error 98) (set its `address` to another port, or to port 0 for a free one)");
     }
 
     /// A silent or slow client does not delay others for long.

@@ -106,7 +106,7 @@ impl SideProcessLogger {
         let started = command.and_then(|command| {
             let python = command.get_program().to_string_lossy().into_owned();
             LineChild::start(command, child, read).map_err(|error| {
-                format!("`{python}` cannot be started: {error} (its `python` names another interpreter)")
+                format!("`{python}` cannot be started: {error} (set its `python` to another interpreter)")
             })
         });
         let process = started.map_err(|reason| deliveries.warn(&reason)).ok();
@@ -131,7 +131,7 @@ impl SideProcessLogger {
             if !is_told && now >= told {
                 is_told = true;
                 let longest = self.settings.finish_timeout.as_secs_f64();
-                self.deliveries.say(&format!("waiting for the last figures to arrive, {longest} s at most"));
+                self.deliveries.say(&format!("waiting at most {longest} s for the last metrics to arrive"));
             }
             std::thread::sleep(LOOK);
         }
@@ -152,7 +152,7 @@ fn deliver_to(mut input: Option<ChildStdin>) -> impl FnMut(Record) -> Result<(),
             Some(Ok(())) => Ok(()),
             _ if matches!(record, Record::Close(_)) => Ok(()),
             Some(Err(error)) => {
-                Err(Undelivered { reason: format!("its process takes nothing: {error}"), is_final: true })
+                Err(Undelivered { reason: format!("its process does not read: {error}"), is_final: true })
             }
             None => Err(Undelivered { reason: "it has no process".to_owned(), is_final: true }),
         }
@@ -256,7 +256,7 @@ impl Logger for SideProcessLogger {
         if !self.ends(limit) {
             let waited = self.settings.finish_timeout.as_secs_f64();
             self.deliveries.tell_end(&format!(
-                "did not deliver its last figures within {waited} s (its `finish_timeout`), and was stopped"
+                "did not deliver its last metrics within {waited} s (its `finish_timeout`), and was stopped"
             ));
         }
         let process = self.process.take();
@@ -350,7 +350,7 @@ mod tests {
         close(&mut logger, RunEnding::Finished);
         let text = screen.text();
         assert_eq!(text.matches("loses figures").count(), 1, "{text}");
-        assert!(text.contains("the logger `wandb` loses figures, and the run goes on without it: its process ended (exit status: 3)"), "{text}");
+        assert!(text.contains("the logger `wandb` loses metrics; the run continues without it: its process ended (exit status: 3)"), "{text}");
         assert!(text.contains("lost 20 of 20 records"), "{text}");
     }
 
@@ -368,8 +368,8 @@ mod tests {
         logger.log(1, &metrics(0.5)).expect("log");
         close(&mut logger, RunEnding::Finished);
         insta::assert_snapshot!(screen.text(), @"
-        warning: the logger `mlflow` loses figures, and the run goes on without it: `python3` is not there
-        warning: the logger `mlflow` lost 1 of 1 records; metrics.jsonl has every figure where it is a logger
+        warning: the logger `mlflow` loses metrics; the run continues without it: `python3` is not there
+        warning: the logger `mlflow` lost 1 of 1 records; metrics.jsonl has them all if `jsonl` is a logger
         ");
     }
 
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(text.matches("loses figures").count(), 1, "{text}");
         assert!(text.contains("its queue is full") && text.contains(" of 700 records"), "{text}");
         let stopped =
-            "did not deliver its last figures within 0.05 s (its `finish_timeout`), and was stopped";
+            "did not deliver its last metrics within 0.05 s (its `finish_timeout`), and was stopped";
         assert!(text.contains(stopped), "{text}");
     }
 

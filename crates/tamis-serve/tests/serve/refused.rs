@@ -98,15 +98,15 @@ fn fields_that_cannot_be_meant() {
         (json!({"guided_regex": "a+"}), "guided_regex", "send `structured_outputs"),
         (json!({"structured_outputs": {"json": {}}}), "structured_outputs.json", "`regex` is the only form"),
         (form(json!(3)), "structured_outputs.regex", "must be a text"),
-        (form(json!("a)")), "structured_outputs.regex", "not a regular expression that can be followed"),
-        (form(json!("a$b")), "structured_outputs.regex", "no tokens that could write a text that matches"),
+        (form(json!("a)")), "structured_outputs.regex", "unsupported regular expression"),
+        (form(json!("a$b")), "structured_outputs.regex", "no sequence of the tokenizer's tokens matches"),
         (json!({"prompt_logprobs": 5}), "prompt_logprobs", "the prompt's own tokens"),
         (json!({"prompt_logprobs": 0, "stream": true}), "prompt_logprobs", "not returned in a stream"),
         (json!({"tamis": {}}), "tamis", "either `key` or `keys`"),
         (json!({"tamis": {"key": "12"}}), "tamis", "sixteen hexadecimal digits"),
         (json!({"tamis": {"kee": "12"}}), "tamis.kee", "there is no `tamis.kee`"),
         (json!({"tamis": keyed, "n": 2}), "tamis", "1 keys for 2 samples"),
-        (json!({"tamis": keyed, "seed": 2}), "tamis", "no use for `seed`"),
+        (json!({"tamis": keyed, "seed": 2}), "tamis", "`seed` is not needed"),
         (json!({"tamis": keyed, "prompt": [[1], [2]]}), "tamis", "one prompt a request"),
     ];
     for (more, param, says) in cases {

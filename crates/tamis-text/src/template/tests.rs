@@ -450,7 +450,7 @@ fn what_is_not_supported_is_named() {
     insta::assert_snapshot!(refused("[1, 2] | random"), @"the chat template failed (line 1): unknown filter: the filter `random` of Jinja2 is not supported in chat templates: a prompt is the same in every run");
     insta::assert_snapshot!(refused("'a'.encode()"), @"the chat template failed (line 1): invalid operation: the method `encode` of Python is not supported in chat templates");
     insta::assert_snapshot!(refused("[1].append(2)"), @"the chat template failed (line 1): invalid operation: the method `append` changes a value, which chat templates cannot do (transformers refuses it too); use a `namespace`");
-    insta::assert_snapshot!(refused("['a'] | sum(start='')"), @"the chat template failed (line 1): invalid operation: sum adds no texts, in Jinja2 neither: use join");
+    insta::assert_snapshot!(refused("['a'] | sum(start='')"), @"the chat template failed (line 1): invalid operation: sum does not add texts, and neither does Jinja2: use join");
     insta::assert_snapshot!(refused("'%*d' % (3, 7)"), @"the chat template failed (line 1): invalid operation: a width that is an argument (`*`) is not supported in chat templates");
     insta::assert_snapshot!(refused("1 % 0"), @"the chat template failed (line 1): invalid operation: unable to calculate 1 % 0");
     insta::assert_snapshot!(refused("[] % 2"), @"the chat template failed (line 1): invalid operation: tried to use % operator on unsupported types sequence and number");

@@ -124,7 +124,7 @@ pub(super) fn sum(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) -
     if start.as_str().is_some() {
         return Err(Error::new(
             ErrorKind::InvalidOperation,
-            "sum adds no texts, in Jinja2 neither: use join",
+            "sum does not add texts, and neither does Jinja2: use join",
         ));
     }
     let named =

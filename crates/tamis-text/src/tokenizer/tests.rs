@@ -256,8 +256,7 @@ fn errors_of_loading() {
     std::fs::create_dir(at.join("tokenizer.json")).unwrap();
     insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: it is a folder, not a regular file");
     let absent = Tokenizer::load(&at.join("Qwen/Qwen2-7B")).unwrap_err();
-    insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read \
-         from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)");
+    insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read from disk; download one from a hub first (`hf download NAME --local-dir FOLDER`)");
 }
 
 #[test]

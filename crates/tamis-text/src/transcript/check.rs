@@ -64,8 +64,8 @@ impl fmt::Display for Difference {
         let Self { probe, message, role, transcript, template } = self;
         write!(
             formatter,
-            "message {message} ({role}) of a conversation {probe} is {transcript:?} in the transcript, and the \
-             template renders {template:?} once others follow"
+            "message {message} ({role}) of a conversation {probe} is {transcript:?} in the transcript, but the template renders \
+            {template:?} once other messages follow"
         )
     }
 }
@@ -232,7 +232,7 @@ impl TurnTemplate {
             json!([{"type": "function", "id": "call00001", "function": call}]);
         let (messages, new) = conversation.messages.split_at(answer + 1);
         let refused = |source| {
-            fault!("the way from an answer to a tool's result cannot be found in the chat template")
+            fault!("the text between an answer and a tool's result cannot be found in the chat template")
                 .with_source(source)
         };
         let tail = self.tail(messages, &new[..1]).map_err(refused)?;

@@ -99,7 +99,7 @@ impl TurnTemplate {
         };
         if new.is_empty() {
             return Err(fault!(
-                "there is no message after the assistant's, so its conversation does not go on"
+                "there is no message after the assistant's, so its conversation does not continue"
             ));
         }
         if let Some(index) = new.iter().position(|message| message["role"] == "assistant") {
@@ -167,8 +167,7 @@ impl TurnTemplate {
          found"
             ),
             count => fault!(
-                "the chat template shows the assistant's message (message {index}) {count} times, so what follows it \
-         cannot be told"
+                "the chat template shows the assistant's message (message {index}) {count} times, so it is unclear what follows it"
             ),
         })
     }

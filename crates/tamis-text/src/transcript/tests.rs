@@ -365,14 +365,14 @@ fn ends_that_are_ordinary_text() {
 fn differences_name_the_message() {
     insta::assert_snapshot!(QWEN2_5.differences(&tools()), @"");
     insta::assert_snapshot!(SMOLLM2.differences(&tools()), @"");
-    insta::assert_snapshot!(HEADERS.differences(&Map::new()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
-    insta::assert_snapshot!(HEADERS_WITH_TOOLS.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, and the template renders "…t<|end_header_id|>\n\nWord2word" once others follow"#);
-    insta::assert_snapshot!(QWEN3.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that begin with a <think> block is "…im_start|>assistant\n<think>\nI reason.\n</think>\n\nWord2word" in the transcript, and the template renders "…im_start|>assistant\nWord2word" once others follow"#);
+    insta::assert_snapshot!(HEADERS.differences(&Map::new()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, but the template renders "…t<|end_header_id|>\n\nWord2word" once other messages follow"#);
+    insta::assert_snapshot!(HEADERS_WITH_TOOLS.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that have white space around them is "…t<|end_header_id|>\n\n\n Word2word" in the transcript, but the template renders "…t<|end_header_id|>\n\nWord2word" once other messages follow"#);
+    insta::assert_snapshot!(QWEN3.differences(&tools()), @r#"message 2 (assistant) of a conversation with answers that begin with a <think> block is "…im_start|>assistant\n<think>\nI reason.\n</think>\n\nWord2word" in the transcript, but the template renders "…im_start|>assistant\nWord2word" once other messages follow"#);
     let quick = fields(json!({"enable_thinking": false}));
     insta::assert_snapshot!(QWEN3.differences(&quick), @r#"
-message 2 (assistant) of a conversation with plain answers is "…im_start|>assistant\n<think>\n\n</think>\n\nWord2word" in the transcript, and the template renders "…im_start|>assistant\nWord2word" once others follow
-message 2 (assistant) of a conversation with answers that have white space around them is "…im_start|>assistant\n<think>\n\n</think>\n\n\n Word2word" in the transcript, and the template renders "…im_start|>assistant\n\n Word2word" once others follow
-message 2 (assistant) of a conversation with answers that begin with a <think> block is "…im_start|>assistant\n<think>\n\n</think>\n\n<think>\nI reason.\n</t…" in the transcript, and the template renders "…im_start|>assistant\nWord2word" once others follow
+message 2 (assistant) of a conversation with plain answers is "…im_start|>assistant\n<think>\n\n</think>\n\nWord2word" in the transcript, but the template renders "…im_start|>assistant\nWord2word" once other messages follow
+message 2 (assistant) of a conversation with answers that have white space around them is "…im_start|>assistant\n<think>\n\n</think>\n\n\n Word2word" in the transcript, but the template renders "…im_start|>assistant\n\n Word2word" once other messages follow
+message 2 (assistant) of a conversation with answers that begin with a <think> block is "…im_start|>assistant\n<think>\n\n</think>\n\n<think>\nI reason.\n</t…" in the transcript, but the template renders "…im_start|>assistant\nWord2word" once other messages follow
 "#);
 }
 
@@ -401,15 +401,15 @@ fn templates_that_are_refused() {
 {%- for m in messages if m.role != 'system' %}
     {%- if m.role == 'user' %}[user]{% if m == users[-1] and messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}{% else %}[other]{% endif %}{{ m.content }}[end]
 {%- endfor %}{% if add_generation_prompt %}[other]{% endif %}";
-    insta::assert_snapshot!(refusal(to_last_user), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 0 (system) of a conversation with plain answers is "[user]Word0word" in the transcript, and the template renders "[user]Word1word[end][other]Word2word[end][user]Wor…" once others follow"#);
+    insta::assert_snapshot!(refusal(to_last_user), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 0 (system) of a conversation with plain answers is "[user]Word0word" in the transcript, but the template renders "[user]Word1word[end][other]Word2word[end][user]Wor…" once other messages follow"#);
     let reminder = "{%- for m in messages %}[{{ m.role }}]{{ m.content }}{% if loop.last and m.role == 'user' %} Be brief.{% endif %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
-    insta::assert_snapshot!(refusal(reminder), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 1 (user) of a conversation with plain answers is " Be brief.[end][assistant]Word2word" in the transcript, and the template renders "[end][assistant]Word2word" once others follow"#);
+    insta::assert_snapshot!(refusal(reminder), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 1 (user) of a conversation with plain answers is " Be brief.[end][assistant]Word2word" in the transcript, but the template renders "[end][assistant]Word2word" once other messages follow"#);
     let counting = "{{ messages | length }}{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
-    insta::assert_snapshot!(refusal(counting), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 0 (system) of a conversation with plain answers is "2[system]Word0word" in the transcript, and the template renders "4[system]Word0word" once others follow"#);
+    insta::assert_snapshot!(refusal(counting), @r#"the chat template rewrites earlier messages that are not the assistant's, so a conversation of many turns cannot be a transcript: message 0 (system) of a conversation with plain answers is "2[system]Word0word" in the transcript, but the template renders "4[system]Word0word" once other messages follow"#);
     let loud = "{% for m in messages %}[{{ m.role }}]{{ m.content | upper }}[end]{% endfor %}";
     insta::assert_snapshot!(refusal(loud), @"the chat template does not show message 2 (assistant) as it was written, so what follows it cannot be found");
     let twice = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ m.content }}[end]{% endfor %}";
-    insta::assert_snapshot!(refusal(twice), @"the chat template shows the assistant's message (message 2) 2 times, so what follows it cannot be told");
+    insta::assert_snapshot!(refusal(twice), @"the chat template shows the assistant's message (message 2) 2 times, so it is unclear what follows it");
     let single = "{% if messages | length > 2 %}{{ raise_exception('one question only') }}{% endif %}{{ messages[-1].content }}";
     insta::assert_snapshot!(refusal(single), @"the conversation cannot be rendered");
     assert!(refusal(single).source().is_some_and(|source| source.to_string().contains("one question only")));
@@ -430,9 +430,9 @@ fn answers_that_are_left_out() {
         "{% for m in messages %}{% if m.role != 'assistant' or loop.index > messages | length - 2 %}[{{ m.role }}]{{ m.content }}[end]{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
     );
     insta::assert_snapshot!(model.differences(&Map::new()), @r#"
-message 2 (assistant) of a conversation with plain answers is "[end][assistant]Word2word[end][user]Word3word" in the transcript, and the template renders "[end][user]Word3word" once others follow
-message 2 (assistant) of a conversation with answers that have white space around them is "[end][assistant]\n Word2word \n\n[end][user]Word3…" in the transcript, and the template renders "[end][user]Word3word" once others follow
-message 2 (assistant) of a conversation with answers that begin with a <think> block is "[end][assistant]<think>\nI reason.\n</think>\n\nWo…" in the transcript, and the template renders "[end][user]Word3word" once others follow
+message 2 (assistant) of a conversation with plain answers is "[end][assistant]Word2word[end][user]Word3word" in the transcript, but the template renders "[end][user]Word3word" once other messages follow
+message 2 (assistant) of a conversation with answers that have white space around them is "[end][assistant]\n Word2word \n\n[end][user]Word3…" in the transcript, but the template renders "[end][user]Word3word" once other messages follow
+message 2 (assistant) of a conversation with answers that begin with a <think> block is "[end][assistant]<think>\nI reason.\n</think>\n\nWo…" in the transcript, but the template renders "[end][user]Word3word" once other messages follow
 "#);
 }
 
@@ -453,7 +453,7 @@ fn results_that_take_the_name_of_their_call() {
     let mute = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}[{{ m.role }}]{{ m.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
     let model = Model { source: mute, ..HEADERS };
     assert!(model.check(&Map::new()).is_ok());
-    insta::assert_snapshot!(model.check(&tools()).unwrap_err(), @"the way from an answer to a tool's result cannot be found in the chat template");
+    insta::assert_snapshot!(model.check(&tools()).unwrap_err(), @"the text between an answer and a tool's result cannot be found in the chat template");
 }
 
 /// GLM's models end an answer with the token of the next speaker.
@@ -478,7 +478,7 @@ fn errors_of_continuations() {
     insta::assert_snapshot!(error(&so_far[..1], &[user("z")]), @"the messages so far must end in the assistant's, but the last is user");
     insta::assert_snapshot!(error(&[], &[user("z")]), @"the messages so far must end in the assistant's, but the last is missing");
     insta::assert_snapshot!(error(&[json!(3)], &[user("z")]), @"the messages so far must end in the assistant's, but the last is a message without role");
-    insta::assert_snapshot!(error(&so_far, &[]), @"there is no message after the assistant's, so its conversation does not go on");
+    insta::assert_snapshot!(error(&so_far, &[]), @"there is no message after the assistant's, so its conversation does not continue");
     insta::assert_snapshot!(error(&so_far, &[user("a"), assistant("b")]), @"new message 1 is the assistant's; only the policy writes those");
     let characters = Tokenizer::characters("ab").unwrap();
     let error = checked.continuation(&characters, &so_far, &[user("z")], &[]).unwrap_err();

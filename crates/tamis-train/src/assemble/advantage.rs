@@ -44,7 +44,7 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
         return Err(AssembleError::at(
             "objective.kl.in",
             format!(
-                "reward has no place in `{}`, which reads the rewards before they are summed",
+                "the KL cannot be in the reward: `{}` reads the rewards before they are summed",
                 advantage.name()
             ),
             "set objective.kl.in=loss",

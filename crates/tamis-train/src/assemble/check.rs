@@ -66,6 +66,10 @@ struct Checker<'c> {
 /// Finds the faults of the settings. Nothing is read and nothing is started.
 pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     let mut checker = Checker::new(loaded, purpose, Placeholders::Refused);
+    if checker.is_sft_alone() {
+        checker.run();
+        return checker.found;
+    }
     if purpose != CheckPurpose::Evaluate {
         checker.run();
         checker.objective();
@@ -83,13 +87,16 @@ pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
 /// one, that the first rows of data are prompts that the templates render. No reward function is started.
 pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut checker = Checker::new(loaded, purpose, placeholders);
-    checker.data_files();
+    if !checker.is_sft_alone() {
+        checker.data_files();
+    }
+    checker.sft_files();
     checker.model_files();
     checker.reward_files();
     if purpose == CheckPurpose::Begin {
         checker.run_folder();
     }
-    if checker.found.iter().all(|finding| finding.severity != Severity::Error) {
+    if !checker.is_sft_alone() && checker.found.iter().all(|finding| finding.severity != Severity::Error) {
         checker.first_rows();
     }
     checker.found
@@ -109,7 +116,7 @@ impl<'c> Checker<'c> {
         let name = &self.config.run.name;
         if !directory::is_name(name) {
             let message = format!(
-                "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and \
+                "`{}` is not a folder name, which is one part of a path of at most 255 bytes, without `/` and \
                      control characters and not `.` or `..`",
                 cut_middle(&name.escape_debug().to_string(), 100)
             );
@@ -167,7 +174,7 @@ impl<'c> Checker<'c> {
             (blamed.setting, blamed.found, self.found.last_mut())
             && let Problem::Refused { key, message, hint } = &mut *finding.problem
         {
-            hint.get_or_insert_with(|| format!("`tamis config explain {key}` says more"));
+            hint.get_or_insert_with(|| format!("see `tamis config explain {key}`"));
             *message = match key.rsplit_once('.') {
                 Some((around, name)) if key != section && name != "kind" => {
                     format!("it is {}", with_whole_keys(&found, around))
@@ -269,23 +276,42 @@ impl<'c> Checker<'c> {
         false
     }
 
+    /// Whether the check is for a run that is supervised fine-tuning alone, which reads no prompts.
+    fn is_sft_alone(&self) -> bool {
+        self.config.is_sft_alone() && self.purpose != CheckPurpose::Evaluate
+    }
+
+    fn sft_files(&mut self) {
+        if self.purpose == CheckPurpose::Evaluate || !self.config.sft.is_on() {
+            return;
+        }
+        let splits = [("sft.data", &self.config.sft.data), ("sft.val", &self.config.sft.val)];
+        for (key, sources) in splits {
+            self.sources(key, sources);
+        }
+    }
+
+    fn sources(&mut self, key: &str, DataSources(sources): &DataSources) {
+        const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration \
+            is relative to that file's folder, one on the command line to the working directory";
+        let several = sources.len() > 1;
+        for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_local()) {
+            let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
+            for path in source.files() {
+                self.file(&key, &path, HINT);
+            }
+        }
+    }
+
     fn data_files(&mut self) {
-        const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that \
-            file's folder, one on the command line from the folder in which tamis is started";
         if self.config.data.task.is_some_and(|task| !task.reads_files()) {
             return;
         }
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
         // The task `gsm8k_calculator` holds out what its training data lacks.
         let reads_train = self.purpose.reads_train(self.config) || self.config.data.task.is_some();
-        for (key, DataSources(sources)) in splits.into_iter().skip(usize::from(!reads_train)) {
-            let several = sources.len() > 1;
-            for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_local()) {
-                let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
-                for path in source.files() {
-                    self.file(&key, &path, HINT);
-                }
-            }
+        for (key, sources) in splits.into_iter().skip(usize::from(!reads_train)) {
+            self.sources(key, sources);
         }
     }
 

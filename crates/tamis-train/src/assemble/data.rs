@@ -1,4 +1,4 @@
-//! Prompts of both splits, and the pairs that a warm start imitates.
+//! Prompts of both splits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadO
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
+use tamis_data::sft_rows::{SftRow, SftTarget};
 use tamis_env::task::environment::{environment_of, set_environment};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_rollout::PreparedPrompt;
@@ -144,6 +145,18 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
                 let row = prompt.id.0 + 1;
                 fill(path, &template, prompt).map_err(|source| unprepared(row, split, source))?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Puts `data.prompt_template` around the prompts in text of pairs.
+pub(super) fn fill_pairs(rows: &mut [SftRow], data: &DataConfig) -> Result<(), AssembleError> {
+    let Some(path) = &data.prompt_template else { return Ok(()) };
+    let template = prompt_template(path)?;
+    for row in rows {
+        if matches!((&row.prompt.content, &row.target), (PromptContent::Text(_), SftTarget::Completion(_))) {
+            fill(path, &template, &mut row.prompt)?;
         }
     }
     Ok(())
@@ -396,7 +409,11 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
             *text = filled.map_err(|source| unfilled(path, source))?;
             Ok(())
         }
-        PromptContent::Messages(_) => Err(fault!("data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text").into()),
+        PromptContent::Messages(_) => Err(fault!(
+            "data.prompt_template goes around text, but this prompt is a list of messages: remove \
+            the setting, or give prompts as text"
+        )
+        .into()),
     }
 }
 
@@ -476,7 +493,7 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
     let (train, validation) = hold_out(train, fraction);
     if train.is_empty() || validation.is_empty() {
         return Err(AssembleError::setting(
-            format!("data.val_fraction: {num_prompts} training prompts cannot be shared out"),
+            format!("data.val_fraction: {num_prompts} training prompts cannot be split"),
             "give at least two prompts of different texts, or set data.val_fraction=null",
         ));
     }
@@ -547,6 +564,11 @@ impl Prompts {
         alphabet.others.into_iter().collect()
     }
 
+    /// Adds characters of other texts that the model sees.
+    pub(crate) fn add_alphabet(&mut self, letters: &str) {
+        self.alphabet.push_str(letters);
+    }
+
     /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, with
     /// `data.system_prompt`.
     ///
@@ -583,13 +605,13 @@ impl Prompts {
         }
         for name in unseen {
             self.warnings.push(format!(
-                "the column `{name}` goes to the chat template, and rows that have it are sent as bare text: it has no effect there"
+                "the column `{name}` is for the chat template, but rows that have it are sent as bare text: it has no effect there"
             ));
         }
         if num_texts > 0 && formatter.format == PromptFormat::Auto && formatter.has_template {
             self.warnings.push(format!(
                 "{num_texts} of {num_prompts} prompts are the text of a column `prompt` and are sent without the model's chat template: \
-                 data.prompt_format=chat makes each a user message, data.prompt_format=text says that this is meant"
+                 data.prompt_format=chat makes each a user message, data.prompt_format=text confirms that this is intended"
             ));
         }
         Ok(self)
@@ -615,10 +637,10 @@ fn misfit(
         }
         FormatFault::NoTemplate => format!("{give_template}, or set data.prompt_format=text"),
         FormatFault::NoPlaceForSystem if codec.has_template() => {
-            "set data.prompt_format=chat, which makes a user message of every text, or take data.system_prompt out".to_owned()
+            "set data.prompt_format=chat, which makes a user message of every text, or remove data.system_prompt".to_owned()
         }
         FormatFault::NoPlaceForSystem => {
-            format!("the model has no chat template: {give_template}, or take data.system_prompt out")
+            format!("the model has no chat template: {give_template}, or remove data.system_prompt")
         }
     };
     AssembleError::setting(format!("prompt {row} of the {split} data{files}: {fault}"), hint)

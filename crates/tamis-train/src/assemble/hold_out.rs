@@ -9,18 +9,31 @@ use tamis_data::prompt::Prompt;
 /// Takes a share of the prompts out, each split in its order: at most that share, at least one prompt.
 /// Prompts of one content stay together, so a content with many rows may be skipped.
 pub(super) fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec<Prompt>) {
-    let draw = |prompt: &Prompt| {
-        let content = serde_json::to_vec(&(&prompt.content, &prompt.images)).unwrap_or_default();
+    let content =
+        |prompt: &Prompt| serde_json::to_vec(&(&prompt.content, &prompt.images)).unwrap_or_default();
+    let is_taken = choose_held_out(prompts.iter().map(content), fraction);
+    let (mut train, mut held_out) = (Vec::new(), Vec::new());
+    for (mut prompt, is_taken) in prompts.into_iter().zip(is_taken) {
+        let split = if is_taken { &mut held_out } else { &mut train };
+        prompt.id = PromptId(split.len() as u64);
+        split.push(prompt);
+    }
+    (train, held_out)
+}
+
+/// Whether each of some contents is held out: that share at most, one at least, equal ones together.
+pub(super) fn choose_held_out(contents: impl Iterator<Item = Vec<u8>>, fraction: f64) -> Vec<bool> {
+    let draw = |content: Vec<u8>| {
         let start = Key::new(0, Purpose::HoldOut).with(content.len() as u64);
         let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
         content.chunks(8).fold(start, |key, bytes| key.with(word(bytes))).to_bits()
     };
-    let draws: Vec<u64> = prompts.iter().map(draw).collect();
+    let draws: Vec<u64> = contents.map(draw).collect();
     let mut counts = BTreeMap::<u64, usize>::new();
     for draw in &draws {
         *counts.entry(*draw).or_default() += 1;
     }
-    let most = ((prompts.len() as f64 * fraction).round() as usize).min(prompts.len().saturating_sub(1));
+    let most = ((draws.len() as f64 * fraction).round() as usize).min(draws.len().saturating_sub(1));
     let (mut taken, mut num_taken) = (BTreeSet::new(), 0);
     for (draw, count) in counts {
         if num_taken == 0 && count <= most.max(1) || num_taken + count <= most {
@@ -28,13 +41,7 @@ pub(super) fn hold_out(prompts: Vec<Prompt>, fraction: f64) -> (Vec<Prompt>, Vec
             num_taken += count;
         }
     }
-    let (mut train, mut held_out) = (Vec::new(), Vec::new());
-    for (mut prompt, draw) in prompts.into_iter().zip(draws) {
-        let split = if taken.contains(&draw) { &mut held_out } else { &mut train };
-        prompt.id = PromptId(split.len() as u64);
-        split.push(prompt);
-    }
-    (train, held_out)
+    draws.iter().map(|draw| taken.contains(draw)).collect()
 }
 
 #[cfg(test)]

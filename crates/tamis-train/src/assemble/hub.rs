@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::locate::{Extent, Locate, LocateError, LocateFailure, WantedSplit};
-use tamis_config::{Config, DataSource, HubName, ModelSource};
+use tamis_config::{Config, DataSource, DataSources, HubName, ModelSource};
 use tamis_core::setting::ModelPlace;
 use thiserror::Error;
 
@@ -88,6 +88,12 @@ impl Names {
                 self.reward_model(&format!("reward[{index}].{key}"), place)?;
             }
         }
+        for (key, sources, usual) in [
+            ("sft.data", &mut config.sft.data, &TRAIN[..]),
+            ("sft.val", &mut config.sft.val, &VALIDATION[..]),
+        ] {
+            self.sources(key, sources, usual, reads_model && trains)?;
+        }
         let task = config.data.task;
         if task.is_some_and(|task| !task.reads_files()) {
             return Ok(self.notes);
@@ -97,13 +103,24 @@ impl Names {
             ("data.train", &mut config.data.train, &TRAIN[..], reads_train),
             ("data.val", &mut config.data.val, &VALIDATION[..], true),
         ] {
-            let several = sources.0.len() > 1;
-            for (index, source) in sources.0.iter_mut().enumerate().filter(|_| is_read) {
-                let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
-                self.data(&key, source, usual)?;
-            }
+            self.sources(key, sources, usual, is_read)?;
         }
         Ok(self.notes)
+    }
+
+    fn sources(
+        &mut self,
+        key: &str,
+        sources: &mut DataSources,
+        usual: &[&str],
+        is_read: bool,
+    ) -> Result<(), FollowError> {
+        let several = sources.0.len() > 1;
+        for (index, source) in sources.0.iter_mut().enumerate().filter(|_| is_read) {
+            let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
+            self.data(&key, source, usual)?;
+        }
+        Ok(())
     }
 
     /// Follows the name of a model.
@@ -224,7 +241,12 @@ pub fn keep_revisions(now: &mut Config, run: &Config) {
             }
         }
     }
-    for (now, run) in [(&mut now.data.train, &run.data.train), (&mut now.data.val, &run.data.val)] {
+    for (now, run) in [
+        (&mut now.data.train, &run.data.train),
+        (&mut now.data.val, &run.data.val),
+        (&mut now.sft.data, &run.sft.data),
+        (&mut now.sft.val, &run.sft.val),
+    ] {
         for (now, run) in now.0.iter_mut().zip(&run.0) {
             let (DataSource::Hub { name, .. }, DataSource::Hub { name: of_run, .. }) = (now, run) else {
                 continue;

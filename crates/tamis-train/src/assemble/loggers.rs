@@ -35,7 +35,7 @@ pub(crate) fn check(config: &Config) -> Result<(), AssembleError> {
     if !otlp::IS_BUILT && config.run.loggers.iter().any(is_otlp) {
         return Err(AssembleError::setting(
             "`run.loggers` names `otlp`, which this build does not have",
-            "build tamis with `--features otlp`, or take it out",
+            "build tamis with `--features otlp`, or remove it",
         ));
     }
     Ok(())
@@ -145,7 +145,7 @@ except packages.PackageNotFoundError:
     let python = interpreter(&settings.python.0.to_string_lossy());
     let found = tamis_process::ask(Command::new(&python).args(["-c", IS_SMALL]), LONGEST_LOOK).ok()?;
     let is_small = found.starts_with("mlflow-skinny");
-    is_small.then(|| format!("{python} has {}, which keeps nothing by itself: {SET_URI}", found.trim()))
+    is_small.then(|| format!("{python} has {}, which stores nothing by itself: {SET_URI}", found.trim()))
 }
 
 /// What the loggers in processes of their own lack, in the words of these processes. For a check, which
@@ -156,7 +156,7 @@ import importlib.util, sys
 name, installed_as = sys.argv[1:]
 if importlib.util.find_spec(name) is None:
     fix = f'`{sys.executable} -m pip install {installed_as}`, or the logger\'s `python` names another interpreter'
-    print(f'the package `{name}` is not there: {fix}')
+    print(f'the package `{name}` is not installed: {fix}')
 ";
     let of = |kind: &LoggerKind| {
         let (python, installed_as) = match kind {
@@ -171,14 +171,14 @@ if importlib.util.find_spec(name) is None:
             Command::new(python).args(["-c", LOOK, name, installed_as]),
             LONGEST_LOOK,
         ) {
-            Err(error) => Some(format!("{error} (its `python` names another interpreter)")),
+            Err(error) => Some(format!("{error} (set its `python` to another interpreter)")),
             Ok(lack) => Some(lack.trim().to_owned()).filter(|lack| !lack.is_empty()),
         };
         let lack = lack.or_else(|| match kind {
             LoggerKind::Mlflow(settings) => no_store(settings),
             _ => None,
         });
-        Some(format!("the logger `{name}` loses figures: {}", lack?))
+        Some(format!("the logger `{name}` loses metrics: {}", lack?))
     };
     config.run.loggers.iter().filter_map(of).collect()
 }
@@ -303,7 +303,7 @@ mod tests {
         install("mlflow-skinny");
         let found = of(None).expect("it keeps nothing");
         assert!(
-            found.contains(" has mlflow-skinny 3.17.2, which keeps nothing by itself: set `tracking_uri`"),
+            found.contains(" has mlflow-skinny 3.17.2, which stores nothing by itself: set `tracking_uri`"),
             "{found}"
         );
         assert_eq!(of(Some("http://127.0.0.1:5000")), None);

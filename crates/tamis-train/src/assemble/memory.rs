@@ -63,7 +63,7 @@ pub fn estimate(
     let of_group = whole(1).max(1) as f64;
     let scored = (rows as f64 * (1.0 - prompt.saturating_sub(1) as f64 / of_group)).ceil() as usize;
     // The warm start's batch is not cut.
-    let warm = if config.warm_start.steps > 0 { config.warm_start.batch_size } else { 0 };
+    let warm = if config.imitates() { config.sft.batch_size } else { 0 };
     let warm_rows = warm.saturating_mul((prompt + lengths.gold).min(reach));
     let round = config.gen_batch_size().saturating_mul(n);
     let generation = |sequences: usize, group_size: usize| GenerationPlan {
@@ -206,7 +206,7 @@ mod tests {
         );
         // The warm start's batch is not cut.
         let warm = MemoryPlan { micro_batch_tokens: 512 * 13, scored_tokens: 512 * 3, ..plan };
-        assert_eq!(estimated(&["warm_start.steps=1", "warm_start.batch_size=512"]), by_hand(warm));
+        assert_eq!(estimated(&["sft.steps=1", "sft.batch_size=512"]), by_hand(warm));
         // A validation of many samples generates more than a round.
         let samples = GenerationPlan { num_sequences: 60, group_size: 10, ..generation };
         let validates = by_hand(MemoryPlan { generation: samples, ..plan });

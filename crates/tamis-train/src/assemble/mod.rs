@@ -22,6 +22,7 @@ pub(crate) mod recipe;
 pub mod rewards;
 pub mod schedule;
 pub(crate) mod settings;
+pub(crate) mod sft;
 pub(crate) mod startup;
 pub(crate) mod validation;
 

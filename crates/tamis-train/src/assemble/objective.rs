@@ -33,10 +33,9 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         return Err(AssembleError::at(
             "objective.correction",
             format!(
-                "its weights are those that objective.loss.kind `{loss}` has already: \
-                    every token would be weighted twice"
+                "objective.loss.kind `{loss}` already applies its weights: every token would be weighted twice"
             ),
-            "set objective.loss.kind=clip, or take the weights out of objective.correction",
+            "set objective.loss.kind=clip, or remove the weights from objective.correction",
         ));
     }
     if correction.mode == Mode::BypassReinforce && !config.objective.loss.is_plain_gradient() {
@@ -44,7 +43,7 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         return Err(AssembleError::at(
             "objective.correction.preset",
             format!(
-                "`{preset}` weights the plain policy gradient, and objective.loss.kind is `{}`",
+                "`{preset}` weights the plain policy gradient, but objective.loss.kind is `{}`",
                 config.objective.loss
             ),
             "set objective.loss.kind=reinforce",

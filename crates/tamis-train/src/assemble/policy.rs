@@ -87,7 +87,7 @@ pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -
 fn no_model() -> AssembleError {
     AssembleError::setting(
         "no model is set",
-        "set model.path to a checkpoint folder, or model.init to begin with random weights",
+        "set model.path to a checkpoint folder, or model.init to start from random weights",
     )
 }
 
@@ -293,7 +293,7 @@ impl Companion {
         let Self { key, name, .. } = self;
         if own.vocab_size < policy.vocab_size {
             let problem = format!(
-                "{key}: the {name} knows {} tokens, the policy has {}",
+                "{key}: the {name} has {} tokens, but the policy has {}",
                 own.vocab_size, policy.vocab_size
             );
             return Err(AssembleError::setting(

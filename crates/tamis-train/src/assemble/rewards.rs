@@ -294,9 +294,9 @@ fn check_names(key: &str, template: &PromptTemplate, context: &RewardContext<'_>
     let columns: BTreeSet<&str> =
         rows.flat_map(|prompt| prompt.columns.keys().map(String::as_str)).chain(known).collect();
     let Some(unknown) = template.names().find(|name| !columns.contains(name)) else { return Ok(()) };
-    let what = format!("its `{key}` names `{{{unknown}}}`, and there is nothing of that name");
+    let what = format!("its `{key}` names `{{{unknown}}}`, which does not exist");
     let there = columns.into_iter().collect::<Vec<_>>().join(", ");
-    Err(context.fail(&what, format!("what there is: {there}")))
+    Err(context.fail(&what, format!("available: {there}")))
 }
 
 /// Settings of a judge, without its key. No server is asked yet. Without rows, all names of columns are
@@ -307,7 +307,7 @@ fn setup(judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<JudgeSetu
     let template = PromptTemplate::new(&judge.prompt);
     check_names("prompt", &template, context)?;
     let pattern = regex::Regex::new(&judge.pattern)
-        .map_err(|error| wrong("pattern", format!("is no regular expression: {error}"), "correct it"))?;
+        .map_err(|error| wrong("pattern", format!("is not a regular expression: {error}"), "correct it"))?;
     let mut verdicts = Vec::with_capacity(judge.verdicts.len());
     for (word, score) in &judge.verdicts {
         let score = score.as_f64().ok_or_else(|| {

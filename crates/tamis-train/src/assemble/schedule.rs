@@ -119,7 +119,7 @@ pub(crate) fn no_such_metric(
     let instead = names.iter().find(|name| *name == "score").or(names.first());
     let write = instead.map(|name| format!("write `filter.metric: {name}`")).unwrap_or_default();
     let more = how_to_give_acc.filter(|_| metric == "acc").map_or_else(String::new, |how| {
-        format!(", or {how}, which is 1 where the answer is right and 0 where it is not")
+        format!(", or {how}, which is 1 if the answer is right and 0 if it is not")
     });
     AssembleError::setting(
         format!(
@@ -181,14 +181,14 @@ fn describe_filling(config: &Config) -> String {
                 let most = limit.saturating_mul(config.gen_batch_size() as u64);
                 format!("at most {} a step", counted(most, "prompt"))
             }
-            RoundLimit::Auto => "as many prompts a step as the keep rate asks for".to_owned(),
+            RoundLimit::Auto => "as many prompts a step as the keep rate requires".to_owned(),
             RoundLimit::None => "no limit on prompts".to_owned(),
         };
         return format!("each dropped group is replaced at once, {most}, {groups} a step");
     }
     match config.schedule.max_num_gen_batches.0 {
         RoundLimit::Auto => {
-            format!("as many rounds a step as the keep rate asks for, {groups} a step")
+            format!("as many rounds a step as the keep rate requires, {groups} a step")
         }
         RoundLimit::Rounds(limit) if config.schedule.mode == ScheduleMode::Deficit => {
             let most = counted(limit.saturating_mul(config.gen_batch_size() as u64), "prompt");

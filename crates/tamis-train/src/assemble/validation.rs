@@ -65,7 +65,7 @@ pub(crate) fn no_pass<'a>(
 pub(crate) fn no_figure(name: &str, figures: impl IntoIterator<Item = FigureName>) -> AssembleError {
     let names: Vec<String> = figures.into_iter().map(|figure| figure.to_string()).collect();
     AssembleError::setting(
-        format!("checkpoint.keep_best.metric: there is no figure `{name}` in this run's validation"),
+        format!("checkpoint.keep_best.metric: there is no metric `{name}` in this run's validation"),
         format!("choose one of {}", names.join(", ")),
     )
 }

@@ -46,7 +46,7 @@ impl ChecksumError {
 fn damaged(checkpoint: &Path, what: String, is_missing: bool) -> Fault {
     let otherwise = match checkpoint_before(checkpoint) {
         Some(before) => format!(
-            ", or move {} elsewhere: the checkpoint before it, {}, is then the last one, and the run is resumed from it",
+            ", or move {} elsewhere to resume from the checkpoint before it, {}",
             checkpoint.display(),
             before.display()
         ),
@@ -58,9 +58,9 @@ fn damaged(checkpoint: &Path, what: String, is_missing: bool) -> Fault {
     let meant = if is_missing {
         String::new()
     } else {
-        format!(". Where the change was meant, remove {}", checkpoint.join(CHECKSUMS).display())
+        format!(". If the change was intended, remove {}", checkpoint.join(CHECKSUMS).display())
     };
-    Fault::new(what).with_hint(format!("put back a copy of the file{otherwise}{meant}"))
+    Fault::new(what).with_hint(format!("restore a copy of the file{otherwise}{meant}"))
 }
 
 fn unreadable(error: DiskError) -> Fault {
@@ -359,13 +359,13 @@ mod tests {
         std::fs::write(last.join("model.safetensors"), b"123456788").unwrap();
         insta::assert_snapshot!(explain(&last, Coverage::Whole), @r#"
         `model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved
-        put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
+        restore a copy of the file, or move RUN/checkpoints/step_100 elsewhere to resume from the checkpoint before it, RUN/checkpoints/step_20. If the change was intended, remove RUN/checkpoints/step_100/checksums.json
         "#);
         insta::assert_snapshot!(explain(&last, Coverage::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
         std::fs::remove_file(first.join("critic/optimizer.safetensors")).unwrap();
         insta::assert_snapshot!(explain(&first, Coverage::Whole), @r#"
         `critic/optimizer.safetensors` of the checkpoint RUN/checkpoints/step_2 is missing
-        put back a copy of the file, or begin a new run: there is no checkpoint before it
+        restore a copy of the file, or begin a new run: there is no checkpoint before it
         "#);
         verify(&first, Coverage::ForUse).unwrap();
         // A critic's files are in the checksums of its checkpoint; using it does not need its moments.
@@ -376,7 +376,7 @@ mod tests {
         std::fs::write(last.join(CHECKSUMS), b"{\"crc32\": {\"a\": \"12x\"}}").unwrap();
         insta::assert_snapshot!(explain(&last, Coverage::Whole), @r#"
         `checksums.json` of the checkpoint RUN/checkpoints/step_100 is damaged
-        put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
+        restore a copy of the file, or move RUN/checkpoints/step_100 elsewhere to resume from the checkpoint before it, RUN/checkpoints/step_20. If the change was intended, remove RUN/checkpoints/step_100/checksums.json
         "#);
     }
 

@@ -47,7 +47,7 @@ pub enum SaveError {
         source: serde_json::Error,
     },
     /// `state.json` has a key that this build does not know.
-    #[error("{path} has a key `{key}`, which is none of a state")]
+    #[error("{path} has an unknown key `{key}`")]
     UnknownKey {
         /// The file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum SaveError {
         key: String,
     },
     /// The state is that of another step than the folder is named after.
-    #[error("{path} is the state after step {found}, and its folder is that of step {named}")]
+    #[error("{path} is the state after step {found}, but its folder is that of step {named}")]
     OtherStep {
         /// The file.
         path: PathBuf,
@@ -99,8 +99,8 @@ pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.b
      (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)";
 
 /// The fix for a checkpoint whose weights its learner keeps elsewhere.
-pub(crate) const WEIGHTS_ELSEWHERE: &str = "the run goes on with the learner that saved it (`--resume`, `learner.url`); \
-     docs/learners.md says how to fetch the weights";
+pub(crate) const WEIGHTS_ELSEWHERE: &str = "continue the run with the learner that saved it (`--resume`, `learner.url`); \
+    docs/learners.md shows how to fetch the weights";
 
 impl SaveError {
     /// Whether the native engine does not support the model's architecture.
@@ -114,7 +114,7 @@ impl SaveError {
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checksum(error) => error.hint().map(str::to_owned),
             Self::Format { .. } => {
-                Some("continue the run with the version of tamis that began it".to_owned())
+                Some("continue the run with the version of tamis that started it".to_owned())
             }
             Self::Weights(CheckpointError::Elsewhere { .. }) => Some(WEIGHTS_ELSEWHERE.to_owned()),
             // It would not be read unless its checksum agreed, so this is what was saved.
@@ -176,11 +176,11 @@ fn repair_hint(file: &Path) -> String {
     let folder = file.ancestors().find(|folder| step_of_checkpoint(folder).is_some());
     match folder.and_then(|folder| Some((folder, checkpoint_before(folder)?))) {
         Some((folder, before)) => format!(
-            "the file was changed or damaged: put back a copy, or move {} elsewhere to go on from the checkpoint before it, {}",
+            "the file was changed or damaged: restore a copy, or move {} elsewhere to continue from the checkpoint before it, {}",
             folder.display(),
             before.display()
         ),
-        None => "the file was changed or damaged: put back a copy".to_owned(),
+        None => "the file was changed or damaged: restore a copy".to_owned(),
     }
 }
 
@@ -302,15 +302,15 @@ mod states {
         let state = read(r#"{"format": 6, "step": 4, "inner": [{}, {"seen": {"any": 0.1}}]}"#).expect("read");
         assert_eq!(state.inner[1].seen["any"].to_bits(), 0.1_f64.to_bits());
         insta::assert_snapshot!(shown(r#"{"format": 6, "step": 9, "inner": []}"#), @r"
-        RUN/checkpoints/step_4/state.json is the state after step 9, and its folder is that of step 4
+        RUN/checkpoints/step_4/state.json is the state after step 9, but its folder is that of step 4
         if the folder was renamed, give it back its name: `mv RUN/checkpoints/step_4 RUN/checkpoints/step_9`; otherwise put back the files that were saved in it
         ");
         insta::assert_snapshot!(shown(r#"{"format": 6, "step": 4, "inner": [{}, {"sene": 1}]}"#), @r"
-        RUN/checkpoints/step_4/state.json has a key `inner.1.sene`, which is none of a state
-        the file was changed or damaged: put back a copy
+        RUN/checkpoints/step_4/state.json has an unknown key `inner.1.sene`
+        the file was changed or damaged: restore a copy
         ");
         std::fs::create_dir(run.path().join("checkpoints/step_9")).expect("made");
         let error = shown(r#"{"format": 6, "step": 9, "inner": []}"#);
-        assert!(error.ends_with("the file was changed or damaged: put back a copy"), "{error}");
+        assert!(error.ends_with("the file was changed or damaged: restore a copy"), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::logits_hint;
-use crate::learner::warm_start::WarmStartError;
+use crate::learner::sft::SftError;
 use tamis_core::fault::Fault;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
@@ -53,7 +53,7 @@ pub enum RunError {
     Learner(LearnerError),
     /// The learner was lost repeatedly.
     #[error(
-        "the learner was lost {} times in a row after step {step}, and the run goes no further:{}",
+        "the learner was lost {} times in a row after step {step}, so the run ends:{}",
         reasons.len(), describe_losses(reasons)
     )]
     LostAgain {
@@ -64,9 +64,9 @@ pub enum RunError {
         /// The last loss.
         last: Box<RunError>,
     },
-    /// The warm start.
+    /// Supervised fine-tuning.
     #[error(transparent)]
-    WarmStart(WarmStartError),
+    Sft(SftError),
     /// Advantages.
     #[error(transparent)]
     Advantage(#[from] AdvantageError),
@@ -240,8 +240,8 @@ pub enum RunError {
         kept: Option<PathBuf>,
     },
     /// The type of saved weights has no room for them.
-    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of \
-         model.save_dtype; nothing was written so", dtype.name())]
+    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of model.save_dtype; nothing was \
+        written", dtype.name())]
     Overflow {
         /// The tensor.
         tensor: String,
@@ -303,11 +303,11 @@ impl From<GeneratorError> for RunError {
     }
 }
 
-impl From<WarmStartError> for RunError {
-    fn from(error: WarmStartError) -> Self {
+impl From<SftError> for RunError {
+    fn from(error: SftError) -> Self {
         match error {
-            WarmStartError::Learner(error) => error.into(),
-            error => Self::WarmStart(error),
+            SftError::Learner(error) => error.into(),
+            error => Self::Sft(error),
         }
     }
 }
@@ -422,31 +422,29 @@ impl RunError {
             ),
             Self::Servers(GeneratorError::Unreachable { .. }) => Some(
                 "start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and \
-                 name them in rollout.servers; a run that had \
-                 begun goes on with --resume".to_owned(),
+                 name them in rollout.servers; if the run had begun, continue it with --resume".to_owned(),
             ),
             Self::Dispatch(DispatchError::Generator(GeneratorError::Refused { .. })) => {
                 Some("change that in the program of environment.argv, or in the client that it uses".to_owned())
             }
             Self::Dispatch(DispatchError::Generator(GeneratorError::Environment { .. })) => Some(
-                "mend what it says, or let it happen more often (environment.max_restarts); a run that had begun goes on with \
-                 --resume"
+                "fix what it reports, or allow more restarts (environment.max_restarts); if the run had begun, continue it with --resume"
                     .to_owned(),
             ),
             Self::Learner(error) => error.hint(),
             Self::LostAgain { reasons, last, .. } => {
                 let is_same = reasons.windows(2).all(|pair| pair[0] == pair[1]);
                 let cause = if is_same {
-                    "it is the same every time, so that another start alone will not help"
+                    "it fails in the same way every time, so another start will not help"
                 } else {
-                    "learner.max_restarts is how often it is tried"
+                    "learner.max_restarts sets how often this is tried"
                 };
                 Some(last.hint().map_or_else(|| cause.to_owned(), |hint| format!("{cause}; {hint}")))
             }
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint(),
             Self::Journal(error) => error.hint(),
-            Self::WarmStart(error) => error.hint().map(str::to_owned),
+            Self::Sft(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint(),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
@@ -463,14 +461,13 @@ impl RunError {
             ),
             Self::NotFinite { run, .. } => Some(format!(
                 "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \
-                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower \
-                 train.optimizer.learning_rate where there is none",
+                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate if \
+                 there is none",
                 run.join("checkpoints").display()
             )),
             Self::CriticNotFinite { run, .. } => Some(format!(
                 "the critic's weights are those of its last update that could be made, in {}; look for a reward or a value without bound \
-                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower \
-                 critic.optimizer.learning_rate where \
+                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate if \
                  there is none",
                 run.join("checkpoints").display()
             )),
@@ -480,14 +477,14 @@ impl RunError {
                 kept.display()
             )),
             Self::Diverged { learning_rate, step, .. } => {
-                // There are no checkpoints during a warm start.
+                // Before reinforcement learning there are no checkpoints.
                 let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
                 Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }
             Self::LogitsNotFinite { step, kept, .. } => Some(logits_hint(Some(*step), kept.as_deref())),
             error if error.not_finite_sample().is_some() => Some(logits_hint(None, None)),
             Self::Overflow { checkpoint, run, .. } => Some(format!(
-                "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} \
+                "{} holds the weights in 32 bits, so nothing is lost: continue with `tamis train --resume {} \
                  model.save_dtype=bf16` (or f32), and \
                  look at why they grow so large",
                 checkpoint.display(),
@@ -496,13 +493,13 @@ impl RunError {
             Self::MissingRewards { missing, run, further, .. } => {
                 let cause = match (&missing.hint, &missing.function) {
                     (Some(hint), _) => hint,
-                    (None, Some(_)) => "mend the function",
+                    (None, Some(_)) => "fix the function",
                     (None, None) => "check the inputs and the results of the reward functions",
                 };
                 Some(match further {
                     Some(further) => format!("{cause}; no step of this run is left: {further}"),
                     None => format!(
-                        "{cause}; then `tamis train --resume {}` goes on after the last step that was trained, and asks anew",
+                        "{cause}; then `tamis train --resume {}` continues after the last trained step, and asks again",
                         run.display()
                     ),
                 })
@@ -528,7 +525,7 @@ impl RunError {
                 ..
             } => source.hint(),
             Self::JournalDamaged { usable: Some(checkpoint), .. } => Some(format!(
-                "put the file back as it was, or move the checkpoints after {} elsewhere: the run is then resumed from that one",
+                "restore the file, or move the checkpoints after {} elsewhere: the run then resumes from that one",
                 checkpoint.display()
             )),
             Self::JournalDamaged { usable: None, .. } => Some(

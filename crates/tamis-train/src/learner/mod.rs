@@ -1,7 +1,7 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
 //! A learner knows nothing of advantages or clipping. It runs forward, gets one derivative per token,
-//! back-propagates and, on request, takes an optimizer step. [`update`], [`critic`] and [`warm_start`]
+//! back-propagates and, on request, takes an optimizer step. [`update`], [`critic`] and [`sft`]
 //! drive it, all three through `updates`.
 
 pub mod critic;
@@ -16,11 +16,11 @@ pub(crate) mod optimizer_batch;
 pub mod progress;
 pub mod rank_balance;
 pub(crate) mod sample_queue;
+pub mod sft;
 pub(crate) mod texts;
 pub mod torch;
 pub mod update;
 pub(crate) mod updates;
-pub mod warm_start;
 pub mod wire;
 
 use std::path::Path;
@@ -279,7 +279,7 @@ pub enum LearnerError {
         backend: LearnerBackend,
     },
     /// A learner elsewhere was opened by another run, and no longer holds this one.
-    #[error("the learner at {url} was taken by another run, and does not hold this one any more")]
+    #[error("the learner at {url} was taken by another run, and no longer holds this one")]
     Taken {
         /// Its address.
         url: String,
@@ -300,8 +300,7 @@ impl LearnerError {
         match self {
             Self::Remote { hint, .. } | Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Lost { is_own: true, .. } => Some(
-                "its output is in learner.log in the run folder; a run that had begun goes on with --resume, \
-                 which starts another"
+                "its output is in learner.log in the run folder; if the run had begun, continue it with --resume, which starts another"
                     .to_owned(),
             ),
             Self::Lost { backend, .. } => {
@@ -310,21 +309,20 @@ impl LearnerError {
                     LearnerBackend::Torch => "let the run start one itself",
                 };
                 Some(format!(
-                    "start one (`{}`) and name its address in learner.url, or {otherwise} (`learner.url=null`); a \
-                     run that had begun goes on with --resume",
+                    "start one (`{}`) and name its address in learner.url, or {otherwise} (`learner.url=null`); if the run had begun, \
+                     continue it with --resume",
                     command_of(*backend)
                 ))
             }
             Self::Taken { .. } => Some(
-                "one learner serves one run: end the other run, or name a learner of its own in learner.url; \
-                 this one goes on with --resume"
+                "one learner serves one run: end the other run, or name another learner in learner.url; then continue this run with \
+                --resume"
                     .to_owned(),
             ),
             Self::LogitsNotFinite => Some(logits_hint(None, None)),
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
-                "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray where \
-                 that starts it"
+                "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray if that starts it"
                     .to_owned(),
             ),
             Self::Objective(_)

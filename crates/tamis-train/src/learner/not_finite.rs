@@ -11,8 +11,8 @@ pub(crate) fn logits_hint(step: Option<u64>, kept: Option<&Path>) -> String {
             kept.display()
         ),
         (None | Some(0), None) => "look at how these weights were made: begin from a checkpoint before they diverged, and \
-             train with a lower learning rate (train.optimizer.learning_rate; that of a warm start is \
-             warm_start.learning_rate)"
+             train with a lower learning rate (train.optimizer.learning_rate; that of supervised fine-tuning is \
+             sft.learning_rate)"
             .to_owned(),
         (Some(_), None) => "nothing was saved: begin a new run with a lower train.optimizer.learning_rate; checkpoint.save_freq above \
              0 keeps states from before"

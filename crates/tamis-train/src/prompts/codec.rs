@@ -51,6 +51,13 @@ pub enum CodecError {
     Fault(#[from] Fault),
 }
 
+impl CodecError {
+    /// Whether a template does not show where the assistant's turns are.
+    pub(crate) fn is_answers_lost(&self) -> bool {
+        matches!(self, Self::Template(TemplateError::AnswersLost { .. }))
+    }
+}
+
 /// A prompt of a split (row number in the concatenated data, from 1) cannot be prepared.
 pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecError {
     fault!("prompt {row} of the {split} data cannot be prepared").with_source(source).into()
@@ -59,7 +66,7 @@ pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecErro
 /// A template's output does not contain the right number of images.
 fn images_shown(num_images: usize, num_shown: usize) -> CodecError {
     let why = if num_shown == 0 {
-        "it is a template for text alone; model.chat_template names another"
+        "it is a template for text only; set model.chat_template to another"
     } else {
         "the text has the image token in it, or the template repeats or drops images"
     };
@@ -218,8 +225,8 @@ impl Codec {
     pub fn arguments_of(&self, prompt: &Prompt) -> Result<Map<String, Value>, CodecError> {
         let own = prompt.template_arguments()?;
         if self.has_tools && own.contains_key(TOOLS_COLUMN) {
-            return Err(fault!("the row has a column `{TOOLS_COLUMN}`, and the environment has tools of its own, which alone can be called: \
-         rename the column, or take it out").into());
+            return Err(fault!("the row has a column `{TOOLS_COLUMN}`, but only the environment's own tools can be called: rename the \
+                column, or remove it").into());
         }
         let mut arguments = self.template_arguments.clone();
         arguments.extend(own);
@@ -253,10 +260,20 @@ impl Codec {
     fn render(&self, prompt: &Prompt) -> Result<(String, String, bool), CodecError> {
         let num_images = prompt.images.len();
         if num_images > 0 && self.images.is_none() {
-            return Err(fault!("the prompt has {num_images} image{}, and the model is none that sees them ({} in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out", if num_images == 1 { "" } else { "s" }, MODEL_TYPES.map(|kind| format!("`model_type: {kind}`")).join(" or ")).into());
+            return Err(fault!(
+                "the prompt has {num_images} image{}, but the model does not support images ({} in its config.json); name \
+                 a vision-language model in model.path, or set data.images=false to leave images out",
+                if num_images == 1 { "" } else { "s" },
+                MODEL_TYPES.map(|kind| format!("`model_type: {kind}`")).join(" or ")
+            )
+            .into());
         }
         match &prompt.content {
-            PromptContent::Text(_) if num_images > 0 => Err(fault!("the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages").into()),
+            PromptContent::Text(_) if num_images > 0 => Err(fault!(
+                "the prompt has images but is bare text, and images need a \
+                conversation: set data.prompt_format=chat, or write the prompt as messages"
+            )
+            .into()),
             PromptContent::Text(text) => Ok((text.clone(), String::new(), true)),
             PromptContent::Messages(messages) => {
                 let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
@@ -564,18 +581,18 @@ mod tests {
             std::error::Error::source(&error).expect("a cause").to_string()
         };
         let text = codec_with(SEES, &serde_json::json!({"model_type": "qwen2"}));
-        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"the prompt has 1 image, and the model is none that sees them (`model_type: qwen2_vl` or `model_type: qwen2_5_vl` in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out");
+        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"the prompt has 1 image, but the model does not support images (`model_type: qwen2_vl` or `model_type: qwen2_5_vl` in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out");
         let config = serde_json::json!({"model_type": "qwen2_vl", "image_token_id": 101});
         let blind = codec_with(
             "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}",
             &config,
         );
-        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 0: it is a template for text alone; model.chat_template names another");
+        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 0: it is a template for text only; set model.chat_template to another");
         insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 2: the text has the image token in it, or the template repeats or drops images");
         insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[])), @"the prompt has 0 images, and the model's chat template shows 1: the text has the image token in it, or the template repeats or drops images");
         let mut bare = shown("a", &[(14, 14)]);
         bare[0].content = PromptContent::Text("a".to_owned());
-        insta::assert_snapshot!(refused(&seeing(), bare), @"the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages");
+        insta::assert_snapshot!(refused(&seeing(), bare), @"the prompt has images but is bare text, and images need a conversation: set data.prompt_format=chat, or write the prompt as messages");
     }
 
     /// A row's `tools` and `chat_template_kwargs` reach the template, before what the run sets.
@@ -603,7 +620,7 @@ mod tests {
         insta::assert_snapshot!(text(&codec, serde_json::json!({"tools": 1})), @"the column `tools` goes to the chat template and must be a list of tools as JSON objects (or that list as JSON text), got 1; rename it if it is something else");
         let playing = codec.clone().with_tools(&[serde_json::json!({"name": "c"})]);
         assert_eq!(text(&playing, serde_json::json!({})), "cbd");
-        insta::assert_snapshot!(text(&playing, serde_json::json!({"tools": tools})), @"the row has a column `tools`, and the environment has tools of its own, which alone can be called: rename the column, or take it out");
+        insta::assert_snapshot!(text(&playing, serde_json::json!({"tools": tools})), @"the row has a column `tools`, but only the environment's own tools can be called: rename the column, or remove it");
     }
 
     #[test]

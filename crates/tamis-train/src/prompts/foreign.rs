@@ -43,11 +43,11 @@ impl StartedEnvironment {
     ) -> Result<Self, Fault> {
         let kind = environment.kind.as_str();
         let failed = |error: &dyn std::fmt::Display, hint: &str| {
-            Fault::new(format!("the environment `{kind}` does not come up: {error}")).with_hint(hint)
+            Fault::new(format!("the environment `{kind}` does not start: {error}")).with_hint(hint)
         };
         let hint = match spec.reach {
             Reach::Module { .. } => {
-                "`environment.python` names an interpreter that has its packages; the settings are those of `environment`"
+                "set `environment.python` to an interpreter that has its packages; its settings are those of `environment`"
             }
             Reach::Program { .. } => "does the program of `environment.argv` run by itself?",
             Reach::Server { .. } => "does the server of `environment.url` run?",
@@ -164,7 +164,7 @@ impl StartedEnvironment {
         let num_known =
             held_out.iter().filter(|prompt| known.contains(&format!("{:?}", prompt.content))).count();
         if num_known > 0 {
-            notes.push(format!("{num_known} of the held-out levels of {name} open as training levels do"));
+            notes.push(format!("{num_known} of the held-out levels of {name} start like training levels"));
         }
         let max_turns = environment.prompting.max_turns;
         if introduction.max_turns.is_none_or(|own| own > max_turns) {
@@ -177,7 +177,8 @@ impl StartedEnvironment {
         }
         if !introduction.is_deterministic {
             notes.push(format!(
-                "{name} does not say that it is deterministic: a resumed run reads episodes that came to an end from its journal, and an episode that a kill cut off may go otherwise when it is played anew"
+                "{name} does not declare that it is deterministic: a resumed run reads finished episodes from its journal, but an \
+                episode that a kill cut off may go differently when it is played again"
             ));
         }
         Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() })
@@ -195,7 +196,7 @@ pub fn levels(
 ) -> Result<TaskPrompts, Fault> {
     let refused = |error: EnvironmentFault| {
         let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
-        Fault::new(message).with_hint("`train_size` and `val_size` say how many are asked for")
+        Fault::new(message).with_hint("`train_size` and `val_size` set how many are requested")
     };
     // Messages while levels are made come again when they are played.
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);

@@ -83,9 +83,9 @@ impl RunWorlds {
         let schemas: Vec<Value> = places.iter().flat_map(Place::schemas).cloned().collect();
         if places.len() > 1 && !schemas.is_empty() {
             return Err(Fault::new(
-                "an environment with tools stands alone, and there are `more_environments`",
+                "an environment with tools must be the only one, but there are `more_environments`",
             )
-            .with_hint("its tools would stand in the prompts of all: play it in a run of its own"));
+            .with_hint("its tools would appear in the prompts of all: use it in a separate run"));
         }
         let codec = codec.clone().with_tools(&schemas);
         // Bare text continues as bare text.
@@ -115,9 +115,10 @@ impl RunWorlds {
         let worlds = Self { codec, template, is_plain, context: environment.context(), places, limits };
         if worlds.template.is_none() && (!schemas.is_empty() || worlds.speaks_in_chat()) {
             return Err(Fault::new(format!(
-                    "`environment.kind` {} speaks in conversations, and the model has no chat template, or prompts are bare text",
+                    "`environment.kind` {} needs conversations, but the model has no chat template, or prompts are bare text",
                     environment.kind
-                )).with_hint("name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` speaks in bare text where there are no tools"));
+                )).with_hint("name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` uses \
+                    bare text if there are no tools"));
         }
         Ok(Some(worlds))
     }
@@ -209,8 +210,9 @@ impl Place {
 
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         match self {
-            Self::Here(maker) => begin(maker, prompt, luck)
-                .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}"))),
+            Self::Here(maker) => begin(maker, prompt, luck).map_err(|error| {
+                EnvironmentFault::Broke(format!("its environment cannot be created: {error}"))
+            }),
             Self::Elsewhere(started) => started.begin(prompt, luck),
             Self::Tools { toolbox, .. } => Ok(Some(toolbox.begin(luck))),
             Self::Program(_) => Ok(None),
@@ -227,7 +229,10 @@ fn start_tools(
     let started = settings.spec().map(start).transpose()?;
     let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
     let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
-        Fault::new(format!("the tools of `environment` cannot be used: {error}")).with_hint("`environment.functions` and `environment.interpreter` say which there are, `environment.sandbox` what protects")
+        Fault::new(format!("the tools of `environment` cannot be used: {error}")).with_hint(
+            "`environment.functions` and \
+            `environment.interpreter` define them, `environment.sandbox` their protection",
+        )
     })?;
     Ok(Place::Tools { toolbox: Arc::new(tools), _workers: started })
 }
@@ -246,7 +251,7 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, F
     // The caller polls, so no bell is needed.
     ProgramHost::start(settings, || ()).map_err(|error| {
         Fault::new(format!("the programs of `environment` cannot be run: {error}"))
-            .with_hint("mend the setting that it names")
+            .with_hint("correct the setting that it names")
     })
 }
 

@@ -63,6 +63,7 @@ impl Run {
             checkpoint: self.recorder.saved.map(|step| self.recorder.directory.checkpoint(step)),
             before: self.state.validation.before.take(),
             after: self.state.validation.latest.take().map(|(_, report)| report),
+            sft: None,
         })
     }
 

@@ -41,7 +41,7 @@ impl Run {
                 None => "the policy's layers".to_owned(),
             };
             let age = match self.state.critic.map_or(0, |critic| critic.version) {
-                0 => format!("begins with {from}"),
+                0 => format!("starts from {from}"),
                 version => format!("trained in {version} steps"),
             };
             self.recorder.progress.say(&format!("critic: {} parameters, {age}", critic.num_parameters));

@@ -111,8 +111,8 @@ impl Run {
         {
             if count > 0 {
                 self.recorder.progress.warn(&format!(
-                    "the last {count} updates{of} were left out, for their gradients were not finite: what is saved is as \
-                     it was before them"
+                    "the last {count} updates{of} were left out because their gradients were not finite: what is saved is the state \
+                    before them"
                 ));
             }
         }

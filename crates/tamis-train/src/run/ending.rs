@@ -7,6 +7,7 @@ use tamis_core::early_stop::StopReason;
 use tamis_core::schedule::RunEnd;
 use thiserror::Error;
 
+use crate::learner::sft::SftReport;
 use crate::measure::validation::ValidationReport;
 
 /// Ctrl-C ended the run before its first step.
@@ -17,7 +18,7 @@ pub enum Unbegun {
     NotBegun,
     /// While a resume was prepared.
     #[error(
-        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
+        "interrupted before the run continued; its checkpoints are unchanged, and at most what came after the last one was removed"
     )]
     NotResumed,
     /// Before there was anything to save.
@@ -32,9 +33,10 @@ impl Unbegun {
     /// The next command to type.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unsaved { run } => {
-                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
-            }
+            Self::Unsaved { run } => Some(format!(
+                "start it again from the beginning with `tamis train --resume {}`",
+                run.display()
+            )),
             Self::NotBegun | Self::NotResumed => None,
         }
     }
@@ -66,6 +68,8 @@ pub struct RunSummary {
     pub before: Option<ValidationReport>,
     /// Validation after the last step.
     pub after: Option<ValidationReport>,
+    /// Losses of a run that was supervised fine-tuning alone.
+    pub sft: Option<SftReport>,
 }
 
 pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {

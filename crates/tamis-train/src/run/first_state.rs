@@ -2,25 +2,26 @@
 
 use super::Run;
 use super::divergence::check_finite;
+use super::sft_figures::{SftFigures, last_line, line};
 use crate::assemble::objective::Divergence;
+use crate::assemble::sft::sft_settings;
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::warm_start::{Example, WarmStartSettings, warm_start};
-use crate::learner::{CopyTo, LoadContent, Network, SaveContent, Trained};
+use crate::learner::sft::{SftExamples, SftHooks, SftUpdate, sft};
+use crate::learner::{CopyTo, LoadContent, Network, RunLearner, SaveContent, Trained};
 use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use crate::workers::servers::{RunSampler, publish_to};
-use tamis_core::figure::counted;
 use tamis_model::SaveDtype;
 use tamis_rollout::CompletionWorkers;
 
-/// Key of the learning rate to lower if a warm start diverges.
-const RATE: &str = "warm_start.learning_rate";
+/// Key of the learning rate to lower if supervised fine-tuning diverges.
+pub(super) const RATE: &str = "sft.learning_rate";
 
 impl Run {
     /// Weights, reference and first measurement. `examples` is set if the run begins.
-    pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), Halt<RunError>> {
+    pub(super) fn first_state(&mut self, examples: Option<&SftExamples>) -> Result<(), Halt<RunError>> {
         if let Some(examples) = examples {
             self.first_weights(examples)?;
         }
@@ -33,20 +34,12 @@ impl Run {
         Ok(())
     }
 
-    fn first_weights(&mut self, examples: &[Example]) -> Result<(), Halt<RunError>> {
-        let config = &self.recipe.config.warm_start;
-        if config.steps == 0 {
+    fn first_weights(&mut self, examples: &SftExamples) -> Result<(), Halt<RunError>> {
+        let config = &self.recipe.config;
+        if !config.sft.is_on() {
             return Ok(());
         }
-        let settings = WarmStartSettings {
-            steps: config.steps,
-            batch_size: config.batch_size,
-            learning_rate: config.learning_rate,
-            warmup_steps: config.warmup_steps,
-            target_accuracy: config.target_accuracy,
-            test_freq: config.test_freq,
-            seed: self.recipe.config.run.seed,
-        };
+        let settings = sft_settings(config, self.workers.learner.info(), examples.train.len())?;
         // Only its accuracy is used here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
         let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
@@ -59,52 +52,50 @@ impl Run {
                 .map_or_else(String::new, |_| format!(", {}", outcome.get().describe_mean(accuracy, None)))
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
-        let report = warm_start(
-            &mut **learner,
-            examples,
-            &settings,
-            &interrupt,
-            |learner| check_finite(learner, directory, 0, RATE),
-            |learner| {
-                measured += 1;
-                if let (RunSampler::Native(generator), Some(folders)) = (&mut *sampler, &*published) {
-                    let publication = folders.write(learner, codec, *version)?;
-                    publish_to(&mut **generator, &publication, &interrupt)?;
+        let mut figures = SftFigures::open(directory)?;
+        let mut measure = |learner: &mut dyn RunLearner| -> Result<Option<f64>, Halt<RunError>> {
+            measured += 1;
+            if let (RunSampler::Native(generator), Some(folders)) = (&mut *sampler, &*published) {
+                let publication = folders.write(learner, codec, *version)?;
+                publish_to(&mut **generator, &publication, &interrupt)?;
+            }
+            let journal = format!("sft/{measured}");
+            let with = CompletionWorkers {
+                generator: &mut plays.over(sampler.generator()),
+                inbox: dispatcher.inbox(),
+                scorer,
+                is_interrupted: &|| interrupt.is_requested(),
+            };
+            let found = validation::sample(with, prompts, &validation, journal, 0, &mut |_| {})?;
+            outcome.set(found.report.outcome);
+            Ok(found.report.accuracy)
+        };
+        let num_updates = settings.num_updates;
+        let mut after = |_: &mut dyn RunLearner, update: &SftUpdate| -> Result<(), Halt<RunError>> {
+            progress.stage(&format!("sft {}/{num_updates}", update.number));
+            figures.write(update)?;
+            let is_said = update.validation_loss.is_some() || update.number % 50 == 0;
+            if is_said && update.number < num_updates {
+                progress.say(&line(update, num_updates, &describe(update.accuracy)));
+            }
+            Ok(())
+        };
+        let hooks = SftHooks {
+            check: &|learner| check_finite(learner, directory, 0, RATE),
+            begun: &mut |loss| {
+                if let Some(loss) = loss {
+                    progress.say(&format!("sft: validation loss {loss:.3} before the first update"));
                 }
-                let journal = format!("warm_start/{measured}");
-                let with = CompletionWorkers {
-                    generator: &mut plays.over(sampler.generator()),
-                    inbox: dispatcher.inbox(),
-                    scorer,
-                    is_interrupted: &|| interrupt.is_requested(),
-                };
-                let found = validation::sample(with, prompts, &validation, journal, 0, &mut |_| {})?;
-                outcome.set(found.report.outcome);
-                Ok(found.report.accuracy)
             },
-            |update, loss, accuracy| {
-                progress.stage(&format!("warm start {update}/{}", settings.steps));
-                if update % 50 == 0 && update < settings.steps {
-                    progress.say(&format!(
-                        "warm start: update {update} of {}, cross-entropy {loss:.3}{}",
-                        settings.steps,
-                        describe(accuracy)
-                    ));
-                }
-            },
-        );
-        let report = report?;
-        self.recorder.progress.say(&format!(
-            "warm start: {} of {}, cross-entropy {:.3}{}",
-            counted(report.num_updates, "update"),
-            counted(settings.batch_size, "example"),
-            report.loss,
-            describe(report.accuracy)
-        ));
+            measure: &mut measure,
+            after: &mut after,
+        };
+        let report = sft(&mut **learner, examples, &settings, &interrupt, hooks)?;
+        progress.say(&last_line(&report, &settings, &describe(report.accuracy)));
         if measured > 0 && report.accuracy.is_none() {
-            self.recorder.progress.warn(
-                "warm start: no reward function answered any completion of its last measurement, so that \
-                     there is no accuracy to compare with warm_start.target_accuracy",
+            progress.warn(
+                "sft: no reward function answered any completion of its last measurement, so there is no accuracy \
+                 to compare with sft.target_accuracy",
             );
         }
         check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;
@@ -114,7 +105,7 @@ impl Run {
     }
 
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
-        // A reference with a path was loaded before the warm start.
+        // A reference with a path was loaded before supervised fine-tuning.
         if self.recipe.divergence == Divergence::None || self.recipe.config.model.reference.is_some() {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
-use crate::assemble::{advantage, critic, data, objective, policy};
+use crate::assemble::{advantage, critic, data, objective, policy, sft};
 use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::AssembleError;
 use crate::error::RunError;
@@ -37,6 +37,22 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
         RunStart::New(config) => return Ok((config, None)),
         RunStart::Resume { directory, was, now } => (directory, was, now),
     };
+    if was.is_sft_alone() != now.config.is_sft_alone() {
+        let run = directory.path().to_owned();
+        let last = directory.list_checkpoints()?.pop();
+        let checkpoint =
+            last.map_or_else(|| "CHECKPOINT".to_owned(), |folder| folder.path.display().to_string());
+        return Err(RunError::Mismatch {
+            run,
+            differences:
+                "supervised fine-tuning alone (`train.total_steps: 0`) is a run of its own, and so is \
+                          reinforcement learning after it"
+                    .to_owned(),
+            hint: format!(
+                "begin a run from its checkpoint: `tamis train CONFIG.yaml model.path={checkpoint}`, without `sft`"
+            ),
+        });
+    }
     let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
         .into_iter()
         .partition(|difference: &ResumeDifference| difference.refused);
@@ -62,17 +78,17 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
 
 /// What to do about keys that may not change.
 pub(super) const KEEP_KEYS: &str =
-    "leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change";
+    "leave these keys as they were, or begin a new run; `tamis config explain KEY` shows which may change";
 
 /// What to do about another number of steps if the learning rate depends on it.
 fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     let run = directory.path().display();
     let checkpoint = directory.list_checkpoints().ok().and_then(|mut all| all.pop());
     let Some(checkpoint) = checkpoint else { return KEEP_KEYS.to_owned() };
-    let warm_start = if was.warm_start.steps > 0 { " '~warm_start'" } else { "" };
+    let sft = if was.sft.is_on() { " '~sft'" } else { "" };
     format!(
-        "the learning rate falls towards the last step, so with another number of steps those that are done would have been others; \
-         to train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{warm_start} \
+        "the learning rate falls towards the last step, so with another number of steps the completed ones would have been different; to \
+        train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{sft} \
          train.total_steps=STEPS`; a run with train.lr_schedule.kind: constant can be resumed with more steps",
         checkpoint.path.display()
     )
@@ -150,7 +166,10 @@ impl Start {
         };
         let (of_run, folder) = (config.clone(), state.as_ref().map(|(_, folder)| folder.clone()));
         let (prompts, codec, lengths) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
-            let prompts = data::prompts(&of_run)?;
+            let mut prompts = data::prompts(&of_run)?;
+            if sft::needs_alphabet(&of_run) && folder.is_none() {
+                prompts.add_alphabet(&sft::read(&of_run)?.alphabet());
+            }
             let codec = match &folder {
                 Some(folder) => policy::codec_of(&of_run, folder)?,
                 None => policy::codec(&of_run, || prompts.alphabet())?,
@@ -279,7 +298,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
                 blind.join(" and ")
             ),
             hint: format!(
-                "name the column of the answers by data.columns.ground_truth (the columns are {columns}), {off}"
+                "name the column of the answers in data.columns.ground_truth (the columns are {columns}), {off}"
             ),
         });
     }
@@ -287,7 +306,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
     let hopeless: Vec<String> = hopeless.map(ToString::to_string).collect();
     if !hopeless.is_empty() {
         return Err(RunError::Gold {
-            message: format!("not one gold answer is taken for right:\n{}", hopeless.concat().trim_end()),
+            message: format!("no gold answer is accepted:\n{}", hopeless.concat().trim_end()),
             hint: format!(
                 "look at what the function got, above; correct it, choose the verifier that fits the ground truth's form, {off}"
             ),
@@ -297,7 +316,7 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
         return Err(RunError::Gold {
             message: format!("gold answers are rejected by their own verifier:\n{report}"),
             hint:
-                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on"
+                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to continue"
                     .to_owned(),
         });
     }
@@ -367,7 +386,7 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     };
     Lengths {
         prompt: longest(&prompts.train, "train").max(longest(&prompts.validation, "validation")),
-        gold: if config.warm_start.steps > 0 { gold() } else { 0 },
+        gold: if config.imitates() { gold() } else { 0 },
         num_validation_prompts: prompts.validation.len(),
         num_alike: if config.environments().next().is_some() {
             1
@@ -427,7 +446,7 @@ fn memory(
     }
     let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
         format!(
-            "{} of memory is free: the run goes on, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
+            "{} of memory is free: the run continues, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
             figure::bytes(limit),
             remedy(config)
         )
@@ -515,7 +534,7 @@ mod tests {
         assert_eq!(same, line, "the warning is none of its lines");
         let warning = warning.expect("it may not fit");
         assert!(
-            warning.contains("of memory is free: the run goes on, but will not fit if completions reach"),
+            warning.contains("of memory is free: the run continues, but will not fit if completions reach"),
             "{warning}"
         );
         assert!(warning.contains("\n  hint: lower train.micro_batch_tokens"), "{warning}");

@@ -70,8 +70,7 @@ impl Run {
     /// would equal the model.
     fn save_first(&mut self) -> Result<(), RunError> {
         let config = &self.recipe.config;
-        let is_saved =
-            config.checkpoint.save_freq != tamis_config::Frequency::NEVER && config.warm_start.steps > 0;
+        let is_saved = config.checkpoint.save_freq != tamis_config::Frequency::NEVER && config.sft.is_on();
         if is_saved { self.save() } else { Ok(()) }
     }
 
@@ -145,7 +144,7 @@ impl Run {
         after.validation.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {
             self.recorder.progress.warn(&format!(
-                "validation after step {step}: no reward function answered any completion, so that there is no accuracy"
+                "validation after step {step}: no reward function answered any completion, so there is no accuracy"
             ));
         }
         if report.num_failed > 0 {

@@ -27,6 +27,8 @@ mod recovery;
 mod refusals;
 mod rehearsal;
 mod run_loop;
+mod sft_alone;
+mod sft_figures;
 mod start;
 mod state;
 mod step;

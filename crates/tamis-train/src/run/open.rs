@@ -28,7 +28,7 @@ use crate::assemble::{advantage, loggers, objective};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::NoLauncher;
-use crate::learner::warm_start::Example;
+use crate::learner::sft::SftExamples;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
 use tamis_run::directory::RunDirectory;
@@ -66,7 +66,7 @@ fn keep_logs(disk: &Disk, folder: &Path) -> Option<PathBuf> {
 }
 
 impl Run {
-    /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last
+    /// Prepares a run up to its first step: data, model, rewards, sieve, SFT; or the state of its last
     /// checkpoint.
     ///
     /// `progress` makes the display, given the run's steps and those already trained.
@@ -124,7 +124,7 @@ impl Run {
                     let logs = matches!(halt, Halt::Failed(_)).then(|| keep_logs(disk, &path)).flatten();
                     if disk.remove_folder(&path).is_ok() {
                         let kept = logs.map_or_else(String::new, |logs| {
-                            format!("; what had been started has left its logs in {}", logs.display())
+                            format!("; the logs of what had been started are in {}", logs.display())
                         });
                         ui.say(&format!(
                             "nothing was trained: the run directory {} is removed again{kept}",
@@ -138,7 +138,7 @@ impl Run {
                 };
             }
         };
-        match run.first_state(first.as_deref()) {
+        match run.first_state(first.as_ref()) {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
                 let is_saved = run.recorder.saved.is_some();
@@ -162,7 +162,7 @@ impl Run {
     }
 
     /// Everything up to the first weights, so whatever is wrong with the configuration shows here. If the run
-    /// begins, it also returns the examples that a warm start imitates (none without one).
+    /// begins, it also returns the examples of supervised fine-tuning (none without it).
     fn prepare(
         given: ConfigText,
         start: Start,
@@ -171,7 +171,7 @@ impl Run {
         ui: Console,
         interrupt: Interrupt,
         standing: &mut Standing,
-    ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
+    ) -> Result<(Self, Option<SftExamples>), Halt<RunError>> {
         let ConfigText { config, notes, headline, details, places, .. } = given;
         let Start { state, prompts, codec, resources, native } = start;
         let of = Preparation {

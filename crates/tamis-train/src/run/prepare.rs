@@ -32,13 +32,13 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{data, learner, rewards, schedule};
+use crate::assemble::{data, learner, rewards, schedule, sft};
 use crate::checkpoint::sum_of_model;
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, PlanInput};
 use crate::learner::RunLearner;
-use crate::learner::warm_start::Example;
+use crate::learner::sft::{Example, SftExamples};
 use crate::measure::validation_metrics::FigureName;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
@@ -80,8 +80,8 @@ pub(super) struct Played {
     pub(super) worlds: Option<Arc<RunWorlds>>,
     pub(super) train: Vec<PreparedPrompt>,
     pub(super) validation: Vec<PreparedPrompt>,
-    /// What a warm start imitates (nothing without one), if the run begins.
-    pub(super) examples: Option<Vec<Example>>,
+    /// What supervised fine-tuning learns from (nothing without it), if the run begins.
+    pub(super) examples: Option<SftExamples>,
     pub(super) curriculum: Option<CurriculumOrder>,
 }
 
@@ -281,7 +281,8 @@ impl Preparation<'_> {
         }
         refusals.take(super::critic::check_warm_up(config, train.len()))?;
         for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
-            ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
+            ui.warn(&format!("the chat template renders earlier answers differently from how they were sampled; training uses them as \
+                sampled: {difference}"));
         }
         let examples = refusals.take(self.make_examples(&codec, &train, worlds.as_ref()))?;
         let validation = prepare_prompts(&codec, config, prompts.validation, "validation", ui, interrupt)?;
@@ -302,28 +303,44 @@ impl Preparation<'_> {
         codec.with_now(self.read_start_time().unwrap_or(0))
     }
 
-    /// The examples that a warm start imitates; none without a warm start, `None` in a run that has begun.
+    /// The examples of supervised fine-tuning; none without it, `None` in a run that has begun.
     pub(super) fn make_examples(
         &self,
         codec: &Codec,
         train: &[PreparedPrompt],
         worlds: Option<&Arc<RunWorlds>>,
-    ) -> Result<Option<Vec<Example>>, Halt<RunError>> {
-        let warm_start = &self.config.warm_start;
-        match (self.saved, warm_start.steps) {
+    ) -> Result<Option<SftExamples>, Halt<RunError>> {
+        let sft = &self.config.sft;
+        match (self.saved, sft.is_on()) {
             (Some(_), _) => Ok(None),
-            (None, 0) => Ok(Some(Vec::new())),
-            (None, _) => {
-                let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
+            (None, false) => Ok(Some(SftExamples::default())),
+            (None, true) if !sft.data.is_empty() => Ok(Some(self.make_own_examples(codec)?)),
+            (None, true) => {
+                let (codec, seed, most) = (codec.clone(), self.config.run.seed, sft.examples);
                 let prompts = train.to_vec();
                 let (levels, worlds) = (self.config.levels(), worlds.cloned());
                 let games = worlds.map(|worlds| (worlds, levels));
-                Ok(Some(self.interrupt.or_abandon(move || {
+                let train = self.interrupt.or_abandon(move || {
                     let games = games.as_ref().map(|(worlds, levels)| (&**worlds, &levels[..]));
                     Example::all(&codec, games, &prompts, seed, most)
-                })??))
+                })??;
+                Ok(Some(SftExamples { train, validation: Vec::new() }))
             }
         }
+    }
+
+    /// The examples that the rows of `sft.data` and `sft.val` are.
+    pub(super) fn make_own_examples(&self, codec: &Codec) -> Result<SftExamples, Halt<RunError>> {
+        let (config, codec) = (self.config.clone(), codec.clone());
+        let made =
+            self.interrupt.or_abandon(move || sft::examples(&config, &codec, sft::read(&config)?))??;
+        for note in &made.notes {
+            self.ui.say(note);
+        }
+        for warning in &made.warnings {
+            self.ui.warn(warning);
+        }
+        Ok(made.examples)
     }
 
     /// CRC-32 of the training prompts, which must be the same as at the run's beginning.
@@ -335,12 +352,12 @@ impl Preparation<'_> {
         let date = if self.read_start_time().is_some() {
             String::new()
         } else {
-            format!("`{STARTED}`, the date that chat templates show, is gone from the run directory, or ")
+            format!("`{STARTED}`, the date that chat templates show, is missing from the run directory, or ")
         };
         Err(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the training prompts are not those that the run was begun with: {date}{}",
+                "the training prompts are not those that the run was started with: {date}{}",
                 what_changed(self.config)
             ),
             hint: KEEP_KEYS.to_owned(),
@@ -362,14 +379,14 @@ impl Preparation<'_> {
             (None, read) => return Ok(Some(read.map_err(RunError::from)?)),
             (Some(begun), Ok(found)) if begun == found => return Ok(Some(found)),
             (Some(_), Ok(_)) => {
-                "is not the one that the run was begun with: its files have changed".to_owned()
+                "is not the one that the run was started with: its files have changed".to_owned()
             }
             (Some(_), Err(error)) => format!("is gone: failed to {error}"),
         };
         Err(Halt::Failed(RunError::Mismatch {
             run: self.directory.path().to_owned(),
             differences: format!(
-                "the model that the adapter goes onto, {} (model.path), {trouble}; put it back as it was",
+                "the model that the adapter goes onto, {} (model.path), {trouble}; restore it",
                 folder.display()
             ),
             hint: KEEP_KEYS.to_owned(),
@@ -493,8 +510,8 @@ impl Preparation<'_> {
         if is_longer {
             if !taken.is_empty() {
                 self.ui.warn(&format!(
-                    "the run is made longer, and draws ahead for the steps that come: the recorded order of what \
-                     was begun after the checkpoint ({} entries of order.bin) is not followed",
+                    "the run is longer now, and draws ahead for the added steps: the recorded order of what was started after the \
+                    checkpoint ({} entries of order.bin) is not followed",
                     taken.len()
                 ));
             }
@@ -672,7 +689,7 @@ fn what_changed(config: &Config) -> String {
     let kind = environment.kind.as_str();
     match environment.maker().kind.world() {
         World::Tools(_) => {
-            format!("{files}, or what the tools of `environment` say of themselves, has changed")
+            format!("{files}, or the description of the tools of `environment`, has changed")
         }
         World::Program(_) => format!("{files} has changed"),
         World::Game(_) | World::Foreign(_) => {
@@ -685,7 +702,7 @@ fn what_changed(config: &Config) -> String {
             };
             let more =
                 if config.more_environments.is_empty() { "" } else { ", or one of more_environments," };
-            format!("the environment ({key}){more} has changed: its levels are others than before")
+            format!("the environment ({key}){more} has changed: its levels differ from those before")
         }
     }
 }

@@ -16,7 +16,7 @@ use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
-use super::{Opened, Run, RunSummary, Unbegun};
+use super::{Opened, Run, RunSummary, Unbegun, sft_alone};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, MakeLauncher};
@@ -85,8 +85,8 @@ impl Recovery {
         let until_open = *self.until_open.get_or_insert(so_far);
         (step >= self.step).then(|| {
             format!(
-                "the run is after step {step} again, where the learner was lost: {:.1} s, {:.1} s of them until \
-                 another one had loaded the checkpoint",
+                "the run is back at step {step}, where the learner was lost: {:.1} s, {:.1} s of them until another one had loaded the \
+                checkpoint",
                 so_far.as_secs_f64(),
                 until_open.as_secs_f64()
             )
@@ -225,6 +225,10 @@ fn attempt(
     interrupt: &Interrupt,
     standing: &mut Standing,
 ) -> Result<TrainEnd, Box<(Instant, RunError)>> {
+    if begin.config().config.is_sft_alone() {
+        let ended = sft_alone::train(disk, begin, progress, interrupt, standing);
+        return ended.map_err(|error| Box::new((Instant::now(), error)));
+    }
     let opened = Run::open_with(disk, begin, progress, interrupt.clone(), standing);
     let mut run = match opened.map_err(|error| Box::new((Instant::now(), error)))? {
         Opened::Ready(run) => run,
@@ -263,7 +267,7 @@ fn wait(
     match &config.learner.url {
         None => ui.say(&format!("another learner is started: {again}")),
         Some(url) => ui.say(&format!(
-            "waiting for the learner at {url} to be started again, for {} s at most: {again}",
+            "waiting for the learner at {url} to restart, at most {} s: {again}",
             timeout.as_secs()
         )),
     }
@@ -336,13 +340,13 @@ mod tests {
         }
         let error = losses.into_error(lost(other));
         insta::assert_snapshot!(error, @r"
-        the learner was lost 3 times in a row after step 2, and the run goes no further:
+        the learner was lost 3 times in a row after step 2, so the run ends:
           1. the learner at unix:l.sock one
           2. the learner at unix:l.sock ended; its output ends:
           3. the learner at unix:l.sock ended; its output ends:
              Killed
         ");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts is how often it is tried; its output is in learner.log in the run folder; a run that had begun goes on with --resume, which starts another");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts sets how often this is tried; its output is in learner.log in the run folder; continue a run that had started with --resume, which starts another");
         // With `learner.max_restarts: 0` there was one loss.
         let mut first = Losses::default();
         first.add(2, chain(&lost("one")));

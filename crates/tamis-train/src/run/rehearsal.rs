@@ -45,7 +45,8 @@ impl Rehearsal {
         let is_sound = errors.all(|finding| is_at(finding, "reward["));
         let model = &config.model;
         let models = [&model.path, &model.reference, &config.critic.model.path].into_iter().flatten();
-        let sources = config.data.train.0.iter().chain(&config.data.val.0);
+        let sources = [&config.data.train, &config.data.val, &config.sft.data, &config.sft.val];
+        let sources = sources.into_iter().flat_map(|sources| &sources.0);
         let is_here = models.clone().all(ModelSource::is_local) && sources.clone().all(DataSource::is_local);
         let mut paths: Vec<PathBuf> = models.map(ModelSource::folder).collect();
         paths.extend(sources.flat_map(DataSource::files));
@@ -99,6 +100,7 @@ fn look(
     })?;
     let disk = Disk::new();
     let directory = RunDirectory::create(&disk, folder.path(), "check").map_err(RunError::from)?;
+    let has_data = rehearsal.has_data;
     let mut refusals = Refusals::of_check(rehearsal.left, rehearsal.is_sound);
     let standing = Standing::new(make_launcher);
     let of = Preparation {
@@ -112,11 +114,13 @@ fn look(
     for lack in loggers::lacks(&given.config) {
         ui.warn(&lack);
     }
-    let start = if rehearsal.has_data {
-        refusals.take(Start::look(given, None, &standing, interrupt))?
-    } else {
-        None
-    };
+    if given.config.is_sft_alone() {
+        if has_data {
+            refusals.take(super::sft_alone::rehearse(&given.config, ui, interrupt))?;
+        }
+        return Ok(refusals.into_found());
+    }
+    let start = if has_data { refusals.take(Start::look(given, None, &standing, interrupt))? } else { None };
     if let Some(Start { prompts, codec, resources, .. }) = start {
         for warning in prompts.warnings.iter().chain(&resources.warnings) {
             ui.warn(warning);

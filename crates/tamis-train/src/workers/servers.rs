@@ -307,7 +307,7 @@ pub(crate) fn connect(
                         schedule.surplus=discard, another loss than `decoupled`";
             return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
         }
-        ui.say(&format!("{server}: {other}: the learner computes them again"));
+        ui.say(&format!("{server}: {other}: the learner recomputes them"));
     }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
     let sleeps = config.rollout.sleep_level > 0;
@@ -520,7 +520,7 @@ pub(crate) fn put_to_sleep(
                 line.receive().pop().map(|(_, exchange)| exchange.and_then(|answer| answer.success()));
             if let Some(Err(fault)) = &answered {
                 ui.warn(&format!(
-                    "the server at {url} was to sleep before another learner is loaded, and does not: {}",
+                    "the server at {url} should sleep before another learner is loaded, but does not: {}",
                     fault.detail
                 ));
             }

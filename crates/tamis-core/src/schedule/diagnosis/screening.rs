@@ -27,13 +27,13 @@ impl Diagnosis {
             return;
         };
         let mut why = format!(
-            "pass rates are so unlike that a kept group then costs about {:.2} generated ones instead of {:.2}",
+            "pass rates differ so much that a kept group then costs about {:.2} generated ones instead of {:.2}",
             best.cost, best.whole
         );
         if let Some(limit) = self.max_num_gen_batches.filter(|_| !self.is_limit_adaptive) {
             let more = keep(n) / keep(best.first);
             why = format!(
-                "{why}; {more:.1} times as many groups are begun, and schedule.max_num_gen_batches counts these: {limit} -> {}",
+                "{why}; {more:.1} times as many groups are started, and schedule.max_num_gen_batches counts these: {limit} -> {}",
                 (limit as f64 * more).ceil()
             );
         }

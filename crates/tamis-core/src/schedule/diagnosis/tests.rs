@@ -67,11 +67,11 @@ fn a_limit_that_is_reached() {
               0    0.0%  unscored
               0    0.0%  identical in text
       2600 of 122880 trajectories correct (2.1%)
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves more (2600 of 122880 trajectories are correct (2.1%), 14360 of 15360 groups are all wrong)
       - rollout.n: 8 -> 32 (keeps about 8.3% of groups instead of 5.9%)
       - schedule.max_num_gen_batches: 15 -> 23 (at 5.9% kept a batch of 1024 takes about 18 rounds)
-      - data.train_batch_size: 1024 -> 512 (900 groups were at hand when the rounds were used up)
+      - data.train_batch_size: 1024 -> 512 (900 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
 }
@@ -89,7 +89,7 @@ fn a_little_more_of_everything() {
     stopped in step 7: 56 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       - rollout.n: 8 -> 16 (keeps about 30.8% of groups instead of 22.6%)
       - schedule.max_num_gen_batches: 4 -> 7 (at 22.6% kept a batch of 64 takes about 5 rounds)
-      - data.train_batch_size: 64 -> 32 (56 groups were at hand when the rounds were used up)
+      - data.train_batch_size: 64 -> 32 (56 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
 }
@@ -118,8 +118,8 @@ fn too_easy() {
       - data: take harder prompts in `data.train` or `data.arithmetic.levels` (2042 of 2048 trajectories are correct (99.7%), 250 of 256 groups are all correct)
       - filter: -> null (a task this easy is not worth refilling for)
       - rollout.n: 8 -> 16 (keeps about 4.6% of groups instead of 2.3%)
-      - data.gen_batch_size: 64 -> 854 (at 2.3% kept a batch of 64 takes about 43 rounds, too many for a higher limit alone; so many prompts a round fill it in 4)
-      - data.train_batch_size: 64 -> 4 (6 groups were at hand when the rounds were used up)
+      - data.gen_batch_size: 64 -> 854 (at 2.3% kept a batch of 64 takes about 43 rounds, too many for a higher limit alone; this many prompts a round fill it in 4)
+      - data.train_batch_size: 64 -> 4 (6 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
 }
@@ -149,7 +149,7 @@ fn collapsed() {
       - rollout.temperature: 0.2 -> 1.0 (60 of 64 groups hold the same text 8 times)
       - rollout.n: 8 -> 16 (keeps about 10.9% of groups instead of 6.2%)
       - schedule.max_num_gen_batches: 1 -> 20 (at 6.2% kept a batch of 64 takes about 16 rounds)
-      - data.train_batch_size: 64 -> 4 (4 groups were at hand when the rounds were used up)
+      - data.train_batch_size: 64 -> 4 (4 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
     let hot = ScheduleSettings { temperature: Some(1.0), ..cold.clone() };
@@ -185,9 +185,9 @@ fn no_scores_and_failures() {
               0    0.0%  identical in text
               4   25.0%  failed
       no trajectory has a score `acc`
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - rollout.backend: check that generation works (4 of 16 groups failed for good; the log has their errors)
-      - reward: look at what it is given and returns (12 of 16 groups have no `acc` for two members: the reward function gave no answer)
+      - reward: check its inputs and results (12 of 16 groups have no `acc` for two members: the reward function gave no answer)
     ");
 }
 
@@ -221,8 +221,8 @@ fn groups_of_one_dropped_by_choice() {
               0    0.0%  unscored
               8  100.0%  single
               0    0.0%  identical in text
-      `length` does not say what is correct
-      what to change, the likeliest remedy first:
+      `length` does not show what is correct
+      what to change, the most likely remedy first:
       - rollout.n: 1 -> 8 (a group of one has nothing to compare)
       - filter.singleton: drop -> keep (trains on single samples as verl does)
     ");
@@ -254,10 +254,10 @@ fn a_selection_of_uniform_groups() {
               4    6.2%  outside pool
               0    0.0%  identical in text
       54 of 512 trajectories correct (10.5%)
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - rollout.n: 8 -> 16 (about 18.7% of groups then differ within, instead of 15.0%)
       - schedule.max_num_gen_batches: 4 -> 15 (at 9.4% kept a batch of 16 takes about 11 rounds)
-      - data.train_batch_size: 16 -> 4 (6 groups were at hand when the rounds were used up)
+      - data.train_batch_size: 16 -> 4 (6 groups were ready when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
     // If rank left out most of them, the selection is what cannot fill the batch.
@@ -279,7 +279,7 @@ fn no_prompts() {
     let settings = ScheduleSettings::verl(8, 8, 4, 0);
     insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, None, Tally::default(), &settings), @"
     stopped in step 1: epoch 1 has no prompts
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - data.train: give it prompts (epoch 1 had none: every row may have been dropped as too long)
     ");
 }
@@ -392,7 +392,7 @@ fn first_members_are_advised_where_they_pay() {
         diagnosis.recommend_first_members(&settings);
         of_screening(&diagnosis).join("\n")
     };
-    insta::assert_snapshot!(whole(&[0, 0, 0, 0, 8, 8, 8, 3]), @"null -> 3 (pass rates are so unlike that a kept group then costs about 4.36 generated ones instead of 5.83; 1.7 times as many groups are begun, and schedule.max_num_gen_batches counts these: 16 -> 28)");
+    insta::assert_snapshot!(whole(&[0, 0, 0, 0, 8, 8, 8, 3]), @"null -> 3 (pass rates differ so much that a kept group then costs about 4.36 generated ones instead of 5.83; 1.7 times as many groups are started, and schedule.max_num_gen_batches counts these: 16 -> 28)");
     assert_eq!(whole(&[0, 0, 0, 1, 0, 1, 0, 0]), "");
     // Too few groups for a statement.
     let mut few = Tally::default();
@@ -449,7 +449,7 @@ fn whole_groups_are_advised_where_no_first_members_differ() {
              64  100.0%  screened
               0    0.0%  identical in text
       12 of 128 trajectories correct (9.4%); of those that groups begin with 9.4%
-      what to change, the likeliest remedy first:
+      what to change, the most likely remedy first:
       - schedule.screen_first: 2 -> null (the first 2 members of 64 of 64 groups were alike; of all 8 some may differ)
       - data: take prompts of middling difficulty in `data.train` or `data.arithmetic.levels` (the first 2 members are all right in 6 groups and all wrong in 58, and differ in none)
     ");
@@ -474,8 +474,8 @@ fn sides_of_groups_that_end_with_their_first_members() {
         of_data.map(|advice| advice.why.clone()).collect::<Vec<_>>().join("\n")
     };
     // 2 * 2 + 2 of 310 first members are right.
-    insta::assert_snapshot!(reasons(tally), @"1.9% of the first 2 members of groups are correct, 151 of 155 groups are all wrong as far as they were begun");
-    insta::assert_snapshot!(reasons(screened(150, 1, 2)), @"98.1% of the first 2 members of groups are correct, 151 of 155 groups are all correct as far as they were begun");
+    insta::assert_snapshot!(reasons(tally), @"1.9% of the first 2 members of groups are correct, 151 of 155 groups are all wrong as far as they were sampled");
+    insta::assert_snapshot!(reasons(screened(150, 1, 2)), @"98.1% of the first 2 members of groups are correct, 151 of 155 groups are all correct as far as they were sampled");
     insta::assert_snapshot!(reasons(screened(20, 40, 0)), @"the first 2 members are all right in 20 groups and all wrong in 40, and differ in none");
     // The same text in all members of a group.
     let mut same = screened(6, 58, 0);

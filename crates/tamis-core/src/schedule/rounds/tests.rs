@@ -283,7 +283,7 @@ fn an_adaptive_limit() {
     }
     let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
     assert_eq!((diagnosis.cause, diagnosis.rounds), (StopCause::LimitReached, 20));
-    insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: 0 of 8 groups kept after 20 rounds (max_num_gen_batches = auto: 20, the most that 8 / (4 x keep rate) + 2 came to in this step; 10 times the rounds without a filter while nothing is kept)");
+    insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: 0 of 8 groups kept after 20 rounds (max_num_gen_batches = auto: 20, the largest value of 8 / (4 x keep rate) + 2 in this step; 10 times the rounds without a filter while nothing is kept)");
 }
 
 #[test]
@@ -603,8 +603,8 @@ fn events_that_do_not_fit() {
     group 0 is not being generated
     event `trained` came while the scheduler was between steps
     event `begin_step` came while the scheduler was waiting for prompts
-    4 prompts were to be drawn, 2 were dispatched and the epoch goes on
-    4 prompts were to be drawn, 5 were dispatched and the epoch goes on
+    4 prompts should have been drawn, but 2 were dispatched and the epoch continues
+    4 prompts should have been drawn, but 5 were dispatched and the epoch continues
     group 1 was dispatched after group 2; ids must increase in dispatch order
     group 7 is not being generated
     expected 2 trajectories, got 3 (group 1)

@@ -105,8 +105,8 @@ impl Streaming {
             return Err(SettingsError::PoolFilter { filter: filter.name() });
         }
         if let on_limit @ (OnLimit::KeepDropped | OnLimit::Duplicate) = run.on_limit {
-            return Err(fault!("`schedule.on_limit: {on_limit}` fills the batch when its rounds are over, and a streaming schedule hands \
-            groups out as they come").into());
+            return Err(fault!("`schedule.on_limit: {on_limit}` fills the batch after its last round, but a streaming schedule hands out \
+                groups as they finish").into());
         }
         Ok(Self {
             mini_batch_size,

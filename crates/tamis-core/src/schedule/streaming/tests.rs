@@ -250,7 +250,7 @@ fn a_kept_group_costs_one_over_the_keep_rate() {
 fn filters_over_a_round_are_refused() {
     let mut settings = settings(2, 2, Surplus::Discard);
     settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::of(0.9)));
-    insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
+    insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, but a streaming schedule has none");
 }
 
 /// OpenRLHF (a chunk of 1), slime (a chunk of the batch) and prime-rl start groups like this.
@@ -369,9 +369,9 @@ fn first_members_must_be_able_to_tell() {
         change(&mut settings.run);
         Scheduler::streaming(settings).unwrap_err().to_string()
     };
-    insta::assert_snapshot!(error(&|run| run.screen_first = Some(4)), @"`schedule.screen_first` 4 must be at least 2 and below `rollout.n` 4: one member differs from none, and all of them are the group");
+    insta::assert_snapshot!(error(&|run| run.screen_first = Some(4)), @"`schedule.screen_first` 4 must be at least 2 and below `rollout.n` 4: a single member cannot differ, and all members are the whole group");
     assert!(error(&|run| run.screen_first = Some(1)).contains("must be at least 2"));
-    insta::assert_snapshot!(error(&|run| run.filter = None), @"`schedule.screen_first` goes by whether the first members differ, which does not tell what the filter null says of all of them");
+    insta::assert_snapshot!(error(&|run| run.filter = None), @"`schedule.screen_first` checks whether the first members differ, which does not predict how the filter null judges all of them");
     let range = crate::filter::GroupFilter::MeanRange(crate::filter::MeanRange::default());
     assert!(error(&|run| run.filter = Some(range)).contains("what the filter mean_range says"));
     // No group begins in part unless the settings request it.

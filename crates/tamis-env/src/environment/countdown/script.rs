@@ -115,7 +115,7 @@ mod tests {
         #[test]
         fn guesses_use_the_numbers_as_often_as_they_should(seed in any::<u64>(), short_prob in 0.0..=1.0) {
             let row = row(10, &[3, 5, 2]);
-            let key = Key::new(seed, Purpose::WarmStart);
+            let key = Key::new(seed, Purpose::Sft);
             let num_guesses = 2000;
             let (mut num_short, mut whole) = (0, HashSet::new());
             for i in 0..num_guesses {

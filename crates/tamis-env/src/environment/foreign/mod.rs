@@ -73,8 +73,8 @@ pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
     let Some(error) = answer.remove("error") else { return Ok(answer) };
     let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
     Err(broke(match error["hint"].as_str() {
-        Some(hint) => format!("its environment says: {message} (hint: {hint})"),
-        None => format!("its environment says: {message}"),
+        Some(hint) => format!("its environment reports: {message} (hint: {hint})"),
+        None => format!("its environment reports: {message}"),
     }))
 }
 
@@ -135,7 +135,8 @@ impl Level {
 }
 
 fn read_messages(value: &Value) -> Result<Vec<Message>, EnvironmentFault> {
-    let refused = || broke(format!("its environment shows what is no list of messages: {}", shorten(value)));
+    let refused =
+        || broke(format!("the observation of its environment is not a list of messages: {}", shorten(value)));
     let read = |message: &Value| Message::read(message, false).ok();
     value.as_array().and_then(|messages| messages.iter().map(read).collect()).ok_or_else(refused)
 }
@@ -147,7 +148,7 @@ fn shorten(value: &Value) -> String {
 fn read<T: for<'de> Deserialize<'de>>(op: &str, answer: Body) -> Result<T, EnvironmentFault> {
     let shown = shorten(&Value::Object(answer.clone()));
     serde_json::from_value(Value::Object(answer)).map_err(|error| {
-        broke(format!("its environment answered `{op}` with what is no answer to that ({error}): {shown}"))
+        broke(format!("its environment gave an invalid answer to `{op}` ({error}): {shown}"))
     })
 }
 
@@ -359,7 +360,7 @@ impl ForeignEpisode {
         };
         self.shown = if end.is_some() { Vec::new() } else { read_messages(&stepped.messages)? };
         if end.is_none() && self.shown.is_empty() {
-            return Err(broke("its environment shows nothing after an answer, and the episode goes on"));
+            return Err(broke("its environment shows nothing after an answer, but the episode continues"));
         }
         if end.is_some() {
             self.line.note_ended();

@@ -136,8 +136,8 @@ impl Strays {
         if !self.is_said.swap(true, Ordering::SeqCst) {
             let name = self.environment.get().map_or_else(String::new, |name| format!(" `{name}`"));
             self.listener.warn(&format!(
-                "a worker of the environment{name} wrote a line to its standard output that is no answer; it is left out, and so are \
-                 further ones without a word (an environment prints to standard error): {line}"
+                "a worker of the environment{name} wrote a line to its standard output that is not an answer; it is ignored, and later \
+                ones too, without another warning (print to standard error instead): {line}"
             ));
         }
     }
@@ -168,14 +168,16 @@ fn hear(stdout: ChildStdout, waiting: &Waiting, child: &ChildHandle, strays: &St
                 let shown = String::from_utf8_lossy(line);
                 let shown = tamis_core::printable::cut_middle(shown.trim_end(), STRAY_SHOWN);
                 if let Some(asker) = id_of(line).and_then(|id| lock(waiting).remove(&id)) {
-                    let message = format!("its answer is no JSON ({reason}): {shown}");
+                    let message = format!("its answer is not JSON ({reason}): {shown}");
                     _ = asker.try_send(Body::from_iter([("error".to_owned(), message.into())]));
                     silent.store(0, Ordering::SeqCst);
                     continue;
                 }
                 num_stray += 1;
                 strays.note(&shown);
-                child.note(format!("\nit wrote a line that is no answer ({reason}): {shown}\n").as_bytes());
+                child.note(
+                    format!("\nit wrote a line that is not an answer ({reason}): {shown}\n").as_bytes(),
+                );
                 if num_stray > MOST_STRAY {
                     return;
                 }
@@ -257,8 +259,8 @@ impl EnvironmentWorkers {
         {
             let times = if most == 0 { "once".to_owned() } else { format!("{} times in a row", most + 1) };
             return Err(EnvironmentFault::Lost(format!(
-                "its workers were lost {times} with no episode in between that came to its end, and \
-                 `environment.max_restarts` ({most}) allows no more; the last time: {}",
+                "its workers were lost {times} without a finished episode in between, and `environment.max_restarts` ({most}) allows no \
+                more; the last time: {}",
                 lock(&self.last_loss)
             )));
         }
@@ -393,7 +395,7 @@ impl EnvironmentLine for EnvironmentWorkers {
                     drop(slot);
                     if silent.is_some() {
                         self.note_loss(format!(
-                            "a worker answered nothing within {} s, {MOST_SILENT} times in a row",
+                            "a worker did not answer within {} s, {MOST_SILENT} times in a row",
                             limit.as_secs_f64()
                         ));
                     }

@@ -168,10 +168,10 @@ fn calls_of_tools_have_no_limit_of_turns() {
 fn what_goes_wrong_costs_one_episode_and_says_why() {
     let foreign = counter(Duration::from_secs(60), 9);
     let mut episode = begin(&foreign, "5");
-    assert_eq!(fault(episode.act("fail")), "its environment says: no (hint: yes)");
+    assert_eq!(fault(episode.act("fail")), "its environment reports: no (hint: yes)");
     let told = fault(begin(&foreign, "5").act("nan"));
-    assert!(told.contains("its answer is no JSON (") && told.contains("Infinity"), "{told}");
-    assert!(fault(begin(&foreign, "5").act("numb")).contains("no list of messages: null"));
+    assert!(told.contains("its answer is not JSON (") && told.contains("Infinity"), "{told}");
+    assert!(fault(begin(&foreign, "5").act("numb")).contains("not a list of messages: null"));
     // If a worker dies, its episodes are lost and another worker is started.
     for (word, said) in [("die", "gave up"), ("babble", "what?")] {
         let mut episode = begin(&foreign, "5");
@@ -200,8 +200,8 @@ fn restarts_are_counted_from_the_last_episode_that_ended() {
     let Some(Some(EnvironmentFault::Lost(words))) = told.last() else { panic!("{told:?}") };
     assert!(
         words.starts_with(
-            "its workers were lost 4 times in a row with no episode in between that came to its end, and \
-             `environment.max_restarts` (3) allows no more; the last time: the worker of its environment is gone (exit \
+            "its workers were lost 4 times in a row without a finished episode in between, and `environment.max_restarts` (3) allows no \
+            more; the last time: the worker of its environment is gone (exit \
              status: 3)"
         ) && words.ends_with("gave up"),
         "{words}"
@@ -334,6 +334,6 @@ fn a_worker_that_does_not_come_up_is_told() {
     };
     assert!(
         refused(slow)
-            .contains("no worker of its environment was ready within 0.05 s: `environment.startup_timeout`")
+            .contains("no worker of its environment was ready within 0.05 s (`environment.startup_timeout`)")
     );
 }

@@ -8,6 +8,7 @@
 //! | more boxes stand on targets than before | +1 |
 //! | fewer boxes stand on targets than before | -1 |
 //! | all boxes stand on targets | +10 |
+//!
 //! A room of one box that is solved in `n` actions is worth `11 - 0.1 n`. The game is over when it is solved,
 //! or after `max_steps` actions.
 

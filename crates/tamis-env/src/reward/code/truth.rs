@@ -37,7 +37,7 @@ impl Truth {
             Ok(Json::String(code)) => of_code(&code),
             // Python may begin like that.
             _ if text.contains("assert") => of_code(truth),
-            Ok(_) => Err("it is no JSON object, list or text".to_owned()),
+            Ok(_) => Err("it is not a JSON object, list or text".to_owned()),
             Err(error) => Err(format!("it is neither JSON ({error}) nor test code")),
         }
     }
@@ -46,18 +46,18 @@ impl Truth {
         let text = |key: &str| match keys.get(key) {
             None | Some(Json::Null) => Ok(String::new()),
             Some(Json::String(text)) => Ok(text.clone()),
-            Some(_) => Err(format!("`{key}` is no text")),
+            Some(_) => Err(format!("`{key}` is not text")),
         };
         let list = |key: &str| match keys.get(key) {
             Some(Json::Array(items)) => Ok(items),
-            Some(_) => Err(format!("`{key}` is no list")),
+            Some(_) => Err(format!("`{key}` is not a list")),
             None => Err(format!("`{key}` is missing")),
         };
         let setup = text("setup")?;
         match keys.get("tests") {
             Some(Json::String(code)) => return Self::of_tests(setup, vec![code.clone()]),
             Some(Json::Array(items)) => return Self::of_tests(setup, texts(items, "tests")?),
-            Some(_) => return Err("`tests` is no list of texts".to_owned()),
+            Some(_) => return Err("`tests` is not a list of texts".to_owned()),
             None => {}
         }
         if !keys.contains_key("inputs") {
@@ -66,7 +66,7 @@ impl Truth {
         let (inputs, outputs) = (list("inputs")?, list("outputs")?);
         if inputs.len() != outputs.len() || inputs.is_empty() {
             return Err(format!(
-                "`inputs` and `outputs` must be as many, and at least one: got {} and {}",
+                "`inputs` and `outputs` must have the same length, at least 1: got {} and {}",
                 inputs.len(),
                 outputs.len()
             ));
@@ -92,7 +92,7 @@ impl Truth {
 
 fn texts(items: &[Json], key: &str) -> Result<Vec<String>, String> {
     let text = |item: &Json| {
-        item.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` holds {item}, no text"))
+        item.as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` contains {item}, which is not text"))
     };
     items.iter().map(text).collect()
 }
@@ -109,7 +109,7 @@ fn lines(value: &Json) -> String {
 /// Arguments and value of a call: a list and any JSON, or both as text, an argument a line.
 fn call(input: &Json, output: &Json) -> Result<(Vec<Json>, Json), String> {
     let parse =
-        |text: &str| serde_json::from_str(text).map_err(|error| format!("`{text}` is no JSON: {error}"));
+        |text: &str| serde_json::from_str(text).map_err(|error| format!("`{text}` is not JSON: {error}"));
     match (input, output) {
         (Json::Array(arguments), _) => Ok((arguments.clone(), output.clone())),
         (Json::String(text), Json::String(value)) => {
@@ -166,10 +166,10 @@ mod tests {
     fn what_cannot_be_used_is_told() {
         let error = |json: Json| Truth::read(&json.to_string()).unwrap_err();
         insta::assert_snapshot!(error(json!({"test": "assert f"})), @"it has neither `tests` nor `inputs` and `outputs`");
-        insta::assert_snapshot!(error(json!({"tests": [1]})), @"`tests` holds 1, no text");
-        insta::assert_snapshot!(error(json!({"tests": 1})), @"`tests` is no list of texts");
+        insta::assert_snapshot!(error(json!({"tests": [1]})), @"`tests` contains 1, which is not text");
+        insta::assert_snapshot!(error(json!({"tests": 1})), @"`tests` is not a list of texts");
         insta::assert_snapshot!(error(json!({"tests": []})), @"there is no test");
-        insta::assert_snapshot!(error(json!({"inputs": ["1"], "outputs": []})), @"`inputs` and `outputs` must be as many, and at least one: got 1 and 0");
+        insta::assert_snapshot!(error(json!({"inputs": ["1"], "outputs": []})), @"`inputs` and `outputs` must have the same length, at least 1: got 1 and 0");
         insta::assert_snapshot!(error(json!({"inputs": ["1"]})), @"`outputs` is missing");
         insta::assert_snapshot!(error(json!({"inputs": ["x"], "outputs": ["1"], "fn_name": "f"})), @"`x` is no JSON: expected value at line 1 column 1");
         insta::assert_snapshot!(Truth::read("").unwrap_err(), @"there is no test");

@@ -136,7 +136,7 @@ impl CommandReward {
                 let more =
                     if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
                 self.listener.say(&format!(
-                    "reward `{}`: no answer yet from `{}` for {:.0} s; it is given up after {} s{more}",
+                    "reward `{}`: no answer yet from `{}` for {:.0} s; it times out after {} s{more}",
                     self.name,
                     self.config.argv.join(" "),
                     wait.waited.as_secs_f64(),
@@ -242,7 +242,7 @@ impl CommandReward {
             };
             health.reported.clone_from(&health.last);
             self.listener.warn(&format!(
-                "reward `{}`: its process is started again, restart {} of at most {limit} in a row{why}",
+                "reward `{}`: its process is restarted, restart {} of at most {limit} in a row{why}",
                 self.name, health.restarts
             ));
             return Ok(());
@@ -360,7 +360,7 @@ impl RewardFunction for CommandReward {
         let style = lock(&self.introduced);
         let FunctionIntroduction { style, signature, .. } = style.as_ref()?;
         Some(format!(
-            "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message says what went wrong in it",
+            "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message shows the error",
             self.name
         ))
     }

@@ -77,7 +77,7 @@ impl Printed {
 
     fn give_up(&self, path: &Path, error: &std::io::Error) {
         self.listener.warn(&format!(
-            "{}: what it prints cannot be kept in {}: {error}",
+            "{}: what it prints cannot be saved in {}: {error}",
             self.source,
             path.display()
         ));

@@ -99,7 +99,7 @@ impl PythonSettings {
             Ok(introduction) => introduction,
             Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
             Err(failure) => {
-                let hint = "its file is imported by `python` (the interpreter) when a run begins, and must end without an error by itself";
+                let hint = "its file is imported by the interpreter `python` when a run starts, which must work without an error";
                 return Err(BuildError::Setting {
                     message: format!("reward `{name}` cannot be used: {failure}"),
                     hint: hint.to_owned(),
@@ -117,7 +117,7 @@ impl PythonSettings {
         };
         let chosen = match self.style {
             Some(_) => "",
-            None if taken == PythonStyle::Verl.as_str() => ", which is taken where no other fits,",
+            None if taken == PythonStyle::Verl.as_str() => ", the default if no other fits,",
             None => ", which its parameters suggest,",
         };
         let others: Vec<String> =
@@ -126,7 +126,7 @@ impl PythonSettings {
             "give the rows that column, the parameter a default, or its value in `kwargs`".to_owned()
         } else if others.is_empty() {
             format!(
-                "its parameters fit none of the styles; write it like one of these (docs/rewards.md says more):{TEMPLATES}"
+                "its parameters fit none of the styles; write it like one of these (see docs/rewards.md):{TEMPLATES}"
             )
         } else {
             format!("its parameters fit {}: write that", others.join(" and "))
@@ -140,7 +140,7 @@ impl RewardSettings for PythonSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         if !self.path.is_file() {
             let message = format!(
-                "reward `{}` is a Python file that is not there: {}",
+                "the Python file of reward `{}` does not exist: {}",
                 context.name,
                 self.path.display()
             );

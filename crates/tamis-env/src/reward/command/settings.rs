@@ -51,8 +51,8 @@ impl ProcessPool {
         let command = CommandReward::printing_to(Some(printed), config).map_err(|error| match error {
             RewardError::Start { failure } => BuildError::Setting {
                 message: format!("reward `{}` {failure}", context.name),
-                hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, \
-                    the folder of the configuration file unless set"
+                hint: "is the program installed and on PATH? A relative path is relative to `working_dir`, by default the folder of the \
+                    configuration file"
                     .to_owned(),
             },
             error => error.into(),

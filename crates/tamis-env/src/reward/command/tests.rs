@@ -192,7 +192,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
     let rewards = alone(command);
     let prompt = prompt(0, "1");
     let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
-    insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
+    insta::assert_snapshot!(error, @"reward function `judge` cannot continue: its processes were restarted 2 times in a row, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
 }
 
 /// A raw program that scores 1 for a right completion, dies at "3" and hangs at "5".
@@ -290,7 +290,7 @@ fn what_it_prints_is_kept_or_passed_on() {
     heard.lines.lock().unwrap().clear();
     run(Some(folder.path().join("absent/reward-mine.log")), &|| !heard.text().is_empty());
     assert!(
-        heard.text().starts_with("warning: reward `mine` (mine.sh): what it prints cannot be kept in "),
+        heard.text().starts_with("warning: reward `mine` (mine.sh): what it prints cannot be saved in "),
         "{}",
         heard.text()
     );
@@ -322,7 +322,7 @@ fn a_long_wait_is_told() {
     assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{answers:?}");
     let warned = heard.text().replace(SLOW_TO_START, "SLOW");
     // Both processes waited as long, and one line reports it.
-    insta::assert_snapshot!(warned, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
+    insta::assert_snapshot!(warned, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it times out after 61.5 s (a fresh process; `startup_timeout` is part of that)");
 }
 
 #[test]
@@ -335,13 +335,13 @@ fn a_program_that_never_answers_is_not_started_over_and_over() {
         _ => None,
     });
     insta::assert_snapshot!(last.unwrap(), @r"
-    not one of its processes ever answered, in 2 restarts; the last failure: the process ended (exit status: 3) before it answered; its standard error ends:
+    none of its processes ever answered, in 2 restarts; the last failure: the process ended (exit status: 3) before it answered; its standard error ends:
     broken
     ");
     insta::assert_snapshot!(heard.text(), @r"
-    warning: reward `judge`: its process is started again, restart 1 of at most 100 in a row: the process ended (exit status: 3) before it answered; its standard error ends:
+    warning: reward `judge`: its process is restarted, restart 1 of at most 100 in a row: the process ended (exit status: 3) before it answered; its standard error ends:
     broken
-    warning: reward `judge`: its process is started again, restart 2 of at most 100 in a row: the same failure
+    warning: reward `judge`: its process is restarted, restart 2 of at most 100 in a row: the same failure
     ");
 }
 

@@ -53,7 +53,7 @@ impl fmt::Display for Rival {
         };
         write!(
             f,
-            "{what}: that scores {score} where the gold answer scores {gold} (means of {}",
+            "{what}: that scores {score}, the gold answer {gold} (means of {}",
             counted(num_prompts, "prompt")
         )?;
         if !is_proven {

@@ -168,9 +168,9 @@ fn functions_from_outside_get_the_distribution() {
     insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
     insta::assert_snapshot!(check(0.1, 0.1), @r"
     warns: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (200 prompts)
-      no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
-      no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
-      it looks at something else than the answer, or for the answer in a form that was not tried
+      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 100 prompts)
+      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 100 prompts)
+      it judges something other than the answer, or expects the answer in a form that was not tried
       prompt 0, ground truth `0`: `0` gave score 0.1
       prompt 0, ground truth `1`: `1` gave score 0.1
       prompt 0, ground truth `2`: `2` gave score 0.1
@@ -236,18 +236,18 @@ fn a_few_prompts_are_too_few_to_tell() {
     }
     insta::assert_snapshot!(report(1, often_misses), @r"
     clean: reward `mine`: gold answers score 0 on average, 0 to 0 (1 prompt)
-      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompt, 0 of them with different scores)
+      too few prompts to tell gold answers from an empty completion: that scores 0, the gold answer 0 (means of 1 prompt, 0 of them with different scores)
       too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
     ");
     insta::assert_snapshot!(report(3, often_misses), @r"
     clean: reward `mine`: gold answers score 0.3333 on average, 0 to 1 (3 prompts)
-      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
-      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
+      too few prompts to tell gold answers from an empty completion: that scores 0, the gold answer 0.3333 (means of 3 prompts, 1 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0, the gold answer 0.3333 (means of 3 prompts, 1 of them with different scores)
     ");
     insta::assert_snapshot!(report(3, blind), @r"
     clean: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (3 prompts)
-      too few prompts to tell gold answers from an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)
-      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)
+      too few prompts to tell gold answers from an empty completion: that scores 0.1, the gold answer 0.1 (means of 3 prompts, 0 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 3 prompts, 0 of them with different scores)
     ");
 
     // Many prompts with one ground truth: no other to compare with.
@@ -273,8 +273,8 @@ fn a_function_that_does_not_look_at_the_answer_is_reported() {
     let report = checked("long", &prompts, long);
     insta::assert_snapshot!(report, @r"
     reward `long` accepts all 10 gold answers
-      no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 10 prompts)
-      it looks at something else than the answer, or for the answer in a form that was not tried
+      no better than the gold answer of another prompt: that scores 1, the gold answer 1 (means of 10 prompts)
+      it judges something other than the answer, or expects the answer in a form that was not tried
       prompt 0, ground truth `10`: `10` gave score 1
       prompt 0, ground truth `11`: `11` gave score 1
       prompt 0, ground truth `12`: `12` gave score 1
@@ -299,7 +299,7 @@ fn whole_solutions_are_told_and_compared_by_their_answer() {
     reward `math` accepts all 20 gold answers
     reward `dapo` accepts all 20 gold answers
     reward `number` accepts all 20 gold answers
-    the ground truth of 20 prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, functions from outside and `exact` get the whole
+    the ground truth of 20 prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, external functions and `exact` get the whole text
     ");
     let judge = |function: &dyn RewardFunction, completion: &str| {
         function.score(&[RewardInput::text(&prompts[7], completion)])[0].get("acc")
@@ -353,8 +353,8 @@ fn the_expected_form_is_learnt() {
     assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
     insta::assert_snapshot!(report, @r"
     reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
-      no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 100 prompts)
-      it looks at something else than the answer, or for the answer in a form that was not tried
+      no better than the gold answer of another prompt: that scores 1, the gold answer 1 (means of 100 prompts)
+      it judges something other than the answer, or expects the answer in a form that was not tried
       prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
     ");
 }

@@ -56,7 +56,7 @@ fn the_keep_rate_is_the_likeliest_one() {
     assert!(keep.low.is_some_and(|low| low < 0.42) && keep.high.is_some_and(|high| high > 0.42), "{keep:?}");
     assert_eq!((found.plan.train_batch_size, found.plan.gen_batch_size), (64, 96));
     assert_eq!(found.sample.steps.unwrap().1, 80);
-    assert!(found.to_string().contains("verl prints nothing of the batch that fills a step"), "{found}");
+    assert!(found.to_string().contains("verl prints nothing about the batch that fills a step"), "{found}");
     // Only the requested steps.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
@@ -87,7 +87,7 @@ fn what_is_missing_is_said() {
         (printed(0.42), Plan::default(), "data.gen_batch_size=N"),
         (printed(0.42), plan(0), "data.gen_batch_size=N"),
         (printed(0.42), plan(usize::MAX), "data.gen_batch_size=N"),
-        (printed(0.42), plan(16), "cannot be of batches of 16 prompts"),
+        (printed(0.42), plan(16), "does not fit batches of 16 prompts"),
         (printed(1.0), plan(96), "no step took a second one"),
         (steps, plan(96), "their lines"),
         (unfiltered, Plan::default(), "no step took"),

@@ -124,7 +124,7 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     assert!(costs.round.is_none() && costs.planned_limit.is_some(), "{costs:?}");
     let text = found.to_string();
     assert!(
-        text.contains("they are kept at least as often: beyond the first members there is no fit"),
+        text.contains("these are kept at least as often: beyond the first members there is no fit"),
         "{text}"
     );
     assert!(text.contains("`acc` keeps "), "{text}");
@@ -160,7 +160,7 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert!((found.metrics[0].keep_rate - 0.5).abs() < 1e-12);
     // The inclusion probability is no score.
     assert_eq!(found.metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>(), ["acc"]);
-    assert!(found.to_string().contains("a group counts 1/q times, so that rates are those of the data\n"));
+    assert!(found.to_string().contains("a group counts 1/q times, so rates are those of the data\n"));
     // A run that continues to choose prompts costs what its chosen prompts cost.
     let choosing = of(&Plan { chooses_prompts: true, mode: Some("carried"), ..Plan::default() });
     let four = choosing.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
@@ -234,7 +234,7 @@ fn steps_that_are_not_there() {
     for rows in [other.clone(), other.clone() + &row(""), other.clone() + torn] {
         for metric in [None, Some("acc")] {
             let refused = of(&rows, metric);
-            assert!(refused.to_string().ends_with("no group is in it, of the steps that --steps asks for"));
+            assert!(refused.to_string().ends_with("it has no group of the steps in --steps"));
             assert!(
                 refused.kind() == crate::FaultKind::Usage
                     && refused.hint().unwrap().starts_with("steps 5 to 7 are there")
@@ -242,9 +242,9 @@ fn steps_that_are_not_there() {
         }
     }
     assert!(of(&row(", \"step\": 9"), None).hint().unwrap().starts_with("step 9 is there"));
-    assert!(of(&row(""), Some("acc")).to_string().ends_with("no row says of which step it is"));
-    assert!(of(torn, None).to_string().ends_with("none of its 1 rows says which group it is of"));
-    assert!(of("", Some("acc")).to_string().ends_with("no group is in it"));
+    assert!(of(&row(""), Some("acc")).to_string().ends_with("no row has a step"));
+    assert!(of(torn, None).to_string().ends_with("none of its 1 rows has a group"));
+    assert!(of("", Some("acc")).to_string().ends_with("it has no group"));
     // Files belong to steps, too.
     std::fs::write(&path, "").unwrap();
     for step in [3, 4] {

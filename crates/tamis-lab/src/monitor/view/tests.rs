@@ -66,7 +66,7 @@ fn a_sampled_completion_with_its_reward() {
     let watch = Watch::open(folder.path()).expect("a run");
     assert_eq!(
         watch.sample(0).expect_err("nothing"),
-        "there is no rollout file yet (`rollout.save` says what is saved)"
+        "there is no rollout file yet (`rollout.save` decides what is saved)"
     );
     crate::monitor::sample::tests::write(folder.path(), 3, &["first", "\u{1b}[31mred\nsecond"]);
     let shown = |number| {

@@ -214,12 +214,7 @@ impl FileParser<'_> {
             let name = Written { text: entry.key.clone(), origin: entry.origin.clone() };
             let path = format!("axes.{}", entry.key);
             if matches!(entry.key.as_str(), "date" | "seed" | "set" | "at" | "labels") {
-                self.refuse(
-                    &entry.node,
-                    &path,
-                    "has a name that means something else",
-                    "call the axis otherwise",
-                );
+                self.refuse(&entry.node, &path, "has a name that means something else", "rename the axis");
             }
             axes.push(self.axis(name, &entry.node, &path));
         }
@@ -269,7 +264,7 @@ impl FileParser<'_> {
             Value::List(items) => {
                 let key = name.text.clone();
                 if items.is_empty() {
-                    self.refuse(node, path, "has no values", "write a value, or take the axis away");
+                    self.refuse(node, path, "has no values", "write a value, or remove the axis");
                 }
                 let values = self.values(Some(node), path, &key);
                 Axis { name, key: Some(key), cases: vec![Case { when: Vec::new(), values }] }
@@ -439,7 +434,7 @@ impl FileParser<'_> {
             let place = Node::text(key, argument.origin.clone().unwrap_or_else(|| baseline.origin.clone()));
             let message = format!("the axis `{name}`, which has values at the baseline, sets `{key}`, too");
             let hint = format!(
-                "give the axis its value in `baseline.labels`, for example `{{{name}: none}}`, or take it away here"
+                "give the axis its value in `baseline.labels`, for example `{{{name}: none}}`, or remove it here"
             );
             self.refuse(&place, "baseline.set", &message, &hint);
         }
@@ -456,10 +451,10 @@ impl FileParser<'_> {
         for entry in entries {
             let path = format!("only.{}", entry.key);
             if entry.key == "all" {
-                self.refuse(&entry.node, &path, "`all` is every run", "call the group otherwise");
+                self.refuse(&entry.node, &path, "`all` is every run", "rename the group");
             }
             if !is_name(&entry.key) {
-                let message = "is no name of a part, which its comparison has in the names of its files";
+                let message = "is not a valid name of a part, which becomes part of file names";
                 self.refuse(&entry.node, &path, message, "a name has no `/`");
             }
             let values = self.named_values(&entry.node, &path);

@@ -85,10 +85,10 @@ fn an_order_that_is_not_followed_to_its_end_is_told() {
     let collected = dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard));
     assert!(matches!(collected.expect("goes on").expect("a step").end, End::Ready));
     let [warning] = &heard.warnings[..] else { panic!("{:?}", heard.warnings) };
-    assert!(
-        warning.contains("(order.bin) is followed no further: the end of group 7000, member 1 comes next")
-    );
-    assert!(warning.contains("2 of its entries are left out"), "{warning}");
+    assert!(warning.contains(
+        "(order.bin) cannot be followed any further: its next entry is the end of group 7000, member 1"
+    ));
+    assert!(warning.contains("2 of its entries are ignored"), "{warning}");
 }
 
 /// Takes a number of steps at a generator without faults, with weights published between them.

@@ -19,23 +19,42 @@ pub const CATALOGUE: &[Section] = &[
         ],
     },
     Section {
+        title: "Supervised fine-tuning",
+        about: "\
+            A row for each update: in `sft.jsonl` if reinforcement learning follows, in `metrics.jsonl` and\n\
+            all loggers if it is the whole run.",
+        metrics: &[
+            tamis("sft/loss", "nats",
+                "Mean cross-entropy over the tokens with a loss of the update's rows."),
+            tamis("sft/num_tokens", "tokens", "Tokens with a loss in the update."),
+            tamis("sft/lr", "", "Learning rate of the update."),
+            tamis("sft/grad_norm", "",
+                "Norm of the gradient before clipping; missing if the update was left out because it was not \
+                 finite."),
+            tamis("sft/val_loss", "nats",
+                "The loss on the validation rows (`sft.val`, `sft.val_fraction`) after the update."),
+            tamis("sft/val_accuracy", "share",
+                "Greedy accuracy on the validation prompts after the update, for `sft.target_accuracy`."),
+        ],
+    },
+    Section {
         title: "Reward of the trained batch",
         about: "\
             Over the trajectories of the trained groups, without members that the filter `within_group`\n\
             left out. The reward is the weighted sum of the scores plus shaping (`seq_reward`). A filter\n\
             makes this batch unlike what the model does, since uniform groups are gone: compare models by\n\
-            `all/...` or by validation. `frac_reward_zero_std` is always within groups; where rewards are\n\
+            `all/...` or by validation. `frac_reward_zero_std` is always within groups; if rewards are\n\
             scaled by the batch, TRL takes the deviation of the batch instead.",
         metrics: &[
             verl("critic/score/mean", "", "Mean reward of a trajectory, before any KL term."),
             verl("critic/score/max", "", "Largest reward of a trajectory, before any KL term."),
             verl("critic/score/min", "", "Smallest reward of a trajectory, before any KL term."),
             verl("critic/rewards/mean", "",
-                "Mean reward of a trajectory, after the KL term where the KL is in the reward."),
+                "Mean reward of a trajectory, after the KL term if the KL is in the reward."),
             verl("critic/rewards/max", "",
-                "Largest reward of a trajectory, after the KL term where the KL is in the reward."),
+                "Largest reward of a trajectory, after the KL term if the KL is in the reward."),
             verl("critic/rewards/min", "",
-                "Smallest reward of a trajectory, after the KL term where the KL is in the reward."),
+                "Smallest reward of a trajectory, after the KL term if the KL is in the reward."),
             verl("critic/advantages/mean", "",
                 "Mean advantage over tokens that bear loss, so that long trajectories count more."),
             verl("critic/advantages/max", "", "Largest advantage of a token that bears loss."),
@@ -58,8 +77,7 @@ pub const CATALOGUE: &[Section] = &[
             trl("frac_reward_zero_std", "share",
                 "Share of groups, of two or more scored members, whose rewards are all exactly equal."),
             tamis("train/pass_rate", "share",
-                "Share of the trajectories that are correct by `acc` (1 or more), where there is that \
-                 score."),
+                "Share of the trajectories that are correct by `acc` (1 or more), if there is that score."),
             tamis("train/num_unscored", "trajectories",
                 "Trajectories of the trained groups without any score; they bear no loss."),
         ],
@@ -91,11 +109,11 @@ pub const CATALOGUE: &[Section] = &[
             trl("completions/clipped_ratio", "share",
                 "Share of truncated completions.").alias_of("response_length/clip_ratio"),
             trl("completions/mean_terminated_length", "tokens",
-                "Mean length of the completions that ended by themselves; 0 where none did."),
+                "Mean length of the completions that ended by themselves; 0 if none did."),
             trl("completions/min_terminated_length", "tokens",
-                "Smallest length of the completions that ended by themselves; 0 where none did."),
+                "Smallest length of the completions that ended by themselves; 0 if none did."),
             trl("completions/max_terminated_length", "tokens",
-                "Largest length of the completions that ended by themselves; 0 where none did."),
+                "Largest length of the completions that ended by themselves; 0 if none did."),
         ],
     },
     Section {
@@ -103,7 +121,7 @@ pub const CATALOGUE: &[Section] = &[
         about: "\
             Means over the optimizer updates of the step, each update weighing the same, unless said\n\
             otherwise. Figures of the policy's updates are left out in steps in which the critic learns\n\
-            alone. `training/rollout_probs_*` are there where servers sample, `sampling/*` there and with\n\
+            alone. `training/rollout_probs_*` are logged if servers sample, `sampling/*` then and with\n\
             `objective.correction`.",
         metrics: &[
             trl("loss", "", "The number that is minimised: policy loss, KL and entropy terms with their coefficients."),
@@ -141,7 +159,7 @@ pub const CATALOGUE: &[Section] = &[
             verl("rollout_corr/{statistic}", "",
                 "A further statistic of how far the sampler is from the trainer."),
             verl("training/rollout_probs_diff_valid", "",
-                "1 where servers sample and the learner computed their tokens' log-probabilities again."),
+                "1 if servers sample and the learner computed their tokens' log-probabilities again."),
             verl("training/rollout_probs_diff_max", "",
                 "Largest difference between the server's and the learner's probability of a sampled token."),
             verl("training/rollout_probs_diff_mean", "",
@@ -159,7 +177,7 @@ pub const CATALOGUE: &[Section] = &[
             trl("cispo_clip_ratio", "share",
                 "Share of tokens whose weight was bounded from above (loss `cispo`)."),
             trl("vespo/phi_seq_mean", "", "Mean weight of a trajectory (loss `vespo`)."),
-            trl("entropy_coef", "", "Coefficient of the entropy bonus, where there is one."),
+            trl("entropy_coef", "", "Coefficient of the entropy bonus, if there is one."),
             trl("sampling/{statistic}/{figure}", "",
                 "TRL's figures of how far the sampler is from the trainer, with `objective.correction`."),
             tamis("train/soft_reweight_min", "", "Smallest weight of a group (shaping `soft_reweight`)."),
@@ -183,7 +201,7 @@ pub const CATALOGUE: &[Section] = &[
     Section {
         title: "The critic",
         about: "\
-            Where there is one (`gae`, `bi_level_gae`). Means are over the tokens that the critic learns\n\
+            If there is a critic (`gae`, `bi_level_gae`). Means are over the tokens that the critic learns\n\
             from: the policy's in all scored trajectories, also in those that are left out of the\n\
             policy's loss. Values are those from before the step's update; figures of updates are means\n\
             over those that were done. `critic/vf_explained_var` is left out where returns do not vary;\n\
@@ -213,8 +231,8 @@ pub const CATALOGUE: &[Section] = &[
             What the filter did with the groups generated for this step.\n\
             \n\
             `groups/{place}` and `trajectories/{place}` add up in every step. `left_out` counts\n\
-            trajectories alone: those of trained groups that bear no loss; the places in flight are there\n\
-            where groups can be in flight over the end of a step:\n\
+            only trajectories: those of trained groups that bear no loss; the places in flight are there\n\
+            if groups can be in flight over the end of a step:\n\
             \n\
             ```\n\
             generated + carried_in + in_flight_in\n\
@@ -222,7 +240,7 @@ pub const CATALOGUE: &[Section] = &[
             \x20   + carried_out + in_flight_out\n\
             ```\n\
             \n\
-            Two more places are there with a value of `schedule.on_limit` that fills batches:\n\
+            Two more places exist if `schedule.on_limit` fills batches:\n\
             `kept_when_insufficient` (`keep_dropped`) counts whole groups that the filter dropped and that are in\n\
             the batch, and stands beside `trained` in the sum; `duplicated` (`duplicate`) counts copies of trained\n\
             groups, whole, which were not generated and are not in the sum.\n\
@@ -234,17 +252,17 @@ pub const CATALOGUE: &[Section] = &[
             \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\
             \x20 token, in every update).\n\
             - `rollout/program_calls_refused/{reason}`: `unknown_url`, `foreign_url` (the key of another\n\
-            \x20 episode), `wrong_key`, `after_end` (also of an episode that was given up), `over_limit`,\n\
+            \x20 episode), `wrong_key`, `after_end` (also of an aborted episode), `over_limit`,\n\
             \x20 `at_once`, `too_large`, `invalid`, `too_long` (no room), `unanswerable` (a conversation that\n\
             \x20 cannot be rendered).\n\
-            - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
-            \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
+            - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\x20 a request that was \
+            aborted, failed or is over), `foreign` (never requested).\n\
             - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
-            \x20 `token_count`, ...; `busy` where a server had no room, `unknown` for answers to nothing in\n\
-            \x20 flight. Each attempt was made again, unless it had failed for good.\n\
+            \x20 `token_count`, ...; `busy` if a server had no room, `unknown` for answers to nothing in\n\
+            \x20 flight. Each attempt was retried, unless it had failed for good.\n\
             - `rollout/server_checks/{class}`: `connect`, `probe`, `refused`, ...\n\
             \n\
-            A figure of the last four is left out where it is 0.",
+            A metric of the last four is left out if it is 0.",
         metrics: &[
             filter_groups("train/num_gen_batches", "rounds", "Generation rounds of the step."),
             filter_groups("train/filter_rate", "share",
@@ -262,10 +280,9 @@ pub const CATALOGUE: &[Section] = &[
             tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on, each copy counted."),
             tamis("dynamic_sampling/num_trajectories_used", "trajectories",
                 "Trajectories of the batch, without members of kept groups that bear no loss."),
-            tamis("dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, otherwise 0."),
+            tamis("dynamic_sampling/skipped", "", "1 if nothing was trained on in the step, otherwise 0."),
             tamis("dynamic_sampling/num_given_up_attempts", "attempts",
-                "Attempts at the step that `schedule.on_limit: skip` gave up; what they generated is \
-                 counted."),
+                "Attempts at the step that `schedule.on_limit: skip` skipped; what they generated is counted."),
             tamis("train/filter_metric/mean", "",
                 "Mean of the filter metric over the trained groups, without members that `within_group` \
                  left out."),
@@ -274,20 +291,19 @@ pub const CATALOGUE: &[Section] = &[
             tamis("trajectories/{place}", "trajectories",
                 "Trajectories in this place, see above."),
             tamis("tokens/generated", "tokens",
-                "Completion tokens of all groups generated for the step, those that an environment wrote included."),
+                "Completion tokens of all groups generated for the step, including those that an environment wrote."),
             tamis("tokens/trained", "tokens",
                 "Completion tokens of the trajectories trained on (`trajectories/trained`)."),
             tamis("tokens/failed", "tokens",
-                "Completion tokens of groups whose generation failed, where there are any."),
+                "Completion tokens of groups whose generation failed, if any."),
             tamis("tokens/aborted", "tokens",
-                "Completion tokens of groups that were given up, as far as they are known, where there are \
-                 any."),
+                "Completion tokens of aborted groups, as far as known, if any."),
             tamis("turns/generated", "turns",
                 "Turns of the policy (answers, whole or begun) of all groups generated for the step."),
             tamis("turns/trained", "turns", "Turns of the trajectories trained on (`trajectories/trained`)."),
-            tamis("turns/failed", "turns", "Turns of groups whose generation failed, where there are any."),
+            tamis("turns/failed", "turns", "Turns of groups whose generation failed, if any."),
             tamis("turns/aborted", "turns",
-                "Turns of groups that were given up, as far as they are known, where there are any."),
+                "Turns of aborted groups, as far as known, if any."),
             tamis("train/num_loss_tokens", "tokens",
                 "Trained completion tokens that bear loss: those that the policy wrote, not tools or an \
                  environment."),
@@ -302,7 +318,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("rollout/program_calls_refused/{reason}", "calls",
                 "Calls of programs that were refused since the step before, those of validation included.").by_the_clock(),
             tamis("rollout/ignored/{class}", "events",
-                "Events of the generator that nobody waited for, and that are used for nothing.").by_the_clock(),
+                "Events of the generator that nothing waited for; they are ignored.").by_the_clock(),
             tamis("rollout/server_faults/{class}", "attempts",
                 "Attempts at samples that went wrong at servers since the step before.").by_the_clock(),
             tamis("rollout/server_checks/{class}", "checks",
@@ -318,14 +334,13 @@ pub const CATALOGUE: &[Section] = &[
             With `schedule.selector` other than `shuffle`, and all but the first with a `correction` other than\n\
             `off`. A prompt's pass rate is the mean of its posterior: what its groups came to, and the prior over\n\
             all prompts. *Hard* is below 0.2, *easy* above 0.8. Weights are one over the probability q with which\n\
-            a prompt was taken. Where selection does its work, the plain shares move away from those of `_blind`;\n\
-            where the weights do theirs, those of `_weighted` stay near them.",
+            a prompt was taken. If selection works, the plain shares move away from those of `_blind`; if the\n\
+            weights work, those of `_weighted` stay near them.",
         metrics: &[
             tamis("selector/skipped_share", "share", "Share of the prompts whose turn it was that were skipped."),
             tamis("selector/inclusion/mean", "", "Mean probability with which the trained prompts were taken."),
             tamis("selector/effective_share", "share",
-                "Effective share of the trained groups' weights, `(sum w)^2 / (P sum w^2)`: 1 where all are \
-                 equal."),
+                "Effective share of the trained groups' weights, `(sum w)^2 / (P sum w^2)`: 1 if all are equal."),
             tamis("selector/pass_rate/mean", "share", "Mean pass rate of all prompts by the fitted prior."),
             tamis("selector/hard_share", "share", "Share of the trained groups whose prompt is hard."),
             tamis("selector/easy_share", "share", "Share of the trained groups whose prompt is easy."),
@@ -359,7 +374,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("diagnostics/pass_rate/all", "share",
                 "Share of the scored groups in which every scored member passes."),
             tamis("diagnostics/pass_rate/mixed", "share",
-                "Share of the scored groups with passes and failures: those that teach by outcome alone."),
+                "Share of the scored groups with passes and failures: those with signal from the outcome alone."),
             tamis("diagnostics/zero_advantage/tokens", "share",
                 "Share of the trained tokens whose advantage is exactly 0: they do not move the policy \
                  term."),
@@ -372,7 +387,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Norm of the gradient of the divergence in the loss, with its coefficient."),
             tamis("grad_norm/{groups}/entropy", "",
                 "Norm of the gradient of the entropy bonus, with its coefficient."),
-            tamis("grad_norm/{groups}/num_groups", "groups", "Groups that these gradients are of."),
+            tamis("grad_norm/{groups}/num_groups", "groups", "Number of groups of these gradients."),
             tamis("grad_norm/{groups}/reward_std_mean", "",
                 "Mean over these groups of the rewards' deviation within the group (ddof 0)."),
             tamis("grad_norm/{groups}/reward_std_min", "",
@@ -380,15 +395,13 @@ pub const CATALOGUE: &[Section] = &[
             tamis("grad_norm/{groups}/reward_std_max", "",
                 "Greatest deviation of rewards within one of these groups."),
             tamis("collapse/completion_distinct_share", "share",
-                "Mean share of different texts among a group's completions: 1 over n where all are the \
-                 same."),
+                "Mean share of different texts among a group's completions: 1 over n if all are the same."),
             tamis("collapse/completion_conditional_entropy", "nats",
                 "Entropy of a group's texts, H(Z|X): falls as the policy settles on one answer to each \
                  prompt."),
             tamis("collapse/completion_entropy", "nats", "Entropy of all texts of the step, H(Z)."),
             tamis("collapse/completion_mutual_information", "nats",
-                "H(Z) - H(Z|X): how much a text says about its prompt; falls where all prompts get the same \
-                 answers."),
+                "H(Z) - H(Z|X): how much a text depends on its prompt; falls if all prompts get the same answers."),
             tamis("collapse/reward_variance_within", "", "Mean variance of rewards within groups (ddof 0)."),
             tamis("collapse/reward_variance_between", "", "Variance of the groups' mean rewards (ddof 0)."),
             tamis("collapse/reward_variance_within_share", "share",
@@ -401,8 +414,8 @@ pub const CATALOGUE: &[Section] = &[
         title: "All generated groups",
         about: "\
             Every group generated for the step, dropped ones too: how good the model is. Definitions as\n\
-            for the trained batch. `all/pass_rate` goes by the filter metric where its values say what is\n\
-            correct, otherwise by `acc`. `train.early_stop.reward_collapse` watches\n\
+            for the trained batch. `all/pass_rate` uses the filter metric if its values mark correct\n\
+            answers, otherwise `acc`. `train.early_stop.reward_collapse` watches\n\
             `rollout/in_group_reward_std` round by round.",
         metrics: &[
             tamis("all/critic/score/mean", "", "Mean reward of a trajectory, over all generated ones."),
@@ -434,11 +447,11 @@ pub const CATALOGUE: &[Section] = &[
             tamis("all/response_length/clip_ratio", "share",
                 "Share of truncated trajectories among all generated ones."),
             tamis("all/completions/mean_terminated_length", "tokens",
-                "Mean length of the generated completions that ended by themselves; 0 where none did."),
+                "Mean length of the generated completions that ended by themselves; 0 if none did."),
             tamis("all/completions/min_terminated_length", "tokens",
-                "Smallest length of the generated completions that ended by themselves; 0 where none did."),
+                "Smallest length of the generated completions that ended by themselves; 0 if none did."),
             tamis("all/completions/max_terminated_length", "tokens",
-                "Largest length of the generated completions that ended by themselves; 0 where none did."),
+                "Largest length of the generated completions that ended by themselves; 0 if none did."),
             tamis("all/prompt_length/mean", "tokens",
                 "Mean number of prompt tokens, over all generated trajectories."),
             tamis("all/prompt_length/max", "tokens",
@@ -451,10 +464,10 @@ pub const CATALOGUE: &[Section] = &[
     Section {
         title: "Episodes",
         about: "\
-            Of runs in an environment, which the names have: every episode generated for the step, dropped groups\n\
-            too. The names are RAGEN's. Of numbers that turns have, those called `num_...` are summed over an episode and\n\
-            are means over all episodes; others are means over the turns that have them, then over the episodes that\n\
-            do.",
+            For runs with an environment, whose name is part of the metric's: every episode generated for the\n\
+            step, dropped groups too. The names are RAGEN's. Numbers of turns called `num_...` are summed over an\n\
+            episode and averaged over all episodes; others are averaged over the turns that have them, then over\n\
+            the episodes that do.",
         metrics: &[
             tamis("train/{environment}/success", "share", "Share of the episodes whose task was solved."),
             tamis("train/{environment}/pass@{n}", "share",
@@ -487,9 +500,9 @@ pub const CATALOGUE: &[Section] = &[
         title: "Validation",
         about: "\
             By data source. `core` metrics are the mean, majority and best of all `n` samples on the main\n\
-            score (`acc` where there is one, otherwise `reward`); the others are `aux`.\n\
+            score (`acc` if there is one, otherwise `reward`); the others are `aux`.\n\
             \n\
-            Of n samples of which c are correct, `pass@{k}` is 1 - C(n-c, k) / C(n, k). `best`, `worst`\n\
+            With c of n samples correct, `pass@{k}` is 1 - C(n-c, k) / C(n, k). `best`, `worst`\n\
             and `maj` are exact expectations over `k` samples drawn without replacement, ties of a\n\
             majority broken evenly; verl draws with replacement by a bootstrap, which makes its `best`\n\
             lower.",
@@ -519,11 +532,11 @@ pub const CATALOGUE: &[Section] = &[
             tamis("val-aux/{source}/{score}/mean@{n}/standard_error", "",
                 "Standard error of `val-core/{source}/{score}/mean@{n}` over the prompts; not there for one prompt."),
             tamis("val-aux/{source}/num_prompts", "prompts",
-                "Prompts that the metrics are made of: those that could be generated from."),
+                "Prompts that these metrics cover: those with generated samples."),
             tamis("val-aux/{source}/num_failed", "prompts",
-                "Prompts that could not be generated from, which are outside the other metrics."),
+                "Prompts whose generation failed; the other metrics leave them out."),
             tamis("val-aux/{source}/num_unscored", "samples",
-                "Samples without a score, which are outside the other metrics."),
+                "Samples without a score; the other metrics leave them out."),
             tamis("val-aux/{source}/response_length/mean", "tokens", "Mean completion length."),
             tamis("val-aux/{source}/response_length/clip_ratio", "share", "Share of truncated completions."),
             tamis("val-aux/{source}/reward_log/{name}", "",
@@ -545,7 +558,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Time in the reward function `name`, over everything scored for the step, \
                  validation aside.").by_the_clock(),
             tamis("timing_s/wire", "s",
-                "Time of calls to a learner in another process beyond what it computed; part of the stages.")
+                "Time of calls to a learner in another process minus its computing time; part of the stages.")
                 .by_the_clock(),
             tamis("timing_s/rank_idle", "s",
                 "Time that a rank of the learner waited for the slowest of its wave, on average; part of the stages.")
@@ -554,7 +567,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Share of the ranks' time in passes in which they waited for the slowest of the wave.")
                 .by_the_clock(),
             tamis("perf/rank_token_spread", "share",
-                "1 - (mean over the ranks) / (most of a rank) of the tokens of waves; 0 where all had the same."),
+                "1 - (mean over the ranks) / (maximum over the ranks) of the tokens of waves; 0 if all had the same."),
             verl("timing_s/{stage}", "s", "Time spent in a stage, summed over the step.").by_the_clock(),
             trl("step_time", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("timing_per_token_ms/gen", "ms",

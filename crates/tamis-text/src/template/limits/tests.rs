@@ -96,13 +96,12 @@ fn what_is_too_much_is_said() {
     };
     insta::assert_snapshot!(printed("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s \
          ~ ns.s %}{% endfor \
-         %}"), @"the chat template does too much for one conversation: a value of more than 4 MiB: does it double a text in a loop?");
+         %}"), @"the chat template needs too much work for one conversation: a value of more than 4 MiB: does it double a text in a loop?");
     insta::assert_snapshot!(printed("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% \
-         endfor %}"), @"the chat template does too much for one conversation: more than 5,000,000 steps: a loop in a loop in a loop?");
-    insta::assert_snapshot!(printed("{% set s = 'a' * 4000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}"), @"the chat template does too much for one conversation: more work than to copy 256 MiB: does it copy or search its text in a loop?");
+         endfor %}"), @"the chat template needs too much work for one conversation: more than 5,000,000 steps: a loop in a loop in a loop?");
+    insta::assert_snapshot!(printed("{% set s = 'a' * 4000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}"), @"the chat template needs too much work for one conversation: more work than to copy 256 MiB: does it copy or search its text in a loop?");
     let long = "a".repeat((1 << 20) + 1);
-    insta::assert_snapshot!(ChatTemplate::new(&long, &special()).unwrap_err(), @"the chat template has \
-         1048577 bytes, and 1048576 bytes is the most that is read: is it the right file?");
+    insta::assert_snapshot!(ChatTemplate::new(&long, &special()).unwrap_err(), @"the chat template has 1048577 bytes, and at most 1048576 bytes are read: is it the right file?");
     let deep = format!("{{{{ {}1 }}}}", "1 + ".repeat(3000));
     insta::assert_snapshot!(ChatTemplate::new(&deep, &special()).unwrap_err(), @"the chat template does not \
          parse (line 1): syntax error: more than 2000 tokens in one expression (line 1)");

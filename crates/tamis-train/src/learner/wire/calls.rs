@@ -372,7 +372,7 @@ impl Calls {
         }
         let what = match kind.as_str() {
             "incarnation" => {
-                return Err(self.lost("it was started again, and does not hold this run any more"));
+                return Err(self.lost("it was restarted, and no longer holds this run"));
             }
             "lost" => return Err(self.lost(message)),
             "failed" | "disk" => "failed",
@@ -380,7 +380,7 @@ impl Calls {
         };
         let hint = hint.or_else(|| {
             (kind == "token").then(|| {
-                "name the token that it was started with by learner.api_key_file or learner.api_key_env"
+                "set the token that it was started with in learner.api_key_file or learner.api_key_env"
                     .to_owned()
             })
         });
@@ -392,7 +392,7 @@ impl Calls {
             url: self.settings.url.clone(),
             what: "gave an answer that breaks the protocol",
             message: error.to_string(),
-            hint: Some("take the learner from the same build as `tamis`; its log may say more".to_owned()),
+            hint: Some("take the learner from the same build as `tamis`; see also its log".to_owned()),
         }
     }
 

@@ -82,8 +82,9 @@ impl WireLearner {
         };
         let command = command_of(backend);
         let no_learner = |error: MessageError| {
-            let hint =
-                format!("is it of this build of `tamis`? `{command}` starts one and prints its address");
+            let hint = format!(
+                "is it a learner of this build of `tamis`? `{command}` starts one and prints its address"
+            );
             wrong(error.to_string(), hint)
         };
         let mut calls = Calls::new(settings, process, interrupt).map_err(no_address)?;
@@ -148,7 +149,7 @@ impl WireLearner {
         match called {
             Ok(answer) => Ok(answer),
             Err(Halt::Failed(error)) => Err(error),
-            Err(Halt::Interrupted) => Err(lock(&self.calls).lost("the call was given up")),
+            Err(Halt::Interrupted) => Err(lock(&self.calls).lost("the call was aborted")),
         }
     }
 
@@ -360,7 +361,7 @@ impl RunLearner for WireLearner {
             None => Ok(saved),
             Some(file) => {
                 let message = format!("{} is not here", folder.join(&file.name).display());
-                Err(is_elsewhere("wrote where nobody finds it", message))
+                Err(is_elsewhere("wrote to a place that cannot be read here", message))
             }
         }
     }

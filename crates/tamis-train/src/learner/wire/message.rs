@@ -417,7 +417,7 @@ impl WireMessage {
         let mut numbers = samples.clone();
         numbers.sort_unstable();
         if let Some((twice, _)) = numbers.iter().zip(numbers.iter().skip(1)).find(|(one, next)| one == next) {
-            return Err(MessageError(format!("sample {twice} stands twice")));
+            return Err(MessageError(format!("sample {twice} occurs twice")));
         }
         let drawn_by = places("prompt_drawing", drawn_by, drawing.len())?;
         let prompt_of = places("prompt_of", prompt_of, prompts.len())?;

@@ -285,7 +285,7 @@ impl InfoAnswer {
         if request.options.contains_key("lora") && !capabilities.lora {
             return unfit(
                 &format!("it trains no adapters ({implementation}), as `learner.lora` asks"),
-                &format!("{peft}, or take `learner.lora` out"),
+                &format!("{peft}, or remove `learner.lora`"),
             );
         }
         let mode = publish.filter(|mode| !capabilities.publish.contains(&mode.to_string()))?;
@@ -543,7 +543,7 @@ it trains no critic (mine 1), which `objective.advantage.kind` needs
 it gives no entropies (mine 1), which `filter.metric` needs
   hint: choose another `filter.metric`, or another learner
 it trains no adapters (mine 1), as `learner.lora` asks
-  hint: install peft beside its PyTorch (scripts/install-torch does), or take `learner.lora` out
+  hint: install peft beside its PyTorch (scripts/install-torch does), or remove `learner.lora`
 it does not publish as `publish.mode: folder` asks (mine 1)
   hint: sample in it (`rollout.backend: learner`)
 it does not publish as `publish.mode: adapter` asks (mine 1)

@@ -328,7 +328,7 @@ impl<'a> LearnerService<'a> {
         let message = if last.is_some_and(|last| last.number == number) {
             format!("call {number} of {incarnation} came again as another one")
         } else {
-            format!("call {number} of {incarnation} came where {next} was expected")
+            format!("call {number} of {incarnation} came, but {next} was expected")
         };
         let mut refusal = Refusal::new(409, "sequence", message);
         refusal.error.expected = Some(next);
@@ -501,7 +501,7 @@ fn check_vocabulary(mut tokens: impl Iterator<Item = u32>, known: usize) -> Resu
 
 fn refuse_images(images: Option<&[Vec<String>]>) -> Result<(), Refusal> {
     if images.is_some_and(|images| images.iter().any(|of_prompt| !of_prompt.is_empty())) {
-        let message = "the native engine sees no images: a learner in PyTorch does";
+        let message = "the native engine does not support images: use a learner in PyTorch";
         return Err(Refusal::new(422, "refused", message));
     }
     Ok(())

@@ -163,7 +163,7 @@ fn an_expression_without_a_match_is_told() {
     let bound = Arc::new(Sampling { regex: Some("0x".to_owned()), ..(*sampling(4)).clone() });
     generator.submit(request(0, 0, &bound)).expect("taken");
     let error = generator.next(Wait::Forever).expect_err("nothing matches");
-    assert!(error.to_string().contains("that matches the expression"), "{error}");
+    assert!(error.to_string().contains("tokens matches the expression"), "{error}");
 }
 
 /// One sample of a group is aborted before it starts and one after. The others are unchanged, and tokens

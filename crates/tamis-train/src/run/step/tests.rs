@@ -25,7 +25,7 @@ data:
   max_prompt_length: 12
   train_batch_size: 4
   gen_batch_size: 8
-warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}
+sft: {steps: 40, batch_size: 32, learning_rate: 1e-2}
 rollout: {n: 4, max_response_length: 4}
 reward: [{kind: number}]
 filter: {kind: variance}
@@ -262,7 +262,7 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
 #[test]
 fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
     let in_flight = [
-        "warm_start.steps=0",
+        "sft.steps=0",
         "schedule={mode: streaming, surplus: carry, max_lag: 2, screen_first: 2, max_num_gen_batches: 50}",
         "rollout.max_response_length=12",
         "reward=[{kind: format, pattern: '[^5]*5[^5]*'}]",

@@ -156,8 +156,8 @@ fn a_streaming_schedule_fills_nothing() {
         assert_eq!(
             refused.unwrap_err().to_string(),
             format!(
-                "`schedule.on_limit: {on_limit}` fills the batch when its rounds are over, and a streaming schedule hands \
-                 groups out as they come"
+                "`schedule.on_limit: {on_limit}` fills the batch after its last round, but a streaming schedule hands out groups as they \
+                finish"
             )
         );
     }

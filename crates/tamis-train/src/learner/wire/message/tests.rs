@@ -162,12 +162,12 @@ fn a_body_that_is_neither_is_refused() {
     assert!(error(SAFETENSORS, &body).starts_with("no safetensors"));
     assert_eq!(WireMessage::read("", b"").expect("nothing").settings, json!({}));
     insta::assert_snapshot!(error(JSON, b"[]"), @"no JSON object");
-    insta::assert_snapshot!(error(JSON, br#"{"a": {"b": 1, "b": 2}}"#), @"no JSON: key `b` stands twice in one object at line 1 column 18");
+    insta::assert_snapshot!(error(JSON, br#"{"a": {"b": 1, "b": 2}}"#), @"no JSON: key `b` occurs twice in one object at line 1 column 18");
     let exact = [0.1, 1e-300, -0.0, 12_345_678_901_234_567.0, f64::MIN_POSITIVE];
     let body = json!({"all": exact, "large": u64::MAX, "negative": i64::MIN, "text": "\u{e9}", "none": null})
         .to_string();
     assert_eq!(WireMessage::read(JSON, body.as_bytes()).expect("JSON").settings.to_string(), body);
     let column = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let body = [&(column.len() as u64).to_le_bytes()[..], column.as_bytes(), &[0; 4]].concat();
-    assert!(error(SAFETENSORS, &body).contains("key `a` stands twice"), "{}", error(SAFETENSORS, &body));
+    assert!(error(SAFETENSORS, &body).contains("key `a` occurs twice"), "{}", error(SAFETENSORS, &body));
 }

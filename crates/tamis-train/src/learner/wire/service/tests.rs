@@ -104,8 +104,8 @@ fn a_call_that_comes_again_is_answered_and_not_carried_out_again() {
 fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     let mut served = Served::new();
     let check = WireMessage::new(&json!({}));
-    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 2 of ID came where 1 was expected""#);
-    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 0 of ID came where 1 was expected""#);
+    insta::assert_snapshot!(error(served.numbered(2, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 2 of ID came, but 1 was expected""#);
+    insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 0 of ID came, but 1 was expected""#);
     assert_eq!(served.next("/v1/check", &check).0, 200);
     insta::assert_snapshot!(error(served.numbered(1, "/v1/keep", &check)).replace(&served.incarnation, "ID"), @r#"409 sequence: "call 1 of ID came again as another one""#);
     insta::assert_snapshot!(error(served.numbered(2, "/v1/forwards", &check)), @r#"404 path: "there is no call /v1/forwards in tamis-learner/1""#);
@@ -251,7 +251,7 @@ fn the_native_engine_sees_no_images() {
     let images = ["/a.png".to_owned()];
     let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
     let message = WireMessage::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
-    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
+    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine does not support images: use a learner in PyTorch""#);
     assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
 }
 
