@@ -173,8 +173,8 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
         let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
         advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
     };
-    assert!(dear(false).contains("selector: {kind: posterior}` come first"), "{}", dear(false));
-    assert!(dear(true).contains("larger groups or easier prompts come first"), "{}", dear(true));
+    assert!(dear(false).contains("selector: {kind: posterior}` first"), "{}", dear(false));
+    assert!(dear(true).contains("larger groups or easier prompts first"), "{}", dear(true));
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 
