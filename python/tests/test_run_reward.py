@@ -153,7 +153,7 @@ class RewardRunTest(support.Case):
         # If it is not started again, the run ends, to be resumed.
         (self.folder / "ended-once").unlink()
         told = self.train("ended", f"reward[0].python={python}", "reward[0].max_restarts=0", code=1)
-        self.assertRegex(told, "reward function `rm` cannot go on")
+        self.assertRegex(told, "reward function `rm` cannot continue")
         self.run_program("train", "--resume", "runs/ended")
         self.assertEqual(self.weights("ended"), self.weights("whole"))
 

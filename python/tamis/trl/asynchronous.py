@@ -167,7 +167,7 @@ class AsyncSieve:
         said = f"stopped: none of {len(dropped)} groups in a row was kept ("
         said += ", ".join(f"{name} = {value}" for name, value in limit.items())
         # Its first line is of rounds and steps, and there is no record to look into.
-        text = diagnosis["text"].partition("\n")[2].replace("look in rollouts/ ", "look ")
+        text = diagnosis["text"].partition("\n")[2].replace("check in rollouts/ ", "check ")
         limit |= {"rounds": limit["max_num_gen_batches"], "step": self._trainer.state.global_step + 1}
         return diagnosis | limit | {"text": f"{said})\n{text}"}
 

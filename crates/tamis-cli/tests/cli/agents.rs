@@ -100,7 +100,7 @@ fn an_environment_that_always_dies_ends_a_run_by_name() {
     let ended = folder.tamis(&resume).exits(1);
     let said = "the environment is lost: its workers were lost 2 times in a row without a finished episode in between, and \
         `environment.max_restarts` (1) allows no more; the last time: the worker of its environment is gone (exit status: 3)";
-    ended.says(said).says("hint: mend what it says");
+    ended.says(said).says("hint: fix what it reports");
 }
 
 /// Calls twice, the second time with the result of the first. An episode's first call is its prompt.

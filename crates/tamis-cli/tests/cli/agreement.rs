@@ -55,8 +55,8 @@ const REFUSED: &[(&[&str], &str)] = &[
     // Losses, advantages, corrections.
     (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
     (&["objective.shaping=[{kind: clip_advantage, low: 3}]"], "`low` is 3"),
-    (&["objective.advantage.kind=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
-    (&["objective.advantage.kind=bnpo", "objective.kl.in=reward"], "has no place in `bnpo`"),
+    (&["objective.advantage.kind=gdpo", "objective.kl.in=reward"], "the KL cannot be in the reward: `gdpo`"),
+    (&["objective.advantage.kind=bnpo", "objective.kl.in=reward"], "the KL cannot be in the reward: `bnpo`"),
     (
         &["objective.correction.rejections=[{statistic: nonsense, threshold: '1'}]"],
         "unknown rejection statistic",

@@ -106,7 +106,7 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     assert!(printed.starts_with("exit code 3\nerror: no server answers: "), "{printed}");
     let printed = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
     assert!(
-        printed.contains("exit code 2\nerror: rollout.regex (command line): not a regular expression"),
+        printed.contains("exit code 2\nerror: rollout.regex (command line): unsupported regular expression"),
         "{printed}"
     );
 }

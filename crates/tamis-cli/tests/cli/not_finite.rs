@@ -30,7 +30,7 @@ fn a_score_that_no_double_holds_leaves_its_row_without_it() {
     let ended = train(&folder, "'1e999' if n % 7 == 0 else '0.5'", &[]).succeeds();
     ended.says("gives them no score; the first: score `score` must be finite, got 1e999\n  prompt ");
     ended.says("reward function `judge` failed on ");
-    assert!(!ended.stderr.contains("started again"), "nothing is wrong with the process: {}", ended.stderr);
+    assert!(!ended.stderr.contains("is restarted"), "nothing is wrong with the process: {}", ended.stderr);
     assert_eq!(folder.steps("tiny").len(), 6);
 }
 

@@ -138,7 +138,7 @@ fn the_import_of_a_script_is_never_empty() {
     folder.tamis(&words("config import -- python3 -m verl.trainer.main_ppo")).exits(2);
     // A command that starts a script contains nothing to train either.
     let ended = folder.tamis(&words("train python3 train_grpo.py learning_rate=1e-6")).exits(2);
-    ended.says("note: `tamis train train_grpo.py` runs a script");
+    ended.says("note: `tamis train train_grpo.py` trains what");
 }
 
 /// A script in the shape of TRL's own examples, whose arguments TRL's parser reads.

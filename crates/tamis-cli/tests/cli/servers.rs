@@ -405,7 +405,7 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
         assert!(failure.contains(ends), "{failure}");
     }
     let failure = refused(&["rollout.regex=[0-9]+", "objective.loss.kind=decoupled"]);
-    assert!(failure.contains("with regex these are not"), "{failure}");
+    assert!(failure.contains("with regex training uses"), "{failure}");
 }
 
 #[test]

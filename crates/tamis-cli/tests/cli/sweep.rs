@@ -224,7 +224,7 @@ fn ctrl_c_ends_the_runs_which_save() {
     let child = folder.start(&["sweep", "long.yaml", "--parallel", "2"]);
     wait_for_rows(&folder, "n4", 4);
     wait_for_rows(&folder, "n2", 4);
-    folder.tamis(&["sweep", "long.yaml"]).says(&format!("process {} works there", child.id()));
+    folder.tamis(&["sweep", "long.yaml"]).says(&format!("process {} is working there", child.id()));
     signal(&child, "-INT");
     folder.wait(child).exits(130);
     for run in ["n4", "n2"] {

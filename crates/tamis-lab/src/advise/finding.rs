@@ -590,7 +590,7 @@ mod tests {
         let (found, changes) = of_groups(&same, &plan);
         let told = found.iter().find(|finding| finding.topic == "diversity").unwrap();
         assert!(
-            told.text.contains("1 of 2 groups hold one text alone")
+            told.text.contains("1 of 2 groups have only one text")
                 && told.fix.as_deref().unwrap().contains("from 0.6")
         );
         assert_eq!(changes.temperature, Some(1.0));

@@ -555,7 +555,7 @@ fn what_is_said_of_limits_and_of_other_sizes() {
     let found = advice(&all, &Plan { max_num_gen_batches: Some(1), ..Plan::default() });
     let text = found.to_string();
     assert!(
-        text.contains("the run's own, of 1 round of 64 is never met") && !text.contains("met never"),
+        text.contains("the run's own, of 1 round of 64 is never reached") && !text.contains("reached never"),
         "{text}"
     );
     // Counts are those of the sampled groups, whatever size is planned.

@@ -115,7 +115,7 @@ fn a_state_that_is_half_written_is_left_out() {
     fs::write(newer.join("trainer_state.json"), "{\"global_step\": 9, \"log_hist").unwrap();
     let run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 4]);
-    assert!(run.notes()[0].contains("checkpoint-9/trainer_state.json: no JSON object"), "{:?}", run.notes());
+    assert!(run.notes()[0].contains("checkpoint-9/trainer_state.json: not a JSON object"), "{:?}", run.notes());
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let refused = OtherRun::find(folder.path()).unwrap_err();
     assert!(refused.to_string().contains("checkpoint-9/trainer_state.json"), "{refused}");
@@ -357,7 +357,7 @@ fn rows_of_verl_that_are_not_json_or_not_there() {
     // The error about a bad row names its line. A folder whose first row is bad is not verl's.
     fs::write(&first, text.clone() + "x\n").unwrap();
     let refused = found(folder.path()).rollouts(1).unwrap_err().to_string();
-    assert!(refused.contains("1.jsonl, line 8: no JSON object"), "{refused}");
+    assert!(refused.contains("1.jsonl, line 8: not a JSON object"), "{refused}");
     fs::write(&first, text.replacen('{', "[", 1)).unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());
     // Validations have a step 0.
@@ -667,7 +667,7 @@ fn traces_of_other_versions_and_half_written_ones() {
     // In the middle of a file it is an error.
     fs::write(step.join("traces.jsonl"), format!("{}\n{whole}", &whole[..40])).unwrap();
     let refused = found(folder.path()).rollouts(5).unwrap_err().to_string();
-    assert!(refused.contains("traces.jsonl, line 1: no JSON object"), "{refused}");
+    assert!(refused.contains("traces.jsonl, line 1: not a JSON object"), "{refused}");
     // Two trained agents are two groups, and a line cannot be copied into two.
     let mut both = episode;
     let mut other = both["traces"][0].clone();

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn blocks_are_found_with_their_whitespace_control() {
         let (text, answers) = found(MARKED, &conversation());
-        assert_eq!(text, "\n<user>é?\n\n<assistant>ab</s>\n\n<user>d\n\n<assistant>e</s>\n");
+        assert_eq!(text, "<user>é?\n<assistant>ab</s>\n<user>d\n<assistant>e</s>\n");
         assert_eq!(answers, ["ab</s>\n", "e</s>\n"]);
     }
 

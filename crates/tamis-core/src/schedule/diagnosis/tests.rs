@@ -319,7 +319,7 @@ fn what_is_set_is_not_advised() {
     let on = ScheduleSettings { scores_gold: Some(true), ..settings.clone() };
     let printed = of(&on, wrong);
     assert!(!printed.iter().any(|printed| printed.contains("gold")), "{printed:?}");
-    assert!(printed.iter().any(|printed| printed.starts_with("reward look in rollouts/")), "{printed:?}");
+    assert!(printed.iter().any(|printed| printed.starts_with("reward check in rollouts/")), "{printed:?}");
 
     let mut some = Tally::default();
     add(&mut some, 48, 8, 0, false);

@@ -373,7 +373,7 @@ fn first_members_must_be_able_to_tell() {
     assert!(error(&|run| run.screen_first = Some(1)).contains("must be at least 2"));
     insta::assert_snapshot!(error(&|run| run.filter = None), @"`schedule.screen_first` checks whether the first members differ, which does not predict how the filter null judges all of them");
     let range = crate::filter::GroupFilter::MeanRange(crate::filter::MeanRange::default());
-    assert!(error(&|run| run.filter = Some(range)).contains("what the filter mean_range says"));
+    assert!(error(&|run| run.filter = Some(range)).contains("how the filter mean_range judges"));
     // No group begins in part unless the settings request it.
     let mut driver = Driver::new(settings(1, 1, Surplus::Discard));
     driver.send(Event::BeginStep);

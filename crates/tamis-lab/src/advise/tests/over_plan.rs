@@ -44,7 +44,7 @@ fn lines_go_with_what_is_planned() {
     // A plan that the lines' own mode would contradict.
     let rounds = file("rounds.yaml", "schedule: {mode: deficit}\n");
     let errors = load_sources_to_show(&[file("run.yaml", &screened(3)), rounds], &[]).unwrap_err();
-    assert!(errors.to_string().contains("begun whole") && errors.to_string().contains("rounds_in_flight"));
+    assert!(errors.to_string().contains("starts whole groups") && errors.to_string().contains("rounds_in_flight"));
 
     for at_servers in [false, true] {
         // The planned number of first members, or the cheapest one, or none.
@@ -167,14 +167,14 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert!((four.rate.value - 0.5).abs() < 1e-12 && (choosing.keep_rate.unwrap().value - 0.8).abs() < 1e-12);
     let cost = choosing.costs.as_ref().unwrap().mode("carried").unwrap().generated_per_kept.value;
     assert!((cost - 1.25).abs() < 1e-12, "{cost}");
-    assert!(choosing.to_string().contains("of the chosen ones 80.0% are kept"), "{choosing}");
+    assert!(choosing.to_string().contains("80.0% of the chosen ones are kept"), "{choosing}");
     // What is already planned is not recommended.
     let dear = |chooses_prompts| {
         let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
         advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
     };
-    assert!(dear(false).contains("selector: {kind: posterior}` come first"), "{}", dear(false));
-    assert!(dear(true).contains("larger groups or easier prompts come first"), "{}", dear(true));
+    assert!(dear(false).contains("selector: {kind: posterior}` first"), "{}", dear(false));
+    assert!(dear(true).contains("larger groups or easier prompts first"), "{}", dear(true));
     assert!(choosing.start_lines()[0].contains("80.0% of 250 groups"), "{:?}", choosing.start_lines());
 }
 

@@ -289,7 +289,7 @@ only: {base: {filter: none}, some: {filter: [none, top_p], n: 4}, list: {filter:
     let error = plan_of(&wrong, &on("0120")).unwrap_err();
     assert!(error.contains("`only.base`: the axis `filter` has no value `non`"), "{error}");
     assert!(error.contains("it has variance, top_p, none, many"), "{error}");
-    assert!(error.contains("`only.a/b`: is no name of a part"), "{error}");
+    assert!(error.contains("`only.a/b`: is not a valid name of a part"), "{error}");
 }
 
 /// Paths work as in every configuration file. Paths on the command line are relative to the working
