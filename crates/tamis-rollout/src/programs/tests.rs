@@ -324,8 +324,8 @@ if task["is_victim"]:
 else:
     other, other_key = json.load(open(task["file"]))
     user = [{"role": "user", "content": "x"}]
-    refused(chat(user, url=other), 401, "foreign_url", "another episode")
-    refused(chat(user, key=other_key), 401, "foreign_url", "another episode")
+    refused(chat(user, url=other), 401, "foreign_url", "different episodes")
+    refused(chat(user, key=other_key), 401, "foreign_url", "different episodes")
     refused(chat(user, url=url.replace("/e/", "/e/0")), 401, "unknown_url")
     refused(chat(user, url=url.split("/e/")[0] + "/v1"), 401, "unknown_url")
     # A key that is nobody's opens no URL, its own neither.
