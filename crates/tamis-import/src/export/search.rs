@@ -71,7 +71,7 @@ impl<'a> Search<'a> {
         }
         // TRL's groups have two members or more.
         let group = Json::from(at(wanted, "rollout.n").and_then(Json::as_u64).unwrap_or(1).max(2));
-        leaves.push(("rollout.group".to_owned(), &group));
+        leaves.push(("size_of_group".to_owned(), &group));
         let of_leaf = |(path, value): (String, &Json)| Override {
             path,
             origin: origin.clone(),
@@ -124,11 +124,12 @@ impl<'a> Search<'a> {
     /// verl's manager `dapo` alone reads the overlong buffer, and wants the length that it is counted from.
     fn add_manager(&mut self) {
         const SWITCH: &str = "reward.reward_kwargs.overlong_buffer_cfg.enable";
+        const PENALTY: &str = "soft_overlong";
         let is_set = |settings: &Settings, key: &str| settings.iter().any(|(row, _)| row.key == key);
         if !is_set(&self.settings, SWITCH) {
             return;
         }
-        let length = self.values.value_of("reward[soft_overlong].max_length");
+        let length = self.values.value_of(&format!("reward[{PENALTY}].max_length"));
         let length = length.or_else(|| self.values.value_of("rollout.max_response_length"));
         let manager = Some("dapo".to_owned());
         for (key, value) in
