@@ -216,7 +216,7 @@ mod tests {
         let theirs = json!({"reward": [overlong(7, "verl"), {"name": "b", "kind": "math"}]});
         // A script of TRL has the length; verl has both in its command.
         assert_eq!(keys(Owner::Trl, &ours, &theirs), ["reward[1].form"]);
-        assert_eq!(keys(Owner::Verl, &ours, &theirs), ["reward[1].form", "reward[1].max_length"]);
+        assert_eq!(keys(Owner::Verl, &ours, &theirs), ["reward[1].max_length", "reward[1].form"]);
     }
 
     #[test]
