@@ -35,7 +35,13 @@ impl Failure {
         Self { code, text: text.into() }
     }
 
-    /// Nothing reads the output any more. Nothing is printed, and this is no error.
+    /// The same with a line after its text.
+    pub(crate) fn with_line(mut self, line: &str) -> Self {
+        let _ = write!(self.text, "\n{line}");
+        self
+    }
+
+    /// Nobody reads the output any more: nothing is printed, and that is no error.
     pub(crate) fn reader_gone() -> Self {
         Self { code: 0, text: String::new() }
     }

@@ -1,76 +1,107 @@
 //! `run.python`: the interpreter for everything that names no other.
 
-use std::path::Path;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
+use tamis_core::setting::PYTHON_OF_RUN;
 
+use crate::load::Loaded;
 use crate::render::json_of;
 use crate::schema::{Config, LoggerKind};
+use crate::tree::{Node, join};
 
-/// Value of a key that names no interpreter.
-const UNNAMED: &str = "python3";
+/// The sections with interpreters.
+const SECTIONS: [&str; 5] = ["learner", "environment", "more_environments", "reward", "run.loggers"];
 
-/// Replaces an interpreter in a reward, and in the rewards within it.
-fn replace(section: &mut Json, from: &str, to: &str) -> bool {
-    let mut is_changed = false;
-    if let Some(python) = section.get_mut("python").filter(|python| python.as_str() == Some(from)) {
-        *python = to.into();
-        is_changed = true;
+/// Keys whose values are the user's own, whatever they are named.
+const OWN: [&str; 6] = ["kwargs", "args", "make_args", "level_args", "settings", "parameters"];
+
+/// Calls a function with each interpreter in a section and the sections within it: its key, its value, and
+/// whether it takes that of `run.python`, because nobody named another in the tree.
+fn visit(section: &mut Json, node: Option<&Node>, path: &str, act: &mut dyn FnMut(&str, &mut String, bool)) {
+    match section {
+        Json::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                let index = index.to_string();
+                visit(item, node.and_then(|node| node.at(&index)), &join(path, &index), act);
+            }
+        }
+        Json::Object(keys) => {
+            for (key, value) in keys.iter_mut().filter(|(key, _)| !OWN.contains(&key.as_str())) {
+                let (node, path) = (node.and_then(|node| node.get(key)), join(path, key));
+                match value {
+                    Json::String(python) if key == "python" => {
+                        let named = node.and_then(Node::as_text);
+                        act(&path, python, named.is_none_or(|named| named == PYTHON_OF_RUN));
+                    }
+                    value => visit(value, node, &path, act),
+                }
+            }
+        }
+        _ => {}
     }
-    let within = section.get_mut("sources").and_then(Json::as_object_mut);
-    for section in within.into_iter().flat_map(|sources| sources.values_mut()) {
-        is_changed |= replace(section, from, to);
+}
+
+/// The same for all sections of a configuration.
+fn visit_all(values: &mut Json, tree: &Node, act: &mut dyn FnMut(&str, &mut String, bool)) {
+    for path in SECTIONS {
+        if let Some(section) = values.pointer_mut(&format!("/{}", path.replace('.', "/"))) {
+            visit(section, tree.at(path), path, act);
+        }
     }
-    is_changed
 }
 
 fn name_in<T: Serialize + DeserializeOwned>(section: &mut T, python: &str) {
     let mut json = json_of(section);
-    if replace(&mut json, UNNAMED, python)
-        && let Ok(named) = serde_json::from_value(json)
-    {
+    let mut is_changed = false;
+    visit(&mut json, None, "", &mut |_, own, _| {
+        if own == PYTHON_OF_RUN {
+            python.clone_into(own);
+            is_changed = true;
+        }
+    });
+    if is_changed && let Ok(named) = serde_json::from_value(json) {
         *section = named;
     }
 }
 
 impl Config {
-    /// Gives `run.python` to everything that names no interpreter.
+    /// Gives the interpreter of `run.python` to everything that names no other.
     pub(crate) fn name_interpreters(&mut self) {
         let python = self.run.python.to_string_lossy().into_owned();
-        if python == UNNAMED {
-            return;
-        }
-        if self.learner.python == UNNAMED {
+        if self.learner.python == PYTHON_OF_RUN {
             self.learner.python.clone_from(&python);
         }
         self.reward.iter_mut().for_each(|reward| name_in(&mut reward.kind, &python));
         // A logger with its default settings is written as its name, so this is not done in JSON.
         let loggers = self.run.loggers.iter_mut().filter_map(LoggerKind::python_mut);
-        loggers.filter(|own| own.0 == Path::new(UNNAMED)).for_each(|own| own.clone_from(&self.run.python));
+        let unnamed = loggers.filter(|own| own.to_str() == Some(PYTHON_OF_RUN));
+        unnamed.for_each(|own| own.clone_from(&self.run.python));
         let environments = self.environment.iter_mut().chain(&mut self.more_environments);
         environments.for_each(|environment| name_in(&mut environment.kind, &python));
     }
 }
 
 /// The values of a configuration as they were before [`Config::name_interpreters`]: a copy with another
-/// `run.python` has another interpreter everywhere.
-pub(crate) fn unname(values: &mut Json) {
-    let Some(python) = values.pointer("/run/python").and_then(Json::as_str).map(str::to_owned) else {
-        return;
-    };
-    if python == UNNAMED {
-        return;
-    }
-    for pointer in ["/learner", "/environment", "/more_environments", "/reward", "/run/loggers"] {
-        let sections = values.pointer_mut(pointer).map_or_else(Vec::new, |found| match found {
-            Json::Array(sections) => sections.iter_mut().collect(),
-            section => vec![section],
-        });
-        for section in sections {
-            replace(section, &python, UNNAMED);
+/// `run.python` has another interpreter everywhere, except where one was named.
+pub(crate) fn unname(values: &mut Json, tree: &Node) {
+    visit_all(values, tree, &mut |_, python, follows| {
+        if follows {
+            PYTHON_OF_RUN.clone_into(python);
         }
+    });
+}
+
+impl Loaded {
+    /// The keys whose interpreter is that of `run.python` (`reward.0.python`).
+    pub fn interpreters_of_run(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        visit_all(&mut json_of(&self.config), &self.tree, &mut |path, _, follows| {
+            if follows {
+                keys.push(path.to_owned());
+            }
+        });
+        keys
     }
 }
 
@@ -127,5 +158,28 @@ reward:
         assert_eq!(interpreters(&loaded(&copy, &[])).join(" "), named);
         let other = interpreters(&loaded(&copy, &["run.python=/other"])).join(" ");
         assert_eq!(other, named.replace("/env/python", "/other"));
+    }
+
+    #[test]
+    fn an_interpreter_that_was_named_stays_whatever_it_is() {
+        let text = "
+model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}
+data: {task: arithmetic}
+train: {total_steps: 1}
+reward:
+- {kind: number}
+- {kind: python, name: default, path: a.py, python: python3}
+- {kind: python, name: same, path: a.py, python: /env/python}
+- {kind: python, name: of_run, path: a.py, python: run.python}
+";
+        let of = |loaded: &Loaded| {
+            let values = serde_json::to_value(&loaded.config).expect("values");
+            [1, 2, 3].map(|index| values["reward"][index]["python"].as_str().unwrap_or_default().to_owned())
+        };
+        let first = loaded(text, &["run.python=/env/python"]);
+        assert_eq!(of(&first), ["python3", "/env/python", "/env/python"]);
+        assert_eq!(first.interpreters_of_run(), ["learner.python", "reward.3.python"]);
+        let copy = loaded(&first.show(), &["run.python=/other"]);
+        assert_eq!(of(&copy), ["python3", "/env/python", "/other"]);
     }
 }

@@ -47,6 +47,14 @@ pub struct Reader {
     defaults: std::sync::Arc<Source>,
 }
 
+/// Whether a key is one of others, within one, or around one.
+pub(crate) fn is_among(keys: &[String], key: &str) -> bool {
+    let within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    keys.iter().any(|other| within(other, key) || within(key, other))
+}
+
 /// A dotted key in the nested form of a file, because dots are only for the command line. `None` if its first
 /// part is no section with the second.
 fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
@@ -80,10 +88,12 @@ impl Reader {
     /// Whether there was a fault at a key, in it, or in a section around it, so the value read is not the
     /// user's.
     pub fn is_unsound(&self, key: &str) -> bool {
-        let within = |inner: &str, outer: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        self.unsound.iter().any(|unsound| within(unsound, key) || within(key, unsound))
+        is_among(&self.unsound, key)
+    }
+
+    /// The keys whose values are not the user's, because those had faults.
+    pub(crate) fn unsound_keys(&self) -> &[String] {
+        &self.unsound
     }
 
     /// Reports a problem at a node.

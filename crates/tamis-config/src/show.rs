@@ -35,7 +35,7 @@ impl Loaded {
     /// folder.
     pub fn values(&self) -> Json {
         let mut values = json_of(&self.config);
-        interpreters::unname(&mut values);
+        interpreters::unname(&mut values, &self.tree);
         map_paths(table::root(), &mut values, &|kind, path| kind.absolute(path));
         values
     }

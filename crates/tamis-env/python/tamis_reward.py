@@ -1,6 +1,9 @@
 """Answers tamis's reward requests with a user's own Python function, unchanged.
 
-    python3 tamis_reward.py --path FILE --name FUNCTION [--kind simple|verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]
+    python3 tamis_reward.py --path FILE
+
+The file is imported once. All functions of it that are rewards of a run are called here, so they share what the file keeps in globals.
+Each is named by a request {"function": {"id": 0, "name": NAME, "kind": KIND or null, "kwargs": {...}}} before it is called:
 
 simple: FUNCTION(completion, ...) -> number | bool | {name: number, ...} | None; further parameters are `prompt` and columns of the row
 verl:   FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
@@ -8,12 +11,12 @@ trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_st
 easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
         file says REWARD_TYPE = "sequential", or the kind is easyr1_sequential, one of each
 
-Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl if they fit
-several. Requests and answers are JSON lines on standard input and output; whatever the function prints goes
-to standard error. Whatever it raises, and a result that is no number, is the answer "error" of that
-completion. A request {"introduce": {"columns": [...] | null, "gold": [...]}}, columns of the rows and those
-of them that hold the ground truth, is answered with the function's signature, the kinds that it fits, what is
-wrong with the one that is used, and whether the function takes the ground truth.
+Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl where several do. Requests and answers are
+JSON lines on standard input and output; whatever a function prints goes to standard error. Whatever it raises, and a result that is no
+number, is the answer "error" of that completion. A request {"introduce": {"columns": [...] | null, "gold": [...]}, "function": 0}, columns
+of the rows and those of them that hold the ground truth, is answered with the function's signature, the kinds that it fits, what is wrong
+with the one that is used, and whether the function takes the ground truth. The request of a completion has the function's id in
+"function". On standard error a line "\x1etamis-reward ID" tells whose the text after it is, if another function's was before it.
 """
 
 import argparse
@@ -482,8 +485,8 @@ def introduction(function, name, kind, fits, kwargs, columns, gold):
     }
 
 
-def load(path, name):
-    # Imported like a script beside its own modules.
+def load(path):
+    """Imports the file, like a script beside its own modules."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
@@ -491,6 +494,11 @@ def load(path, name):
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
+
+
+def find(path, name):
+    """A function of the imported file."""
+    module = sys.modules[MODULE]
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise AttributeError(f"{path} has no function `{name}`; it has {', '.join(functions) or 'none'}")
@@ -498,6 +506,33 @@ def load(path, name):
     if not callable(function):
         raise TypeError(f"`{name}` of {path} is {shown(function)}, not a function")
     return function
+
+
+class Reward:
+    """A function of the file, as one reward calls it."""
+
+    def __init__(self, path, name, kind, kwargs):
+        self.name, self.kwargs, self.missing = name, kwargs, None
+        try:
+            self.function = find(path, name)
+        except (AttributeError, TypeError) as error:
+            self.missing, self.is_one_by_one = clean(str(error)), True
+            return
+        self.fits = fitting(self.function, kwargs)
+        self.kind = kind or chosen(self.function, self.fits)
+        # Each answer is written at once: one that hangs does not cost those before it.
+        self.is_one_by_one = self.kind in ("simple", "verl") and not inspect.iscoroutinefunction(self.function)
+
+    def introduce(self, columns, gold):
+        if self.missing is not None:
+            return {"missing": self.missing}
+        introduced = introduction(self.function, self.name, self.kind, self.fits, self.kwargs, columns, gold)
+        return {"introduction": introduced}
+
+    def answers(self, items, loop):
+        if self.missing is not None:
+            return [{"error": self.missing}] * len(items)
+        return answers_to(items, KINDS[self.kind], loop, self.function, self.kwargs)
 
 
 def answers_to(items, answer, loop, function, kwargs):
@@ -521,10 +556,7 @@ def line_of(item, reply):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True)
-    parser.add_argument("--name", default="compute_score")
-    parser.add_argument("--kind", choices=tuple(KINDS))
-    parser.add_argument("--kwargs", type=json.loads, default={})
-    arguments = parser.parse_args()
+    path = parser.parse_args().path
 
     # The answers keep the real standard output; file descriptor 1, which the user's code (or a library in C) prints to, becomes standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
@@ -535,27 +567,31 @@ def main():
     os.dup2(null, 0)
 
     try:
-        function = load(arguments.path, arguments.name)
+        load(path)
     except Exception:
         sys.exit(failure()["error"])
-    fits = fitting(function, arguments.kwargs)
-    kind = arguments.kind or chosen(function, fits)
     loop = asyncio.new_event_loop()
-    # Each answer is written at once: one that hangs does not cost those before it.
-    is_one_by_one = kind in ("simple", "verl") and not inspect.iscoroutinefunction(function)
-    items = []
+    rewards, printing, items = {}, 0, []
     for line in requests:
         request = json.loads(line)
+        if isinstance(request["function"], dict):
+            named = request["function"]
+            rewards[named["id"]] = Reward(path, named["name"], named["kind"], named["kwargs"])
+            continue
+        if request["function"] != printing:
+            printing = request["function"]
+            sys.stderr.flush()
+            os.write(2, f"\x1etamis-reward {printing}\n".encode())
+        reward = rewards[printing]
         if "introduce" in request:
             columns, gold = request["introduce"]["columns"], request["introduce"].get("gold", ())
-            introduced = introduction(function, arguments.name, kind, fits, arguments.kwargs, columns, gold)
-            answers.write(json.dumps({"introduction": introduced}) + "\n")
+            answers.write(json.dumps(reward.introduce(columns, gold)) + "\n")
             answers.flush()
             continue
         items.append(request)
-        if request["remaining"] and not is_one_by_one:
+        if request["remaining"] and not reward.is_one_by_one:
             continue
-        for item, reply in zip(items, answers_to(items, KINDS[kind], loop, function, arguments.kwargs)):
+        for item, reply in zip(items, reward.answers(items, loop)):
             answers.write(line_of(item, reply))
         answers.flush()
         items = []

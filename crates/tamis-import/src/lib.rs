@@ -46,7 +46,9 @@ pub use export::{Export, Lost, export};
 pub use import::{Import, import};
 pub use invocation::{has_program, without_program};
 pub use key::{Becomes, ForeignKey, Rule};
-pub use load::{load, load_for_evaluation, load_of_run, load_sources, load_sources_to_show, load_to_show};
+pub use load::{
+    load, load_for_evaluation, load_of_run, load_sources, load_sources_to_show, load_to_check, load_to_show,
+};
 pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
 pub use pages::{explain, reference_markdown};

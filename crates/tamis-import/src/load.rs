@@ -61,6 +61,15 @@ pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, C
     load_files(None, files, arguments, LoadPurpose::Showing)
 }
 
+/// Loads a configuration as [`load`] does, to check it. Its errors are in [`Loaded::warnings`], and what they
+/// are about has its default ([`Loaded::is_unsound`]), so that everything else can be checked too.
+///
+/// # Errors
+/// A file or an override that cannot be read at all.
+pub fn load_to_check(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(None, files, arguments, LoadPurpose::Checking)
+}
+
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
 ///
 /// # Errors

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// The name of that interpreter.
 pub const DEFAULT_INTERPRETER: &str = "python3";
 
+/// The value of a key whose interpreter is that of `run.python`, if there is no such key.
+const OF_RUN: &str = "run.python";
+
 /// Variables with the folder of an active environment, the nearest first.
 const ACTIVE: [&str; 2] = ["VIRTUAL_ENV", "CONDA_PREFIX"];
 
@@ -21,9 +24,10 @@ fn interpreter_in(
     variable: impl Fn(&str) -> Option<OsString>,
     program: Option<&Path>,
 ) -> String {
-    if python != DEFAULT_INTERPRETER {
+    if ![DEFAULT_INTERPRETER, OF_RUN].contains(&python) {
         return python.to_owned();
     }
+    let python = DEFAULT_INTERPRETER;
     let active = ACTIVE.iter().filter_map(|name| variable(name)).filter(|folder| !folder.is_empty());
     let active = active.map(|folder| PathBuf::from(folder).join("bin"));
     let beside = program.and_then(Path::parent).map(Path::to_owned);
@@ -57,6 +61,7 @@ mod tests {
         assert_eq!(of("python3", &both), beside, "an environment without an interpreter is passed over");
         let conda = make("conda/bin/python3");
         assert_eq!(of("python3", &both), conda);
+        assert_eq!(of("run.python", &both), conda);
         let venv = make("venv/bin/python3");
         assert_eq!(of("python3", &both), venv);
         assert_eq!(of("python3", &[("VIRTUAL_ENV", "")]), beside);

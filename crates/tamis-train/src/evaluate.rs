@@ -8,17 +8,18 @@ use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config, LearnerBackend, ModelSource, PublishMode};
 use tamis_core::figure::counted;
 use tamis_data::prompt::PromptContent;
+use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
 use tamis_rollout::{CompletionWorkers, DispatchError, GeneratorError, Inbox, Record, Scorer};
 use thiserror::Error;
 
 use crate::assemble::places::Places;
-use crate::assemble::rewards::RewardFolder;
+use crate::assemble::rewards::{RewardBuilder, RewardFolder};
 use crate::assemble::settings::validation_settings;
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::no_pass;
-use crate::assemble::{data, learner, policy, rewards};
+use crate::assemble::{data, learner, policy};
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::Launcher;
@@ -253,16 +254,16 @@ fn evaluate_in(
     }
     let disk = Disk::new();
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
-    let mut scorer = Scorer::new(
-        rewards::rewards(
-            config,
-            RewardFolder { path: folder, disk: &disk, is_run: false },
-            &listener,
-            interrupt,
-            &[&prompts],
-        )
-        .map_err(|error| error.halt().map(EvaluateError::from))?,
-    );
+    let rewards = RewardBuilder {
+        config,
+        folder: RewardFolder { path: folder, disk: &disk, is_run: false },
+        listener: &listener,
+        interrupt,
+        rows: &[&prompts],
+        pools: &SharedPools::default(),
+    };
+    let rewards = rewards.build_all().map_err(|error| error.halt().map(EvaluateError::from))?;
+    let mut scorer = Scorer::new(rewards);
     let worlds = RunWorlds::of(config, &codec, &listener)?.map(Arc::new);
     let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
     for note in worlds.iter().flat_map(|worlds| worlds.notes()) {

@@ -39,7 +39,7 @@ use tamis_config::{
 };
 use tamis_core::fault::causes;
 use tamis_core::printable::lines;
-use tamis_import::{has_program, load, load_to_show, without_program};
+use tamis_import::{has_program, load, load_to_check, load_to_show, without_program};
 use tamis_run::log::progress::{Console, fit_to_stderr};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
@@ -291,14 +291,16 @@ impl LayerArguments {
         &self,
         interrupt: &Interrupt,
     ) -> Result<(Loaded, Vec<String>, Vec<usize>), Failure> {
-        let refused = |errors: ConfigErrors| Failure::new(USAGE, errors.to_string());
-        let mut loaded = self.load()?;
-        let (begin, placeholders) = (CheckPurpose::Begin, Placeholders::Warned);
-        let (mut found, lines) = find_and_follow(&mut loaded, begin, placeholders, Extent::Look, &refused)?;
+        let (ui, stages) = Console::checking();
+        ui.stage("reading the configuration and what it names");
+        let (files, overrides) = self.split();
+        let mut loaded = load_to_check(&files, &overrides).map_err(|errors| self.refuse(&errors))?;
+        let (mut found, lines) = find_despite_errors(&mut loaded)?;
         let rehearsal = Rehearsal::after(&loaded, &found);
-        let left = rehearsal.left.clone();
-        let (given, ui) = (ConfigText::of(loaded.clone(), Vec::new()), Console::keeping_warnings());
+        let (left, hidden) = (rehearsal.left.clone(), rehearsal.hidden.clone());
+        let given = ConfigText::of(loaded.clone(), Vec::new());
         let refusals = rehearse(&given, rehearsal, Cluster::make, &ui, interrupt);
+        drop(stages);
         let refusals = refusals.map_err(|halt| match halt {
             Halt::Interrupted => Failure::new(INTERRUPTED, "interrupted"),
             Halt::Failed(error) => Failure::of(FAILED, &error, error.hint()),
@@ -310,7 +312,61 @@ impl LayerArguments {
         for message in ui.kept_warnings() {
             found.push(Diagnostic::warning(Problem::Unready { message, hint: None }, None));
         }
-        Ok((with_findings(loaded, found).map_err(refused)?, lines, left))
+        let is_known =
+            |found: &Diagnostic| loaded.warnings.iter().any(|known| known.problem == found.problem);
+        found.retain(|found| !is_known(found));
+        let has_mistakes = loaded.warnings.iter().any(|known| known.severity == Severity::Error);
+        if has_mistakes {
+            found.splice(0..0, std::mem::take(&mut loaded.warnings));
+        }
+        let checked = with_findings(loaded, found).map_err(|errors| {
+            let failure =
+                if has_mistakes { self.refuse(&errors) } else { Failure::new(USAGE, errors.to_string()) };
+            if hidden.is_empty() {
+                return failure;
+            }
+            failure.with_line(&format!("not looked at because of errors: {}", hidden.join("; ")))
+        })?;
+        Ok((checked, lines, left))
+    }
+}
+
+/// The findings of a check of a configuration that may have errors, without those that only follow from
+/// them, and the lines about names on a hub.
+fn find_despite_errors(loaded: &mut Loaded) -> Result<(Vec<Diagnostic>, Vec<String>), Failure> {
+    let (begin, placeholders) = (CheckPurpose::Begin, Placeholders::Warned);
+    let errors: Vec<Diagnostic> =
+        loaded.warnings.iter().filter(|found| found.severity == Severity::Error).cloned().collect();
+    let own = |loaded: &Loaded| {
+        let mut found = check::settings(loaded, begin);
+        // The section is known to have an error: what is made of it would report that in other words.
+        let section = |key: &str| key.split(['.', ']']).next().unwrap_or_default().to_owned();
+        let sections: Vec<String> = errors.iter().flat_map(Diagnostic::keys).map(section).collect();
+        found.retain(|finding| !finding.keys().iter().any(|key| sections.contains(&section(key))));
+        found.extend(check::files(loaded, begin, placeholders));
+        found.retain(|finding| !finding.keys().iter().any(|key| loaded.is_unsound(key)));
+        found
+    };
+    let mut found = own(loaded);
+    if found.iter().any(|finding| finding.severity == Severity::Error) {
+        return Ok((found, Vec::new()));
+    }
+    let before = loaded.config.clone();
+    let followed = Names::new(hub(), Extent::Look).follow(&mut loaded.config, begin);
+    match followed {
+        Ok(lines) => {
+            if loaded.config != before {
+                found = own(loaded);
+            }
+            Ok((found, lines))
+        }
+        // A name is a setting like another: it is shown where it was written.
+        Err(error) if error.reason.failure == LocateFailure::Refused => {
+            let hint = error.hint();
+            found.push(loaded.refuse(std::slice::from_ref(&error.key), &error.message(), hint.as_deref()));
+            Ok((found, Vec::new()))
+        }
+        Err(error) => Err(Failure::of(code_of(&error), &error, error.hint())),
     }
 }
 

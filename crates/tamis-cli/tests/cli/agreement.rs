@@ -415,11 +415,84 @@ fn a_check_lists_all_of_it_at_once() {
         checked.says(words);
     }
     checked.says("warning: the logger `wandb` loses metrics: `no-such-python` cannot be started");
-    // If a setting is wrong, what depends on it is not checked; the rewards are.
+    // With an error of the settings what depends on them is not looked at; rewards and prompts are.
     let checked = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &overrides[..]].concat()).exits(2);
     checked.says("`low` is 3").says("nothing() cannot be called").says("reward `b` cannot be used");
-    checked.never_says("has 4 tokens");
+    checked.says("has 4 tokens");
+    checked.says("not looked at because of errors: the filter, the memory and the machines");
     assert!(!folder.join("runs").exists());
+}
+
+/// An error of one part hides nothing that can be found without it.
+#[test]
+fn an_error_hides_no_other() {
+    let folder = late();
+    let check =
+        |overrides: &[&str]| folder.tamis(&[&["config", "check"], &OF_ROWS[..], overrides].concat()).exits(2);
+    let number = "reward=[{kind: number}]";
+    let blind = "reward `number` compares with a ground truth, and no training prompt";
+    // Keys, rules and values.
+    let checked = check(&["data.train=truthless.jsonl", number, "train.total_stesp=3", "rollout.n=abc"]);
+    checked.says("unknown key `train.total_stesp`").says("`rollout.n` must be").says(blind);
+    checked.says("3 errors in the configuration");
+    // The validation data, its file or a row of it.
+    for (val, words) in
+        [("none.jsonl", "there is no file none.jsonl"), ("late.jsonl", "line 150: not valid JSON")]
+    {
+        let checked = check(&["data.train=truthless.jsonl", number, &format!("data.val={val}")]);
+        checked.says(words).says(blind).says("2 errors in the configuration");
+    }
+    // The model.
+    let checked = check(&["data.train=truthless.jsonl", number, "model.init=null", "model.path=nowhere"]);
+    checked.says("there is no folder nowhere").says(blind);
+    // The training data hides what needs it, and a line says so.
+    let checked = check(&["data.train=none.jsonl", "reward=[{kind: python, path: broken.py}]"]);
+    checked.says("there is no file none.jsonl").says("reward `python` cannot be used");
+    checked.says("not looked at because of errors: the rows of the training data, and whether rewards take their gold answers");
+    assert!(!folder.join("runs").exists());
+}
+
+/// It is reported where it was written, once, however many use it; and one that a section names is another.
+#[test]
+fn an_interpreter_is_reported_where_it_was_named() {
+    let folder = late().with("python.yaml", "run:\n  python: no-such-python\n");
+    let check = |rewards: &str| {
+        let reward = format!("reward=[{rewards}]");
+        folder.tamis(&[&["config", "check", "tiny.yaml", "python.yaml"], &OF_ROWS[1..], &[&*reward]].concat())
+    };
+    let of = |name: &str, more: &str| format!("{{kind: python, name: {name}, path: more.py{more}}}");
+    folder.write("more.py", "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return float(solution_str == ground_truth)\n");
+    let ended = check(&[of("a", ""), of("b", "")].join(", ")).exits(2);
+    ended.says("`run.python`: there is no program no-such-python\n --> python.yaml:2:11");
+    ended.says("1 error in the configuration");
+    check(&of("a", ", python: python3")).succeeds();
+    let ended = check(&of("a", ", python: none-such")).exits(2);
+    ended.says("`reward[0].python`: there is no program none-such");
+}
+
+/// A check tells before it calls a user's functions, and how often.
+#[test]
+fn a_check_announces_calls_of_functions() {
+    let rows: String =
+        (0..120).map(|at| format!("{{\"question\": \"{at}+0=\", \"answer\": \"{at}\"}}\n")).collect();
+    let source = "\
+import os
+open('imports', 'a').write('x')
+def f(completion, answer):
+    with open('calls', 'a') as calls: calls.write('x')
+    return float(completion == answer)
+def g(completion, answer):
+    return 0.5 * float(completion == answer)
+";
+    let folder = late().with("many.jsonl", &rows).with("two.py", source);
+    let reward = "reward=[{kind: python, name: f, path: two.py, function: f}, {kind: python, name: g, path: two.py, function: g}]";
+    let more = ["data.train=many.jsonl", reward, "filter.metric=f"];
+    let ended = folder.tamis(&[&["config", "check"], &OF_ROWS[..], &more].concat()).succeeds();
+    ended.says("starting 1 reward process: two.py (2 functions)\n");
+    ended.says("checking 120 gold answers with reward `f`: it is called for about 2");
+    let num = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default().len();
+    assert_eq!(num("imports"), 1, "the file is imported once");
+    assert!((120..280).contains(&num("calls")), "{} calls", num("calls"));
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn rewards_that_keep_waiting_are_told_of() {
     let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward)]));
     let from = ended.stderr.find("checking ").unwrap_or_default();
     insta::assert_snapshot!(&ended.stderr[from..], @r"
-    checking 64 gold answers with reward `judge`
+    checking 64 gold answers with reward `judge`: it is called for about 200 completions
     reward `judge`: no answer yet from `python3 program.py` for 5 s; it times out after 6 s (a fresh process; `startup_timeout` is part of that)
     nothing was trained: the run directory runs/tiny is removed again
     error: reward function `judge` cannot continue: its processes were restarted 0 times in a row, which is the limit; the last failure: no answer within 6 s; the process was killed

@@ -159,9 +159,11 @@ impl Layers {
         if let (Some(config), true) = (&config, is_whole && purpose != LoadPurpose::Sections) {
             found = rules::check(config, &tree, &reader, purpose);
         }
+        let unsound = reader.unsound_keys().to_vec();
         diagnostics.extend(reader.into_diagnostics());
         diagnostics.extend(found);
         let refuses = |found: &Diagnostic| match purpose {
+            LoadPurpose::Checking => !is_whole && found.severity == Severity::Error,
             LoadPurpose::Showing => found.is_mistake(),
             LoadPurpose::Training | LoadPurpose::Evaluation | LoadPurpose::Sections => {
                 found.severity == Severity::Error
@@ -172,11 +174,21 @@ impl Layers {
                 let followed = config.fill_followers();
                 config.name_interpreters();
                 let preset_differences = preset_difference::differences(&config, &tree);
-                Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree, followed })
+                Ok(Loaded {
+                    config,
+                    warnings: diagnostics,
+                    notes,
+                    preset_differences,
+                    tree,
+                    followed,
+                    unsound,
+                })
             }
             _ => {
-                // Values that are only missing are no mistakes.
-                diagnostics.retain(|found| found.severity != Severity::Error || refuses(found));
+                // Values that are only missing are no mistakes to show.
+                diagnostics.retain(|found| {
+                    found.severity != Severity::Error || refuses(found) || purpose == LoadPurpose::Checking
+                });
                 Err(ConfigErrors { diagnostics })
             }
         }

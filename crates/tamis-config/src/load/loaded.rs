@@ -3,6 +3,7 @@
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::note::Note;
 use crate::preset_difference::PresetDifference;
+use crate::reader::is_among;
 use crate::schema::Config;
 use crate::source::{Origin, SourceKind};
 use crate::tree::Node;
@@ -21,6 +22,8 @@ pub struct Loaded {
     pub(crate) tree: Node,
     /// Unset keys that follow others.
     pub(crate) followed: Vec<String>,
+    /// Keys whose values had faults and are replaced by their defaults; only if it was loaded to be checked.
+    pub(crate) unsound: Vec<String>,
 }
 
 impl Loaded {
@@ -33,6 +36,12 @@ impl Loaded {
             (SourceKind::Preset(_), Some(chosen)) => Some(format!("{chosen}, {origin}")),
             _ => Some(origin.to_string()),
         }
+    }
+
+    /// Whether the value of a key is not the user's, because that had a fault. Only a configuration that was
+    /// loaded to be checked has such keys.
+    pub fn is_unsound(&self, key: &str) -> bool {
+        is_among(&self.unsound, key)
     }
 
     /// Origin of a key's value.

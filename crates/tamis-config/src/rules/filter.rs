@@ -41,7 +41,7 @@ impl Checker<'_> {
             let why = "`rollout.n` is 1: a group of one has nothing to compare with";
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
-                if purpose == LoadPurpose::Training {
+                if purpose != LoadPurpose::Showing {
                     self.error(&["rollout.n", "objective.advantage"], message, hint);
                 } else {
                     self.warn(&["rollout.n"], message, hint);
@@ -69,7 +69,7 @@ impl Checker<'_> {
         // Advantages that compare beyond the group need no group, and no filter of groups.
         let estimator = &config.objective.advantage;
         let hint = if estimator.baseline_beyond_group().is_some() { "set `filter: null`" } else { hint };
-        if filter.kind.singleton() == Some(Singleton::Drop) && purpose == LoadPurpose::Training {
+        if filter.kind.singleton() == Some(Singleton::Drop) && purpose != LoadPurpose::Showing {
             self.error(&["rollout.n", "filter"], message, hint);
         } else {
             self.warn(&["rollout.n"], message, hint);

@@ -35,6 +35,8 @@ pub enum LoadPurpose {
     Training,
     /// Measuring a policy on held-out prompts, without rules that are only about training.
     Evaluation,
+    /// A check of a whole run: what is wrong does not hide what else can be checked.
+    Checking,
     /// Showing it: a missing value, such as the model, is a warning.
     Showing,
     /// Use of some sections without a run, without rules between sections.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tamis_core::setting::TimeSpan;
+use tamis_core::setting::{PYTHON_OF_RUN, TimeSpan};
 use tamis_core::{choice, settings};
 
 choice! {
@@ -54,10 +54,11 @@ settings! {
         api_key_file: Option<PathBuf> = None, NotEmpty, Free;
         /// Environment variable with that key, instead of `learner.api_key_file`.
         api_key_env: Option<String> = None, NotEmpty, Free;
-        /// Python interpreter that the run starts; it needs PyTorch, transformers and safetensors. `python3`:
-        /// that of `run.python`. It also runs the launcher (`cluster.launcher`), and needs the package `ray`
-        /// for `launcher: ray`. On the nodes of Ray, `python3` is the interpreter of Ray's workers.
-        python: String = "python3".to_owned(), NotEmpty, Free;
+        /// Python interpreter that the run starts; it needs PyTorch, transformers and safetensors.
+        /// `run.python`: that of this key. It also runs the launcher (`cluster.launcher`), and needs the
+        /// package `ray` for `launcher: ray`. On the nodes of Ray, `python3` is the interpreter of Ray's
+        /// workers.
+        python: String = PYTHON_OF_RUN.to_owned(), NotEmpty, Free;
         /// Number of machines on which the PyTorch learner is started (`cluster.launcher: ray`).
         nodes: usize = 1, Between(1.0, 4096.0), Free;
         /// Number of the learner's GPUs on each machine, one for each rank. Null: all GPUs that no server of

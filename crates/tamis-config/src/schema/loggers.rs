@@ -52,8 +52,8 @@ tamis_core::settings! {
         histograms: bool = true, Any, Free;
         /// Number of completions per step that are written as a table. 0: none.
         num_samples: usize = 0, Between(0.0, 1024.0), Free;
-        /// Python interpreter with the package `wandb`; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter with the package `wandb`; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
@@ -69,8 +69,8 @@ tamis_core::settings! {
         /// Experiment. It is created if it does not exist. Null: the value of `MLFLOW_EXPERIMENT_NAME`,
         /// otherwise `tamis`.
         experiment: Option<String> = None, NotEmpty, Free;
-        /// Python interpreter with the package `mlflow` or `mlflow-skinny`; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter with the package `mlflow` or `mlflow-skinny`; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
@@ -87,8 +87,8 @@ tamis_core::settings! {
         histograms: bool = true, Any, Free;
         /// Number of completions per step that are written as a table. 0: none.
         num_samples: usize = 0, Between(0.0, 1024.0), Free;
-        /// Python interpreter with the package `trackio`; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter with the package `trackio`; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest wait at the end of the run for metrics that are not delivered yet.
         finish_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }

@@ -20,8 +20,9 @@ settings! {
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = None, Between(1.0, 1024.0), Free;
         /// Python interpreter of rewards, environments, tools, loggers and the learner if they name none of
-        /// their own. A bare `python3` is that of the active environment (`VIRTUAL_ENV`, `CONDA_PREFIX`),
-        /// otherwise the one beside the program `tamis`, otherwise that of `PATH`.
+        /// their own (their default is `run.python`, which means this key). A bare `python3` is that of the
+        /// active environment (`VIRTUAL_ENV`, `CONDA_PREFIX`), otherwise the one beside the program `tamis`,
+        /// otherwise that of `PATH`.
         python: Program = Program("python3".into()), NotEmpty, Free;
         /// Loggers that metrics are written to, each at most once: a name, or a section with `kind` and
         /// settings. The default is `[console, jsonl, tensorboard]`.

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::figure::shortest;
 
-pub use value::{ModelPlace, Program, TimeSpan};
+pub use value::{ModelPlace, PYTHON_OF_RUN, Program, TimeSpan};
 
 pub use shape::{Check, Form, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_null};
 

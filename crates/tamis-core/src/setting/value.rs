@@ -13,6 +13,16 @@ use super::{Described, PathKind, Shape};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program(pub PathBuf);
 
+/// The value of a key for an interpreter that takes the one of the key `run.python`.
+pub const PYTHON_OF_RUN: &str = "run.python";
+
+impl Program {
+    /// The interpreter of the key `run.python`.
+    pub fn of_run() -> Self {
+        Self(PYTHON_OF_RUN.into())
+    }
+}
+
 impl Deref for Program {
     type Target = Path;
 

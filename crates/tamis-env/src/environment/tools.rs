@@ -29,8 +29,8 @@ tamis_core::settings! {
         max_calls: usize = 8, Between(1.0, 1024.0);
         /// Longest time of a function's call. The policy gets a message if a call takes longer.
         call_timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
-        /// Python interpreter that runs the functions; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter that runs the functions; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }

@@ -1,6 +1,7 @@
 //! Does every verifier accept the dataset's own answers, and do external functions distinguish them from
 //! others? This is checked before anything is generated.
 
+mod outside;
 mod rivals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,10 @@ use super::combine::{NamedReward, Rewards};
 use super::error::RewardError;
 use super::function::{RewardInput, RewardOutcome, TrainerState};
 use super::listener::{Listener, Nobody};
+use outside::Outside;
+pub use outside::SAMPLE;
 pub use rivals::Rival;
-use rivals::best_form;
+use rivals::{NUM_RIVALS_OUTSIDE, best_form};
 
 /// Rejected answers that are kept as examples, for each function.
 const NUM_EXAMPLES: usize = 3;
@@ -35,6 +38,16 @@ const BLOCK: usize = 1024;
 
 /// Interval between progress lines of a long check.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Which gold answers functions from outside are asked about. Verifiers of tamis are asked about all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GoldExtent {
+    /// At most [`SAMPLE`], the same in every run.
+    #[default]
+    Sample,
+    /// All.
+    All,
+}
 
 /// A gold answer that its verifier rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,10 +97,12 @@ pub struct FunctionGold {
     pub reads_gold: Option<bool>,
     /// Whether a higher score is rewarded: its weight is above 0.
     pub is_rewarded: bool,
-    /// Prompts with a ground truth.
+    /// Prompts with a ground truth that were asked about.
     pub checked: usize,
-    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. External functions: scored and not
-    /// rejected.
+    /// All prompts with a ground truth, if only a sample was asked about.
+    pub sampled_from: Option<usize>,
+    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and
+    /// not rejected.
     pub accepted: usize,
     /// Scored, but not accepted in any of the forms tried. For external functions: those with an `acc` of 0,
     /// if all are 0 or 1.
@@ -171,7 +186,10 @@ impl fmt::Display for FunctionGold {
                 }
             }
             let rest = if rest.is_empty() { String::new() } else { format!(": {}", rest.join(", ")) };
-            let prompts = counted(checked, "prompt");
+            let prompts = match self.sampled_from {
+                Some(all) => format!("a sample of {checked} of {all} prompts"),
+                None => counted(checked, "prompt"),
+            };
             match self.spread {
                 Some(GoldSpread { mean, min, max }) => writeln!(
                     f,
@@ -266,12 +284,13 @@ impl GoldReport {
     }
 }
 
-/// Scores the ground truth of every prompt with every function that judges answers, in the forms that
-/// [`super::RewardFunction::gold_completions`] names, until one is accepted. The full score of an external
-/// function is unknown, so it gets all forms on the first prompts, and then the form with the best score.
-/// Texts that are no answer are scored on some prompts, too. Fails only if a function broke down for good.
+/// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the
+/// forms that [`super::RewardFunction::gold_completions`] names, until one is accepted. Functions from
+/// outside, whose full score nobody knows, get all forms on a few prompts and then the one that got most, on
+/// at most [`SAMPLE`] prompts ([`GoldExtent`]).
+/// Texts that are no answer are scored on some prompts too. Fails only where a function broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
-    check_gold_heard(prompts, rewards, &Nobody)
+    check_gold_heard(prompts, rewards, GoldExtent::default(), &Nobody)
 }
 
 /// [`check_gold`] with a listener, which gets a message before an external function is called, and the
@@ -280,12 +299,17 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
 pub fn check_gold_heard(
     prompts: &[Prompt],
     rewards: &Rewards,
+    extent: GoldExtent,
     listener: &dyn Listener,
 ) -> Result<GoldReport, RewardError> {
-    let with_truth: Vec<&Prompt> = prompts.iter().filter(|prompt| prompt.ground_truth.is_some()).collect();
+    let all_with_truth: Vec<&Prompt> =
+        prompts.iter().filter(|prompt| prompt.ground_truth.is_some()).collect();
     let mut score_names = rewards.score_names();
     let (mut functions, mut blind) = (Vec::new(), Vec::new());
     for named in rewards.functions() {
+        let is_sampled = named.nature.is_external && extent == GoldExtent::Sample;
+        let sampled = is_sampled.then(|| outside::sample(&all_with_truth));
+        let with_truth = sampled.as_deref().unwrap_or(&all_with_truth);
         let mut candidates: Vec<Vec<String>> = Vec::with_capacity(with_truth.len());
         for block in with_truth.chunks(BLOCK) {
             if listener.is_interrupted() {
@@ -300,7 +324,8 @@ pub fn check_gold_heard(
         if !asked.is_empty() {
             let check = Check {
                 named,
-                prompts: &with_truth,
+                prompts: with_truth,
+                sampled_from: Some(all_with_truth.len()).filter(|&all| all > with_truth.len()),
                 candidates,
                 trainer_state: rewards.trainer_state(),
                 listener,
@@ -312,7 +337,7 @@ pub fn check_gold_heard(
         let truth = prompt.ground_truth.as_deref().unwrap_or_default();
         super::gsm8k::answer_part(truth).is_some() && !truth.starts_with("####")
     };
-    let whole_solutions = with_truth.iter().filter(is_whole).count();
+    let whole_solutions = all_with_truth.iter().filter(is_whole).count();
     let without = prompts.iter().filter(|prompt| prompt.ground_truth.is_none());
     let without_ground_truth = without.map(|prompt| prompt.id.0).collect();
     Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, score_names })
@@ -330,6 +355,7 @@ fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
 struct Check<'a> {
     named: &'a NamedReward,
     prompts: &'a [&'a Prompt],
+    sampled_from: Option<usize>,
     /// Forms of each prompt's answer.
     candidates: Vec<Vec<String>>,
     trainer_state: TrainerState,
@@ -338,23 +364,53 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn run(&self, asked: &[usize], score_names: &mut BTreeSet<String>) -> Result<FunctionGold, RewardError> {
-        let checked = asked.len();
-        let is_external = self.named.nature.is_external;
-        let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
+        if self.named.nature.is_external {
+            self.run_outside(asked, score_names)
+        } else {
+            self.run_own(asked, score_names)
+        }
+    }
+
+    /// A function from outside.
+    fn run_outside(
+        &self,
+        asked: &[usize],
+        score_names: &mut BTreeSet<String>,
+    ) -> Result<FunctionGold, RewardError> {
+        let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
+        let name = &self.named.name;
+        let of = self.sampled_from.map_or_else(String::new, |all| format!(" of {all}"));
+        self.listener.announce(&format!(
+            "checking {}{of} gold answers with reward `{name}`: it is called for about {} completions",
+            asked.len(),
+            outside::estimate(asked.len(), num_forms, NUM_RIVALS_OUTSIDE),
+        ));
+        let mut pace = Pace::begin(name, asked.len(), self.listener);
+        let (outside, names) = Outside::ask_all(self, asked, &mut pace)?;
+        score_names.extend(names);
+        let mut function = self.judge(asked, &outside.best);
+        // A function that does not take the ground truth is not suspected of ignoring it.
+        if function.reads_gold != Some(false) {
+            let form = best_form(&outside.of_forms);
+            let score = |row| outside.scores.get(&(row, form)).copied().flatten();
+            function.rivals = self.rivals(asked, |row| Some((form, score(row)?)), true)?;
+        }
+        Ok(self.with_examples(function, asked, &outside.best))
+    }
+
+    /// A function of tamis: until it accepts one of the forms.
+    fn run_own(
+        &self,
+        asked: &[usize],
+        score_names: &mut BTreeSet<String>,
+    ) -> Result<FunctionGold, RewardError> {
+        let mut pace = Pace::begin(&self.named.name, asked.len(), self.listener);
         let mut answers: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
-        // Scores of each form on the first block, on which external functions get all forms.
-        let mut form_scores: Vec<Vec<f64>> = vec![Vec::new(); num_forms];
-        // The form that was best most often comes first in the next block: external functions are asked about
-        // once a prompt.
+        // The form that was accepted most often comes first in the next block.
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
-        let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
-        for (block, rows) in std::iter::once(first).chain(rest.chunks(BLOCK)).enumerate() {
-            let is_enough = |outcome: &RewardOutcome| match outcome.get("acc") {
-                _ if !is_external => is_accepted(outcome),
-                Some(acc) => block > 0 && acc > 0.0,
-                None => block > 0 && matches!(outcome, RewardOutcome::Scored(_)),
-            };
+        let (first, rest) = asked.split_at(asked.len().min(FIRST_BLOCK));
+        for rows in std::iter::once(first).chain(rest.chunks(BLOCK)) {
             let mut open = rows.to_vec();
             for &(_, form) in &forms {
                 let tried: Vec<usize> =
@@ -365,22 +421,15 @@ impl Check<'_> {
                     if let RewardOutcome::Scored(scores) = &outcome {
                         score_names.extend(scores.keys().cloned());
                     }
-                    if let Some((scores, score)) = form_scores.get_mut(form).zip(outcome.get("score"))
-                        && block == 0
-                    {
-                        scores.push(score);
-                    }
-                    // A form's score is not hidden by that of a form with a lower score.
-                    let is_better =
-                        |before: &RewardOutcome| rank(&outcome, is_external) > rank(before, is_external);
+                    let is_better = |before: &RewardOutcome| rank(&outcome, false) > rank(before, false);
                     if answers[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
                         answers[row] = Some((form, outcome));
                     }
                 }
-                open.retain(|&row| !answers[row].as_ref().is_some_and(|(_, outcome)| is_enough(outcome)));
+                open.retain(|&row| !answers[row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome)));
             }
             for (form, outcome) in rows.iter().filter_map(|&row| answers[row].as_ref()) {
-                if matches!(outcome, RewardOutcome::Scored(_)) && (is_external || is_accepted(outcome)) {
+                if is_accepted(outcome) {
                     forms.iter_mut().filter(|(_, other)| other == form).for_each(|(wins, _)| *wins += 1);
                 }
             }
@@ -388,19 +437,28 @@ impl Check<'_> {
             pace.advance(rows.len());
         }
         let mut function = self.judge(asked, &answers);
-        // A function that does not take the ground truth is not suspected of ignoring it.
-        if function.reads_gold != Some(false) && (is_external || function.accepted > 0) {
-            let form = is_external.then(|| best_form(&form_scores));
-            function.rivals = self.rivals(asked, &answers, form)?;
+        if function.reads_gold != Some(false) && function.accepted > 0 {
+            let gold = |row: usize| {
+                let (form, outcome) = answers[row].as_ref()?;
+                Some((*form, outcome.get("score")?))
+            };
+            function.rivals = self.rivals(asked, gold, false)?;
         }
+        Ok(self.with_examples(function, asked, &answers))
+    }
+
+    /// With the first gold answers as examples, if none was refused and something else scores as much.
+    fn with_examples(
+        &self,
+        mut function: FunctionGold,
+        asked: &[usize],
+        answers: &[Option<(usize, RewardOutcome)>],
+    ) -> FunctionGold {
         if function.examples.is_empty() && function.is_rivalled() {
-            function.examples = asked
-                .iter()
-                .take(NUM_EXAMPLES)
-                .map(|&row| self.example(row, answers[row].as_ref()))
-                .collect();
+            let first = asked.iter().take(NUM_EXAMPLES);
+            function.examples = first.map(|&row| self.example(row, answers[row].as_ref())).collect();
         }
-        Ok(function)
+        function
     }
 
     /// Scores completions of prompts, by their rows.
@@ -448,6 +506,7 @@ impl Check<'_> {
             reads_gold,
             is_rewarded: self.named.weight > 0.0,
             checked: asked.len(),
+            sampled_from: self.sampled_from,
             accepted: 0,
             rejected: 0,
             unanswered: 0,
@@ -514,10 +573,7 @@ struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    fn begin(name: &'a str, total: usize, is_external: bool, listener: &'a dyn Listener) -> Self {
-        if is_external {
-            listener.say(&format!("checking {total} gold answers with reward `{name}`"));
-        }
+    fn begin(name: &'a str, total: usize, listener: &'a dyn Listener) -> Self {
         Self { name, done: 0, total, reported: Instant::now(), listener }
     }
 
@@ -526,7 +582,7 @@ impl<'a> Pace<'a> {
         if self.reported.elapsed() >= TELL_EVERY && self.done < self.total {
             self.reported = Instant::now();
             let Self { name, done, total, .. } = self;
-            self.listener.say(&format!("reward `{name}`: {done} of {total} gold answers checked"));
+            self.listener.progress(&format!("reward `{name}`: {done} of {total} gold answers checked"));
         }
     }
 }

@@ -80,6 +80,12 @@ impl RewardSettings for BySourceSettings {
         Ok(Box::new(function))
     }
 
+    fn begin(&self, context: &RewardContext<'_>) {
+        for (source, kind) in &self.sources.0 {
+            kind.begin(&context.with_name(&format!("{}.{source}", context.name)));
+        }
+    }
+
     fn nature(&self) -> Nature {
         let is_external = self.sources.0.iter().any(|(_, kind)| kind.is_external());
         Nature { is_external, ..Nature::VERIFIER }

@@ -7,6 +7,16 @@ pub trait Listener: Send + Sync {
     /// Information for the user.
     fn say(&self, message: &str);
 
+    /// Information about work that begins: user's programs that are started or called, and how often.
+    fn announce(&self, message: &str) {
+        self.say(message);
+    }
+
+    /// How far long work is.
+    fn progress(&self, message: &str) {
+        self.say(message);
+    }
+
     /// A warning for the user.
     fn warn(&self, message: &str);
 

@@ -9,7 +9,7 @@ use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_process::interpreter;
 
 use super::as_written::as_written;
-use super::command::protocol::KnownRows;
+use super::command::protocol::{Introduced, KnownRows};
 use super::command::{CommandReward, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
@@ -34,8 +34,10 @@ tamis_core::settings! {
     /// ground truth. A ground truth that is a whole GSM8K solution is reduced to its answer.
     pub struct MathVerifySettings {
         /// Python interpreter with `math-verify` 0.9.0, `latex2sympy2_extended` 1.11.0 and
-        /// `antlr4-python3-runtime` 4.13.2; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// `antlr4-python3-runtime` 4.13.2; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
+        /// Number of processes that score at the same time.
+        num_processes: usize = 2, Between(1.0, 1024.0), Free;
         ..pool: ProcessPool;
     }
 }
@@ -49,11 +51,15 @@ impl RewardSettings for MathVerifySettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let program = context.host.install(FILE, PROGRAM)?;
         let argv = vec![interpreter(&self.python.to_string_lossy()), program.display().to_string()];
-        let command = self.pool.start(argv, &program, None, context)?;
+        let command = self.pool.start(argv, self.num_processes, &program, None, context)?;
         let introduced = command.introduce(&KnownRows::default()).map_err(|failure| match failure {
             RewardFailure::Interrupted => RewardError::Interrupted.into(),
             failure => context.fail(&format!("math-verify cannot be used: {failure}"), INSTALL),
         })?;
+        let introduced = match introduced {
+            Introduced::Function(introduced) => introduced,
+            Introduced::Missing(problem) => return Err(context.fail(&problem, INSTALL)),
+        };
         if let Some(problem) = introduced.problem {
             return Err(context.fail(&problem, INSTALL));
         }

@@ -97,8 +97,8 @@ tamis_core::settings! {
         /// Number format that the loaded model computes in.
         dtype: RewardDtype = RewardDtype::Auto;
         /// Python interpreter that loads the model; it needs PyTorch, transformers and safetensors.
-        /// `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest time until the model is loaded, or until servers answer at the start of a run.
         startup_timeout: TimeSpan = TimeSpan::seconds(300), Any, Free;
         /// Most restarts of the model's process in a run.

@@ -8,6 +8,7 @@ use tamis_core::setting::ModelPlace;
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
+use super::command::SharedPools;
 use super::error::RewardError;
 use super::function::RewardFunction;
 use super::judge_settings::JudgeSettings;
@@ -24,6 +25,12 @@ pub trait RewardSettings {
     /// # Errors
     /// The settings, the rows or the machine lack something for it.
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
+
+    /// Begins what takes time before the function can be built, such as a process that imports a file. It is
+    /// called for all rewards before the first is built; what fails is reported when the function is built.
+    fn begin(&self, context: &RewardContext<'_>) {
+        let _ = context;
+    }
 
     /// Meaning and source of its score.
     fn nature(&self) -> Nature;
@@ -138,13 +145,16 @@ pub struct RewardContext<'a> {
     pub listener: &'a Arc<dyn Listener>,
     /// The program that the reward runs in.
     pub host: &'a dyn RewardHost,
+    /// The processes that the rewards of a run share.
+    pub pools: &'a SharedPools,
 }
 
 impl<'a> RewardContext<'a> {
     /// A context without rows, verifier, programs and servers, for tests of one reward.
     pub fn alone(name: &'a str, max_length: usize) -> Self {
         static NOBODY: LazyLock<Arc<dyn Listener>> = LazyLock::new(|| Arc::new(Nobody));
-        Self { name, max_length, rows: &[], verifier: None, listener: &NOBODY, host: &NoHost }
+        static POOLS: LazyLock<SharedPools> = LazyLock::new(SharedPools::default);
+        Self { name, max_length, rows: &[], verifier: None, listener: &NOBODY, host: &NoHost, pools: &POOLS }
     }
 
     /// The same for a reward of another name.

@@ -19,9 +19,9 @@ tamis_core::choice! {
 tamis_core::settings! {
     /// Limits on code that a policy wrote, and the interpreter that runs it.
     pub struct SandboxSettings {
-        /// Python interpreter, 3.9 or newer, with the packages that the code may import; `python3`: that of
-        /// `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter, 3.9 or newer, with the packages that the code may import; `run.python`: that of
+        /// this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest time of one execution.
         timeout: TimeSpan = TimeSpan::seconds(10), Any, Free;
         /// Memory of one execution in MiB, for all of its processes together.

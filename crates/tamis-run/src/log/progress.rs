@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,6 +25,9 @@ const PRINTED_LINES: usize = 20;
 
 /// Characters of such a line.
 const PRINTED_CHARACTERS: usize = 500;
+
+/// Interval of the lines about what is done, if only warnings are kept.
+const STAGE_EVERY: Duration = Duration::from_secs(5);
 
 /// Fewest columns with room for more than words.
 const NARROW: u16 = 32;
@@ -91,8 +95,11 @@ enum Screen {
         /// Whether it is a terminal, whose lines are to be cut at words.
         is_terminal: bool,
     },
-    /// The warnings so far.
-    Kept(Vec<String>),
+    /// The warnings so far, and a spinner if stderr is a terminal.
+    Kept {
+        warnings: Vec<String>,
+        spinner: Option<ProgressBar>,
+    },
 }
 
 impl std::fmt::Debug for Screen {
@@ -100,7 +107,7 @@ impl std::fmt::Debug for Screen {
         formatter.write_str(match self {
             Self::Bar(_) => "Bar",
             Self::Plain { .. } => "Plain",
-            Self::Kept(_) => "Kept",
+            Self::Kept { .. } => "Kept",
         })
     }
 }
@@ -135,16 +142,57 @@ impl Console {
         Self::new(Screen::Plain { writer, is_terminal: false }, total, done)
     }
 
-    /// Shows nothing and keeps the warnings, for what reports them itself.
+    /// Keeps the warnings, for what reports them itself. On stderr it shows only what it announces.
     pub fn keeping_warnings() -> Self {
-        Self::new(Screen::Kept(Vec::new()), None, 0)
+        Self::new(Screen::Kept { warnings: Vec::new(), spinner: None }, None, 0)
+    }
+
+    /// Keeps the warnings, for what reports them itself. On stderr it shows what it announces and, until the
+    /// returned value is dropped, what is done at the time: beside a spinner on a terminal, otherwise in a
+    /// line every 5 s.
+    pub fn checking() -> (Self, StageLines) {
+        let spinner = std::io::stderr().is_terminal().then(|| {
+            let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}  {elapsed}") {
+                spinner.set_style(style);
+            }
+            spinner.enable_steady_tick(Duration::from_millis(200));
+            spinner
+        });
+        let console = Self::new(Screen::Kept { warnings: Vec::new(), spinner: spinner.clone() }, None, 0);
+        let lines = StageLines::begin(&console, spinner, STAGE_EVERY, Box::new(std::io::stderr()));
+        (console, lines)
     }
 
     /// The warnings that were kept.
     pub fn kept_warnings(&self) -> Vec<String> {
         match &self.inner().screen {
-            Screen::Kept(warnings) => warnings.clone(),
+            Screen::Kept { warnings, .. } => warnings.clone(),
             Screen::Bar(_) | Screen::Plain { .. } => Vec::new(),
+        }
+    }
+
+    /// Prints what begins and may take long, or starts or calls programs of the user. Shown also if only
+    /// warnings are kept.
+    pub fn announce(&self, text: &str) {
+        let mut inner = self.inner();
+        if let Screen::Kept { spinner, .. } = &inner.screen {
+            let shown = visible(text);
+            let print = || drop(writeln!(std::io::stderr(), "{}", fit_to_stderr(&shown)));
+            spinner.as_ref().map_or_else(print, |spinner| spinner.suspend(print));
+            inner.stage = shown;
+            inner.redraw();
+        } else {
+            inner.speak(LineKind::Info, Weight::Usual, text, text);
+        }
+    }
+
+    /// Prints how far long work is. If only warnings are kept, it is what is done at the time.
+    pub fn progress(&self, text: &str) {
+        if matches!(self.inner().screen, Screen::Kept { .. }) {
+            self.stage(text);
+        } else {
+            self.say(text);
         }
     }
 
@@ -298,7 +346,8 @@ impl Console {
     pub fn suspend<R>(&self, act: impl FnOnce() -> R) -> R {
         match &self.inner().screen {
             Screen::Bar(bar) => bar.suspend(act),
-            Screen::Plain { .. } | Screen::Kept(_) => act(),
+            Screen::Kept { spinner: Some(spinner), .. } => spinner.suspend(act),
+            Screen::Plain { .. } | Screen::Kept { .. } => act(),
         }
     }
 
@@ -312,6 +361,56 @@ impl Console {
             return Err(failure);
         }
         inner.run_log.as_mut().map_or(Ok(0), RunLog::sync)
+    }
+}
+
+/// Shows what a console that keeps warnings does at the time, until it is dropped.
+pub struct StageLines {
+    spinner: Option<ProgressBar>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StageLines {
+    /// Lines to a writer, unless a spinner shows the stage.
+    fn begin(
+        console: &Console,
+        spinner: Option<ProgressBar>,
+        every: Duration,
+        mut writer: Box<dyn Write + Send>,
+    ) -> Self {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (console, stopped, began) = (console.clone(), Arc::clone(&stop), Instant::now());
+        let write = move || {
+            let (is_over, over) = &*stopped;
+            let mut guard = is_over.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let waited = over.wait_timeout_while(guard, every, |is_over| !*is_over);
+                guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if *guard {
+                    return;
+                }
+                let stage = console.inner().stage.clone();
+                if !stage.is_empty() {
+                    let _ = writeln!(writer, "{stage} ({})", duration(began.elapsed()));
+                }
+            }
+        };
+        let thread = spinner.is_none().then(|| std::thread::spawn(write));
+        Self { spinner, stop, thread }
+    }
+}
+
+impl Drop for StageLines {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(spinner) = &self.spinner {
+            spinner.finish_and_clear();
+        }
     }
 }
 
@@ -368,7 +467,7 @@ impl Inner {
                 };
                 let _ = writeln!(std::io::stderr(), "{shown}");
             }),
-            Screen::Kept(warnings) => warnings.extend((level == LineKind::Warning).then_some(text)),
+            Screen::Kept { warnings, .. } => warnings.extend((level == LineKind::Warning).then_some(text)),
             Screen::Plain { writer, is_terminal } => {
                 let text = format!("{mark}{text}");
                 let text = if *is_terminal { wrap_at_stderr(&text) } else { text };
@@ -390,6 +489,9 @@ impl Inner {
         if let Screen::Bar(bar) = &self.screen {
             bar.set_position(self.done);
             bar.set_message(self.message());
+        }
+        if let Screen::Kept { spinner: Some(spinner), .. } = &self.screen {
+            spinner.set_message(self.stage.clone());
         }
     }
 
@@ -471,6 +573,38 @@ mod tests {
     use crate::durable::{Disk, DiskFault};
     use crate::log::captured::Captured;
     use crate::log::console::{StepView, line};
+
+    /// What takes long is never done in silence, and quick work shows nothing.
+    #[test]
+    fn a_console_that_keeps_warnings_shows_what_takes_long() {
+        let kept = || Console::new(Screen::Kept { warnings: Vec::new(), spinner: None }, None, 0);
+        let (console, screen) = (kept(), Captured::default());
+        console.stage("reading the data");
+        let every = Duration::from_millis(20);
+        let lines = StageLines::begin(&console, None, every, Box::new(screen.clone()));
+        let wait_for = |words: &str| {
+            let limit = Instant::now() + Duration::from_secs(60);
+            while !screen.text().contains(words) && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_for("reading the data (0s)\n");
+        console.progress("half of it");
+        console.say("not shown");
+        console.warn("kept");
+        wait_for("half of it (");
+        drop(lines);
+        assert!(
+            screen.text().contains("half of it (") && !screen.text().contains("shown"),
+            "{}",
+            screen.text()
+        );
+        assert_eq!(console.kept_warnings(), ["kept"]);
+        let quick = Captured::default();
+        console.stage("soon over");
+        drop(StageLines::begin(&console, None, Duration::from_secs(60), Box::new(quick.clone())));
+        assert_eq!(quick.text(), "");
+    }
 
     #[test]
     fn plain_lines_hold_no_control_characters() {

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{
-    BackendKind, Config, DataSources, Diagnostic, HubName, LearnerBackend, Loaded, ModelSource, Problem,
-    Severity, TokenizerSource, is_placeholder,
+    BackendKind, Config, DataSources, Diagnostic, HubName, LauncherKind, LearnerBackend, Loaded, ModelSource,
+    Problem, Severity, TokenizerSource, is_placeholder,
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
@@ -23,6 +23,7 @@ use tamis_core::figure::shortest;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
 use tamis_core::setting::{ModelPlace, OutOfRange};
+use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
 use tamis_model::{ConfigError, TransformerConfig, weights_elsewhere};
@@ -201,7 +202,7 @@ impl<'c> Checker<'c> {
         let config = self.config;
         let disk = Disk::new();
         let listener: Arc<dyn Listener> = Arc::new(Nobody);
-        let interrupt = Interrupt::default();
+        let (interrupt, pools) = (Interrupt::default(), SharedPools::default());
         for (index, reward) in config.reward.iter().enumerate() {
             let context = RewardContext {
                 name: &reward.name,
@@ -214,6 +215,7 @@ impl<'c> Checker<'c> {
                     threads: threads(config),
                     interrupt: &interrupt,
                 },
+                pools: &pools,
             };
             let Err(error) = reward.kind.check(&context) else { continue };
             let error = AssembleError::from(error);
@@ -534,21 +536,43 @@ impl<'c> Checker<'c> {
     }
 
     fn reward_files(&mut self) {
+        let of_run = self.loaded.interpreters_of_run();
+        let mut takes_python_of_run = false;
         for (index, reward) in self.config.reward.iter().enumerate() {
             let mut kind = reward.kind.clone();
             for (key, place) in kind.models() {
                 self.reward_model(&format!("reward[{index}].{key}"), place);
             }
             for RewardFile { key, path, hint } in reward.kind.files() {
+                let follows = of_run.contains(&format!("reward.{index}.{key}"));
                 let key = format!("reward[{index}].{key}");
                 match hint {
                     Some(hint) => {
                         self.file(&key, &path, hint);
                     }
+                    None if follows => takes_python_of_run = true,
                     None => self.program(&key, &path),
                 }
             }
         }
+        if takes_python_of_run || self.starts_python_of_run(&of_run) {
+            self.program("run.python", &self.config.run.python.0);
+        }
+    }
+
+    /// Whether something beside rewards starts the interpreter of `run.python`, if the user named one.
+    fn starts_python_of_run(&self, of_run: &[String]) -> bool {
+        let (config, trains) = (self.config, self.purpose != CheckPurpose::Evaluate);
+        let is_named = self.loaded.origin("run.python").is_some_and(|origin| origin.is_from_user());
+        let learns_here = config.learner.backend == LearnerBackend::Torch
+            && config.learner.url.is_none()
+            && config.cluster.launcher != LauncherKind::Ray;
+        let is_started = |key: &String| match key.split('.').next() {
+            Some("learner") => trains && learns_here,
+            Some("environment" | "more_environments") => true,
+            _ => false,
+        };
+        is_named && of_run.iter().any(is_started)
     }
 
     /// Refuses a folder without a model. Whether it is a reward model is found when it is loaded.
@@ -588,11 +612,10 @@ impl<'c> Checker<'c> {
         if !is_there {
             let message = format!("there is no program {}", program.display());
             let hint = "is it installed and on PATH? A name without `/` is looked for there";
-            self.refuse(
-                &[key.to_owned(), key.rsplit_once('.').map_or(key, |(reward, _)| reward).to_owned()],
-                &message,
-                Some(hint),
-            );
+            let around = key.starts_with("reward").then(|| key.rsplit_once('.')).flatten();
+            let keys: Vec<String> =
+                [key].into_iter().chain(around.map(|(reward, _)| reward)).map(str::to_owned).collect();
+            self.refuse(&keys, &message, Some(hint));
         }
     }
 }

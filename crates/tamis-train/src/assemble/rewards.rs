@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tamis_config::{Config, RewardConfig};
 use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::judge::JudgeSettings;
 use tamis_env::reward::model::{AUTO_TEMPLATE, CHAT_TEMPLATE, ModelSettings};
 use tamis_env::reward::{
@@ -55,24 +56,6 @@ pub struct RewardFolder<'a> {
     pub is_run: bool,
 }
 
-/// Builds the reward functions. `listener` gets restarts and long waits of external functions; `rows` are the
-/// prompts whose completions will be scored.
-///
-/// # Errors
-/// For example a Python function that cannot be called in its style, or rows of a data source without a
-/// verifier.
-pub fn rewards(
-    config: &Config,
-    folder: RewardFolder<'_>,
-    listener: &Arc<dyn Listener>,
-    interrupt: &Interrupt,
-    rows: &[&[Prompt]],
-) -> Result<Rewards, AssembleError> {
-    check_any(config)?;
-    let all = (0..config.reward.len()).map(|index| build(config, index, folder, listener, interrupt, rows));
-    Ok(Rewards::new(all.collect::<Result<_, _>>()?)?)
-}
-
 /// Refuses a configuration without a reward.
 pub(crate) fn check_any(config: &Config) -> Result<(), AssembleError> {
     if config.reward.is_empty() {
@@ -85,34 +68,74 @@ pub(crate) fn check_any(config: &Config) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// Builds one of the reward functions, as [`rewards`] builds all.
-///
-/// # Errors
-/// As there.
-pub(crate) fn build(
-    config: &Config,
-    index: usize,
-    folder: RewardFolder<'_>,
-    listener: &Arc<dyn Listener>,
-    interrupt: &Interrupt,
-    rows: &[&[Prompt]],
-) -> Result<NamedReward, AssembleError> {
-    let reward = &config.reward[index];
-    let context = RewardContext {
-        name: &reward.name,
-        max_length: config.max_completion_length(),
-        rows,
-        verifier: first_verifier(&config.reward),
-        listener,
-        host: &Host { folder, threads: threads(config), interrupt },
-    };
-    let function = reward.kind.build(&context)?;
-    Ok(NamedReward {
-        name: reward.name.clone(),
-        weight: reward.weight,
-        nature: reward.kind.nature(),
-        function,
-    })
+/// What the reward functions of a configuration are built with.
+#[derive(Clone, Copy)]
+pub struct RewardBuilder<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// The place of programs.
+    pub folder: RewardFolder<'a>,
+    /// Hears of restarts and long waits of external functions.
+    pub listener: &'a Arc<dyn Listener>,
+    /// Ends the wait for a model that is loaded.
+    pub interrupt: &'a Interrupt,
+    /// The prompts whose completions will be scored.
+    pub rows: &'a [&'a [Prompt]],
+    /// The processes that rewards share. They end with the last reward that uses them.
+    pub pools: &'a SharedPools,
+}
+
+impl RewardBuilder<'_> {
+    /// Builds all reward functions.
+    ///
+    /// # Errors
+    /// Among others a Python function that cannot be called in its style, and rows of a data source without a
+    /// verifier.
+    pub fn build_all(&self) -> Result<Rewards, AssembleError> {
+        check_any(self.config)?;
+        self.begin(|_| true);
+        let all = (0..self.config.reward.len()).map(|index| self.build(index));
+        Ok(Rewards::new(all.collect::<Result<_, _>>()?)?)
+    }
+
+    /// Begins what takes time before the functions can be built, for all at the same time: their files are
+    /// imported. `is_wanted` chooses rewards by their index.
+    pub(crate) fn begin(&self, is_wanted: impl Fn(usize) -> bool) {
+        for (index, reward) in self.config.reward.iter().enumerate().filter(|(index, _)| is_wanted(*index)) {
+            self.with_context(index, |context| reward.kind.begin(context));
+        }
+        if let Some(line) = self.pools.announcement() {
+            self.listener.announce(&line);
+        }
+    }
+
+    /// Builds one of the functions.
+    ///
+    /// # Errors
+    /// As of [`Self::build_all`].
+    pub(crate) fn build(&self, index: usize) -> Result<NamedReward, AssembleError> {
+        let reward = &self.config.reward[index];
+        let function = self.with_context(index, |context| reward.kind.build(context))?;
+        Ok(NamedReward {
+            name: reward.name.clone(),
+            weight: reward.weight,
+            nature: reward.kind.nature(),
+            function,
+        })
+    }
+
+    fn with_context<T>(&self, index: usize, act: impl FnOnce(&RewardContext<'_>) -> T) -> T {
+        let Self { config, folder, listener, interrupt, rows, pools } = *self;
+        act(&RewardContext {
+            name: &config.reward[index].name,
+            max_length: config.max_completion_length(),
+            rows,
+            verifier: first_verifier(&config.reward),
+            listener,
+            host: &Host { folder, threads: threads(config), interrupt },
+            pools,
+        })
+    }
 }
 
 impl From<BuildError> for AssembleError {
@@ -136,6 +159,10 @@ fn through(error: impl Into<AssembleError>) -> BuildError {
 impl RewardHost for Host<'_> {
     fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError> {
         let path = self.folder.path.join(name);
+        // Several rewards use one program.
+        if std::fs::read(&path).is_ok_and(|found| found == program.as_bytes()) {
+            return Ok(path);
+        }
         self.folder.disk.write_file(&path, program.as_bytes()).map_err(through)?;
         Ok(path)
     }

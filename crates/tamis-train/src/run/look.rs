@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifference, resume_differences};
 use tamis_core::figure;
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::gold::{GoldReport, check_gold_heard};
+use tamis_env::reward::gold::{GoldExtent, GoldReport, check_gold_heard};
 use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
@@ -263,7 +263,10 @@ pub(super) fn score_names(
         let is_complete = rewards.functions().iter().all(|named| !named.nature.is_external);
         return Ok((names, is_complete));
     }
-    let report = check_gold_heard(&prompts.train, rewards, listener)
+    // Who wants every rejected answer refused has all of them looked at.
+    let extent =
+        if config.data.check_gold == GoldCheck::Error { GoldExtent::All } else { GoldExtent::Sample };
+    let report = check_gold_heard(&prompts.train, rewards, extent, listener)
         .map_err(|error| AssembleError::from(error).halt().map(RunError::from))?;
     names.extend(report.score_names.iter().cloned());
     refuse_gold(config, prompts, &report)?;

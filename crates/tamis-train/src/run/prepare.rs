@@ -10,6 +10,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_core::schedule::selector::PromptSelector;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::environment::kind::World;
+use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::launch::Launched;
@@ -27,7 +28,7 @@ use crate::assemble::headline::headline;
 use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
 use crate::assemble::places::Places;
-use crate::assemble::rewards::RewardFolder;
+use crate::assemble::rewards::{RewardBuilder, RewardFolder};
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
@@ -227,10 +228,14 @@ impl Preparation<'_> {
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
         let folder = RewardFolder { path: directory.path(), disk: directory.disk(), is_run: true };
         rewards::check_any(config)?;
+        let (listener, pools) = (&listener, &SharedPools::default());
+        let builder = RewardBuilder { config, folder, listener, interrupt, rows: &rows, pools };
+        ui.stage("starting rewards");
+        builder.begin(|index| !refusals.leaves(index));
         let mut functions = Vec::with_capacity(config.reward.len());
         for index in 0..config.reward.len() {
             if !refusals.leaves(index) {
-                let built = rewards::build(config, index, folder, &listener, interrupt, &rows);
+                let built = builder.build(index);
                 functions.extend(refusals.take(built.map_err(|error| error.halt().map(RunError::from)))?);
             }
         }
@@ -241,7 +246,7 @@ impl Preparation<'_> {
         let mut rewards = Rewards::new(functions).map_err(AssembleError::from)?;
         let num_tokens = self.state().map_or(0, |state| state.num_tokens);
         rewards.set_trainer_state(trainer_state(config, prompts.train.len(), self.step(), num_tokens));
-        let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &*listener)?;
+        let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &**listener)?;
         if !is_whole || !refusals.is_sound() {
             return Ok(None);
         }
@@ -260,7 +265,7 @@ impl Preparation<'_> {
     }
 
     /// The prompts as the model sees them, in their environments.
-    fn prepare_prompts(
+    pub(super) fn prepare_prompts(
         &self,
         prompts: data::Prompts,
         codec: Codec,
@@ -275,6 +280,7 @@ impl Preparation<'_> {
         for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
             ui.say(&note);
         }
+        ui.stage("preparing prompts");
         let train = prepare_prompts(&codec, config, prompts.train, "training", ui, interrupt)?;
         if let Some(first) = train.first() {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);

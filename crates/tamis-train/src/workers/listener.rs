@@ -27,6 +27,14 @@ impl Listener for RunListener {
         self.progress.say(message);
     }
 
+    fn announce(&self, message: &str) {
+        self.progress.announce(message);
+    }
+
+    fn progress(&self, message: &str) {
+        self.progress.progress(message);
+    }
+
     fn warn(&self, message: &str) {
         self.progress.warn(message);
     }

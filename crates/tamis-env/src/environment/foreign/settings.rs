@@ -77,8 +77,8 @@ tamis_core::settings! {
         instruction: Option<String> = None;
         /// Reward of an answer that names no action.
         invalid_penalty: f64 = -0.1, Between(-1e6, 0.0);
-        /// Python interpreter with Gymnasium; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter with Gymnasium; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }
@@ -91,8 +91,8 @@ tamis_core::settings! {
         id: String = String::new(), NotEmpty;
         /// Keyword arguments for it. From verifiers 0.4 on they are the keys of its configuration `[env]`.
         args: Map<String, Value> = Map::new();
-        /// Python interpreter with verifiers and the environment; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter with verifiers and the environment; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }
@@ -104,8 +104,8 @@ tamis_core::settings! {
         path: String = String::new(), NotEmpty;
         /// Keyword arguments for it.
         args: Map<String, Value> = Map::new();
-        /// Python interpreter; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
         ..workers: WorkerPool;
     }
 }

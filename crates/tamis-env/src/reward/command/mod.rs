@@ -1,5 +1,5 @@
 //! `command`: an external program scores completions, over JSON lines.
-//! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
+//! A [pool] of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
 //! `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that many
 //! lines on its standard input; it answers each with one line on its standard output, in any order. What the
 //! lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and its
@@ -19,59 +19,34 @@
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
 mod config;
+mod pool;
 mod printed;
 mod process;
 pub mod protocol;
 pub mod python;
 mod settings;
 
-use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
+pub use self::pool::SharedPools;
+use self::pool::{Caller, Pool, Slot};
 pub(super) use self::printed::Printed;
-use self::process::{AnswerWait, Process, RowRequest, lock};
-use self::protocol::{FunctionIntroduction, KnownRows, Reply};
+use self::process::{RowRequest, lock};
+use self::protocol::{FunctionIntroduction, Introduced, KnownRows, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::listener::{Listener, Nobody};
 
-#[derive(Default)]
-struct Slot {
-    process: Option<Process>,
-    was_started: bool,
-}
-
-/// Restarts since the last answer, and the failure that ended the function.
-#[derive(Default)]
-struct Health {
-    restarts: u32,
-    has_answered: bool,
-    // The failure that was reported in full, so that it is reported only once.
-    reported: Option<RewardFailure>,
-    last: Option<RewardFailure>,
-    broken: Option<RewardFailure>,
-}
-
-/// An external reward function. Its processes are killed, with their process groups, when it is dropped.
+/// An external reward function: one of those that its processes answer for.
 pub struct CommandReward {
-    config: CommandConfig,
-    slots: Vec<Mutex<Slot>>,
-    health: Mutex<Health>,
-    next_id: AtomicU64,
-    name: String,
-    listener: Arc<dyn Listener>,
-    printed: Option<Arc<Printed>>,
-    // When a wait was last reported, so that the processes of the pool do not each report it.
-    reported: Mutex<Option<Instant>>,
-    // What a Python function reported about itself.
+    pool: Arc<Pool>,
+    caller: Arc<Caller>,
+    /// What a Python function returned about itself.
     introduced: Mutex<Option<FunctionIntroduction>>,
 }
 
@@ -86,169 +61,42 @@ impl CommandReward {
         printed: Option<Arc<Printed>>,
         config: CommandConfig,
     ) -> Result<Self, RewardError> {
-        let fail = |expected, actual| Err(RewardError::parameter("command", expected, actual));
-        if config.argv.first().is_none_or(String::is_empty) {
-            return fail("a program in argv", "none");
-        }
-        if config.num_processes == 0 || config.batch_size == 0 {
-            return fail("num_processes and batch_size of at least 1", "0");
-        }
-        if config.timeout.is_zero() {
-            return fail("a timeout above 0 s", "0 s");
-        }
-        let mut slots = Vec::with_capacity(config.num_processes);
-        for _ in 0..config.num_processes {
-            let process = Process::start(&config, printed.as_ref())
-                .map_err(|failure| RewardError::Start { failure })?;
-            slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
-        }
-        let health = Mutex::default();
-        Ok(Self {
-            name: config.argv.first().cloned().unwrap_or_default(),
-            config,
-            slots,
-            health,
-            next_id: AtomicU64::new(0),
-            listener: Arc::new(Nobody),
-            printed,
-            reported: Mutex::default(),
-            introduced: Mutex::default(),
-        })
+        let name = config.argv.first().cloned().unwrap_or_default();
+        let pool = Arc::new(Pool::start(config, printed)?);
+        Ok(Self::within(pool, Caller::new(name, Arc::new(Nobody), None)))
+    }
+
+    /// A function that these processes answer for.
+    fn within(pool: Arc<Pool>, caller: Caller) -> Self {
+        Self { pool, caller: Arc::new(caller), introduced: Mutex::default() }
     }
 
     /// Reports restarts and long waits to a listener, under the function's name.
     #[must_use]
     pub fn heard_by(mut self, name: &str, listener: Arc<dyn Listener>) -> Self {
-        name.clone_into(&mut self.name);
-        self.listener = listener;
+        self.caller = Arc::new(Caller::new(name, listener, self.caller.function.clone()));
         self
     }
 
-    /// Passes a wait on to the listener. Returns whether to continue waiting.
-    fn waits(&self, wait: &AnswerWait) -> bool {
-        if self.listener.is_interrupted() {
-            return false;
-        }
-        if wait.is_long {
-            let mut reported = lock(&self.reported);
-            if reported.is_none_or(|reported| reported.elapsed() >= process::PATIENCE) {
-                *reported = Some(Instant::now());
-                let more =
-                    if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
-                self.listener.say(&format!(
-                    "reward `{}`: no answer yet from `{}` for {:.0} s; it times out after {} s{more}",
-                    self.name,
-                    self.config.argv.join(" "),
-                    wait.waited.as_secs_f64(),
-                    wait.allowed.as_secs_f64(),
-                ));
-            }
-        }
-        true
-    }
-
-    /// Requests the introduction of the Python function of [`python::PythonSettings`], before any other
-    /// request.
+    /// Asks the Python function of [`python::PythonSettings`] what it is, before it is asked anything else.
     ///
     /// # Errors
-    /// The process cannot be started or ended, for example because the file cannot be imported.
-    pub fn introduce(&self, rows: &KnownRows<'_>) -> Result<FunctionIntroduction, RewardFailure> {
-        let Some(slot) = self.slots.first() else { return Err(RewardFailure::Interrupted) };
-        let mut slot = lock(slot);
-        let process = match &mut slot.process {
-            Some(process) => process,
-            None => slot.process.insert(Process::start(&self.config, self.printed.as_ref())?),
-        };
-        let introduced = process.introduce(rows, &self.config, &|wait| self.waits(wait));
-        match &introduced {
-            Ok(introduction) => *lock(&self.introduced) = Some(introduction.clone()),
-            Err(_) => slot.process = None,
+    /// The process cannot be started or ended, as when the file cannot be imported.
+    pub fn introduce(&self, rows: &KnownRows<'_>) -> Result<Introduced, RewardFailure> {
+        let introduced = self.pool.introduce(&self.caller, rows)?;
+        if let Introduced::Function(introduction) = &introduced {
+            *lock(&self.introduced) = Some(introduction.clone());
         }
-        introduced
+        Ok(introduced)
     }
 
-    /// Sends requests to the slot's process, which is started if there is none, and passes each answer on.
-    /// Returns the reason if it stopped before all were answered.
     fn ask(
         &self,
         slot: &mut Slot,
         requests: &[RowRequest<'_>],
         answered: &mut dyn FnMut(usize, Reply),
     ) -> Result<(), RewardFailure> {
-        if self.listener.is_interrupted() {
-            return Err(RewardFailure::Interrupted);
-        }
-        let process = if let Some(process) = &mut slot.process {
-            process
-        } else {
-            let mut health = lock(&self.health);
-            if let Some(broken) = &health.broken {
-                return Err(broken.clone());
-            }
-            if slot.was_started {
-                self.restart(&mut health)?;
-            }
-            match Process::start(&self.config, self.printed.as_ref()) {
-                Ok(process) => {
-                    slot.was_started = true;
-                    slot.process.insert(process)
-                }
-                Err(failure) => {
-                    health.broken = Some(failure.clone());
-                    return Err(failure);
-                }
-            }
-        };
-        let mut any = false;
-        let mut answered = |row: usize, reply: Reply| {
-            any = true;
-            answered(row, reply);
-        };
-        let result = process.ask(requests, &self.config, &mut answered, &|wait| self.waits(wait));
-        if any {
-            let mut health = lock(&self.health);
-            health.has_answered = true;
-            health.restarts = 0;
-        }
-        if let Err(failure) = &result {
-            slot.process = None;
-            lock(&self.health).last = Some(failure.clone());
-        }
-        result
-    }
-
-    /// Counts and reports a restart, or returns the reason why there is none.
-    fn restart(&self, health: &mut Health) -> Result<(), RewardFailure> {
-        let last = || {
-            Box::new(
-                health
-                    .last
-                    .clone()
-                    .unwrap_or(RewardFailure::Ended { status: "unknown".to_owned(), stderr: String::new() }),
-            )
-        };
-        let limit = self.config.max_restarts;
-        let hopeless = u32::try_from(2 * self.slots.len()).unwrap_or(u32::MAX);
-        let failure = if health.restarts >= limit {
-            RewardFailure::RestartLimit { limit, last: last() }
-        } else if !health.has_answered && health.restarts >= hopeless {
-            RewardFailure::NeverAnswered { restarts: health.restarts, last: last() }
-        } else {
-            health.restarts += 1;
-            let why = match &health.last {
-                Some(failure) if health.reported.as_ref() == Some(failure) => ": the same failure".to_owned(),
-                Some(failure) => format!(": {failure}"),
-                None => String::new(),
-            };
-            health.reported.clone_from(&health.last);
-            self.listener.warn(&format!(
-                "reward `{}`: its process is restarted, restart {} of at most {limit} in a row{why}",
-                self.name, health.restarts
-            ));
-            return Ok(());
-        };
-        health.broken = Some(failure.clone());
-        Err(failure)
+        self.pool.ask(&self.caller, slot, requests, answered)
     }
 
     fn run_chunk(&self, slot: &mut Slot, requests: &[RowRequest<'_>], replies: &Mutex<Vec<Option<Reply>>>) {
@@ -292,41 +140,16 @@ impl RewardFunction for CommandReward {
     }
 
     fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
-        let first_id = self.next_id.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        let chunks: VecDeque<Range<usize>> = (0..batch.len())
-            .step_by(self.config.batch_size)
-            .map(|start| start..(start + self.config.batch_size).min(batch.len()))
-            .collect();
-        let num_workers = self.slots.len().min(chunks.len());
-        let chunks = Mutex::new(chunks);
         let replies: Mutex<Vec<Option<Reply>>> = Mutex::new(vec![None; batch.len()]);
-        // Another call may hold some of the processes at the same time.
-        let work = |first: usize| {
-            let places = self.slots.iter().cycle().skip(first).take(self.slots.len());
-            let free = places.filter_map(|slot| match slot.try_lock() {
-                Ok(slot) => Some(slot),
-                Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            });
-            let mut slot = { free }.next().unwrap_or_else(|| lock(&self.slots[first]));
-            loop {
-                let Some(rows) = lock(&chunks).pop_front() else { return };
-                let requests: Vec<RowRequest<'_>> = rows
-                    .clone()
-                    .map(|row| RowRequest {
-                        row,
-                        id: first_id + row as u64,
-                        remaining: rows.end - 1 - row,
-                        input: &batch[row],
-                    })
-                    .collect();
-                self.run_chunk(&mut slot, &requests, &replies);
-            }
-        };
-        std::thread::scope(|scope| {
-            for first in 0..num_workers {
-                scope.spawn(move || work(first));
-            }
+        self.pool.each_chunk(batch.len(), &|slot, rows, first_id| {
+            let request = |row: usize| RowRequest {
+                row,
+                id: first_id + row as u64,
+                remaining: rows.end - 1 - row,
+                input: &batch[row],
+            };
+            let requests: Vec<RowRequest<'_>> = rows.clone().map(request).collect();
+            self.run_chunk(slot, &requests, &replies);
         });
         let replies = replies.into_inner().unwrap_or_else(PoisonError::into_inner);
         let none = || Reply { outcome: RewardOutcome::NoAnswer, logged: Logged::default() };
@@ -338,11 +161,11 @@ impl RewardFunction for CommandReward {
     }
 
     fn batch_size(&self) -> usize {
-        self.config.batch_size
+        self.pool.config.batch_size
     }
 
     fn concurrency(&self) -> usize {
-        self.slots.len()
+        self.pool.slots.len()
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {
@@ -361,7 +184,7 @@ impl RewardFunction for CommandReward {
         let FunctionIntroduction { style, signature, .. } = style.as_ref()?;
         Some(format!(
             "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message shows the error",
-            self.name
+            self.caller.name
         ))
     }
 

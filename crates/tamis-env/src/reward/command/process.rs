@@ -2,6 +2,7 @@
 //!
 //! Its answers wait in a short queue: a flood fills it and then the pipe, never our memory.
 
+use std::collections::BTreeSet;
 use std::process::ChildStdout;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +12,9 @@ use tamis_core::fault;
 use tamis_process::{ChildSettings, Errors, Line, LineChild, Lines, Reach};
 
 use super::config::CommandConfig;
-use super::printed::Printed;
-use super::protocol::{self, FunctionIntroduction, KnownRows, Reply};
+use super::pool::NamedFunction;
+use super::printed::{Printed, PrintedWriter, without_marks};
+use super::protocol::{self, Introduced, KnownRows, Reply};
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
@@ -64,23 +66,28 @@ enum Output {
 pub(super) struct Process {
     child: LineChild,
     lines: Receiver<Output>,
-    has_answered: bool,
+    /// Functions whose names it was given.
+    named: BTreeSet<usize>,
+    /// Functions that have answered; 0 for a program.
+    answered: BTreeSet<usize>,
 }
 
 impl Process {
     /// Starts the command in a process group of its own; `printed` gets what it prints to standard error.
     pub(super) fn start(
         config: &CommandConfig,
-        printed: Option<&Arc<Printed>>,
+        printed: &Arc<Mutex<Vec<Arc<Printed>>>>,
     ) -> Result<Self, RewardFailure> {
         let mut command = tamis_process::command(&config.argv);
         if let Some(folder) = &config.working_dir {
             command.current_dir(folder);
         }
-        let errors = printed.map_or(Errors::Kept, |printed| {
-            let mut writer = printed.writer();
+        let errors = if lock(printed).is_empty() {
+            Errors::Kept
+        } else {
+            let mut writer = PrintedWriter::to(printed);
             Errors::Copied(Box::new(move |bytes| writer.write(bytes)))
-        });
+        };
         let settings = ChildSettings { name: "reward", grace: GRACE, reach: Reach::Group, errors };
         let (sender, lines) = sync_channel(QUEUE_LINES);
         let limit = config.max_line_bytes;
@@ -89,7 +96,16 @@ impl Process {
             program: config.argv.first().cloned().unwrap_or_default(),
             reason: error.to_string(),
         })?;
-        Ok(Self { child, lines, has_answered: false })
+        Ok(Self { child, lines, named: BTreeSet::new(), answered: BTreeSet::new() })
+    }
+
+    /// Names a function to the process, once; its number.
+    fn name(&mut self, function: Option<&NamedFunction>) -> usize {
+        let Some(NamedFunction { id, line }) = function else { return 0 };
+        if self.named.insert(*id) {
+            self.child.send(line.clone());
+        }
+        *id
     }
 
     /// Sends requests and passes on each answer. `goes_on` gets the wait several times a second and may end
@@ -97,17 +113,20 @@ impl Process {
     pub(super) fn ask(
         &mut self,
         requests: &[RowRequest<'_>],
+        function: Option<&NamedFunction>,
         config: &CommandConfig,
         answered: &mut dyn FnMut(usize, Reply),
         goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<(), RewardFailure> {
+        let id_of_function = self.name(function);
+        let function = function.map(|function| function.id);
         for request in requests {
-            self.child.send(protocol::request(request.id, request.remaining, request.input));
+            self.child.send(protocol::request(request.id, request.remaining, function, request.input));
         }
         let mut owed: std::collections::HashMap<u64, usize> =
             requests.iter().map(|request| (request.id, request.row)).collect();
         while !owed.is_empty() {
-            let line = self.next_line(config, goes_on)?;
+            let line = self.next_line(id_of_function, config, goes_on)?;
             let (id, reply) = protocol::answer(&line)?;
             let Some(row) = owed.remove(&id) else {
                 let reason = format!("no completion with id {id} is waiting for an answer");
@@ -115,7 +134,7 @@ impl Process {
                 return Err(RewardFailure::garbage(&line, &reason));
             };
             answered(row, reply);
-            self.has_answered = true;
+            self.answered.insert(id_of_function);
         }
         Ok(())
     }
@@ -124,27 +143,29 @@ impl Process {
     pub(super) fn introduce(
         &mut self,
         rows: &KnownRows<'_>,
+        function: Option<&NamedFunction>,
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
-    ) -> Result<FunctionIntroduction, RewardFailure> {
-        self.child.send(protocol::introduce(rows));
-        protocol::introduction(&self.next_line(config, goes_on)?)
+    ) -> Result<Introduced, RewardFailure> {
+        let id = self.name(function);
+        self.child.send(protocol::introduce(rows, function.map(|function| function.id)));
+        protocol::introduction(&self.next_line(id, config, goes_on)?)
     }
 
     /// Waits for the next line that is not empty.
     fn next_line(
         &mut self,
+        function: usize,
         config: &CommandConfig,
         goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<String, RewardFailure> {
         let began = Instant::now();
         let mut long = PATIENCE;
+        // The first call of each function may load what it needs.
+        let is_fresh = !self.answered.contains(&function);
         loop {
-            let allowed = if self.has_answered {
-                config.timeout
-            } else {
-                config.timeout.saturating_add(config.startup_timeout)
-            };
+            let allowed =
+                if is_fresh { config.timeout.saturating_add(config.startup_timeout) } else { config.timeout };
             let waited = began.elapsed();
             let left = allowed.saturating_sub(waited);
             if left.is_zero() {
@@ -155,7 +176,7 @@ impl Process {
             if is_long {
                 long *= 2;
             }
-            if !goes_on(&AnswerWait { waited, allowed, is_long, is_fresh: !self.has_answered }) {
+            if !goes_on(&AnswerWait { waited, allowed, is_long, is_fresh }) {
                 return Err(RewardFailure::Interrupted);
             }
             match self.lines.recv_timeout(left.min(LOOK_EVERY)) {
@@ -180,7 +201,7 @@ impl Process {
     /// Kills the process group, reaps the process and returns the end of its standard error.
     fn kill(&self) -> String {
         self.child.end();
-        self.child.last_words(STDERR_LINES)
+        without_marks(&self.child.last_words(STDERR_LINES))
     }
 }
 
@@ -188,7 +209,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // End of input is the sign to finish. A process that has not ended shortly after is killed.
         self.child.close_input();
-        if self.has_answered {
+        if !self.answered.is_empty() {
             let start = Instant::now();
             while self.lines.recv_timeout(GRACE.saturating_sub(start.elapsed())).is_ok()
                 && start.elapsed() < GRACE

@@ -69,6 +69,8 @@ struct Line<'a> {
     step: u64,
     epoch: u64,
     trainer_state: TrainerState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<usize>,
 }
 
 /// Text or a list, as the field is documented.
@@ -83,8 +85,9 @@ impl Serialize for PromptField<'_> {
     }
 }
 
-/// The request line of an input, with its line break.
-pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
+/// The request line of an input, with its line break. `function` is the number of a function in the shipped
+/// program for Python files, which answers for all functions of a file.
+pub fn request(id: u64, remaining: usize, function: Option<usize>, input: &RewardInput<'_>) -> Vec<u8> {
     let messages = match (&input.prompt.content, input.messages) {
         (_, Some(messages)) => Some(messages.to_vec()),
         (PromptContent::Messages(_), None) => Some(vec![Message::new("assistant", input.completion)]),
@@ -104,6 +107,7 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
         step: input.step,
         epoch: input.epoch,
         trainer_state: input.trainer_state,
+        function,
     };
     // Text, numbers and JSON values always serialize; an empty line would be answered as garbage by the
     // program.
@@ -154,11 +158,35 @@ impl<'a> KnownRows<'a> {
     }
 }
 
+/// The line that names a function to the shipped program for Python files, with its line break.
+pub(super) fn name_function(
+    id: usize,
+    name: &str,
+    style: Option<&str>,
+    kwargs: &Map<String, Value>,
+) -> Vec<u8> {
+    let function = serde_json::json!({"id": id, "name": name, "kind": style, "kwargs": kwargs});
+    line_of(&serde_json::json!({ "function": function }))
+}
+
 /// The request for a Python function's introduction, with its line break.
-pub(super) fn introduce(rows: &KnownRows<'_>) -> Vec<u8> {
-    let mut line = serde_json::json!({"introduce": rows}).to_string().into_bytes();
+pub(super) fn introduce(rows: &KnownRows<'_>, function: Option<usize>) -> Vec<u8> {
+    line_of(&serde_json::json!({"introduce": rows, "function": function}))
+}
+
+fn line_of(json: &Value) -> Vec<u8> {
+    let mut line = json.to_string().into_bytes();
     line.push(b'\n');
     line
+}
+
+/// The answer to a request for an introduction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Introduced {
+    /// The function's description of itself.
+    Function(FunctionIntroduction),
+    /// The file has no such function.
+    Missing(String),
 }
 
 /// A Python function's description of itself.
@@ -177,16 +205,21 @@ pub struct FunctionIntroduction {
     pub reads_gold: Option<bool>,
 }
 
-pub(super) fn introduction(line: &str) -> Result<FunctionIntroduction, RewardFailure> {
+pub(super) fn introduction(line: &str) -> Result<Introduced, RewardFailure> {
     #[derive(Deserialize)]
-    struct Introduced {
-        introduction: FunctionIntroduction,
+    #[serde(rename_all = "lowercase")]
+    enum Answer {
+        Introduction(FunctionIntroduction),
+        Missing(String),
     }
     let garbage = |error: serde_json::Error| {
         let reason = format!("it should introduce its function ({error})");
         RewardFailure::garbage(&excerpt(line), &reason)
     };
-    serde_json::from_str(line).map(|introduced: Introduced| introduced.introduction).map_err(garbage)
+    Ok(match serde_json::from_str(line).map_err(garbage)? {
+        Answer::Introduction(introduction) => Introduced::Function(introduction),
+        Answer::Missing(message) => Introduced::Missing(message),
+    })
 }
 
 /// The id and content of an answer line.

@@ -1,20 +1,23 @@
 //! `python`: a user's Python function, run unchanged through a small program that is shipped inside tamis.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 use tamis_core::setting::Program;
 use tamis_process::interpreter;
 
-use super::protocol::{FunctionIntroduction, KnownRows};
-use super::{CommandReward, ProcessPool};
+use super::pool::{Caller, NamedFunction, Pool};
+use super::protocol::{self, FunctionIntroduction, Introduced, KnownRows};
+use super::settings::{place_of, unstarted};
+use super::{CommandReward, Printed, ProcessPool};
 use crate::reward::error::RewardError;
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardFunction;
+use crate::reward::listener::Listener;
 use crate::reward::settings::{BuildError, Nature, RELATIVE, RewardContext, RewardFile, RewardSettings};
 
-/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind
-/// verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
+/// The program: `python3 tamis_reward.py --path FILE`, which answers for the functions of a file.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
 /// Name of the program's file.
@@ -51,8 +54,10 @@ tamis_core::settings! {
         style: Option<PythonStyle> = None;
         /// Further keyword arguments of every call.
         kwargs: Map<String, Json> = Map::new();
-        /// Python interpreter; `python3`: that of `run.python`.
-        python: Program = Program("python3".into()), NotEmpty, Free;
+        /// Python interpreter; `run.python`: that of this key.
+        python: Program = Program::of_run(), NotEmpty, Free;
+        /// Number of processes that score at the same time. Each imports the file and has its own globals.
+        num_processes: usize = 1, Between(1.0, 1024.0), Free;
         ..pool: ProcessPool;
     }
 }
@@ -73,30 +78,67 @@ const TEMPLATES: &str = "
         return [{\"overall\": float(one[\"response\"].strip() == one[\"ground_truth\"])} for one in reward_inputs]";
 
 impl PythonSettings {
-    /// The command line, with the shipped program at `program`.
+    /// The command line, where the shipped program lies at `program`. It is the same for all functions of a
+    /// file.
     pub fn command_line(&self, program: &Path) -> Vec<String> {
-        let mut argv = vec![
+        vec![
             interpreter(&self.python.to_string_lossy()),
             program.display().to_string(),
             "--path".to_owned(),
             self.path.display().to_string(),
-            "--name".to_owned(),
-            self.function.clone(),
-        ];
-        argv.extend(self.style.iter().flat_map(|style| ["--kind".to_owned(), style.to_string()]));
-        if !self.kwargs.is_empty() {
-            argv.push("--kwargs".to_owned());
-            argv.push(Json::Object(self.kwargs.clone()).to_string());
+        ]
+    }
+
+    /// The function in processes of its own file.
+    pub(super) fn call_in(
+        &self,
+        pool: Arc<Pool>,
+        name: &str,
+        listener: Arc<dyn Listener>,
+        place: impl FnOnce() -> Arc<Printed>,
+    ) -> CommandReward {
+        let id = pool.register(name, place);
+        let style = self.style.map(PythonStyle::as_str);
+        let line = protocol::name_function(id, &self.function, style, &self.kwargs);
+        CommandReward::within(pool, Caller::new(name, listener, Some(NamedFunction { id, line })))
+    }
+
+    /// The processes of the file, started if no function before this one needed them.
+    fn open(&self, context: &RewardContext<'_>) -> Result<Arc<Pool>, BuildError> {
+        if !self.path.is_file() {
+            let message = format!(
+                "the Python file of reward `{}` does not exist: {}",
+                context.name,
+                self.path.display()
+            );
+            return Err(BuildError::Setting { message, hint: format!("set its `path`; {RELATIVE}") });
         }
-        argv
+        let program = context.host.install(FILE, PROGRAM)?;
+        let config = self.pool.config(self.command_line(&program), self.num_processes, None);
+        let pool = context
+            .pools
+            .open(&self.path, config, |config| Pool::start(config, [place_of(&self.path, context)]));
+        let pool = pool.map_err(|error| unstarted(error, context))?;
+        pool.register(context.name, || place_of(&self.path, context));
+        Ok(pool)
     }
 
     /// Refuses a function that cannot be called in its style, and prints which style was chosen if none was
     /// named.
     fn introduce(&self, command: &CommandReward, context: &RewardContext<'_>) -> Result<(), BuildError> {
         let name = context.name;
+        if let Some(first) = command.pool.unusable_since(name) {
+            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+            return Err(BuildError::Setting {
+                message: format!("reward `{name}` cannot be used: {file} fails as for reward `{first}`"),
+                hint: format!("mend what reward `{first}` shows"),
+            });
+        }
         let introduction = match command.introduce(&KnownRows::of(context.prompts())) {
-            Ok(introduction) => introduction,
+            Ok(Introduced::Function(introduction)) => introduction,
+            Ok(Introduced::Missing(message)) => {
+                return Err(context.fail(&message, "name one of them by `function`"));
+            }
             Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
             Err(failure) => {
                 let hint = "its file is imported by the interpreter `python` when a run starts, which must work without an error";
@@ -138,18 +180,16 @@ impl PythonSettings {
 
 impl RewardSettings for PythonSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
-        if !self.path.is_file() {
-            let message = format!(
-                "the Python file of reward `{}` does not exist: {}",
-                context.name,
-                self.path.display()
-            );
-            return Err(BuildError::Setting { message, hint: format!("set its `path`; {RELATIVE}") });
-        }
-        let program = context.host.install(FILE, PROGRAM)?;
-        let command = self.pool.start(self.command_line(&program), &self.path, None, context)?;
+        let pool = self.open(context)?;
+        let place = || place_of(&self.path, context);
+        let command = self.call_in(pool, context.name, Arc::clone(context.listener), place);
         self.introduce(&command, context)?;
         Ok(Box::new(command))
+    }
+
+    fn begin(&self, context: &RewardContext<'_>) {
+        // What is wrong is reported when the function is built.
+        drop(self.open(context));
     }
 
     fn nature(&self) -> Nature {

@@ -11,10 +11,8 @@ use crate::reward::function::RewardFunction;
 use crate::reward::settings::{BuildError, Nature, RELATIVE, RewardContext, RewardFile, RewardSettings};
 
 tamis_core::settings! {
-    /// Number and lifetime of an external function's processes.
+    /// Lifetime of an external function's processes.
     pub struct ProcessPool {
-        /// Number of processes that score at the same time.
-        num_processes: usize = 2, Between(1.0, 1024.0), Free;
         /// Longest time of one answer.
         timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
         /// Time that the first answer of a fresh process may take beyond `timeout` (imports, a model to
@@ -26,38 +24,59 @@ tamis_core::settings! {
 }
 
 impl ProcessPool {
-    /// Starts the processes of a command line, whose function is in a file. The listener gets messages about
-    /// them under the reward's name.
-    pub(in crate::reward) fn start(
+    /// How the processes of a command line are run.
+    pub(super) fn config(
         &self,
         argv: Vec<String>,
-        file: &Path,
+        num_processes: usize,
         working_dir: Option<PathBuf>,
-        context: &RewardContext<'_>,
-    ) -> Result<CommandReward, BuildError> {
-        let config = CommandConfig {
+    ) -> CommandConfig {
+        CommandConfig {
             argv,
             working_dir,
-            num_processes: self.num_processes,
+            num_processes,
             timeout: self.timeout.0,
             startup_timeout: self.startup_timeout.0,
             max_restarts: u32::try_from(self.max_restarts).unwrap_or(u32::MAX),
             ..CommandConfig::default()
-        };
-        let log = context.host.log(context.name);
-        let file = file.file_name().unwrap_or_default().to_string_lossy();
-        let source = format!("reward `{}` ({file})", context.name);
-        let printed = Arc::new(Printed::to(log, &source, context.listener));
-        let command = CommandReward::printing_to(Some(printed), config).map_err(|error| match error {
-            RewardError::Start { failure } => BuildError::Setting {
-                message: format!("reward `{}` {failure}", context.name),
-                hint: "is the program installed and on PATH? A relative path is relative to `working_dir`, by default the folder of the \
-                    configuration file"
-                    .to_owned(),
-            },
-            error => error.into(),
-        })?;
+        }
+    }
+
+    /// Starts the processes of a command line, whose function is in a file; the listener hears of them under
+    /// the reward's name.
+    pub(in crate::reward) fn start(
+        &self,
+        argv: Vec<String>,
+        num_processes: usize,
+        file: &Path,
+        working_dir: Option<PathBuf>,
+        context: &RewardContext<'_>,
+    ) -> Result<CommandReward, BuildError> {
+        let config = self.config(argv, num_processes, working_dir);
+        let command = CommandReward::printing_to(Some(place_of(file, context)), config);
+        let command = command.map_err(|error| unstarted(error, context))?;
         Ok(command.heard_by(context.name, Arc::clone(context.listener)))
+    }
+}
+
+/// The place for what a reward prints, whose function is in a file.
+pub(super) fn place_of(file: &Path, context: &RewardContext<'_>) -> Arc<Printed> {
+    let log = context.host.log(context.name);
+    let file = file.file_name().unwrap_or_default().to_string_lossy();
+    let source = format!("reward `{}` ({file})", context.name);
+    Arc::new(Printed::to(log, &source, context.listener))
+}
+
+/// The error for processes that cannot be started.
+pub(super) fn unstarted(error: RewardError, context: &RewardContext<'_>) -> BuildError {
+    match error {
+        RewardError::Start { failure } => BuildError::Setting {
+            message: format!("reward `{}` {failure}", context.name),
+            hint: "is the program installed and on PATH? A relative path is relative to `working_dir`, by default the folder of the \
+                configuration file"
+                .to_owned(),
+        },
+        error => error.into(),
     }
 }
 
@@ -69,6 +88,8 @@ tamis_core::settings! {
         /// Working directory of the program, from which relative paths in `argv` are taken. Null: the folder
         /// of the configuration file that holds `argv`, or the current one for the command line.
         working_dir: Option<PathBuf> = None, NotEmpty, Free;
+        /// Number of processes that score at the same time.
+        num_processes: usize = 2, Between(1.0, 1024.0), Free;
         ..pool: ProcessPool;
     }
 }
@@ -83,7 +104,8 @@ impl RewardSettings for CommandSettings {
         let is_file = |word: &&String| word.contains('.') && !word.starts_with('-');
         let file = self.argv.iter().skip(1).find(is_file).or(self.argv.first());
         let file = file.map(PathBuf::from).unwrap_or_default();
-        Ok(Box::new(self.pool.start(self.argv.clone(), &file, self.working_dir.clone(), context)?))
+        let (argv, folder) = (self.argv.clone(), self.working_dir.clone());
+        Ok(Box::new(self.pool.start(argv, self.num_processes, &file, folder, context)?))
     }
 
     fn nature(&self) -> Nature {

@@ -1,5 +1,6 @@
 mod python_functions;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -8,6 +9,7 @@ use tamis_core::group::PromptId;
 use tamis_data::prompt::{Message, PromptContent};
 
 use super::*;
+use crate::reward::gold::GoldExtent;
 use crate::reward::listener::Heard;
 use crate::reward::{NamedReward, Rewards, has_python, test_prompt};
 
@@ -55,7 +57,7 @@ fn alone(command: CommandReward) -> Rewards {
 #[test]
 fn what_is_sent() {
     let mut prompt = prompt(3, "5");
-    let line = |input: &RewardInput<'_>| String::from_utf8(protocol::request(7, 1, input)).unwrap();
+    let line = |input: &RewardInput<'_>| String::from_utf8(protocol::request(7, 1, None, input)).unwrap();
     let input = RewardInput {
         completion_ids: &[4, 2],
         step: 9,
@@ -74,7 +76,7 @@ fn the_page_on_rewards_names_every_field() {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rewards.md")).unwrap();
     let prompt = prompt(3, "5");
-    let line = protocol::request(7, 1, &RewardInput::text(&prompt, "5"));
+    let line = protocol::request(7, 1, None, &RewardInput::text(&prompt, "5"));
     let sent: Map<String, Value> = serde_json::from_slice(&line).unwrap();
     let understood = ["id", "score", "scores", "per_token", "per_turn", "error", "log_extra", "log_metric"];
     for field in sent.keys().map(String::as_str).chain(understood) {
@@ -188,7 +190,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
 Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
 "#
     );
-    assert_eq!(lock(&command.health).restarts, 2);
+    assert_eq!(lock(&command.caller.health).restarts, 2);
     let rewards = alone(command);
     let prompt = prompt(0, "1");
     let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
@@ -361,8 +363,8 @@ fn a_wait_can_be_given_up() {
     assert!(matches!(rewards.score(&inputs), Err(RewardError::Interrupted)));
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     stop.join().unwrap();
-    // Nothing is requested or started again after that.
-    let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, &*heard);
+    // And nothing is asked or started again after that.
+    let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, GoldExtent::All, &*heard);
     assert!(matches!(gold, Err(RewardError::Interrupted)));
     assert_eq!(heard.text(), "");
 }
@@ -381,7 +383,7 @@ fn full_pipes_do_not_stop_it() {
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
     let answers = command.score(&inputs);
     assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)));
-    assert_eq!(lock(&command.health).restarts, 0);
+    assert_eq!(lock(&command.caller.health).restarts, 0);
 }
 
 #[test]

@@ -8,13 +8,14 @@ use tamis_core::random::{Key, Purpose};
 
 use super::{Check, format_score, mean};
 use crate::reward::error::RewardError;
-use crate::reward::function::RewardOutcome;
 
 /// Prompts on which a gold answer is compared with what is no answer.
 pub(super) const NUM_RIVALS: usize = 100;
 
-/// Number of prompts for a proof. With fewer, equal scores may come from prompts that a right function
-/// misses.
+/// The same for functions from outside, whose calls may take long.
+pub(super) const NUM_RIVALS_OUTSIDE: usize = 48;
+
+/// Prompts that it takes to tell: fewer that score alike may be those that a right function misses.
 const ENOUGH: usize = 10;
 
 /// A completion that is no answer, and whose score is not below that of the gold answer, or not by more than
@@ -66,38 +67,27 @@ impl fmt::Display for Rival {
 }
 
 impl Check<'_> {
-    /// Scores texts that are no answer beside gold answers that have a score, on a sample of the prompts that
-    /// is the same in every run. `form` is the form of all rows, gold answers and others: the best form of
-    /// each row would beat another row's single form by chance.
+    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the
+    /// same in every run. `gold` gives the form of a row's gold answer and its score; other texts get the
+    /// same form. Of functions from outside it is one form for all rows: the best form of each row would be
+    /// better than another row's one form by luck alone.
     pub(super) fn rivals(
         &self,
         asked: &[usize],
-        scored: &[Option<(usize, RewardOutcome)>],
-        form: Option<usize>,
+        gold: impl Fn(usize) -> Option<(usize, f64)>,
+        is_external: bool,
     ) -> Result<Vec<Rival>, RewardError> {
         // Rows, the form of each, and what its gold answer scores.
-        let mut golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
+        let golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
             .permutation(asked.len())
             .into_iter()
             .filter_map(|place| {
                 let row = asked[place];
-                let (best, outcome) = scored[row].as_ref()?;
-                let form = form.unwrap_or(*best);
-                self.candidates[row].get(form)?;
-                Some((row, form, outcome.get("score")?))
+                let (form, score) = gold(row)?;
+                Some((row, form, score))
             })
-            .take(NUM_RIVALS)
+            .take(if is_external { NUM_RIVALS_OUTSIDE } else { NUM_RIVALS })
             .collect();
-        if form.is_some() {
-            let pairs: Vec<(usize, &str)> =
-                golds.iter().map(|&(row, form, _)| (row, self.candidates[row][form].as_str())).collect();
-            let scores = self.ask(&pairs)?;
-            golds = golds
-                .iter()
-                .zip(&scores)
-                .filter_map(|(&(row, form, _), outcome)| Some((row, form, outcome.get("score")?)))
-                .collect();
-        }
         let is_scored = !golds.is_empty();
         let empty: Vec<(usize, &str, f64)> = golds.iter().map(|&(row, _, gold)| (row, "", gold)).collect();
         let others: Vec<(usize, &str, f64)> = self
@@ -112,7 +102,6 @@ impl Check<'_> {
             let pairs: Vec<(usize, &str)> =
                 rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
             let answers = self.ask(&pairs)?;
-            let is_external = form.is_some();
             let both = rows
                 .iter()
                 .zip(&answers)

@@ -168,8 +168,8 @@ fn functions_from_outside_get_the_distribution() {
     insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
     insta::assert_snapshot!(check(0.1, 0.1), @r"
     warns: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (200 prompts)
-      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 100 prompts)
-      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 100 prompts)
+      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 48 prompts)
+      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 48 prompts)
       it judges something other than the answer, or expects the answer in a form that was not tried
       prompt 0, ground truth `0`: `0` gave score 0.1
       prompt 0, ground truth `1`: `1` gave score 0.1
@@ -378,4 +378,79 @@ fn a_function_that_takes_no_gold_answer_at_all_is_hopeless() {
     let report = of(&bare, 1.0);
     assert_eq!((report.blind.clone(), report.functions.len()), (vec!["number".to_owned()], 0));
     assert!(of(&bare, 0.0).blind.is_empty() && of(&prompts, 1.0).blind.is_empty());
+}
+
+/// Takes `\\boxed{x}` for prompts of one data source and `#### x` for the others; counts its calls.
+struct TwoForms(AtomicUsize);
+
+impl RewardFunction for Arc<TwoForms> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        self.0.fetch_add(batch.len(), Ordering::Relaxed);
+        let judge = |input: &RewardInput<'_>| {
+            let truth = input.prompt.ground_truth.clone().unwrap_or_default();
+            let boxed = input.prompt.data_source == "boxed";
+            let form = if boxed { format!("\\boxed{{{truth}}}") } else { format!("#### {truth}") };
+            let is_right = input.completion == form && truth != "13";
+            RewardOutcome::verified(f64::from(u8::from(is_right)), is_right)
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        let forms = |truth: &String| {
+            ["{}", "#### {}", "\\boxed{{}}", "Answer: {}", "<answer>{}</answer>"]
+                .map(|form| form.replace("{}", truth))
+        };
+        prompt.ground_truth.iter().flat_map(forms).collect()
+    }
+}
+
+/// The report on it, and its calls.
+fn two_forms(num: u32, extent: GoldExtent) -> (GoldReport, usize) {
+    let of = |number: u32| {
+        let source = if number % 2 == 0 { "boxed" } else { "marked" };
+        Prompt { data_source: source.to_owned(), ..test_prompt(&number.to_string()) }
+    };
+    let prompts: Vec<Prompt> = (0..num).map(of).collect();
+    let function = Arc::new(TwoForms(AtomicUsize::new(0)));
+    let named = NamedReward {
+        nature: Nature::EXTERNAL,
+        ..NamedReward::verifier("mine", Box::new(Arc::clone(&function)))
+    };
+    let rewards = Rewards::new(vec![named]).unwrap();
+    let heard = crate::reward::listener::Heard::default();
+    let report = check_gold_heard(&prompts, &rewards, extent, &heard).unwrap();
+    let calls = function.0.load(Ordering::Relaxed);
+    let announced: usize = {
+        let text = heard.text();
+        let number = text.split("for about ").nth(1).unwrap().split(' ').next().unwrap();
+        number.parse().unwrap()
+    };
+    assert!(calls.abs_diff(announced) <= announced / 5, "{calls} calls, announced were {announced}");
+    (report, calls)
+}
+
+/// A user's function may take long: it is asked about each gold answer once, and about a few in every form.
+#[test]
+fn a_function_from_outside_is_asked_about_each_gold_answer_once() {
+    let (report, calls) = two_forms(120, GoldExtent::Sample);
+    let function = &report.functions[0];
+    assert_eq!((function.checked, function.accepted, function.rejected), (120, 119, 1));
+    // 8 rows in 5 forms, 112 in one, `13` in all, and 48 empty texts and answers of others each.
+    assert_eq!(calls, 8 * 5 + 112 + 4 + 2 * 48);
+    assert!(report.to_string().contains("(120 prompts: 1 with an `acc` of 0)"), "{report}");
+}
+
+#[test]
+fn of_many_gold_answers_a_function_from_outside_is_asked_about_a_sample() {
+    let (report, calls) = two_forms(20_000, GoldExtent::Sample);
+    let function = &report.functions[0];
+    assert_eq!((function.checked, function.sampled_from), (SAMPLE, Some(20_000)));
+    assert!(report.to_string().contains("(a sample of 512 of 20000 prompts)"), "{report}");
+    assert!(calls < SAMPLE + 240, "{calls}");
+    let (report, _) = two_forms(1000, GoldExtent::All);
+    assert_eq!((report.functions[0].checked, report.functions[0].sampled_from), (1000, None));
+    // A function of tamis costs next to nothing.
+    let own = checked("exact", &numbers(0..20_000), Exact {});
+    assert_eq!(own.functions[0].checked, 20_000);
 }

@@ -25,16 +25,35 @@ fn python(
         kwargs,
         ..PythonSettings::default()
     };
-    let program = folder.path().join(FILE);
+    let pool = start_pool(&function, folder.path(), CommandConfig::default());
+    (folder, call(&function, &pool, "python"))
+}
+
+/// The processes of a function's file.
+fn start_pool(function: &PythonSettings, folder: &std::path::Path, config: CommandConfig) -> Arc<Pool> {
+    let program = folder.join(FILE);
     std::fs::write(&program, PROGRAM).unwrap();
     let config = CommandConfig {
         argv: function.command_line(&program),
         num_processes: 1,
         timeout: Duration::from_secs(20),
         max_restarts: 0,
-        ..CommandConfig::default()
+        ..config
     };
-    (folder, CommandReward::new(config).unwrap())
+    Arc::new(Pool::start(config, None).unwrap())
+}
+
+fn call(function: &PythonSettings, pool: &Arc<Pool>, name: &str) -> CommandReward {
+    let place = || Arc::new(Printed::to(None, name, &(Arc::new(Nobody) as Arc<dyn Listener>)));
+    function.call_in(Arc::clone(pool), name, Arc::new(Nobody), place)
+}
+
+/// The introduction of a function that is there.
+fn introduce(command: &CommandReward, rows: &KnownRows<'_>) -> FunctionIntroduction {
+    match command.introduce(rows) {
+        Ok(Introduced::Function(introduction)) => introduction,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Outcomes in short.
@@ -244,7 +263,7 @@ fn an_unusable_answer_costs_one_completion() {
     error �
     score=0.5
     "#);
-    assert_eq!(lock(&command.health).restarts, 0);
+    assert_eq!(lock(&command.caller.health).restarts, 0);
 }
 
 #[test]
@@ -274,16 +293,15 @@ built_in = max
     let tell = |name: &str, kind: Option<PythonStyle>, kwargs: &Value| {
         let (folder, command) = python(source, name, kind, kwargs);
         match command.introduce(&rows()) {
-            Ok(found) => {
+            Ok(Introduced::Missing(message)) => {
+                message.replace(&folder.path().display().to_string(), "FOLDER")
+            }
+            Ok(Introduced::Function(found)) => {
                 let style =
                     found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
                 format!("{} as {} {style}; fits {:?}", found.signature, found.style, found.fits)
             }
-            Err(failure) => {
-                let text = failure.to_string();
-                let last = text.lines().last().unwrap_or_default();
-                last.replace(&folder.path().display().to_string(), "FOLDER")
-            }
+            Err(failure) => failure.to_string(),
         }
     };
     let names = [
@@ -316,8 +334,8 @@ built_in = max
     instance(completions, **kwargs) as trl runs; fits ["trl"]
     part(prompts, completions, *, solution=None, **kwargs) as trl runs; fits ["trl"]
     built_in(…) as verl runs; fits ["verl", "trl"]
-    TypeError: `number` of FOLDER/user.py is 3 (int), not a function
-    AttributeError: FOLDER/user.py has no function `absent`; it has reward_len, solved, closed, compute_score, bonus, batch, judge, judge_one, anything, Callable, instance, part, built_in
+    `number` of FOLDER/user.py is 3 (int), not a function
+    FOLDER/user.py has no function `absent`; it has reward_len, solved, closed, compute_score, bonus, batch, judge, judge_one, anything, Callable, instance, part, built_in
     "#);
     insta::assert_snapshot!(tell("reward_len", Some(PythonStyle::Verl), &Value::Null), @r#"reward_len(completions, **kwargs) as verl refused: missing a required argument: 'completions'; fits ["trl"]"#);
     insta::assert_snapshot!(tell("compute_score", Some(PythonStyle::Trl), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as trl refused: missing a required argument: 'data_source' (the columns of the rows: answer, level); fits ["verl"]"#);
@@ -327,7 +345,7 @@ built_in = max
     insta::assert_snapshot!(tell("solved", Some(PythonStyle::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
     // It is introduced, and then asked as its answer requires.
     let (_folder, command) = python(source, "reward_len", None, &Value::Null);
-    assert_eq!(command.introduce(&KnownRows::default()).unwrap().style, "trl");
+    assert_eq!(introduce(&command, &KnownRows::default()).style, "trl");
     insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     // `kwargs` take precedence over the arguments that are passed, as in verl.
     insta::assert_snapshot!(shown(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}), 1), @"acc=2 score=2");
@@ -491,7 +509,7 @@ def positional(completion, /): return 1
 "#;
     let said = |name: &str| {
         let (_folder, command) = python(source, name, None, &Value::Null);
-        let found = command.introduce(&rows()).unwrap();
+        let found = introduce(&command, &rows());
         format!("{} {}", found.style, found.problem.unwrap_or_else(|| "runs".to_owned()))
     };
     for name in ["one", "all", "text", "later", "none"] {
@@ -536,7 +554,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None): ret
 ";
     let reads = |name: &str| {
         let (_folder, command) = python(source, name, None, &Value::Null);
-        command.introduce(&known).unwrap();
+        introduce(&command, &known);
         command.reads_gold()
     };
     for (name, expected) in [
@@ -550,4 +568,129 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None): ret
     ] {
         assert_eq!(reads(name), Some(expected), "{name}");
     }
+}
+
+const COUNTED: &str = r#"
+import os
+calls, imports = [], os.path.join(os.path.dirname(__file__), "imports")
+open(imports, "a").write("x")
+print("imported")
+def f(completion):
+    print("f has", completion)
+    if completion == "2": os._exit(9)
+    calls.append("f")
+    return len(calls)
+def g(completion, by=1):
+    print("g has", completion)
+    calls.append("g")
+    return len(calls) * by
+"#;
+
+/// Two functions of a file that ends its process at the completion `2` of `f`, with their messages and
+/// what they print.
+fn two_functions() -> (tempfile::TempDir, Arc<Heard>, [CommandReward; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("user.py");
+    std::fs::write(&path, COUNTED).unwrap();
+    let heard = Arc::new(Heard::default());
+    let listener: Arc<dyn Listener> = heard.clone();
+    let place = |name: &str| Arc::new(Printed::to(None, name, &listener));
+    let named = |function: &str, kwargs: Value| PythonSettings {
+        path: path.clone(),
+        function: function.to_owned(),
+        kwargs: kwargs.as_object().cloned().unwrap_or_default(),
+        ..PythonSettings::default()
+    };
+    let (f, g) = (named("f", Value::Null), named("g", json!({"by": 100})));
+    let program = folder.path().join(FILE);
+    std::fs::write(&program, PROGRAM).unwrap();
+    assert_eq!(f.command_line(&program), g.command_line(&program));
+    let config = CommandConfig { max_restarts: 1, ..f.pool.config(f.command_line(&program), 1, None) };
+    let pool = Arc::new(Pool::start(config, [place("f")]).unwrap());
+    let called = |settings: &PythonSettings, name: &str| {
+        settings.call_in(Arc::clone(&pool), name, Arc::clone(&listener), || place(name))
+    };
+    let functions = [called(&f, "f"), called(&g, "g")];
+    (folder, heard, functions)
+}
+
+#[test]
+fn functions_of_one_file_share_its_process() {
+    if !has_python() {
+        return;
+    }
+    let (folder, heard, [f, g]) = two_functions();
+    assert!(matches!(f.introduce(&rows()), Ok(Introduced::Function(_))));
+    assert_eq!(introduce(&g, &rows()).signature, "g(completion, by=1)");
+    let scores = |command: &CommandReward, num: usize| show(&outcomes(command, num));
+    assert_eq!(scores(&f, 1), "acc=1 score=1");
+    assert_eq!(scores(&g, 1), "acc=200 score=200", "its own arguments, and the globals of the file");
+    assert_eq!(scores(&f, 1), "acc=3 score=3");
+    let imports = || std::fs::read_to_string(folder.path().join("imports")).unwrap();
+    assert_eq!(imports(), "x");
+    drop((f, g));
+    let limit = Instant::now() + Duration::from_secs(60);
+    while heard.text().lines().count() < 4 && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(heard.text(), "f: imported\nf: f has 0\ng: g has 0\nf: f has 0");
+}
+
+#[test]
+fn a_lost_process_is_started_again_for_every_function_of_its_file() {
+    if !has_python() {
+        return;
+    }
+    let (folder, heard, [f, g]) = two_functions();
+    let scores = |command: &CommandReward, num: usize| show(&outcomes(command, num));
+    let of_f = scores(&f, 3);
+    let expected = "acc=1 score=1; acc=2 score=2; the process ended (exit status: 9) before it answered";
+    assert!(of_f.starts_with(expected) && of_f.ends_with("f has 2"), "{of_f}");
+    assert_eq!(scores(&g, 1), "acc=100 score=100", "in a fresh process, whose globals are fresh too");
+    // A restart is counted for the function that ended the process: `g` goes on when `f` is broken.
+    let of_f = scores(&f, 1);
+    assert!(of_f.starts_with("its processes were restarted 1 times in a row, which is the limit"), "{of_f}");
+    assert_eq!(scores(&g, 1), "acc=200 score=200");
+    assert_eq!(lock(&g.caller.health).restarts, 0);
+    let restarts = heard.text();
+    let restarts: Vec<&str> =
+        restarts.lines().filter(|line| line.contains("is restarted, restart")).collect();
+    assert_eq!(restarts.len(), 1, "{restarts:?}");
+    assert!(
+        restarts[0].starts_with("warning: reward `f`: its process is restarted, restart 1"),
+        "{restarts:?}"
+    );
+    assert_eq!(std::fs::read_to_string(folder.path().join("imports")).unwrap().len(), 3);
+}
+
+#[test]
+fn a_file_of_other_settings_has_its_own_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.py");
+    let pools = SharedPools::default();
+    let open = |file: &std::path::Path, config: CommandConfig| {
+        pools.open(file, config, |config| Pool::start(config, None)).unwrap()
+    };
+    let base = config(&["cat"]);
+    let first = open(&file, base.clone());
+    let around = folder.path().join("../").join(folder.path().file_name().unwrap()).join("a.py");
+    assert!(Arc::ptr_eq(&first, &open(&around, base.clone())), "one file, whatever the path");
+    let others = [
+        (folder.path().join("b.py"), base.clone()),
+        (file.clone(), CommandConfig { timeout: Duration::from_secs(9), ..base.clone() }),
+        (file.clone(), CommandConfig { num_processes: 2, ..base.clone() }),
+        (file.clone(), CommandConfig { argv: vec!["cat".to_owned(), "-u".to_owned()], ..base.clone() }),
+    ];
+    for (file, config) in others {
+        assert!(!Arc::ptr_eq(&first, &open(&file, config)));
+    }
+    let place = || Arc::new(Printed::to(None, "f", &(Arc::new(Nobody) as Arc<dyn Listener>)));
+    assert_eq!(
+        (first.register("f", place), first.register("g", place), first.register("f", place)),
+        (0, 1, 0)
+    );
+    assert_eq!(
+        pools.announcement().unwrap(),
+        "starting 6 reward processes: a.py (2 functions), b.py, a.py, a.py, a.py"
+    );
 }
