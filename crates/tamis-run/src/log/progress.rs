@@ -701,7 +701,7 @@ mod tests {
         let progress = Console::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
         let position = || match &progress.inner().screen {
             Screen::Bar(bar) => bar.position(),
-            Screen::Plain { .. } | Screen::Kept(_) => unreachable!("a bar"),
+            Screen::Plain { .. } | Screen::Kept { .. } => unreachable!("a bar"),
         };
         assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");
