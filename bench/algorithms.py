@@ -28,8 +28,8 @@ PRESETS = {file.stem: file.read_text() for file in sorted((ROOT / "crates/tamis-
 GRPO = ["preset=grpo", "objective.kl.in=none"]
 # Plain policy gradients have nothing that holds a second update on the same samples: one a step, as their papers have it.
 ON_POLICY = ["train.ppo_epochs=1", "train.ppo_mini_batch_size=null"]
-# Estimators for several turns (the task has one), and `dr_grpo`, which is `grpo` with `scale: none`.
-LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo"]
+# Estimators for several turns (the task has one), `dr_grpo`, which is `grpo` with `scale: none`, and one that needs a teacher.
+LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo", "on_policy_distillation"]
 # What a kind needs beside its name.
 NEEDED = {
     "cpo": ["filter=null", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],

@@ -137,6 +137,7 @@ class Advantage:
         entropy: _Column | None = None,
         old_logprobs: _Column | None = None,
         gold_logprobs: _Column | None = None,
+        teacher_logprobs: _Column | None = None,
         sum_pi_squared: _Column | None = None,
         rollout_weights: _Column | None = None,
         components: dict[str, tuple[float, _Column]] | None = None,

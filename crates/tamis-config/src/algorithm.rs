@@ -1,6 +1,8 @@
 //! Objects of tamis-core that depend only on a configuration: the objective, the correction for a sampler,
 //! the critic's loss, the settings of the scheduling machine.
 
+use tamis_core::advantage::Column;
+use tamis_core::advantage::shaping::Shaping;
 use tamis_core::correction::{Correction, CorrectionError, CorrectionPreset, ImportanceWeights, Rejection};
 use tamis_core::filter::{GroupFilter, Metric};
 use tamis_core::objective::{
@@ -68,6 +70,27 @@ impl Config {
         }
         correction.check()?;
         Ok(Some(correction))
+    }
+
+    /// The first of the estimator and the shapings that needs a teacher, and its key.
+    pub fn distillation(&self) -> Option<(&'static str, &'static str)> {
+        let objective = &self.objective;
+        if objective.advantage.needs().contains(&Column::TeacherLogprobs) {
+            return Some(("objective.advantage.kind", objective.advantage.name()));
+        }
+        let needs = |shaping: &&Shaping| shaping.needs().contains(&Column::TeacherLogprobs);
+        objective.shaping.iter().find(needs).map(|shaping| ("objective.shaping", shaping.name()))
+    }
+
+    /// What gives signal to a group whose members all have the same score, if anything does: its name, and
+    /// its source of signal (`a critic`, `a teacher`).
+    pub fn signal_beyond_group(&self) -> Option<(&'static str, &'static str)> {
+        let estimator = &self.objective.advantage;
+        let shapings = self.objective.shaping.iter();
+        let of_estimator = estimator.baseline_beyond_group().map(|source| (estimator.name(), source));
+        of_estimator.or_else(|| {
+            shapings.filter_map(|shaping| Some((shaping.name(), shaping.baseline_beyond_group()?))).next()
+        })
     }
 
     /// Coefficient of the divergence from the reference, constant or adaptive.

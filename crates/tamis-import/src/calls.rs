@@ -26,6 +26,8 @@ pub(crate) fn call(
         ("known options", [key]) => trl::known_options(key, default, t),
         ("rejections", [names, thresholds]) => verl::rejections(names, thresholds, t),
         ("rounds in flight", [key]) => verl::rounds_in_flight(key, t),
+        ("distillation of verl", _) => verl::distillation(t),
+        ("distillation of TRL", _) => trl::distillation(t),
         ("rewards of verl", _) => verl::rewards(t),
         ("rewards of EasyR1", _) => easyr1::rewards(t),
         ("rewards of TRL", _) => trl::rewards(t),
@@ -57,6 +59,8 @@ pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
         // counts; its default is grpo.
         "grpo" => t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo"),
         "critic" => critic::has_critic(owner, t),
+        // A configuration of its `DistillationTrainer`.
+        "taught" => t.text(trl::TEACHER).is_some(),
         "validated" => trl::validates(t),
         "rewarded" => t.sets_list("reward"),
         // The estimator reads the values of a critic.

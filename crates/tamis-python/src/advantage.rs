@@ -157,7 +157,7 @@ impl Advantage {
     #[pyo3(signature = (
         rewards, *, offsets=None, token_offsets=None, lengths=None, mask=None, token_rewards=None,
         turn_rewards=None, turns=None, values=None, entropy=None, old_logprobs=None, gold_logprobs=None,
-        sum_pi_squared=None, rollout_weights=None, components=None, greedy_rewards=None, generated=None,
+        teacher_logprobs=None, sum_pi_squared=None, rollout_weights=None, components=None, greedy_rewards=None, generated=None,
         generated_components=None, state=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, one per column")]
@@ -176,6 +176,7 @@ impl Advantage {
         entropy: Option<&Bound<'_, PyAny>>,
         old_logprobs: Option<&Bound<'_, PyAny>>,
         gold_logprobs: Option<&Bound<'_, PyAny>>,
+        teacher_logprobs: Option<&Bound<'_, PyAny>>,
         sum_pi_squared: Option<&Bound<'_, PyAny>>,
         rollout_weights: Option<&Bound<'_, PyAny>>,
         components: Option<&Bound<'_, PyDict>>,
@@ -197,6 +198,7 @@ impl Advantage {
         let entropy = cutter.of_tokens::<f64>(entropy, "entropy")?;
         let old_logprobs = cutter.of_tokens::<f64>(old_logprobs, "old_logprobs")?;
         let gold_logprobs = cutter.of_tokens::<f64>(gold_logprobs, "gold_logprobs")?;
+        let teacher_logprobs = cutter.of_tokens::<f64>(teacher_logprobs, "teacher_logprobs")?;
         let sum_pi_squared = cutter.of_tokens::<f64>(sum_pi_squared, "sum_pi_squared")?;
         let rollout_weights = cutter.of_tokens::<f64>(rollout_weights, "rollout_weights")?;
         let components = named_rewards(&cutter, components, true)?;
@@ -226,6 +228,7 @@ impl Advantage {
             entropy: entropy.as_ref(),
             old_logprobs: old_logprobs.as_ref(),
             gold_logprobs: gold_logprobs.as_ref(),
+            teacher_logprobs: teacher_logprobs.as_ref(),
             sum_pi_squared: sum_pi_squared.as_ref(),
             rollout_weights: rollout_weights.as_ref(),
             components: components.as_deref(),

@@ -1,4 +1,4 @@
-//! Servers that score, as rewards use them: in turn, several requests at once. A request whose fault
+//! Servers that score, as rewards and teachers use them: in turn, several requests at once. A request whose fault
 //! may pass is retried after a growing pause.
 
 use std::collections::{HashMap, VecDeque};
@@ -79,7 +79,8 @@ pub(crate) struct ScoringServers {
     client: Mutex<HttpClient>,
     /// The next server in turn.
     next: AtomicUsize,
-    name: String,
+    /// The part of the run that asks, for messages: reward `judge`.
+    asker: String,
     /// The kind of server, for messages: `judge`.
     what: &'static str,
     listener: Arc<dyn Listener>,
@@ -90,14 +91,14 @@ impl ScoringServers {
     pub(crate) fn new(
         addresses: Vec<Address>,
         key: Option<String>,
-        name: &str,
+        asker: String,
         what: &'static str,
         listener: Arc<dyn Listener>,
     ) -> Result<Self, HttpError> {
         let encrypted = addresses.iter().any(Address::is_encrypted);
         let client = Mutex::new(HttpClient::start(HttpSettings::default(), encrypted)?);
         let next = AtomicUsize::new(0);
-        Ok(Self { addresses, key, client, next, name: name.to_owned(), what, listener })
+        Ok(Self { addresses, key, client, next, asker, what, listener })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -116,7 +117,7 @@ impl ScoringServers {
     /// The error for a server's fault at the start of a run.
     pub(crate) fn unreachable(&self, server: usize, fault: &Fault) -> ConnectError {
         let address = &self.addresses[server];
-        let tried = vec![format!("{address} (reward `{}`): {fault}", self.name)];
+        let tried = vec![format!("{address} ({}): {fault}", self.asker)];
         GeneratorError::Unreachable { tried }.into()
     }
 
@@ -265,8 +266,8 @@ impl ScoringServers {
             if began.elapsed() >= patience {
                 patience *= 2;
                 self.listener.say(&format!(
-                    "reward `{}`: {} requests to the {} at {} have had no answer for {} s",
-                    self.name,
+                    "{}: {} requests to the {} at {} have had no answer for {} s",
+                    self.asker,
                     asked.len() + waiting.len(),
                     self.what,
                     self.addresses(),

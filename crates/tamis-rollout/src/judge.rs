@@ -78,7 +78,7 @@ impl Judge {
         listener: Arc<dyn Listener>,
     ) -> Result<Option<Self>, ConnectError> {
         let (addresses, key) = (settings.servers.clone(), settings.key.clone());
-        let servers = ScoringServers::new(addresses, key, name, "judge", listener)?;
+        let servers = ScoringServers::new(addresses, key, format!("reward `{name}`"), "judge", listener)?;
         let until = Instant::now() + startup_timeout;
         let model_at = |server| servers.model_at(server, settings.model.as_deref(), until);
         let models = (0..servers.len()).map(model_at).collect::<Result<_, _>>()?;

@@ -39,6 +39,7 @@ pub mod server;
 mod source;
 #[cfg(test)]
 mod support;
+pub mod teacher;
 pub mod wire;
 
 pub use complete::{CompletionWorkers, complete};

@@ -213,7 +213,8 @@ impl RewardModel {
         name: &str,
         listener: Arc<dyn Listener>,
     ) -> Result<Option<Self>, ConnectError> {
-        let servers = ScoringServers::new(addresses, key, name, "reward model", listener)?;
+        let servers =
+            ScoringServers::new(addresses, key, format!("reward `{name}`"), "reward model", listener)?;
         let until = Instant::now() + settings.startup_timeout.0;
         let model_at = |server| servers.model_at(server, settings.model.as_deref(), until);
         let models = (0..servers.len()).map(model_at).collect::<Result<_, _>>()?;
@@ -238,7 +239,8 @@ impl RewardModel {
         name: &str,
         listener: Arc<dyn Listener>,
     ) -> Result<Self, ConnectError> {
-        let servers = ScoringServers::new(vec![address], None, name, "reward model", listener)?;
+        let servers =
+            ScoringServers::new(vec![address], None, format!("reward `{name}`"), "reward model", listener)?;
         let input = ModelInput::parse(&settings.template);
         Ok(Self { settings, input, servers, place: Place::Process(process), name: name.to_owned() })
     }

@@ -1,4 +1,4 @@
-"""The calls of the wire over a policy, a critic and a reference.
+"""The calls of the wire over a policy, a critic, a reference and teachers.
 
 Each call is a method of `Learner` that takes settings and columns and returns settings and columns. The server ensures
 that one runs at a time, and each once.
@@ -95,6 +95,7 @@ class Learner:
     def _forget(self):
         self._policy = self._critic = self._critic_settings = None
         self._reference = self._held = self._shared = self._generation = None
+        self._teachers = []
         self._offloads = False
         # The settings of `open`, without folders, and the files of the checkpoint that it holds unchanged.
         self._opened = self._saved = None
@@ -130,7 +131,7 @@ class Learner:
     def describe(self):
         """The loaded networks, in lines for a log."""
         networks = [trained.network for trained in self._all_trained()]
-        lines = [line for network in (*networks, self._reference) if network is not None for line in network.describe()]
+        lines = [line for network in (*networks, self._reference, *self._teachers) if network is not None for line in network.describe()]
         return lines + (self._generation.describe() if self._generation is not None else [])
 
     def capabilities(self):
@@ -161,7 +162,7 @@ class Learner:
     # Opening
 
     def open(self, settings, columns, may_adopt=False):
-        """Loads policy, critic and reference.
+        """Loads policy, critic, reference and teachers.
 
         `may_adopt`: the same run continues, so networks that were opened with the same settings stay.
         """
@@ -179,6 +180,7 @@ class Learner:
             critic_settings = AdamWSettings.read(asked.object("optimizer"))
             asked.finish()
         reference = settings.text("reference", None)
+        teachers = settings.texts("teachers", [])
         generation = settings.object("generation", None)
         if generation is not None:
             max_sequences = generation.count("max_sequences", least=1)
@@ -210,6 +212,9 @@ class Learner:
                 self._generation = make_generation(policy, max_sequences, is_continuous)
             if reference is not None:
                 self._set_reference(loading.load_reference(reference, self._reference_options()))
+            for teacher in teachers:
+                self._teachers.append(loading.load_reference(teacher, self._reference_options()))
+                self._rest(self._teachers[-1])
         except BaseException:
             self.close()
             raise
@@ -253,7 +258,7 @@ class Learner:
         def of(trained):
             return None if trained is None else trained.network.sizes()
 
-        networks = [trained.network for trained in self._all_trained()] + [self._reference]
+        networks = [trained.network for trained in self._all_trained()] + [self._reference, *self._teachers]
         return {
             "policy": of(self._policy),
             "critic": of(self._critic),
@@ -268,7 +273,7 @@ class Learner:
 
     def _set_reference(self, network):
         self._reference = network
-        self._rest_reference()
+        self._rest(network)
 
     def _reference_options(self):
         """The reference's way to compute. With several ranks each one's part comes from the host, a layer at a time."""
@@ -277,9 +282,10 @@ class Learner:
     def _moves_reference(self):
         return self._offloads and self.ranks is None
 
-    def _rest_reference(self):
+    def _rest(self, network):
+        """Moves a frozen network to main memory, if it waits there between passes."""
         if self._moves_reference():
-            self._reference.module.to("cpu")
+            network.module.to("cpu")
 
     def _trained(self, settings):
         """The trained network that a call names."""
@@ -300,7 +306,8 @@ class Learner:
     @torch.no_grad()
     def forward(self, settings, columns):
         """Columns of a wave under any of the networks; a held graph stays."""
-        name = settings.choice("network", ["policy", "before", "reference", "base", "critic"])
+        teachers = {f"teacher/{number}": teacher for number, teacher in enumerate(self._teachers)}
+        name = settings.choice("network", ["policy", "before", "reference", "base", "critic", *teachers])
         sharpness = settings.number("sharpness", 1.0, above=0.0)
         images = settings.lists_of_texts("images", None)
         settings.finish()
@@ -309,7 +316,11 @@ class Learner:
             raise RequestError("values have no sharpness")
         factor = sharpness / self._temperature
         if name == "reference":
-            return {}, self._forward_reference(wave, factor)
+            if self._reference is None:
+                raise StateError("the learner has no reference", "open it with one, or make one with `copy`")
+            return {}, self._forward_frozen(self._reference, wave, factor)
+        if name in teachers:
+            return {}, self._forward_frozen(teachers[name], wave, factor)
         trained = self._named("critic" if name == "critic" else "policy")
         network = trained.network
         if name == "base":
@@ -330,16 +341,14 @@ class Learner:
             wave, _ = wave.of_rank(self.ranks.rank)
         return network.forward(wave, factor)
 
-    def _forward_reference(self, wave, factor):
-        network = self._reference
-        if network is None:
-            raise StateError("the learner has no reference", "open it with one, or make one with `copy`")
+    def _forward_frozen(self, network, wave, factor):
+        """Columns of a network that does not learn: the reference or a teacher."""
         if self._moves_reference():
             network.module.to(network.options.device)
         try:
             return _columns(network, self._pass(network, wave, factor))
         finally:
-            self._rest_reference()
+            self._rest(network)
 
     def _wave(self, columns, images):
         wave = Wave.from_columns(columns, self.num_ranks, images)

@@ -209,9 +209,10 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
-        RunError::Assemble(AssembleError::Judge(_))
+        RunError::Assemble(AssembleError::Judge(_) | AssembleError::Teacher(_))
         | RunError::Servers(GeneratorError::Unreachable { .. })
         | RunError::LostAgain { .. }
+        | RunError::Teacher { .. }
         | RunError::Learner(
             LearnerError::Lost { .. } | LearnerError::Taken { .. } | LearnerError::Launch(_),
         )

@@ -15,6 +15,7 @@ mod chat;
 mod commands_for_gpus;
 mod config_command;
 mod data_messages;
+mod distillation;
 mod elsewhere;
 mod environment_kills;
 mod environments;

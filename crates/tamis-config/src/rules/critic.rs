@@ -92,8 +92,7 @@ impl Checker<'_> {
 
     /// Warns of a filter that drops groups by their scores if advantages are not computed within the group.
     pub(super) fn lost_signal(&mut self) {
-        let estimator = &self.config.objective.advantage;
-        let Some(against) = estimator.baseline_beyond_group() else { return };
+        let Some((estimator, against)) = self.config.signal_beyond_group() else { return };
         let Some(filter) = self.config.filter.as_ref().map(|filter| filter.kind) else { return };
         if filter.scope() == Scope::Pool || filter.chooses_members() {
             return;

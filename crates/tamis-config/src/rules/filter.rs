@@ -37,7 +37,10 @@ impl Checker<'_> {
         let hint = "set `rollout.n` to 4 or more";
         // Estimators that compare within the group have a key for it.
         let singleton = serde_json::to_value(&config.objective.advantage).unwrap_or_default();
-        if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str()) {
+        if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str())
+            // A teacher's rating of each token needs no other member.
+            && config.distillation().is_none()
+        {
             let why = "`rollout.n` is 1: a group of one has nothing to compare with";
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
@@ -67,8 +70,7 @@ impl Checker<'_> {
         };
         let message = format!("`rollout.n` is 1: {outcome}");
         // Advantages that compare beyond the group need no group, and no filter of groups.
-        let estimator = &config.objective.advantage;
-        let hint = if estimator.baseline_beyond_group().is_some() { "set `filter: null`" } else { hint };
+        let hint = if config.signal_beyond_group().is_some() { "set `filter: null`" } else { hint };
         if filter.kind.singleton() == Some(Singleton::Drop) && purpose != LoadPurpose::Showing {
             self.error(&["rollout.n", "filter"], message, hint);
         } else {

@@ -17,6 +17,7 @@ mod schedule;
 mod servers;
 mod sft;
 mod simulate;
+mod teacher;
 mod train;
 mod validation;
 
@@ -73,6 +74,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     checker.filter(purpose);
     checker.schedule();
     checker.objective();
+    checker.teachers();
     checker.penalties();
     checker.train();
     checker.critic();

@@ -21,6 +21,7 @@ mod run;
 mod schedule;
 mod sft;
 mod simulate;
+mod teacher;
 mod train;
 mod validate;
 
@@ -50,6 +51,7 @@ pub use simulate::{
     SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
     SimulatedTrainTimeConfig,
 };
+pub use teacher::TeacherConfig;
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, OptimizerConstants, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 
@@ -102,6 +104,10 @@ settings! {
         schedule: ScheduleConfig = ScheduleConfig::default();
         /// The objective: advantage, loss, aggregation, KL and entropy.
         objective: ObjectiveConfig = ObjectiveConfig::default();
+        /// The models that the policy is distilled from, one or several by `data_source`. They are used by
+        /// `objective.advantage.kind: on_policy_distillation` and by `add_distillation` in
+        /// `objective.shaping`.
+        teacher: Vec<TeacherConfig> = Vec::new();
         /// Mini-batches, optimizer, learning rate and length of the run.
         train: TrainConfig = TrainConfig::default();
         /// The critic of `gae` and `bi_level_gae`; without one of these there is none.
@@ -139,6 +145,11 @@ fn note_paths(config: &mut Config, tree: &Node) {
     ] {
         if let Some(ModelSource::Hub { not_at, .. }) = model {
             *not_at = tree.at(key).and_then(path_of);
+        }
+    }
+    for (index, teacher) in config.teacher.iter_mut().enumerate() {
+        if let Some(ModelSource::Hub { not_at, .. }) = &mut teacher.path {
+            *not_at = tree.at(&format!("teacher.{index}.path")).and_then(path_of);
         }
     }
     for (key, sources) in [

@@ -50,6 +50,8 @@ pub struct AdvantageBatch<'a> {
     pub old_logprobs: Option<&'a Ragged<f64>>,
     /// Log-probability of the same tokens under the same policy with the gold answer in the prompt `[B][T]`.
     pub gold_logprobs: Option<&'a Ragged<f64>>,
+    /// Log-probability of the same tokens under the teacher, after the same text `[B][T]`.
+    pub teacher_logprobs: Option<&'a Ragged<f64>>,
     /// Σ over the vocabulary of squared probabilities `[B][T]`.
     pub sum_pi_squared: Option<&'a Ragged<f64>>,
     /// Importance weights of the rollout correction `[B][T]`.
@@ -96,6 +98,7 @@ impl<'a> AdvantageBatch<'a> {
             entropy: None,
             old_logprobs: None,
             gold_logprobs: None,
+            teacher_logprobs: None,
             sum_pi_squared: None,
             rollout_weights: None,
             components: None,
@@ -131,6 +134,7 @@ impl<'a> AdvantageBatch<'a> {
             Column::Entropy => self.entropy,
             Column::OldLogprobs => self.old_logprobs,
             Column::GoldLogprobs => self.gold_logprobs,
+            Column::TeacherLogprobs => self.teacher_logprobs,
             Column::SumPiSquared => self.sum_pi_squared,
             Column::RolloutWeights => self.rollout_weights,
             _ => None,

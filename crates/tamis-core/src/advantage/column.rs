@@ -21,6 +21,8 @@ pub enum Column {
     OldLogprobs,
     /// Log-probabilities given the gold answer.
     GoldLogprobs,
+    /// Log-probabilities under the teacher.
+    TeacherLogprobs,
     /// Sum of squared probabilities over the vocabulary.
     SumPiSquared,
     /// Importance weights of the rollout correction.
@@ -46,6 +48,7 @@ impl Column {
             Self::Entropy => "entropy",
             Self::OldLogprobs => "old_logprobs",
             Self::GoldLogprobs => "gold_logprobs",
+            Self::TeacherLogprobs => "teacher_logprobs",
             Self::SumPiSquared => "sum_pi_squared",
             Self::RolloutWeights => "rollout_weights",
             Self::Components => "components",
@@ -68,6 +71,7 @@ impl Column {
             Self::GoldLogprobs => {
                 "log-probabilities of the same tokens under the policy given the gold answer, from a second forward pass"
             }
+            Self::TeacherLogprobs => "log-probabilities of the same tokens under the teacher",
             Self::SumPiSquared => "sum of squared probabilities over the vocabulary at each token",
             Self::RolloutWeights => "importance weights of the rollout correction",
             Self::Components => "the named rewards before they are summed",

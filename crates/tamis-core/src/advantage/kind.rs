@@ -2,8 +2,8 @@
 
 use super::{
     AdvantageEstimator, BatchMean, BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
-    GrpoPassk, NormalizeThenSum, Opo, OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline,
-    Remax, Rloo, TirOptimalTokenBaseline,
+    GrpoPassk, NormalizeThenSum, OnPolicyDistillation, Opo, OptimalTokenBaseline, ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline, Remax, Rloo, TirOptimalTokenBaseline,
 };
 use crate::tagged;
 
@@ -62,6 +62,9 @@ tagged! {
         /// GRPO's advantage, changed by how much the gold answer in the prompt raises or lowers the
         /// log-probability of the completion.
         Cpo(Cpo) = "cpo",
+        /// The log-probability of each sampled token under a teacher, less that under the policy; rewards are
+        /// only reported (on-policy distillation).
+        OnPolicyDistillation(OnPolicyDistillation) = "on_policy_distillation",
     }
 }
 

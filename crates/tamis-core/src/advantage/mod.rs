@@ -28,6 +28,7 @@ mod grpo;
 mod grpo_passk;
 mod kind;
 mod normalize_then_sum;
+mod on_policy_distillation;
 mod opo;
 mod optimal_token_baseline;
 mod per_group;
@@ -39,6 +40,7 @@ mod scale;
 mod singleton;
 pub(crate) mod statistics;
 mod statistics_unit;
+mod teacher_gain;
 mod tir_optimal_token_baseline;
 mod whitening;
 
@@ -63,6 +65,7 @@ pub use grpo::Grpo;
 pub use grpo_passk::GrpoPassk;
 pub use kind::Advantage;
 pub use normalize_then_sum::NormalizeThenSum;
+pub use on_policy_distillation::OnPolicyDistillation;
 pub use opo::Opo;
 pub use optimal_token_baseline::{OptimalTokenBaseline, Tail};
 pub use reinforce_plus_plus::ReinforcePlusPlus;
@@ -72,6 +75,7 @@ pub use rloo::Rloo;
 pub use scale::Scale;
 pub use singleton::SingletonAdvantage;
 pub use statistics_unit::StatisticsUnit;
+pub use teacher_gain::TeacherGain;
 pub use tir_optimal_token_baseline::TirOptimalTokenBaseline;
 
 /// The catalogue's entries of this module.
@@ -95,10 +99,12 @@ pub const ENTRIES: &[Entry] = &[
     bnpo::ENTRY,
     bnpo_running::ENTRY,
     cpo::ENTRY,
+    on_policy_distillation::ENTRY,
     shaping::clip_advantage::ENTRY,
     shaping::keep_ratio::NEG_ENTRY,
     shaping::keep_ratio::POS_ENTRY,
     shaping::filter_loss_scaling::ENTRY,
     shaping::soft_reweight::ENTRY,
     shaping::length_weight::ENTRY,
+    shaping::add_distillation::ENTRY,
 ];

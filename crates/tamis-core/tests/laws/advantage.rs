@@ -5,6 +5,7 @@ mod by_hand;
 mod every;
 mod refusals;
 mod shaping;
+mod teacher;
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -68,8 +68,8 @@ pub(crate) fn estimator_of_ours(name: &str) -> Option<Advantage> {
         _ => name,
     };
     Advantage::of_name(name).filter(|ours| {
-        use Advantage::{Bnpo, BnpoRunning, DrGrpo, NormalizeThenSum};
-        !matches!(ours, DrGrpo(_) | NormalizeThenSum(_) | Bnpo(_) | BnpoRunning(_))
+        use Advantage::{Bnpo, BnpoRunning, DrGrpo, NormalizeThenSum, OnPolicyDistillation};
+        !matches!(ours, DrGrpo(_) | NormalizeThenSum(_) | Bnpo(_) | BnpoRunning(_) | OnPolicyDistillation(_))
     })
 }
 

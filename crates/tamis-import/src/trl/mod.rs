@@ -1,10 +1,12 @@
 //! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` that it extends, and of its script, with
 //! their defaults there. Includes fields of older versions.
 
+mod distillation;
 mod rewards;
 mod rules;
 mod servers;
 
+pub(super) use distillation::{TEACHER, distillation};
 pub(super) use rewards::rewards;
 pub(super) use rules::{data, generation, known_options, model, validates};
 pub(super) use servers::beside_the_learner;

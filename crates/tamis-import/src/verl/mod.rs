@@ -2,10 +2,12 @@
 
 mod asynchronous;
 mod correction;
+mod distillation;
 mod rewards;
 
 pub(super) use asynchronous::{is_asynchronous, is_separate, rounds_in_flight};
 pub(super) use correction::rejections;
+pub(super) use distillation::distillation;
 pub(super) use rewards::rewards;
 
 use super::key::Becomes::NoEffect;

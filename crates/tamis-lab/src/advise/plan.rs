@@ -146,7 +146,7 @@ impl Plan {
             max_response_length: is_given("rollout.max_response_length")
                 .then_some(config.rollout.max_response_length),
             has_critic: config.has_critic(),
-            baseline: config.objective.advantage.baseline_beyond_group(),
+            baseline: config.signal_beyond_group().map(|(_, source)| source),
             samples_at_servers: config.samples_at_servers(),
             margin: config.schedule.margin,
             granularity: config.schedule.granularity.filter(|_| is_given("schedule.granularity")),

@@ -19,6 +19,7 @@
 //!   journal.bin              answers from outside, replayed on resume
 //!   samples.bin              samples of servers, replayed on resume
 //!   episodes.bin             trajectories that were played in environments elsewhere, replayed on resume
+//!   teachers.bin             log-probabilities of teachers at servers, replayed on resume
 //!   order.bin                the order of events, if it decides what is trained on (streaming), followed on resume
 //!   published/version_N/     weights that servers read, the last two
 //!   run.lock                 held while a process works here
@@ -345,6 +346,11 @@ impl RunDirectory {
     /// `episodes.bin`.
     pub fn episodes_journal(&self) -> PathBuf {
         self.path.join("episodes.bin")
+    }
+
+    /// `teachers.bin`.
+    pub fn teachers_journal(&self) -> PathBuf {
+        self.path.join("teachers.bin")
     }
 
     /// `journal.bin`.

@@ -37,6 +37,8 @@ pub const STEP: &str = "step";
 pub const GENERATION: &str = "gen";
 /// Log-probabilities at the start of the step, in a pass of their own.
 pub const OLD_LOGPROBS: &str = "old_log_prob";
+/// Log-probabilities under teachers.
+pub const TEACHER: &str = "teacher";
 /// Updates of the policy.
 pub const UPDATE: &str = "update_actor";
 

@@ -8,7 +8,7 @@ use crate::error::AssembleError;
 
 /// Columns that the trainer has for every estimator. Values come from a critic, which exists if they are
 /// needed.
-const PROVIDED: [Column; 11] = [
+const PROVIDED: [Column; 12] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
@@ -16,6 +16,7 @@ const PROVIDED: [Column; 11] = [
     Column::Entropy,
     Column::SumPiSquared,
     Column::GoldLogprobs,
+    Column::TeacherLogprobs,
     Column::Components,
     Column::GreedyRewards,
     Column::Generated,

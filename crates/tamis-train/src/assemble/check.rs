@@ -388,6 +388,12 @@ impl<'c> Checker<'c> {
         if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| has_critic) {
             self.model("critic.model.path", path, false);
         }
+        let is_taught = trains && self.config.distillation().is_some();
+        for (index, teacher) in self.config.teacher.iter().enumerate().filter(|_| is_taught) {
+            if let Some(path) = teacher.path.as_ref().filter(|_| teacher.is_loaded()) {
+                self.model(&format!("teacher[{index}].path"), path, false);
+            }
+        }
         let init = model.init.as_ref().filter(|_| reads_model);
         if let Some(TokenizerSource::File(path)) = init.map(|init| &init.tokenizer)
             && self.is_real("model.init.tokenizer", path)

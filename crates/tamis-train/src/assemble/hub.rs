@@ -83,6 +83,12 @@ impl Names {
                 self.model(key, model)?;
             }
         }
+        let is_taught = trains && config.distillation().is_some();
+        for (index, teacher) in config.teacher.iter_mut().enumerate().filter(|_| is_taught) {
+            if let Some(model) = &mut teacher.path {
+                self.model(&format!("teacher[{index}].path"), model)?;
+            }
+        }
         for (index, reward) in config.reward.iter_mut().enumerate() {
             for (key, place) in reward.kind.models() {
                 self.reward_model(&format!("reward[{index}].{key}"), place)?;

@@ -14,7 +14,7 @@ use tamis_rollout::launch::Say;
 use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::startup::Startup;
-use super::{critic, policy};
+use super::{critic, policy, teacher};
 use crate::api_key::{api_key, random_key};
 use crate::checkpoint::{CRITIC, Coverage, SaveError, verify};
 use crate::error::AssembleError;
@@ -54,7 +54,8 @@ pub(crate) fn learner(
             };
             let reference = if has_reference { policy::reference(&config, model.config())? } else { None };
             let critic = if checkpoint.is_none() { critic::load_named(&config)? } else { None };
-            Ok(NativeModels { policy: model, reference, critic })
+            let teachers = teacher::load(&config, &codec)?;
+            Ok(NativeModels { policy: model, reference, critic, teachers })
         })??
     };
     let settings = engine_settings(config);
@@ -80,6 +81,11 @@ fn learner_elsewhere(
     if let Some(path) = &reference {
         verify(path, Coverage::ForUse).map_err(AssembleError::from)?;
         policy::check_reference(path, config, policy::limits(config, codec, checkpoint)?)?;
+    }
+    let teachers = teacher::folders(config);
+    for path in &teachers {
+        verify(path, Coverage::ForUse).map_err(AssembleError::from)?;
+        teacher::check(path, config, codec)?;
     }
     let random = run.join("initial");
     let named = folder(&config.model.path);
@@ -116,6 +122,7 @@ fn learner_elsewhere(
         optimizer: WireOptimizer::new(engine.optimizer, engine.max_grad_norm),
         critic,
         reference: reference.as_deref().map(absolute),
+        teachers: teachers.iter().map(|path| absolute(path)).collect(),
         recompute_activations: engine.recompute_activations,
         // A learner that the run started ends with it.
         orphan_timeout: (config.learner.orphan_timeout)
@@ -226,6 +233,7 @@ pub(crate) fn holder_in_torch(startup: Startup<'_>) -> Result<Box<dyn RunLearner
         optimizer: WireOptimizer::new(engine.optimizer, engine.max_grad_norm),
         critic: None,
         reference: None,
+        teachers: Vec::new(),
         recompute_activations: false,
         orphan_timeout: None,
         adopt: None,
@@ -254,7 +262,7 @@ fn of_named_files(error: RunError) -> RunError {
 /// A learner that holds only the configuration's policy, to sample from it.
 pub(crate) fn holder(startup: Startup<'_>, model: tamis_model::Model) -> Box<dyn RunLearner> {
     let Startup { config, codec, disk, interrupt, .. } = startup;
-    let models = NativeModels { policy: model, reference: None, critic: None };
+    let models = NativeModels { policy: model, reference: None, critic: None, teachers: Vec::new() };
     native::learner(models, Some(codec.clone()), engine_settings(config), disk, interrupt)
 }
 

@@ -5,6 +5,7 @@ use tamis_core::advantage::Column;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, PassOptions, TransformerConfig};
 
 use super::settings::threads;
+use super::teacher;
 
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;
@@ -24,8 +25,8 @@ pub struct Lengths {
 }
 
 /// The estimate for a run whose completions all have the largest length: its largest micro-batch (or batch of
-/// the warm start), a reference if a divergence needs one, a critic if there is one, and in the generator the
-/// sequences of a round or of a validation, at most `rollout.max_num_seqs` of them.
+/// the warm start), a reference if a divergence needs one, teachers, a critic if there is one, and in the
+/// generator the sequences of a round or of a validation, at most `rollout.max_num_seqs` of them.
 pub fn estimate(
     config: &Config,
     model: &TransformerConfig,
@@ -58,7 +59,9 @@ pub fn estimate(
         config.micro_batch_tokens(Some(own)).max(prompt + response)
     };
     let rows = limit.min(whole(groups));
-    let score = critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None;
+    let teachers = teacher::shapes(config);
+    let score =
+        critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None || !teachers.is_empty();
     // As many of the rows as the group's completions have.
     let of_group = whole(1).max(1) as f64;
     let scored = (rows as f64 * (1.0 - prompt.saturating_sub(1) as f64 / of_group)).ceil() as usize;
@@ -96,6 +99,8 @@ pub fn estimate(
         generation: generation(round, n),
     };
     let mut estimate = MemoryEstimate::new(model, &plan);
+    let of_teacher = |shape: &TransformerConfig| MemoryEstimate::new(shape, &MemoryPlan::default()).weights;
+    estimate.copies += teachers.iter().map(of_teacher).sum::<u64>();
     let validates = MemoryPlan { generation: generation(validation, config.validate.n), ..plan };
     let of_validation = MemoryEstimate::new(model, &validates).generation;
     let schedule = &config.schedule;

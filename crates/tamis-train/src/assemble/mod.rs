@@ -24,6 +24,7 @@ pub mod schedule;
 pub(crate) mod settings;
 pub(crate) mod sft;
 pub(crate) mod startup;
+pub(crate) mod teacher;
 pub(crate) mod validation;
 
 use tamis_config::LrScheduleConfig;

@@ -165,13 +165,7 @@ impl Limits {
     }
 
     fn check(self, config: &Config, codec: &Codec) -> Result<(), AssembleError> {
-        let rows = codec.tokenizer().num_rows();
-        if rows > self.vocab_size {
-            return Err(AssembleError::setting(
-                format!("the tokenizer has {rows} tokens, the model only {}", self.vocab_size),
-                "use the tokenizer that belongs to the model",
-            ));
-        }
+        self.check_vocabulary(codec, "the model")?;
         self.check_length(config, "the model")?;
         if codec.end_token_ids().is_empty() {
             return Err(AssembleError::setting(
@@ -182,8 +176,20 @@ impl Limits {
         Ok(())
     }
 
+    /// Refuses a model (`name`) without a row for each token.
+    pub(super) fn check_vocabulary(self, codec: &Codec, name: &str) -> Result<(), AssembleError> {
+        let rows = codec.tokenizer().num_rows();
+        if rows <= self.vocab_size {
+            return Ok(());
+        }
+        Err(AssembleError::setting(
+            format!("the tokenizer has {rows} tokens, {name} only {}", self.vocab_size),
+            "use the tokenizer that belongs to the model",
+        ))
+    }
+
     /// Refuses prompts and completions that are longer together than the positions of a model (`name`).
-    fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
+    pub(super) fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
         let (prompt, response) = (config.data.max_prompt_length, config.max_text_length());
         let longest = prompt.saturating_add(response);
         match self.max_positions.filter(|&limit| longest > limit) {

@@ -85,14 +85,21 @@ impl Recipe {
         })
     }
 
-    /// Whether the estimator reads a column, or would.
+    /// Whether the estimator or a shaping reads a column, or would.
     pub(crate) fn reads(&self, column: Column) -> bool {
-        self.advantage.needs().contains(&column) || self.advantage.uses().contains(&column)
+        self.needs(column)
+            || self.advantage.uses().contains(&column)
+            || self.shapings.iter().any(|shaping| shaping.needs().contains(&column))
     }
 
     /// Whether the estimator cannot do without a column.
     pub(crate) fn needs(&self, column: Column) -> bool {
         self.advantage.needs().contains(&column)
+    }
+
+    /// Whether a teacher rates the tokens.
+    pub(crate) fn is_taught(&self) -> bool {
+        self.reads(Column::TeacherLogprobs)
     }
 
     /// Whether a step trains the policy, or only the critic.
@@ -103,7 +110,7 @@ impl Recipe {
     /// Whether a warning is due about a group whose members all have the same reward: there is a filter, and
     /// the estimator compares within groups.
     pub(crate) fn tells_uniform_groups(&self) -> bool {
-        self.sieve.filter.is_some() && self.advantage.baseline_beyond_group().is_none()
+        self.sieve.filter.is_some() && self.config.signal_beyond_group().is_none()
     }
 
     /// Whether the loss itself holds the policy to the reference.

@@ -102,7 +102,7 @@ pub fn sieve(
         describe_filling(config)
     );
     // A group without contrast teaches nothing only if advantages compare within the group.
-    let is_group_relative = config.objective.advantage.baseline_beyond_group().is_none();
+    let is_group_relative = config.signal_beyond_group().is_none();
     let warning = if is_group_relative { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
 }

@@ -14,6 +14,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::learner::LearnerError;
+use tamis_run::metrics::summary::NumberSummary;
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
 /// groups \[P\].
@@ -175,9 +176,19 @@ impl CreditColumns {
             entropy: passes.of_estimator.entropy.as_ref(),
             sum_pi_squared: passes.of_estimator.sum_pi_squared.as_ref(),
             gold_logprobs: passes.of_estimator.gold_logprobs.as_ref(),
+            teacher_logprobs: passes.teacher.as_ref(),
             generated: Some(Generated { reward: self.generated, components: &self.generated_components }),
             ..AdvantageBatch::of_rewards(&self.rewards)
         }
+    }
+
+    /// Mean over the policy's tokens of `log p - log p_teacher`, an estimate of the divergence from the teacher
+    /// in nats; `None` without a teacher or without a token.
+    pub(crate) fn teacher_kl(&self) -> Option<f64> {
+        let (old, teacher) = (self.old_logprobs.as_ref()?, self.passes.teacher.as_ref()?);
+        let tokens = old.values().iter().zip(teacher.values()).zip(self.mask.values());
+        let trained = tokens.filter(|(_, on)| **on).map(|((old, teacher), _)| old - teacher);
+        NumberSummary::of(trained).map(|summary| summary.mean)
     }
 
     pub(super) fn components(&self) -> Vec<Component<'_>> {

@@ -21,7 +21,7 @@ use crate::learner::{Learner, LearnerSequence, Network, Pass};
 use crate::measure::validation::Validation;
 use crate::workers::Workers;
 use tamis_run::metrics::summary::NumberSummary;
-use tamis_run::metrics::timings::{OLD_LOGPROBS, Timings};
+use tamis_run::metrics::timings::{OLD_LOGPROBS, TEACHER, Timings};
 
 /// Outputs of the networks for the trained groups.
 pub(crate) struct Passes {
@@ -31,6 +31,8 @@ pub(crate) struct Passes {
     pub(crate) old: OldLogprobs,
     /// Log-probabilities under the reference `[B][T]`, if there is one.
     pub(crate) reference: Option<Ragged<f32>>,
+    /// Log-probabilities under the teachers `[B][T]`, if there are some.
+    pub(crate) teacher: Option<Ragged<f64>>,
     /// Values of the critic `[B][T]`, if there is one.
     pub(crate) values: Option<Ragged<f64>>,
     /// Columns that only some estimators need.
@@ -107,6 +109,16 @@ pub(crate) fn passes(
         timings.add("advantage_passes", clock.elapsed());
     }
     let clock = Instant::now();
+    let teacher = if recipe.is_taught() {
+        let Workers { teachers, learner, .. } = workers;
+        let TrainedGroups { records, sequences, .. } = trained;
+        let rated = teachers.rate(&mut **learner, step, records, sequences, micro_batch)?;
+        timings.add(TEACHER, clock.elapsed());
+        Some(Ragged::from_rows(rated.rows().map(widened)))
+    } else {
+        None
+    };
+    let clock = Instant::now();
     let values = if recipe.critic.is_some() {
         let values = values(&mut *workers.learner, &trained.sequences, micro_batch)?;
         timings.add("values", clock.elapsed());
@@ -114,7 +126,7 @@ pub(crate) fn passes(
     } else {
         None
     };
-    Ok(Passes { greedy, old, reference, values, of_estimator })
+    Ok(Passes { greedy, old, reference, teacher, values, of_estimator })
 }
 
 impl Greedy {
@@ -148,6 +160,10 @@ impl Greedy {
         }
         Ok(Self { rewards, facts })
     }
+}
+
+fn widened(row: &[f32]) -> Vec<f64> {
+    row.iter().map(|&one| f64::from(one)).collect()
 }
 
 /// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and

@@ -45,6 +45,9 @@ pub enum AssembleError {
     /// No server of a judge or of a reward model answers.
     #[error(transparent)]
     Judge(GeneratorError),
+    /// No server of a teacher answers.
+    #[error(transparent)]
+    Teacher(GeneratorError),
     /// The shipped reward program cannot be written.
     #[error("failed to {0}")]
     RewardRunner(#[from] DiskError),
@@ -125,6 +128,9 @@ impl AssembleError {
             Self::Checksum(error) => error.hint(),
             Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
+            Self::Teacher(_) => {
+                Some("start the server first (`vllm serve TEACHER`), and name it in `servers` of the teacher")
+            }
             Self::Codec(CodecError::TemplateFile { .. }) => {
                 return Some(format!("set `model.chat_template`; {RELATIVE}"));
             }

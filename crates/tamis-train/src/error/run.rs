@@ -51,6 +51,12 @@ pub enum RunError {
     /// Learning.
     #[error(transparent)]
     Learner(LearnerError),
+    /// A teacher at servers gave no log-probabilities.
+    #[error("{message}")]
+    Teacher {
+        /// The message.
+        message: String,
+    },
     /// The learner was lost repeatedly.
     #[error(
         "the learner was lost {} times in a row after step {step}, so the run ends:{}",
@@ -429,6 +435,10 @@ impl RunError {
             }
             Self::Dispatch(DispatchError::Generator(GeneratorError::Environment { .. })) => Some(
                 "fix what it reports, or allow more restarts (environment.max_restarts); if the run had begun, continue it with --resume"
+                    .to_owned(),
+            ),
+            Self::Teacher { .. } => Some(
+                "check that the servers of `teacher` answer; the run goes on with --resume, and asks nothing twice"
                     .to_owned(),
             ),
             Self::Learner(error) => error.hint(),

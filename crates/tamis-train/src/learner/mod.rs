@@ -98,7 +98,7 @@ impl<'a> Wave<'a> {
 
 /// A network of a learner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", into = "String")]
 pub enum Network {
     /// The present policy.
     Policy,
@@ -110,6 +110,38 @@ pub enum Network {
     Base,
     /// The critic.
     Critic,
+    /// A teacher, by its number from 0 among those that the learner has loaded.
+    Teacher(usize),
+}
+
+/// The names on the wire: `policy`, and `teacher/0`.
+impl From<Network> for String {
+    fn from(network: Network) -> Self {
+        match network {
+            Network::Policy => "policy".to_owned(),
+            Network::Before => "before".to_owned(),
+            Network::Reference => "reference".to_owned(),
+            Network::Base => "base".to_owned(),
+            Network::Critic => "critic".to_owned(),
+            Network::Teacher(number) => format!("teacher/{number}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let teacher = || name.strip_prefix("teacher/")?.parse().ok().map(Self::Teacher);
+        Ok(match name.as_str() {
+            "policy" => Self::Policy,
+            "before" => Self::Before,
+            "reference" => Self::Reference,
+            "base" => Self::Base,
+            "critic" => Self::Critic,
+            _ => teacher().ok_or_else(|| format!("there is no network {name:?}"))?,
+        })
+    }
 }
 
 /// A network that learns.
@@ -225,6 +257,12 @@ pub enum LearnerError {
     /// The reference is requested, and there is none.
     #[error("the learner has no reference")]
     NoReference,
+    /// A teacher is asked for that was not loaded.
+    #[error("the learner has no teacher {number}")]
+    NoTeacher {
+        /// Its number, from 0.
+        number: usize,
+    },
     /// The request breaks the rules of the call.
     #[error("{reason}")]
     Misused {
@@ -330,6 +368,7 @@ impl LearnerError {
             | Self::Engine { .. }
             | Self::NoCritic
             | Self::NoReference
+            | Self::NoTeacher { .. }
             | Self::Misused { .. }
             | Self::NoAdapter
             | Self::NoGpu

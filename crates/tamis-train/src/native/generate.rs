@@ -253,6 +253,7 @@ mod tests {
             optimizer: WireOptimizer::new(AdamWConfig::default(), None),
             critic: None,
             reference: None,
+            teachers: Vec::new(),
             recompute_activations: false,
             orphan_timeout: None,
             generation: Some(WireGeneration { max_sequences: 1 }),

@@ -93,6 +93,9 @@ impl Learner for NativeEngine {
             Network::Policy => &self.policy.model,
             Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0),
             Network::Base => return Err(Halt::Failed(LearnerError::NoAdapter)),
+            Network::Teacher(number) => {
+                self.teachers.get(number).ok_or(LearnerError::NoTeacher { number })?
+            }
             Network::Reference => self.reference.as_ref().ok_or(LearnerError::NoReference)?,
         };
         let temperature = (self.settings.temperature / sharpness) as f32;

@@ -58,6 +58,8 @@ pub struct NativeModels {
     pub reference: Option<Model>,
     /// The critic, if it does not start from the policy's layers.
     pub critic: Option<Model>,
+    /// Models that the policy is distilled from.
+    pub teachers: Vec<Model>,
 }
 
 struct Learning {
@@ -103,6 +105,7 @@ struct NativeEngine {
     policy: Learning,
     critic: Option<Learning>,
     reference: Option<Model>,
+    teachers: Vec<Model>,
     shared: SharedWeights,
     workspace: Workspace,
     held: Option<(Trained, HeldPass)>,
@@ -153,6 +156,7 @@ pub fn open(
         policy: read_model(&request.policy)?,
         reference: request.reference.as_deref().map(read_model).transpose()?,
         critic: critic.map(Model::load_critic).transpose().map_err(weights)?,
+        teachers: request.teachers.iter().map(|folder| read_model(folder)).collect::<Result<_, _>>()?,
     };
     Ok(learner(models, None, settings, disk, interrupt))
 }
@@ -222,6 +226,7 @@ impl NativeEngine {
             },
             critic: None,
             reference: models.reference,
+            teachers: models.teachers,
             workspace: Workspace::default(),
             held: None,
             held_texts: None,

@@ -36,6 +36,8 @@ pub(crate) struct StepFacts {
     pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, if there is one.
     pub(crate) reward_kl: Option<RewardKlFacts>,
+    /// Mean divergence from the teacher per token, where there is one.
+    pub(crate) teacher_kl: Option<f64>,
     /// Metrics of the shapings, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
     pub(crate) critic: Option<CriticFacts>,
@@ -132,6 +134,7 @@ impl StepFacts {
             selection: selection.unwrap_or_default(),
             greedy: None,
             reward_kl: None,
+            teacher_kl: None,
             shaping: Vec::new(),
             critic: None,
             gradients: Vec::new(),
@@ -164,6 +167,7 @@ impl StepFacts {
 
     /// Adds the facts that metrics are made from.
     pub(crate) fn note_credit(&mut self, columns: CreditColumns, credit: Credit) {
+        self.teacher_kl = columns.teacher_kl();
         self.greedy = columns.passes.greedy.map(|greedy| greedy.facts);
         if let Some(penalty) = columns.reward_kl {
             self.reward_kl = Some(penalty.facts);

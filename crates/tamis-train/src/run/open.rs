@@ -213,6 +213,7 @@ impl Run {
         let positions = learner.info().policy.max_positions.unwrap_or(usize::MAX);
         let hints = hints(&config, &advantage, &codec, positions, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
+        let teachers = of.make_teachers(&codec, learner.info(), &train)?;
         let pool = of.make_pool(train, curriculum)?;
         ui.say(&format!(
             "model: {} parameters, {} training prompts, {} validation prompts, {}",
@@ -245,6 +246,7 @@ impl Run {
             version: of.version(),
             pool,
             scorer,
+            teachers,
             dispatcher,
             order,
             interrupt: interrupt.clone(),

@@ -33,13 +33,13 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{data, learner, rewards, schedule, sft};
+use crate::assemble::{data, learner, rewards, schedule, sft, teacher};
 use crate::checkpoint::sum_of_model;
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, PlanInput};
-use crate::learner::RunLearner;
 use crate::learner::sft::{Example, SftExamples};
+use crate::learner::{LearnerInfo, RunLearner};
 use crate::measure::validation_metrics::FigureName;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
@@ -50,6 +50,7 @@ use crate::workers::order::RecordedOrder;
 use crate::workers::published::PublishedFolders;
 use crate::workers::samples::RecordedSamples;
 use crate::workers::servers::{self, Pasts, RunSampler};
+use crate::workers::teachers::Teachers;
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::journal::JournalError;
 use tamis_run::log::progress::Console;
@@ -425,6 +426,24 @@ impl Preparation<'_> {
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
         learner::learner(self.startup(codec), checkpoint, divergence)
+    }
+
+    /// The teachers, with what servers among them answered a process before this one after the checkpoint.
+    pub(super) fn make_teachers(
+        &self,
+        codec: &Codec,
+        learner: &LearnerInfo,
+        train: &[PreparedPrompt],
+    ) -> Result<Teachers, Halt<RunError>> {
+        let Self { config, directory, ui, interrupt, .. } = *self;
+        let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
+        let teachers = teacher::teachers(config, codec, learner, train, &listener, interrupt)?;
+        if !teachers.asks_servers() {
+            return Ok(teachers);
+        }
+        let from = self.state().and_then(|state| state.teachers).unwrap_or(0);
+        let teachers = teachers.with_journal(directory.disk(), &directory.teachers_journal(), from);
+        Ok(teachers.map_err(|error| journal_error(error, directory, |state| state.teachers))?)
     }
 
     pub(super) fn make_pool(

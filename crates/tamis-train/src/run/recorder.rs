@@ -29,8 +29,8 @@ pub(crate) struct Recorder {
     pub(crate) progress: Console,
     pub(crate) saved: Option<u64>,
     /// The step of the oldest checkpoint that is kept, and the positions from which on it needs the journals
-    /// of answers, samples, episodes and order.
-    oldest: Option<(u64, [Option<u64>; 4])>,
+    /// of answers, samples, episodes, teachers and order.
+    oldest: Option<(u64, [Option<u64>; 5])>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
     rollouts: SaveRollouts,
@@ -64,7 +64,7 @@ impl Recorder {
 
     /// Writes a checkpoint: a state, completed with the places in its logs and its journal.
     pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
-        let Workers { learner, codec, scorer, sampler, plays, order, dispatcher, .. } = workers;
+        let Workers { learner, codec, scorer, sampler, plays, order, dispatcher, teachers, .. } = workers;
         self.directory.check_present()?;
         check_finite(&mut **learner, &self.directory, state.step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step. Events that have not been handled may
@@ -74,6 +74,7 @@ impl Recorder {
         let journal = scorer.settle_journal(next);
         let samples = sampler.memory().map(|memory| memory.settle(next));
         let episodes = plays.memory().map(|memory| memory.settle(next));
+        let teachers = teachers.settle(next);
         // Events that were handled until this step was trained are in the state, whatever is measured after
         // it.
         let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
@@ -82,7 +83,7 @@ impl Recorder {
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
-        let state = RunState { logs, journal, samples, episodes, order, ..state.clone() };
+        let state = RunState { logs, journal, samples, episodes, teachers, order, ..state.clone() };
         let pending = self.directory.begin_checkpoint(state.step)?;
         let Saved { files, overflow } =
             learner.save(pending.path(), SaveContent::Checkpoint { dtype: self.dtype })?;
@@ -106,8 +107,9 @@ impl Recorder {
     }
 
     fn shorten_journals(&mut self, state: &RunState, workers: &mut Workers) -> Result<(), RunError> {
-        let needed = |state: &RunState| [state.journal, state.samples, state.episodes, state.order];
-        if needed(state) == [None; 4] {
+        let needed =
+            |state: &RunState| [state.journal, state.samples, state.episodes, state.teachers, state.order];
+        if needed(state) == [None; 5] {
             return Ok(());
         }
         let Some(oldest) = self.directory.list_checkpoints()?.into_iter().next() else { return Ok(()) };
@@ -116,8 +118,8 @@ impl Recorder {
             let Ok(state) = RunState::read(&oldest.path) else { return Ok(()) };
             self.oldest = Some((oldest.step, needed(&state)));
         }
-        let Some((_, [answers, samples, episodes, taken])) = self.oldest else { return Ok(()) };
-        let Workers { scorer, sampler, plays, order, .. } = workers;
+        let Some((_, [answers, samples, episodes, rated, taken])) = self.oldest else { return Ok(()) };
+        let Workers { scorer, sampler, plays, order, teachers, .. } = workers;
         if let Some(position) = answers {
             let shortened = scorer.shorten_journal(position);
             shortened.map_err(|error| RunError::Dispatch(ScoreError::from(error).into()))?;
@@ -126,6 +128,9 @@ impl Recorder {
             if let (Some(position), Some(memory)) = (position, memory) {
                 memory.shorten(position).map_err(|error| RunError::Dispatch(error.into()))?;
             }
+        }
+        if let Some(position) = rated {
+            teachers.shorten(position).map_err(RunError::Journal)?;
         }
         if let (Some(position), Some(order)) = (taken, order) {
             order.shorten(position).map_err(RunError::Journal)?;

@@ -60,6 +60,9 @@ pub struct RunState {
     /// The same for the journal of trajectories that were played elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episodes: Option<u64>,
+    /// The same for the journal of teachers at servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teachers: Option<u64>,
     /// The same for the order in which events were handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<u64>,
@@ -98,6 +101,7 @@ impl RunState {
             journal: None,
             samples: None,
             episodes: None,
+            teachers: None,
             order: None,
         }
     }

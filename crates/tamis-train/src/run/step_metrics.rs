@@ -48,6 +48,7 @@ impl StepMetrics {
             metrics.set("actor/reward_kl_penalty", kl.mean);
             metrics.set("actor/reward_kl_penalty_coeff", kl.coefficient);
         }
+        metrics.set_some("distillation/kl", facts.teacher_kl);
         metrics.extend(facts.shaping.iter().copied());
         metrics.extend(facts.selection.to_pairs().iter().copied());
         if let Some(critic) = &facts.critic {
@@ -181,6 +182,7 @@ impl StepMetrics {
 fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
     let report = facts.update.as_ref();
     match divergence {
+        Divergence::None if facts.teacher_kl.is_some() => Some(("teacher_kl", facts.teacher_kl?)),
         Divergence::InLoss => Some(("ref_kl", report?.reference_kl?)),
         Divergence::InReward { .. } => Some(("kl_penalty", facts.reward_kl?.mean)),
         Divergence::None => Some(("ppo_kl", report.filter(|report| report.num_updates > 1)?.old_kl?)),

@@ -17,6 +17,7 @@ pub mod order;
 pub(crate) mod published;
 pub mod samples;
 pub(crate) mod servers;
+pub(crate) mod teachers;
 
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
@@ -28,6 +29,7 @@ use order::RecordedOrder;
 use published::PublishedFolders;
 use servers::{RunSampler, publish_to};
 use tamis_run::directory::RUN_LOG;
+use teachers::Teachers;
 
 /// Everything that a step drives. Weights, and the progress of generation, are the workers'; every number of
 /// the run is in its state.
@@ -47,6 +49,8 @@ pub(crate) struct Workers {
     pub(crate) published: Option<PublishedFolders>,
     pub(crate) pool: PromptPool,
     pub(crate) scorer: Scorer,
+    /// The models that the policy is distilled from; empty without teachers.
+    pub(crate) teachers: Teachers,
     /// The dispatcher, which collects a step's groups.
     pub(crate) dispatcher: Dispatcher,
     /// Record of the order in which the dispatcher takes events in, if batches may depend on it.

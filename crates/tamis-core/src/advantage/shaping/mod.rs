@@ -4,6 +4,7 @@
 //! Besides advantages the result has the trajectories to leave out of the loss, and a factor for the policy
 //! term.
 
+pub mod add_distillation;
 pub mod clip_advantage;
 pub mod filter_loss_scaling;
 pub mod keep_ratio;
@@ -19,6 +20,7 @@ use crate::setting::{Named, Ranged};
 use crate::tagged;
 use crate::whole_step::WholeStep;
 
+pub use add_distillation::AddDistillation;
 pub use clip_advantage::ClipAdvantage;
 pub use filter_loss_scaling::{FilterLossScaling, LossScaling};
 pub use keep_ratio::{KeepNegRatio, KeepPosRatio};
@@ -105,6 +107,11 @@ pub trait ShapeAdvantages: Named + Ranged {
         &[]
     }
 
+    /// Source of signal in a group whose members all have the same score, if it gives some: `a teacher`.
+    fn baseline_beyond_group(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Why it needs the whole step; `None`: its effect on a group depends only on the group.
     fn whole_step(&self) -> Option<WholeStep> {
         None
@@ -159,6 +166,9 @@ tagged! {
         SoftReweight(SoftReweight) = "soft_reweight",
         /// Divides advantages by the trajectory's length relative to the mean length of the batch.
         LengthWeight(LengthWeight) = "length_weight",
+        /// Adds to the advantage of each token its log-probability under a teacher, less that under the
+        /// policy.
+        AddDistillation(AddDistillation) = "add_distillation",
     }
 }
 

@@ -2,8 +2,10 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tamis_core::advantage::shaping::{AddDistillation, RoundCounts, Shaping, ShapingBatch, shape};
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageState, Advantages, Component, Generated, GeneratedStatistics,
+    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, Advantages, Component, Generated,
+    GeneratedStatistics, OnPolicyDistillation, TeacherGain,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
@@ -16,8 +18,8 @@ pub(super) struct Member {
     pub(super) format: f64,
     pub(super) mask: Vec<bool>,
     pub(super) token_rewards: Vec<f64>,
-    /// Values, entropy, old and gold log-probabilities, Σπ², rollout weights.
-    pub(super) numbers: [Vec<f64>; 6],
+    /// Values, entropy, old and gold log-probabilities, Σπ², rollout weights, log-probabilities of a teacher.
+    pub(super) numbers: [Vec<f64>; 7],
 }
 
 #[derive(Debug, Clone)]
@@ -47,6 +49,7 @@ impl Member {
                 column(5, &|u| (0.05 + 0.9 * u).ln()),
                 sum_pi_squared,
                 column(6, &|u| 0.5 + u),
+                column(7, &|u| (0.05 + 0.9 * u).ln()),
             ],
             mask,
         }
@@ -78,7 +81,7 @@ pub(super) struct Owned {
     pub(super) format: Ragged<f64>,
     pub(super) mask: Ragged<bool>,
     token_rewards: Ragged<f64>,
-    numbers: [Ragged<f64>; 6],
+    numbers: [Ragged<f64>; 7],
     greedy: Vec<f64>,
 }
 
@@ -116,6 +119,7 @@ impl Owned {
             entropy: Some(&self.numbers[1]),
             old_logprobs: Some(&self.numbers[2]),
             gold_logprobs: Some(&self.numbers[3]),
+            teacher_logprobs: Some(&self.numbers[6]),
             sum_pi_squared: Some(&self.numbers[4]),
             rollout_weights: dense.then_some(&self.numbers[5]),
             components: dense.then_some(&components),
@@ -134,6 +138,32 @@ impl Owned {
             }
         }
         by_member(&estimate.advantages)
+    }
+}
+
+impl Owned {
+    /// The gain by a teacher added to the advantages of an estimator, and alone.
+    pub(super) fn add_and_alone(
+        &self,
+        gain: TeacherGain,
+        estimator: &dyn AdvantageEstimator,
+    ) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+        let batch = AdvantageBatch {
+            mask: Some(&self.mask),
+            old_logprobs: Some(&self.numbers[2]),
+            teacher_logprobs: Some(&self.numbers[6]),
+            ..AdvantageBatch::of_rewards(&self.rewards)
+        };
+        let shaping = ShapingBatch {
+            batch,
+            groups: RoundCounts { kept: 1, generated: 1 },
+            key: Key::new(1, Purpose::Task),
+            group_ids: None,
+        };
+        let before = estimator.advantages(&batch).unwrap();
+        let added = shape(&[Shaping::AddDistillation(AddDistillation { gain })], before, &shaping).unwrap();
+        let alone = OnPolicyDistillation { gain }.advantages(&batch).unwrap();
+        (by_member(&added.advantages), by_member(&alone))
     }
 }
 

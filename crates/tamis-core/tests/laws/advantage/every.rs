@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tamis_core::advantage::{
     Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Column, Cpo, CpoWrap, Gae,
-    Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline, Rloo, Scale,
-    SingletonAdvantage, Tail,
+    Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OnPolicyDistillation,
+    OptimalTokenBaseline, Rloo, Scale, SingletonAdvantage, Tail, TeacherGain,
 };
 use tamis_core::catalogue::{Family, find};
 use tamis_core::ragged::Ragged;
@@ -33,6 +33,8 @@ fn estimators() -> Vec<Advantage> {
             estimators.push(Advantage::Grpo(grpo));
         }
     }
+    let gain = TeacherGain { coefficient: 0.5, discount: 0.5, clip: Some(0.75), ..TeacherGain::default() };
+    estimators.push(Advantage::OnPolicyDistillation(OnPolicyDistillation { gain }));
     for wrap in [CpoWrap::SeqKl, CpoWrap::TokKl] {
         estimators.push(Advantage::Cpo(Cpo { wrap, pos_alpha: 0.3, ..Cpo::default() }));
     }
@@ -308,6 +310,7 @@ fn a_missing_column_is_named_with_who_needs_it() {
     column `generated` is missing; `bnpo` needs it: statistics of all groups of the step before filtering
     column `generated` is missing; `bnpo_running` needs it: statistics of all groups of the step before filtering
     column `mask` is missing; `cpo` needs it: which tokens the policy produced
+    column `mask` is missing; `on_policy_distillation` needs it: which tokens the policy produced
     ");
     for estimator in Advantage::all().iter().filter(|estimator| estimator.needs().is_empty()) {
         assert_eq!(estimator.advantages(&AdvantageBatch::of_rewards(&rewards)).unwrap().values().len(), 2);

@@ -59,6 +59,7 @@ impl Full {
             entropy: Some(&self.column),
             old_logprobs: Some(&self.column),
             gold_logprobs: Some(&self.column),
+            teacher_logprobs: Some(&self.column),
             sum_pi_squared: Some(&self.column),
             rollout_weights: Some(&self.column),
             components: Some(components),
@@ -68,7 +69,7 @@ impl Full {
     }
 }
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
@@ -78,6 +79,7 @@ const COLUMNS: [Column; 14] = [
     Column::Entropy,
     Column::OldLogprobs,
     Column::GoldLogprobs,
+    Column::TeacherLogprobs,
     Column::SumPiSquared,
     Column::RolloutWeights,
     Column::Components,

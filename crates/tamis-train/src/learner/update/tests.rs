@@ -38,7 +38,7 @@ impl Learner for Constant {
         let num_entropies = if self.lacks_entropy { 0 } else { num_tokens };
         let (logprobs, entropies) = (vec![-0.5; num_tokens], vec![1.0; num_entropies]);
         match network {
-            Network::Reference | Network::Critic => Err(Halt::Interrupted),
+            Network::Reference | Network::Critic | Network::Teacher(_) => Err(Halt::Interrupted),
             _ => Ok(TokenColumns { logprobs, entropies, values: Vec::new() }),
         }
     }

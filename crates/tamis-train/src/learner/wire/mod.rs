@@ -120,6 +120,9 @@ pub struct OpenRequest {
     /// Folder of a reference policy, if it is not the initial policy.
     #[serde(default)]
     pub reference: Option<PathBuf>,
+    /// Folders of the models that the policy is distilled from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub teachers: Vec<PathBuf>,
     /// Compute activations again in the backward pass.
     #[serde(default)]
     pub recompute_activations: bool,
@@ -152,7 +155,8 @@ impl OpenRequest {
             critic.optimizer.check()?;
         }
         let critic = self.critic.as_ref().and_then(|critic| critic.folder.as_ref());
-        for path in [Some(&self.policy), self.reference.as_ref(), critic].into_iter().flatten() {
+        let folders = [Some(&self.policy), self.reference.as_ref(), critic].into_iter().flatten();
+        for path in folders.chain(&self.teachers) {
             check_absolute(path)?;
         }
         Ok(())
@@ -273,6 +277,12 @@ impl InfoAnswer {
             return unfit(
                 &format!("it trains no critic ({implementation}), which `objective.advantage.kind` needs"),
                 "choose an advantage without a critic, such as `grpo`, or another learner",
+            );
+        }
+        if !request.teachers.is_empty() && !capabilities.weights {
+            return unfit(
+                &format!("it loads no teacher ({implementation}), as `teacher` asks"),
+                "take the policy without its adapter as the teacher (`teacher: [{}]`), or one at `servers`",
             );
         }
         if let Some(key) = entropy.filter(|_| !capabilities.entropy) {
@@ -487,6 +497,7 @@ mod tests {
             optimizer: constants,
             critic: Some(WireCritic { folder: None, optimizer: constants }),
             reference: None,
+            teachers: Vec::new(),
             recompute_activations: false,
             orphan_timeout: None,
             generation: Some(WireGeneration { max_sequences: 1 }),

@@ -69,6 +69,7 @@ impl From<LearnerError> for Refusal {
                 refusal
             }
             LearnerError::NothingHeld | LearnerError::NoReference => Self::new(409, "state", message),
+            LearnerError::NoTeacher { .. } => Self::new(400, "request", message),
             LearnerError::Misused { reason } => Self::new(400, "request", reason),
             LearnerError::NoCritic => Self { is_no_critic: true, ..Self::new(409, "state", message) },
             LearnerError::Files(error) => error.into(),

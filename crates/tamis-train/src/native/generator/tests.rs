@@ -35,7 +35,7 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
         optimizer: AdamWConfig::default(),
         critic: None,
     };
-    let models = NativeModels { policy: model, reference: None, critic: None };
+    let models = NativeModels { policy: model, reference: None, critic: None, teachers: Vec::new() };
     NativeEngine::new(models, Some(codec), settings, &Disk::new(), interrupt)
 }
 

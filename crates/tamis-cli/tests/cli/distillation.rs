@@ -1,0 +1,137 @@
+//! On-policy distillation from the command line: teachers that the learner loads and at servers, alone and on
+//! top of rewards, and what is refused.
+
+use serde_json::Value;
+
+use crate::listening::Listening;
+use crate::tamis::{Folder, Replaced as _, TINY, unfiltered};
+
+/// A policy that begins with random weights and has only the teacher to learn from.
+const TAUGHT: &str = "objective: {advantage: {kind: on_policy_distillation}}\n";
+
+/// A folder with `config.yaml`, and a run `teacher` that has imitated the gold answers.
+fn with_a_teacher(rest: &str) -> Folder {
+    let folder = Folder::new();
+    let teacher =
+        unfiltered(TINY).replaced("steps: 40", "steps: 200").replaced("total_steps: 6", "total_steps: 1");
+    folder.write("teacher.yaml", &teacher);
+    folder.tamis(&["train", "teacher.yaml", "run.name=teacher"]).succeeds();
+    let student =
+        unfiltered(TINY).replaced("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "");
+    folder.write("config.yaml", &format!("{student}{rest}"));
+    folder
+}
+
+const TEACHER: &str = "teacher=[{path: runs/teacher/checkpoints/step_1}]";
+
+fn trained(folder: &Folder, run: &str) -> Vec<Value> {
+    folder.rows(run).into_iter().filter(|row| row.get("loss").is_some()).collect()
+}
+
+fn number(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"))
+}
+
+#[test]
+fn a_policy_learns_from_a_teacher_alone() {
+    let folder = with_a_teacher(TAUGHT);
+    // One completion per prompt, and rewards that hardly ever differ: the teacher is all there is.
+    let ended = folder.tamis(&[
+        "train",
+        "config.yaml",
+        TEACHER,
+        "rollout.n=1",
+        "data.train_batch_size=16",
+        "train.ppo_mini_batch_size=16",
+        "train.total_steps=60",
+        "train.optimizer.learning_rate=5e-3",
+        "validate.test_freq=0",
+        "checkpoint.save_freq=0",
+    ]);
+    ended.succeeds().says("advantage on_policy_distillation");
+    let rows = trained(&folder, "tiny");
+    assert_eq!(rows.len(), 60);
+    let mean = |rows: &[Value]| rows.iter().map(|row| number(row, "distillation/kl")).sum::<f64>() / 10.0;
+    let (first, last) = (mean(&rows[..10]), mean(&rows[50..]));
+    assert!(first > 0.5 && last < 0.6 * first, "{first} nats at first, {last} at last");
+    assert!(rows.iter().all(|row| number(row, "timing_s/teacher") > 0.0));
+}
+
+#[test]
+fn a_teacher_that_is_the_policy_teaches_nothing_until_the_policy_moves() {
+    let folder = with_a_teacher(TAUGHT);
+    let policy = ["~model.init", "+model.path=runs/teacher/checkpoints/step_1", "train.total_steps=2"];
+    let arguments = [&["train", "config.yaml", TEACHER][..], &policy].concat();
+    folder.tamis(&arguments).succeeds();
+    // Generation and the teacher's pass agree to the bit.
+    let rows = trained(&folder, "tiny");
+    assert!(rows.iter().all(|row| number(row, "distillation/kl") == 0.0), "{rows:?}");
+    assert!(rows.iter().all(|row| number(row, "critic/advantages/max") == 0.0), "{rows:?}");
+}
+
+#[test]
+fn the_gain_is_added_to_rewards_and_groups_of_equal_rewards_learn() {
+    let shaping =
+        "objective: {advantage: {kind: dr_grpo}, shaping: [{kind: add_distillation, coefficient: 0.25}]}\n";
+    let folder = with_a_teacher(shaping);
+    folder.tamis(&["train", "config.yaml", TEACHER, "train.total_steps=2"]).succeeds();
+    for row in trained(&folder, "tiny") {
+        // A random policy is never right: all that there is to learn comes from the teacher.
+        assert!(number(&row, "actor/grad_norm") > 0.0, "{row}");
+        assert!(number(&row, "critic/advantages/min") < 0.0, "{row}");
+    }
+    // A group of one has nothing to be compared with, and a teacher all the same.
+    let one = ["train", "config.yaml", TEACHER, "rollout.n=1", "train.total_steps=1", "run.name=one"];
+    folder.tamis(&one).succeeds();
+    let alone = ["train", "config.yaml", "objective.shaping=[]", "rollout.n=1", "run.name=two"];
+    folder.tamis(&alone).fails_with("every advantage is 0 and nothing is learned");
+}
+
+#[test]
+fn a_teacher_at_a_server_is_the_teacher_that_the_learner_loads() {
+    let folder = with_a_teacher(TAUGHT);
+    let server = Listening::serve(&folder, &["runs/teacher/checkpoints/step_1"]);
+    let at = format!("teacher=[{{servers: [{}], path: runs/teacher/checkpoints/step_1}}]", server.address);
+    let steps = ["train.total_steps=4", "checkpoint.save_freq=1"];
+    folder.tamis(&[&["train", "config.yaml", TEACHER, "run.name=loaded"][..], &steps].concat()).succeeds();
+    folder.tamis(&[&["train", "config.yaml", &at, "run.name=served"][..], &steps].concat()).succeeds();
+    let (loaded, served) = (trained(&folder, "loaded"), trained(&folder, "served"));
+    for (one, other) in loaded.iter().zip(&served) {
+        let (a, b) = (number(one, "distillation/kl"), number(other, "distillation/kl"));
+        assert!((a - b).abs() < 1e-4, "{a} {b}");
+    }
+    assert!(
+        folder.join("runs/served/teachers.bin").exists() && !folder.join("runs/loaded/teachers.bin").exists()
+    );
+    let hot = folder.tamis(&["train", "config.yaml", &at, "rollout.temperature=0.7", "run.name=hot"]);
+    hot.fails_with("a server gives a teacher's log-probabilities at temperature 1");
+    // A run whose server is gone does not begin.
+    let gone = format!("teacher=[{{servers: [{}], startup_timeout: 1s}}]", server.address);
+    drop(server);
+    let ended = folder.tamis(&["train", "config.yaml", &gone, "run.name=gone"]).exits(3);
+    ended.fails_with("(teacher[0])");
+}
+
+#[test]
+fn teachers_by_data_source_and_what_is_refused() {
+    let folder = with_a_teacher(TAUGHT);
+    let train = |teacher: &str| folder.tamis(&["train", "config.yaml", teacher, "train.total_steps=1"]);
+    let path = "path: runs/teacher/checkpoints/step_1";
+    // The prompts of the task have a data source of their own.
+    train(&format!("teacher=[{{{path}, data_source: elsewhere}}, {{{path}}}]")).succeeds();
+    train(&format!("teacher=[{{{path}, data_source: elsewhere}}]"))
+        .fails_with("no teacher is for the prompts of `data_source`");
+    train(&format!("teacher=[{{{path}}}, {{{path}}}]")).fails_with("two teachers have no `data_source`");
+    train("teacher=[]").fails_with("`on_policy_distillation` needs a teacher, and `teacher` names none");
+    train("teacher=[{}]").fails_with("so it is the policy without its adapter, and there is no adapter");
+    train("teacher=[{path: nowhere}]").fails_with("there is no folder nowhere");
+    // Another alphabet: the same ids would be other tokens.
+    let other =
+        TINY.replaced("operators: ['+']", "operators: ['-']").replaced("total_steps: 6", "total_steps: 1");
+    folder.write("other.yaml", &unfiltered(&other));
+    folder.tamis(&["train", "other.yaml", "run.name=other"]).succeeds();
+    train("teacher=[{path: runs/other/checkpoints/step_1}]").fails_with("is not the policy's: token ");
+    // Teachers of which nothing is computed are told of.
+    let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
+    ended.says("`teacher` has no effect");
+}

@@ -1,0 +1,90 @@
+//! Rules about teachers.
+
+use super::Checker;
+use crate::schema::BackendKind;
+
+impl Checker<'_> {
+    pub(super) fn teachers(&mut self) {
+        let config = self.config;
+        let Some((key, needs)) = config.distillation() else {
+            let reason = "no advantage is computed from a teacher's log-probabilities; \
+                `objective.advantage.kind: on_policy_distillation` is, and so is `add_distillation` in \
+                `objective.shaping`";
+            self.warn_ignored(&["teacher"], reason);
+            return;
+        };
+        if config.teacher.is_empty() {
+            self.error(
+                &[key],
+                format!("`{needs}` needs a teacher, and `teacher` names none"),
+                "name one, such as `teacher: [{path: FOLDER}]`, or `teacher: [{servers: [http://HOST:8000]}]`",
+            );
+        }
+        for index in 0..config.teacher.len() {
+            self.teacher(index);
+        }
+    }
+
+    fn teacher(&mut self, index: usize) {
+        let config = self.config;
+        let teacher = &config.teacher[index];
+        let of = |key: &str| format!("teacher[{index}].{key}");
+        let whole = format!("teacher[{index}]");
+        if config.teacher[..index].iter().any(|other| other.data_source == teacher.data_source) {
+            let message = match &teacher.data_source {
+                Some(source) => format!("two teachers are for `data_source: {source}`"),
+                None => "two teachers have no `data_source`: one is for all prompts that no other is for"
+                    .to_owned(),
+            };
+            let hint = "give each teacher its own `data_source`";
+            self.error(&[&of("data_source"), &whole, "teacher"], message, hint);
+        }
+        // A learner at an address may hold only an adapter, whatever is written here.
+        if teacher.is_base() && config.learner.lora.is_none() && config.learner.url.is_none() {
+            self.error(
+                &[&whole, "teacher"],
+                format!(
+                    "`{whole}` has neither `path` nor `servers`, so it is the policy without its adapter, and \
+                     there is no adapter"
+                ),
+                "set its `path` or its `servers`, or train an adapter (`learner.lora`)",
+            );
+        }
+        let keys = [
+            "model",
+            "concurrency",
+            "startup_timeout",
+            "api_key_file",
+            "api_key_env",
+            "timeout",
+            "max_attempts",
+        ];
+        if teacher.servers.is_empty() {
+            for key in keys {
+                self.warn_ignored(&[&of(key)], "the teacher is at no server (`servers`)");
+            }
+            return;
+        }
+        let temperature = config.rollout.temperature;
+        if (temperature - 1.0).abs() > f64::EPSILON {
+            self.error(
+                &["rollout.temperature", &of("servers")],
+                format!(
+                    "`rollout.temperature` is {temperature}, and a server gives a teacher's log-probabilities at \
+                     temperature 1: the two could not be compared"
+                ),
+                "set `rollout.temperature: 1`, or have the learner load the teacher (`path` without `servers`)",
+            );
+        }
+        let own: &[String] = &config.rollout.servers;
+        if config.rollout.backend != BackendKind::Native
+            && let Some(address) = teacher.servers.iter().find(|address| own.contains(address))
+        {
+            self.error(
+                &[&of("servers"), "rollout.servers"],
+                format!("{address} samples from the policy, whose weights are changed there, and is to be a teacher"),
+                "name servers that hold only the teacher",
+            );
+        }
+    }
+}
