@@ -320,6 +320,7 @@ class Conformance:
         self.open()
         self.refuses([
             ("no reference", 409, "state", "forward", {"network": "reference"}, WAVE),
+            ("no teacher", 400, "request", "forward", {"network": "teacher/0"}, WAVE),
             ("no critic", 422, "refused", "forward", {"network": "critic"}, WAVE),
             ("no critic to hold", 422, "refused", "forward_hold", {"network": "critic"}, WAVE),
             ("no critic's norm", 422, "refused", "grad_norm", {"network": "critic"}),
@@ -343,6 +344,12 @@ class Conformance:
         self.done("backward", {"discard": True})
         reference = self.done("forward", {"network": "reference"}, WAVE)[1]
         self.assertTrue(torch.equal(reference["logprob"], policy["logprob"]))
+
+    def test_teachers(self):
+        self.open(teachers=[POLICY])
+        policy, teacher = (self.done("forward", {"network": name}, WAVE)[1] for name in ("policy", "teacher/0"))
+        self.assertTrue(torch.equal(teacher["logprob"], policy["logprob"]))
+        self.refuses([("another teacher", 400, "request", "forward", {"network": "teacher/1"}, WAVE)])
 
     def test_a_critic(self):
         answer = self.open(critic={"optimizer": OPTIMIZER})
@@ -574,8 +581,13 @@ class Tinker(Conformance, unittest.TestCase):
     # What `capabilities` deny is refused; its reference is the base model.
 
     def test_what_open_refuses_of_other_networks(self):
-        for more in ({"critic": {"optimizer": OPTIMIZER}}, {"reference": POLICY}):
+        for more in ({"critic": {"optimizer": OPTIMIZER}}, {"reference": POLICY}, {"teachers": [POLICY]}):
             self.judge(f"open {more}", self.send("/v1/open", json.dumps(self.request(**more))), 422, "refused")
+
+    def test_teachers(self):
+        """None can be loaded: `open` refuses them."""
+        self.open()
+        self.refuses([("a teacher", 400, "request", "forward", {"network": "teacher/0"}, WAVE)])
 
     def test_a_critic(self):
         self.open()

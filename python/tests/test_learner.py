@@ -244,6 +244,19 @@ class Copies(States):
         self.assert_same(forward(learner, "reference")["entropy"], forward(other)["entropy"])
         self.assert_refused(Refused, "no adapter", forward, learner, "base")
 
+    def test_teachers(self):
+        folders = [str(golden_folder(name)) for name in ("llama", "qwen3")]
+        for offload in (False, True):
+            options = {"offload_reference": offload}
+            learner = opened(golden_folder("qwen2"), teachers=folders, options=options)
+            for number, folder in enumerate(folders):
+                other = forward(opened(folder))
+                found = forward(learner, f"teacher/{number}")
+                self.assert_same(found["logprob"], other["logprob"])
+                train(learner)
+                self.assert_same(forward(learner, f"teacher/{number}")["entropy"], other["entropy"])
+            self.assert_refused(RequestError, "network", forward, learner, "teacher/2")
+
     def test_critic(self):
         for recompute in (False, True):
             learner = opened(golden_folder("qwen2"), critic={"optimizer": OPTIMIZER}, recompute_activations=recompute)

@@ -146,6 +146,7 @@ class Learner:
         adam = _read_optimizer(settings.object("optimizer"))
         critic = settings.object("critic", None)
         reference = settings.text("reference", None)
+        teachers = settings.texts("teachers", [])
         generation = settings.object("generation", None)
         max_sequences = None
         if generation is not None:
@@ -155,14 +156,14 @@ class Learner:
             self._api.log("`model.recompute_activations` has no effect: the server decides what it keeps")
         options = settings.object("options", None)
         settings.finish()
-        for path in (folder, reference):
+        for path in (folder, reference, *teachers):
             if path is not None and not path.startswith("/"):
                 raise RequestError(f"the path {path} is not absolute")
         if options is not None and options.others_than():
             name = next(iter(options.others_than()))
             hint = "set `learner.backend: native`: there are no options here"
             raise RequestError(f"`options` has the unknown key `{name}`", hint)
-        self._refuse(temperature, adam, critic, reference)
+        self._refuse(temperature, adam, critic, reference, teachers)
         config = checkpoint.read_json(pathlib.Path(folder) / checkpoint.CONFIG)
         limits = _read_limits(folder, config)
         self.close()
@@ -173,7 +174,7 @@ class Learner:
             self._samples = Samples(self._api, max_sequences, limits.vocab_size)
         return {"dtype": self._dtype(), "adopted": False, **self._networks()}, {}
 
-    def _refuse(self, temperature, adam, critic, reference):
+    def _refuse(self, temperature, adam, critic, reference, teachers):
         url = self._api.url
         if temperature != 1.0:
             message = f"log-probabilities at {url} are those of temperature 1, and {temperature} is asked for"
@@ -185,6 +186,9 @@ class Learner:
             raise Refused(_NO_CRITIC, "choose an advantage without a critic, such as `grpo`")
         if reference is not None:
             raise Refused("the reference can only be the base model", "set `model.reference: null`")
+        if teachers:
+            hint = "take the base model (`teacher: [{}]`), or a teacher at servers"
+            raise Refused("a teacher that the learner loads can only be the base model", hint)
 
     def _networks(self):
         limits = self._limits

@@ -3,6 +3,7 @@
 #[path = "../../../tamis-config/tests/support/brief.rs"]
 mod brief;
 mod commands;
+mod distillation;
 mod documents;
 mod export;
 mod exported;

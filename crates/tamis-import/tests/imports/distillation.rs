@@ -1,0 +1,104 @@
+//! On-policy distillation of verl (`distillation.*`) and TRL (`DistillationConfig`).
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tamis_config::source::{Source, SourceKind};
+use tamis_import::{import, load_sources};
+
+const VERL: [&str; 7] = [
+    "actor_rollout_ref.model.path=m",
+    "data.train_files=t.parquet",
+    "data.val_files=v.parquet",
+    "algorithm.adv_estimator=grpo",
+    "actor_rollout_ref.rollout.n=4",
+    "distillation.enabled=True",
+    "distillation.teacher_models.teacher_model.model_path=big",
+];
+const LOSS: &str = "distillation.distillation_loss";
+
+/// A section of the converted configuration, or the errors.
+fn converted(words: &[&str], more: &[String]) -> Result<Value, String> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).chain(more.to_vec()).collect();
+    let import = import(&words, Path::new("")).map_err(|errors| errors.to_string())?;
+    let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
+    let loaded = load_sources(&[source], &[]).map_err(|errors| format!("{errors}\n{}", import.yaml))?;
+    Ok(serde_json::to_value(&loaded.config).expect("a configuration is JSON"))
+}
+
+fn of_verl(more: &[&str]) -> Result<Value, String> {
+    converted(&VERL, &more.iter().map(|word| format!("{LOSS}.{word}")).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_gradient_of_verls_k1_is_an_advantage() {
+    let alone = of_verl(&["loss_mode=k1", "use_policy_gradient=True", "use_task_rewards=False", "loss_max_clamp=5"]);
+    let alone = alone.unwrap();
+    let expected = json!({"kind": "on_policy_distillation", "coefficient": 1.0, "discount": 0.0, "clip": 5.0, "estimator": "k1"});
+    assert_eq!(alone["objective"]["advantage"], expected);
+    assert_eq!(alone["teacher"][0]["path"], "big");
+    assert_eq!(alone["objective"]["shaping"], json!([]));
+
+    let added = of_verl(&["loss_mode=k1", "use_policy_gradient=True", "distillation_loss_coef=0.5"]).unwrap();
+    assert_eq!(added["objective"]["advantage"]["kind"], "grpo");
+    let expected = json!([{"kind": "add_distillation", "coefficient": 0.5, "discount": 0.0, "clip": null, "estimator": "k1"}]);
+    assert_eq!(added["objective"]["shaping"], expected);
+}
+
+#[test]
+fn verls_default_is_a_divergence_in_the_loss() {
+    let found = of_verl(&["distillation_loss_coef=0.25"]).unwrap();
+    let kl = &found["objective"]["kl"];
+    assert_eq!((&kl["in"], &kl["estimator"], &kl["coefficient"]), (&json!("loss"), &json!("k3"), &json!(0.25)));
+    assert_eq!((&found["model"]["reference"], &found["teacher"]), (&json!("big"), &json!([])));
+}
+
+#[test]
+fn several_teachers_of_verl_are_by_data_source() {
+    let teachers = [
+        "+distillation.teacher_models.one.key=openai/gsm8k",
+        "+distillation.teacher_models.one.model_path=big",
+        "+distillation.teacher_models.two.key=math",
+        "+distillation.teacher_models.two.model_path=bigger",
+        "distillation.distillation_loss.loss_mode=k1",
+        "distillation.distillation_loss.use_policy_gradient=True",
+    ];
+    let words = [&VERL[..6], &teachers].concat();
+    let found = converted(&words, &[]).unwrap();
+    let of = |index: usize| (found["teacher"][index]["path"].clone(), found["teacher"][index]["data_source"].clone());
+    assert_eq!(of(0), (json!("big"), json!("openai/gsm8k")));
+    assert_eq!(of(1), (json!("bigger"), json!("math")));
+}
+
+#[test]
+fn what_is_not_there_is_refused_by_name() {
+    let refused = |more: &[&str]| of_verl(more).expect_err("refused");
+    for (more, expected) in [
+        (&["loss_mode=forward_kl_topk"][..], "the teacher's likeliest tokens are not compared"),
+        (&["loss_mode=k1"], "verl refuses k1 without use_policy_gradient"),
+        (&["use_task_rewards=False"], "the divergence is part of the loss, beside the rewards"),
+        (&["loss_max_clamp=10"], "bounded only by its estimator"),
+    ] {
+        let found = refused(more);
+        assert!(found.contains(expected), "{found}");
+    }
+    let words = [&VERL[..6], &["distillation.teacher_key=task"]].concat();
+    let found = converted(&words, &[]).expect_err("refused");
+    assert!(found.contains("a teacher is chosen by the data source of a prompt"), "{found}");
+    let found = converted(&VERL[..6], &[]).expect_err("refused");
+    assert!(found.contains("no teacher is named"), "{found}");
+}
+
+#[test]
+fn a_distillation_of_trl_has_one_completion_per_prompt() {
+    let words =
+        ["model_name_or_path=m", "dataset_name=d.jsonl", "reward_funcs=accuracy_reward", "teacher_model_name_or_path=big"];
+    let found = converted(&words, &[]).unwrap();
+    assert_eq!(found["objective"]["advantage"]["kind"], "on_policy_distillation");
+    assert_eq!((&found["teacher"][0]["path"], &found["rollout"]["n"]), (&json!("big"), &json!(1)));
+    assert_eq!(found["objective"]["kl"]["in"], "none");
+    // There, beta is the divergence: 1.0 is the reverse one.
+    assert!(converted(&words, &["beta=1.0".to_owned()]).is_ok());
+    let found = converted(&words, &["beta=0.5".to_owned()]).expect_err("refused");
+    assert!(found.contains("it selects the divergence in a distillation"), "{found}");
+}
