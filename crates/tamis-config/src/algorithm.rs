@@ -12,7 +12,7 @@ use tamis_core::objective::{
 use tamis_core::schedule::{RoundSize, ScheduleSettings, Surplus};
 use tamis_env::task::TaskKind;
 
-use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind};
+use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind, TeacherConfig};
 
 impl Config {
     /// The policy's objective: loss, aggregation, the divergence if it is in the loss, entropy and masks.
@@ -80,6 +80,12 @@ impl Config {
         }
         let needs = |shaping: &&Shaping| shaping.needs().contains(&Column::TeacherLogprobs);
         objective.shaping.iter().find(needs).map(|shaping| ("objective.shaping", shaping.name()))
+    }
+
+    /// The teachers that the learner loads; none if nothing is computed from teachers.
+    pub fn loaded_teachers(&self) -> impl Iterator<Item = &TeacherConfig> {
+        let is_taught = self.distillation().is_some();
+        self.teacher.iter().filter(move |teacher| is_taught && teacher.is_loaded())
     }
 
     /// What gives signal to a group whose members all have the same score, if anything does: its name, and

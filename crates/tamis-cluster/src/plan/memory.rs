@@ -3,7 +3,7 @@
 //! | kept for each parameter | bytes |
 //! |---|---|
 //! | weights that learn | 4; 2 more for the rounded copy if one rank computes in bf16 |
-//! | weights that do not learn (below an adapter, the reference) | 2 in bf16, 4 in f32 |
+//! | weights that do not learn (below an adapter, the reference, teachers) | 2 in bf16, 4 in f32 |
 //! | gradients | 4 |
 //! | AdamW's two moments | 8 |
 //!
@@ -27,7 +27,9 @@ pub struct Kept {
     pub rounds: bool,
     /// Parameters of an adapter that is trained instead of the weights.
     pub adapter: Option<u64>,
-    /// Whether the reference is offloaded to main memory.
+    /// Number of parameters of the teachers that the learner loads.
+    pub teachers: u64,
+    /// Whether the reference and the teachers are offloaded to main memory.
     pub offloads_reference: bool,
     /// The first rank sends weights over NCCL. It keeps a copy of them in main memory.
     pub sends_weights: bool,
@@ -65,13 +67,17 @@ impl RankMemory {
         let learned = kept.adapter.unwrap_or(policy.num_parameters);
         let frozen = if kept.adapter.is_some() { policy.num_parameters } else { 0 };
         let of_reference = reference.map_or(0, |reference| number * reference.num_parameters);
-        let (on_gpu, off_gpu) = if kept.offloads_reference { (0, of_reference) } else { (of_reference, 0) };
+        let of_teachers = number * kept.teachers;
+        let frozen_parts = [of_reference, of_teachers];
+        let on_gpu = if kept.offloads_reference { [0; 2] } else { frozen_parts };
+        let off_gpu = if kept.offloads_reference { of_reference + of_teachers } else { 0 };
         let part = |name, bytes| MemoryPart { name, bytes: each(bytes) };
         let mut parts = vec![
             part("weights", (4 + copies) * learned + number * frozen),
             part("gradients", 4 * learned),
             part("moments", 8 * learned),
-            part("reference", on_gpu),
+            part("reference", on_gpu[0]),
+            part("teachers", on_gpu[1]),
             part("critic", critic.map_or(0, |critic| (16 + copies) * critic.num_parameters)),
         ];
         parts.retain(|part| part.bytes > 0);
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn parts_are_bytes_times_parameters_over_ranks() {
         let kept =
-            Kept { ranks: 1, rounds: true, adapter: None, offloads_reference: false, sends_weights: false };
+            Kept { ranks: 1, rounds: true, adapter: None, teachers: 0, offloads_reference: false, sends_weights: false };
         let of = |kept| RankMemory::new(&sizes(1000), Some(&sizes(10)), Some(&sizes(100)), kept);
         let bytes = |memory: &RankMemory| memory.parts.iter().map(|part| part.bytes).collect::<Vec<_>>();
         assert_eq!(bytes(&of(kept)), [6000, 4000, 8000, 20, 1800]);
@@ -188,6 +194,10 @@ mod tests {
         let elsewhere = of(Kept { offloads_reference: true, sends_weights: true, ..kept });
         assert_eq!((bytes(&elsewhere).len(), elsewhere.host), (4, 20 + 2000));
         assert_eq!(elsewhere.total(), 6000 + 4000 + 8000 + 1800);
+        // Teachers are kept as the reference is.
+        assert_eq!(bytes(&of(Kept { teachers: 7, ..kept })), [6000, 4000, 8000, 20, 14, 1800]);
+        let taught = of(Kept { teachers: 7, offloads_reference: true, ..kept });
+        assert_eq!((taught.has("teachers"), taught.host), (false, 20 + 14));
     }
 
     #[test]

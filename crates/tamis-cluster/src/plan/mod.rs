@@ -46,6 +46,8 @@ pub struct RunModels {
     pub reference: Option<ModelSizes>,
     /// The critic, if it has other layers than the policy.
     pub critic: Option<ModelSizes>,
+    /// The teachers that the learner loads.
+    pub teachers: Vec<ModelSizes>,
 }
 
 /// Something impossible, and its fix.
@@ -142,6 +144,7 @@ impl RunModels {
             policy: policy.or_else(|| native.map(ModelSizes::of_native)),
             reference: read(&config.model.reference),
             critic: read(&config.critic.model.path),
+            teachers: config.loaded_teachers().filter_map(|teacher| read(&teacher.path)).collect(),
         }
     }
 }
@@ -250,6 +253,7 @@ impl Plan {
                 ranks,
                 rounds: computes_in_bf16(config, device),
                 adapter: adapter.map(|lora| policy.adapter(lora.rank as u64, lora.targets.as_deref())),
+                teachers: models.teachers.iter().map(|teacher| teacher.num_parameters).sum(),
                 offloads_reference: learner.offload_reference && device == Device::Gpu,
                 sends_weights: config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
             };

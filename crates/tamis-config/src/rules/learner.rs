@@ -80,7 +80,9 @@ impl Checker<'_> {
 
     /// Checks whether there is a reference that could be moved off the GPU.
     fn reference_in_torch(&mut self) {
-        let reason = if self.config.objective.kl.place == KlPlace::None {
+        let reason = if self.config.loaded_teachers().next().is_some() && self.config.learner.device != "cpu" {
+            return;
+        } else if self.config.objective.kl.place == KlPlace::None {
             "no KL term is on, so there is no reference"
         } else if self.config.learner.lora.is_some() && self.config.model.reference.is_none() {
             "the reference is the policy without its adapter"

@@ -1,6 +1,7 @@
 //! Rules about teachers.
 
 use super::Checker;
+use crate::hub_name::ModelSource;
 use crate::schema::BackendKind;
 
 impl Checker<'_> {
@@ -64,6 +65,13 @@ impl Checker<'_> {
                 self.warn_ignored(&[&of(key)], "the teacher is at no server (`servers`)");
             }
             return;
+        }
+        if let Some(ModelSource::Hub { name, .. }) = &teacher.path {
+            self.error(
+                &[&of("path")],
+                format!("`{}` is `{name}`, a name on a hub, and only the tokenizer is read from it", of("path")),
+                "name a folder with the teacher's tokenizer, or leave it out: tokenizers are then not compared",
+            );
         }
         let temperature = config.rollout.temperature;
         if (temperature - 1.0).abs() > f64::EPSILON {

@@ -96,7 +96,7 @@ settings! {
         /// Number of tokens whose logits PyTorch holds at once. A smaller number needs less memory. Null:
         /// chosen by the size of the vocabulary.
         logprob_chunk: Option<usize> = None, AtLeast(1.0), Free;
-        /// Keep the reference in main memory instead of on the GPU while it is not used.
+        /// Keep the reference and the teachers in main memory instead of on the GPU while they are not used.
         offload_reference: bool = false, Any, Free;
         /// Sample in PyTorch by the continuous batching of transformers, which has a paged cache
         /// (`rollout.backend: learner`). On a GPU it needs flash-attention; on a CPU it is slow. False: the

@@ -10,6 +10,7 @@
 mod advantage;
 mod balance;
 mod correction;
+mod distillation;
 mod kl;
 mod trl_loss;
 mod verl_loss;

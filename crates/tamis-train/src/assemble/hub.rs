@@ -85,7 +85,8 @@ impl Names {
         }
         let is_taught = trains && config.distillation().is_some();
         for (index, teacher) in config.teacher.iter_mut().enumerate().filter(|_| is_taught) {
-            if let Some(model) = &mut teacher.path {
+            // Of one at servers only the tokenizer is read, from a folder.
+            if let Some(model) = teacher.path.as_mut().filter(|_| teacher.servers.is_empty()) {
                 self.model(&format!("teacher[{index}].path"), model)?;
             }
         }

@@ -27,8 +27,7 @@ fn in_use(config: &Config) -> &[TeacherConfig] {
 
 /// Folders of the teachers that the learner loads, in their order.
 pub(crate) fn folders(config: &Config) -> Vec<PathBuf> {
-    let loaded = in_use(config).iter().filter(|teacher| teacher.is_loaded());
-    loaded.filter_map(|teacher| teacher.path.as_ref().map(ModelSource::folder)).collect()
+    config.loaded_teachers().filter_map(|teacher| teacher.path.as_ref().map(ModelSource::folder)).collect()
 }
 
 /// Sizes of the teachers that the learner loads, as far as they can be read.
