@@ -117,7 +117,7 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
         let failed = teacher.rate(vec![text(&[1, 8], 1), text(&[1, 9], 1)]).unwrap_err();
         let NotRated::Failed(message) = failed else { panic!("{failed:?}") };
         assert!(
-            message.starts_with("teacher[0]: no answer of the teacher in 1 attempts"),
+            message.starts_with("teacher[0]: no answer from the teacher in 1 attempts"),
             "{shown}: {message}"
         );
     }
@@ -138,7 +138,7 @@ fn a_server_that_gives_no_log_probabilities_is_refused_at_the_start() {
     let (other, _heard) = server(|request| vllm(request, |id| json!(logprob(id))));
     let named = TeacherSetup { model: Some("another".to_owned()), ..setup(&[&other.url()]) };
     let error = connect(named).err().unwrap();
-    assert!(error.contains("it serves no model \"another\", but teacher"), "{error}");
+    assert!(error.contains("it does not serve the model \"another\", but teacher"), "{error}");
     // Of two servers each is asked.
     let error = connect(setup(&[&other.url(), &silent.url()])).err().unwrap();
     assert!(error.contains("no prompt_logprobs"), "{error}");
