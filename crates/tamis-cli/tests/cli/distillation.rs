@@ -43,16 +43,16 @@ fn a_policy_learns_from_a_teacher_alone() {
         "rollout.n=1",
         "data.train_batch_size=16",
         "train.ppo_mini_batch_size=16",
-        "train.total_steps=60",
-        "train.optimizer.learning_rate=5e-3",
+        "train.total_steps=80",
+        "train.optimizer.learning_rate=1e-2",
         "validate.test_freq=0",
         "checkpoint.save_freq=0",
     ]);
     ended.succeeds().says("advantage on_policy_distillation");
     let rows = trained(&folder, "tiny");
-    assert_eq!(rows.len(), 60);
+    assert_eq!(rows.len(), 80);
     let mean = |rows: &[Value]| rows.iter().map(|row| number(row, "distillation/kl")).sum::<f64>() / 10.0;
-    let (first, last) = (mean(&rows[..10]), mean(&rows[50..]));
+    let (first, last) = (mean(&rows[..10]), mean(&rows[70..]));
     assert!(first > 0.5 && last < 0.6 * first, "{first} nats at first, {last} at last");
     assert!(rows.iter().all(|row| number(row, "timing_s/teacher") > 0.0));
 }
@@ -60,7 +60,7 @@ fn a_policy_learns_from_a_teacher_alone() {
 #[test]
 fn a_teacher_that_is_the_policy_teaches_nothing_until_the_policy_moves() {
     let folder = with_a_teacher(TAUGHT);
-    let policy = ["~model.init", "+model.path=runs/teacher/checkpoints/step_1", "train.total_steps=2"];
+    let policy = ["~model.init", "+model.path=runs/teacher/checkpoints/step_1", "train.total_steps=1"];
     let arguments = [&["train", "config.yaml", TEACHER][..], &policy].concat();
     folder.tamis(&arguments).succeeds();
     // Generation and the teacher's pass agree to the bit.
@@ -125,13 +125,23 @@ fn teachers_by_data_source_and_what_is_refused() {
     train("teacher=[]").fails_with("`on_policy_distillation` needs a teacher, and `teacher` names none");
     train("teacher=[{}]").fails_with("so it is the policy without its adapter, and there is no adapter");
     train("teacher=[{path: nowhere}]").fails_with("there is no folder nowhere");
-    // Another alphabet: the same ids would be other tokens.
-    let other =
-        TINY.replaced("operators: ['+']", "operators: ['-']").replaced("total_steps: 6", "total_steps: 1");
-    folder.write("other.yaml", &unfiltered(&other));
-    folder.tamis(&["train", "other.yaml", "run.name=other"]).succeeds();
-    train("teacher=[{path: runs/other/checkpoints/step_1}]").fails_with("is not the policy's: token ");
-    // Teachers of which nothing is computed are told of.
+    // Two digits exchanged: the same ids would be other tokens.
+    for file in ["config.json", "tokenizer_config.json"] {
+        folder.write(
+            &format!("other/{file}"),
+            &folder.read(&format!("runs/teacher/checkpoints/step_1/{file}")),
+        );
+    }
+    let tokenizer = folder.read("runs/teacher/checkpoints/step_1/tokenizer.json");
+    let tokenizer =
+        tokenizer.replaced("\"7\"", "\"x\"").replaced("\"8\"", "\"7\"").replaced("\"x\"", "\"8\"");
+    folder.write("other/tokenizer.json", &tokenizer);
+    let weights = "model.safetensors";
+    let from = folder.join(&format!("runs/teacher/checkpoints/step_1/{weights}"));
+    std::fs::copy(from, folder.join(&format!("other/{weights}"))).expect("copied");
+    train("teacher=[{path: other}]")
+        .fails_with("is not the policy's: token 14 is \"8\" there and \"7\" here");
+    // A teacher from which nothing is computed is a warning.
     let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
     ended.says("`teacher` has no effect");
 }

@@ -182,8 +182,14 @@ mod tests {
 
     #[test]
     fn parts_are_bytes_times_parameters_over_ranks() {
-        let kept =
-            Kept { ranks: 1, rounds: true, adapter: None, teachers: 0, offloads_reference: false, sends_weights: false };
+        let kept = Kept {
+            ranks: 1,
+            rounds: true,
+            adapter: None,
+            teachers: 0,
+            offloads_reference: false,
+            sends_weights: false,
+        };
         let of = |kept| RankMemory::new(&sizes(1000), Some(&sizes(10)), Some(&sizes(100)), kept);
         let bytes = |memory: &RankMemory| memory.parts.iter().map(|part| part.bytes).collect::<Vec<_>>();
         assert_eq!(bytes(&of(kept)), [6000, 4000, 8000, 20, 1800]);

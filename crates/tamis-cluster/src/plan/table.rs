@@ -47,7 +47,8 @@ fn models() -> Vec<(&'static str, ModelSizes)> {
 fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
     // An adapter on all linear layers.
     let adapter = has_adapter.then(|| sizes.adapter(RANK, None));
-    let kept = Kept { ranks, rounds: true, adapter, teachers: 0, offloads_reference: false, sends_weights: false };
+    let kept =
+        Kept { ranks, rounds: true, adapter, teachers: 0, offloads_reference: false, sends_weights: false };
     RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
 }
 

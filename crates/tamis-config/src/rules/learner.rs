@@ -80,7 +80,8 @@ impl Checker<'_> {
 
     /// Checks whether there is a reference that could be moved off the GPU.
     fn reference_in_torch(&mut self) {
-        let reason = if self.config.loaded_teachers().next().is_some() && self.config.learner.device != "cpu" {
+        let reason = if self.config.loaded_teachers().next().is_some() && self.config.learner.device != "cpu"
+        {
             return;
         } else if self.config.objective.kl.place == KlPlace::None {
             "no KL term is on, so there is no reference"

@@ -70,7 +70,8 @@ impl TeacherGain {
         let estimator = KlEstimator { clamped: true, ..KlEstimator::plain(self.estimator) };
         let (divergence, _) = estimator.token(policy, teacher);
         let limit = self.clip.unwrap_or(f64::INFINITY);
-        -self.coefficient * divergence.clamp(-limit, limit)
+        // No gain is 0, not -0.
+        0.0 - self.coefficient * divergence.clamp(-limit, limit)
     }
 
     /// Gains of every token `[B][T]`, 0 at masked tokens and in unscored trajectories; linear in N.

@@ -32,7 +32,8 @@ fn of_verl(more: &[&str]) -> Result<Value, String> {
 
 #[test]
 fn the_gradient_of_verls_k1_is_an_advantage() {
-    let alone = of_verl(&["loss_mode=k1", "use_policy_gradient=True", "use_task_rewards=False", "loss_max_clamp=5"]);
+    let alone =
+        of_verl(&["loss_mode=k1", "use_policy_gradient=True", "use_task_rewards=False", "loss_max_clamp=5"]);
     let alone = alone.unwrap();
     let expected = json!({"kind": "on_policy_distillation", "coefficient": 1.0, "discount": 0.0, "clip": 5.0, "estimator": "k1"});
     assert_eq!(alone["objective"]["advantage"], expected);
@@ -49,7 +50,10 @@ fn the_gradient_of_verls_k1_is_an_advantage() {
 fn verls_default_is_a_divergence_in_the_loss() {
     let found = of_verl(&["distillation_loss_coef=0.25"]).unwrap();
     let kl = &found["objective"]["kl"];
-    assert_eq!((&kl["in"], &kl["estimator"], &kl["coefficient"]), (&json!("loss"), &json!("k3"), &json!(0.25)));
+    assert_eq!(
+        (&kl["in"], &kl["estimator"], &kl["coefficient"]),
+        (&json!("loss"), &json!("k3"), &json!(0.25))
+    );
     assert_eq!((&found["model"]["reference"], &found["teacher"]), (&json!("big"), &json!([])));
 }
 
@@ -65,7 +69,9 @@ fn several_teachers_of_verl_are_by_data_source() {
     ];
     let words = [&VERL[..6], &teachers].concat();
     let found = converted(&words, &[]).unwrap();
-    let of = |index: usize| (found["teacher"][index]["path"].clone(), found["teacher"][index]["data_source"].clone());
+    let of = |index: usize| {
+        (found["teacher"][index]["path"].clone(), found["teacher"][index]["data_source"].clone())
+    };
     assert_eq!(of(0), (json!("big"), json!("openai/gsm8k")));
     assert_eq!(of(1), (json!("bigger"), json!("math")));
 }
@@ -91,8 +97,12 @@ fn what_is_not_there_is_refused_by_name() {
 
 #[test]
 fn a_distillation_of_trl_has_one_completion_per_prompt() {
-    let words =
-        ["model_name_or_path=m", "dataset_name=d.jsonl", "reward_funcs=accuracy_reward", "teacher_model_name_or_path=big"];
+    let words = [
+        "model_name_or_path=m",
+        "dataset_name=d.jsonl",
+        "reward_funcs=accuracy_reward",
+        "teacher_model_name_or_path=big",
+    ];
     let found = converted(&words, &[]).unwrap();
     assert_eq!(found["objective"]["advantage"]["kind"], "on_policy_distillation");
     assert_eq!((&found["teacher"][0]["path"], &found["rollout"]["n"]), (&json!("big"), &json!(1)));
