@@ -65,7 +65,7 @@ def main():
         steps = max(row["step"] for row in teacher if "loss" in row)
         checkpoints = {int(path.name.split("_")[1]): path for path in (folder / "teacher/checkpoints").glob("step_*")}
         first, last = checkpoints[min(checkpoints)], checkpoints[max(checkpoints)]
-        begin = [f"model.path={first}", "model.init=null", "warm_start.steps=0"] if min(checkpoints) == 0 else []
+        begin = [f"model.path={first}", "model.init=null", "sft.steps=0"] if min(checkpoints) == 0 else []
         fewer = max(1, steps // 4)
         quarter = [*arguments.overrides, *begin, f"train.total_steps={fewer}", f"validate.test_freq={fewer}", "checkpoint.save_freq=0"]
         taught = [*quarter, f"teacher=[{{path: {last}}}]", *UNFILTERED]

@@ -16,8 +16,7 @@ fn with_a_teacher(rest: &str) -> Folder {
         unfiltered(TINY).replaced("steps: 40", "steps: 200").replaced("total_steps: 6", "total_steps: 1");
     folder.write("teacher.yaml", &teacher);
     folder.tamis(&["train", "teacher.yaml", "run.name=teacher"]).succeeds();
-    let student =
-        unfiltered(TINY).replaced("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "");
+    let student = unfiltered(TINY).replaced("sft: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "");
     folder.write("config.yaml", &format!("{student}{rest}"));
     folder
 }
