@@ -497,9 +497,10 @@ pub(crate) struct ChatArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
-    /// a model on a hub [default: the newest run with a checkpoint].
-    #[arg(value_name = "RUN_DIR|CHECKPOINT")]
-    pub(crate) source: Option<PathBuf>,
+    /// a model on a hub [default: the newest run with a checkpoint]. A second one is served beside it:
+    /// requests choose by `model`, and the chat page shows both answers side by side.
+    #[arg(value_name = "RUN_DIR|CHECKPOINT", num_args = 0..=2)]
+    pub(crate) sources: Vec<PathBuf>,
     /// Name or address to listen on; an address that other machines reach needs --api-key-file.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
@@ -510,16 +511,17 @@ pub(crate) struct ServeArguments {
     /// machine is served.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Name of the model for clients [default: RUN_DIR|CHECKPOINT as typed].
+    /// Name of the model for clients [default: RUN_DIR|CHECKPOINT as typed]; of two models given twice.
     #[arg(long, value_name = "NAME")]
-    pub(crate) served_model_name: Option<String>,
+    pub(crate) served_model_name: Vec<String>,
     /// Worker threads [default: one per core]; answers do not depend on their number.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Most samples computed at once; small models run fewer, which is faster.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_seqs: u32,
-    /// Most tokens in the key-value cache [default: what half of the free memory holds].
+    /// Most tokens in the key-value cache of a model [default: what half of the free memory holds, shared
+    /// by the models].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_cached_tokens: Option<u64>,
     /// Most samples in flight; requests beyond are refused with status 429.

@@ -24,16 +24,36 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// A number with what it counts, in the plural unless it is 1: a word whose plural ends in `s`.
+/// A number with what it counts, in the plural unless it is 1: a word with a regular plural.
 ///
 /// ```
 /// use tamis_core::figure::counted;
 /// assert_eq!([0, 1, 2].map(|number| counted(number, "prompt")), ["0 prompts", "1 prompt", "2 prompts"]);
+/// assert_eq!([1, 2].map(|number| counted(number, "trajectory")), ["1 trajectory", "2 trajectories"]);
+/// assert_eq!([1, 2].map(|number| counted(number, "batch")), ["1 batch", "2 batches"]);
+/// assert_eq!(counted(3, "day"), "3 days");
 /// ```
 pub fn counted(number: impl std::fmt::Display, one: &str) -> String {
     let number = number.to_string();
-    let ending = if number == "1" { "" } else { "s" };
+    if number == "1" {
+        return format!("{number} {one}");
+    }
+    let has_vowel_before = |stem: &str| stem.ends_with(['a', 'e', 'i', 'o', 'u']);
+    if let Some(stem) = one.strip_suffix('y').filter(|stem| !has_vowel_before(stem)) {
+        return format!("{number} {stem}ies");
+    }
+    let ending = if ["s", "x", "ch", "sh"].iter().any(|end| one.ends_with(end)) { "es" } else { "s" };
     format!("{number} {one}{ending}")
+}
+
+/// The form of a word that goes with a number: `was` with 1, `were` with any other.
+///
+/// ```
+/// use tamis_core::figure::agreed;
+/// assert_eq!([0, 1, 2].map(|number| agreed(number, "was", "were")), ["were", "was", "were"]);
+/// ```
+pub fn agreed<'a>(number: impl TryInto<u64>, one: &'a str, many: &'a str) -> &'a str {
+    if number.try_into().is_ok_and(|number: u64| number == 1) { one } else { many }
 }
 
 /// A share in percent with one digit, two below 1%, or three below 0.1%; `-` for a share of nothing (NaN).

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tamis_core::figure::{agreed, counted};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -166,7 +167,10 @@ pub fn no_prompts(files: &[PathBuf], num_skipped: usize) -> Fault {
 }
 
 fn skipped_note(num_skipped: usize) -> String {
-    if num_skipped == 0 { String::new() } else { format!(" ({num_skipped} rows were skipped as broken)") }
+    if num_skipped == 0 {
+        return String::new();
+    }
+    format!(" ({} {} skipped as broken)", counted(num_skipped, "row"), agreed(num_skipped, "was", "were"))
 }
 
 /// Prompts in the order of files and rows.

@@ -1,6 +1,7 @@
 //! Prompts over the token limit.
 
 use tamis_core::choice;
+use tamis_core::figure::counted;
 use thiserror::Error;
 
 choice! {
@@ -33,8 +34,9 @@ pub enum Fitted {
 /// A prompt over the limit, if none is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the prompt has {length} tokens, over the limit of {limit}; raise data.max_prompt_length to {length}, or \
-         set data.overlong_prompts to drop, left, right or middle"
+    "the prompt has {}, over the limit of {limit}; raise data.max_prompt_length to {length}, or set \
+         data.overlong_prompts to drop, left, right or middle",
+    counted(length, "token")
 )]
 pub struct OverlongError {
     /// Length in tokens.

@@ -1,6 +1,7 @@
 //! Groups named by their prompt: a prompt that is repeated in a file starts a new group each time.
 
 use std::collections::{BTreeMap, HashMap};
+use tamis_core::figure::counted;
 
 /// Columns that hold or name a prompt. They have the same value in every group of it.
 const PROMPTS: [&str; 7] = ["prompt", "input", "question", "problem", "messages", "prompt_id", "index"];
@@ -85,9 +86,10 @@ impl Repeats {
         match self {
             Self::None => None,
             Self::Cut { size, num_prompts } => Some(format!(
-                "{num_prompts} value{} of `{column}` occurred more than once: every {size} rows of one count as a group, in the order of \
-                the file; name a column with a group id if there is one",
-                if num_prompts == 1 { "" } else { "s" }
+                "{} of `{column}` occurred more than once: every {} of one count as a group, in the order of the file; name a \
+                 column with a group id if there is one",
+                counted(num_prompts, "value"),
+                counted(size, "row")
             )),
             Self::Uneven { fewest, most } => Some(format!(
                 "values of `{column}` have {fewest} to {most} rows: repeated prompts count as one group, or rows are missing; name a \

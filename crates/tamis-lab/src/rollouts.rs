@@ -236,8 +236,7 @@ impl fmt::Display for RolloutView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listed: Vec<String> =
             self.verdicts.iter().map(|(name, count)| format!("{count} {name}")).collect();
-        let plural = if self.num_trajectories == 1 { "y" } else { "ies" };
-        write!(f, "{}: {} trajector{plural}", self.file.display(), self.num_trajectories)?;
+        write!(f, "{}: {}", self.file.display(), counted(self.num_trajectories, "trajectory"))?;
         if !listed.is_empty() {
             write!(f, " ({})", listed.join(", "))?;
         }

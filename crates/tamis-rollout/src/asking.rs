@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tamis_core::figure::counted;
 
 use tamis_env::reward::{Listener, RewardFailure};
 use thiserror::Error;
@@ -253,8 +254,11 @@ impl ScoringServers {
                     AfterFault::Counts => {}
                 }
                 if open.attempts >= limits.max_attempts {
-                    let message =
-                        format!("no answer from the {} in {} attempts: {fault}", self.what, open.attempts);
+                    let message = format!(
+                        "no answer from the {} in {}: {fault}",
+                        self.what,
+                        counted(open.attempts, "attempt")
+                    );
                     answers[open.place] = Some(Err(Unanswered { message, is_refused: false }));
                 } else {
                     let asked_for = fault.retry_after.unwrap_or_default().min(limits.timeout);
@@ -266,9 +270,9 @@ impl ScoringServers {
             if began.elapsed() >= patience {
                 patience *= 2;
                 self.listener.say(&format!(
-                    "{}: {} requests to the {} at {} have had no answer for {} s",
+                    "{}: {} to the {} at {} had no answer for {} s",
                     self.asker,
-                    asked.len() + waiting.len(),
+                    counted(asked.len() + waiting.len(), "request"),
                     self.what,
                     self.addresses(),
                     began.elapsed().as_secs()

@@ -151,7 +151,7 @@ fn main() {
         load: Box::new(|_| Err("this server has one set of weights".to_owned())),
     };
     let settings = ServeSettings { port: 0, threads: num_threads, ..ServeSettings::default() };
-    let server = NativeServer::begin(policy, settings).unwrap();
+    let server = NativeServer::begin(vec![policy], &settings).unwrap();
     let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
     let flag = stop.clone();
     let serving = std::thread::spawn(move || server.run(&flag, None).unwrap());

@@ -30,7 +30,6 @@ pub(crate) async fn answer(
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
-    app.check_model(fields)?;
     fields.refuse(&REFUSED)?;
     let prompt = prompt(app, fields).await?;
     let wants_logprobs = fields.flag("logprobs")?;

@@ -25,7 +25,6 @@ pub(crate) async fn answer(
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
-    app.check_model(fields)?;
     fields.refuse(&[
         ("echo", |value| value == &Value::Bool(false), "put the prompt before the text yourself"),
         ("suffix", |value| value == "", "leave it out"),

@@ -23,7 +23,6 @@ pub(crate) async fn answer(
     request_id: Option<&str>,
 ) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
-    app.check_model(fields)?;
     let Some(prompt) = fields.token_ids("token_ids")? else {
         return Err(ApiError::field("token_ids", "`token_ids` is missing"));
     };

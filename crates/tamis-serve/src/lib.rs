@@ -4,7 +4,8 @@
 //! worker thread that owns the engine (`engine`). The answer is built from the events that come back
 //! (`running`, `answer`, `stream`), in the form of its route (`completion`, `chat`, `generate`). The HTTP
 //! side is one thread of async tasks; all cores belong to the engine. Control routes (`control`) send
-//! commands to the same worker, which executes them between two steps.
+//! commands to the same worker, which executes them between two steps. A server may have several models
+//! (`models`), each with its own worker.
 
 mod answer;
 mod chat;
@@ -15,6 +16,7 @@ mod generate;
 mod local;
 mod log;
 mod metrics;
+mod models;
 mod page;
 mod route;
 mod running;
@@ -50,6 +52,7 @@ use crate::engine::{EngineCommand, Setup, Worker};
 pub use crate::local::{Answered, LocalEngine};
 pub use crate::log::{RequestLine, RequestLog};
 use crate::metrics::ServeMetrics;
+use crate::models::Models;
 use crate::running::Running;
 use crate::sampling::{Defaults, HowSampled};
 pub use crate::slow::SlowDown;
@@ -163,6 +166,16 @@ impl Fault {
         Self { hint: Some(hint.to_owned()), is_usage: true, ..Self::new(message, None) }
     }
 
+    fn no_model() -> Self {
+        Self { is_usage: true, ..Self::new("there is no model to serve".to_owned(), None) }
+    }
+
+    fn two_of_one_name(name: &str) -> Self {
+        let hint = "name each: --served-model-name before --served-model-name after";
+        let message = format!("two models are called `{name}`");
+        Self { hint: Some(hint.to_owned()), is_usage: true, ..Self::new(message, None) }
+    }
+
     fn listen(address: SocketAddr, source: io::Error) -> Self {
         let hint = (source.kind() == io::ErrorKind::AddrInUse).then(|| {
             let port = address.port();
@@ -185,7 +198,7 @@ impl Fault {
 /// Bytes of a typical long token.
 const USUAL_TOKEN_BYTES: usize = 16;
 
-/// State shared by all connections.
+/// A model with its engine, shared by all connections.
 struct App {
     settings: ServeSettings,
     name: String,
@@ -211,24 +224,24 @@ struct App {
     random: RandomState,
 }
 
-/// A server that has its port and its engine. It answers once it [runs](NativeServer::run).
+/// A server that has its port and its engines. It answers once it [runs](NativeServer::run).
 pub struct NativeServer {
     listener: TcpListener,
     address: SocketAddr,
-    app: Arc<App>,
-    worker: JoinHandle<()>,
+    models: Models,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl NativeServer {
-    /// Binds the port and starts the engine.
+    /// Binds the port and starts an engine for each policy.
     ///
     /// # Errors
-    /// The port or the engine cannot be started. An address that other machines can reach is refused without
-    /// a key.
-    pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
-        let (listener, address) = listen(&settings)?;
-        let (app, worker) = App::begin(policy, settings)?;
-        Ok(Self { listener, address, app, worker })
+    /// The port or an engine cannot be started. No policies, and two of one name. An address that other
+    /// machines can reach is refused without a key.
+    pub fn begin(policies: Vec<ServedPolicy>, settings: &ServeSettings) -> Result<Self, Fault> {
+        let (listener, address) = listen(settings)?;
+        let (models, workers) = Models::begin(policies, settings)?;
+        Ok(Self { listener, address, models, workers })
     }
 
     /// Address that the server listens on.
@@ -240,32 +253,32 @@ impl NativeServer {
     /// `log` gets every request when it has been answered.
     ///
     /// # Errors
-    /// The engine failed.
+    /// An engine failed.
     pub fn run(self, stop: &AtomicBool, log: Option<RequestLog>) -> Result<(), Fault> {
-        let Self { listener, app, worker, .. } = self;
+        let Self { listener, models, workers, .. } = self;
+        let models = Arc::new(models);
         let runtime = runtime()?;
+        let settings = &models.first().settings;
         let limits = ConnectionLimits {
-            max_connections: app.settings.max_connections,
-            idle_timeout: app.settings.idle_timeout,
+            max_connections: settings.max_connections,
+            idle_timeout: settings.idle_timeout,
         };
         let served: io::Result<()> = runtime.block_on(async {
             let listener = Listener::Tcp(tokio::net::TcpListener::from_std(listener)?);
-            let answered = app.clone();
+            let answered = models.clone();
             let answer = move |request| route::answer(answered.clone(), request, log.clone());
-            let ended = set_or(stop, || worker.is_finished());
-            accept(listener, limits, answer, ended, || {
-                app.metrics.is_stopping.store(true, Ordering::SeqCst);
-                let _ = app.commands.send(EngineCommand::Stop);
-            })
-            .await;
+            let ended = set_or(stop, || workers.iter().any(JoinHandle::is_finished));
+            accept(listener, limits, answer, ended, || models.stop()).await;
             Ok(())
         });
         runtime.shutdown_background();
         served.map_err(Fault::begin)?;
-        worker.join().map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-            Fault::new(format!("the engine broke off: {reason}"), None)
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().map_err(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+                Fault::new(format!("the engine broke off: {reason}"), None)
+            })
         })
     }
 }
@@ -324,8 +337,12 @@ enum Reply {
 }
 
 impl App {
-    /// Starts the engine.
-    fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<(Arc<Self>, JoinHandle<()>), Fault> {
+    /// Starts the engine, one of `num_engines` that share the memory.
+    fn begin(
+        policy: ServedPolicy,
+        settings: ServeSettings,
+        num_engines: usize,
+    ) -> Result<(Arc<Self>, JoinHandle<()>), Fault> {
         let ServedPolicy {
             name,
             folder,
@@ -341,7 +358,9 @@ impl App {
         let config = model.config().clone();
         let engine = GeneratorSettings {
             max_sequences: settings.max_num_seqs,
-            max_cached_tokens: settings.max_cached_tokens.unwrap_or_else(|| affordable(&config)),
+            max_cached_tokens: settings
+                .max_cached_tokens
+                .unwrap_or_else(|| affordable(&config) / num_engines.max(1)),
             shares_prompts: true,
         };
         metrics.max_cached_tokens.store(engine.max_cached_tokens, Ordering::Relaxed);
@@ -442,14 +461,6 @@ impl App {
             }
             Some(id) => Ok(id.to_owned()),
             None => Ok(format!("{:016x}", self.random_number())),
-        }
-    }
-
-    /// Refuses a model that is not served. A request without a model is accepted.
-    fn check_model(&self, fields: Fields<'_>) -> Result<(), ApiError> {
-        match fields.text("model")? {
-            Some(model) if model != self.name => Err(ApiError::no_model(model, &self.name)),
-            _ => Ok(()),
         }
     }
 

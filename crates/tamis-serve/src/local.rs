@@ -38,7 +38,7 @@ impl LocalEngine {
     /// The engine's thread cannot be started.
     pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, Fault> {
         // The engine ends with the last sender of its commands.
-        let (app, _) = App::begin(policy, settings)?;
+        let (app, _) = App::begin(policy, settings, 1)?;
         Ok(Self { app, runtime: runtime()? })
     }
 

@@ -90,98 +90,101 @@ impl ServeMetrics {
     pub(crate) fn set_version(&self, version: Arc<str>) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
     }
+}
 
-    /// The text of `/metrics`.
-    pub(crate) fn text(&self, model: &str) -> String {
-        let name: String = model
-            .chars()
+/// A value of a metric with its labels beside the model's.
+type Row = (&'static str, f64);
+
+/// The text of `/metrics`, with a row of each model.
+pub(crate) fn text(models: &[(&str, &ServeMetrics)]) -> String {
+    let escaped = |name: &str| -> String {
+        name.chars()
             .flat_map(|c| match c {
                 '"' | '\\' => vec!['\\', c],
                 '\n' => vec!['\\', 'n'],
                 other => vec![other],
             })
-            .collect();
-        let labels = format!("engine=\"0\",model_name=\"{name}\"");
-        let mut text = String::new();
-        let mut put = |kind: &str, metric: &str, help: &str, rows: &[(&str, f64)]| {
-            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n");
-            for (more, value) in rows {
+            .collect()
+    };
+    let models: Vec<(String, &ServeMetrics)> = models
+        .iter()
+        .map(|(name, metrics)| (format!("engine=\"0\",model_name=\"{}\"", escaped(name)), *metrics))
+        .collect();
+    let mut text = String::new();
+    let mut put = |kind: &str, metric: &str, help: &str, rows: &dyn Fn(&ServeMetrics) -> Vec<Row>| {
+        let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n");
+        for (labels, metrics) in &models {
+            for (more, value) in rows(metrics) {
                 let _ = writeln!(text, "{metric}{{{labels}{more}}} {value}");
             }
-        };
-        let whole = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let gauge = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed) as f64;
-        let (waiting, deferred) = (gauge(&self.waiting), gauge(&self.deferred));
-        let most = self.max_cached_tokens.load(Ordering::Relaxed).max(1) as f64;
-        put("gauge", "vllm:num_requests_running", "Samples that run.", &[("", gauge(&self.running))]);
-        put("gauge", "vllm:num_requests_waiting", "Samples that wait.", &[("", waiting + deferred)]);
-        put(
-            "gauge",
-            "vllm:num_requests_waiting_by_reason",
-            "Samples that wait: for room, or for the end of a pause.",
-            &[(",reason=\"capacity\"", waiting), (",reason=\"deferred\"", deferred)],
-        );
-        put(
-            "gauge",
-            "vllm:kv_cache_usage_perc",
-            "Share of the cached positions whose room is taken; 1 is all.",
-            &[("", gauge(&self.cached_tokens) / most)],
-        );
-        put("counter", "vllm:num_preemptions_total", "Samples put off for lack of room.", &[("", 0.0)]);
-        put("counter", "vllm:prompt_tokens_total", "Prompt tokens.", &[("", whole(&self.prompt_tokens))]);
-        put(
-            "counter",
-            "vllm:prefix_cache_queries_total",
-            "Prompt tokens looked for among those computed already.",
-            &[("", whole(&self.prompt_tokens))],
-        );
-        put(
-            "counter",
-            "vllm:prefix_cache_hits_total",
-            "Prompt tokens found there: those of other samples of a prompt, and beginnings that prompts have in common.",
-            &[("", whole(&self.shared_prompt_tokens))],
-        );
-        put(
-            "counter",
-            "vllm:generation_tokens_total",
-            "Tokens generated.",
-            &[("", whole(&self.generated_tokens))],
-        );
-        put(
-            "counter",
-            "vllm:request_success_total",
-            "Samples that ended.",
-            &[
-                (",finished_reason=\"stop\"", whole(&self.stopped)),
-                (",finished_reason=\"length\"", whole(&self.at_length)),
-                (",finished_reason=\"abort\"", whole(&self.aborted)),
-                (",finished_reason=\"error\"", whole(&self.not_finite)),
-            ],
-        );
-        put(
-            "counter",
-            "vllm:admission_rejections_total",
-            "Requests refused for lack of room.",
-            &[(",reason=\"max_num_queued_reqs\"", whole(&self.rejected))],
-        );
-        put(
-            "counter",
-            "tamis:weight_reloads_total",
-            "Times that other weights were loaded.",
-            &[("", whole(&self.reloads))],
-        );
-        for (metric, help, sum) in [
-            ("vllm:e2e_request_latency_seconds", "From arrival to the last token.", &self.latency),
-            (
-                "vllm:time_to_first_token_seconds",
-                "From arrival to the first token, of streamed samples.",
-                &self.to_first_token,
-            ),
-        ] {
-            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} summary\n");
+        }
+    };
+    let whole = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+    let gauge = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed) as f64;
+    let one = |value: f64| vec![("", value)];
+    put("gauge", "vllm:num_requests_running", "Samples that run.", &|of| one(gauge(&of.running)));
+    put("gauge", "vllm:num_requests_waiting", "Samples that wait.", &|of| {
+        one(gauge(&of.waiting) + gauge(&of.deferred))
+    });
+    put(
+        "gauge",
+        "vllm:num_requests_waiting_by_reason",
+        "Samples that wait: for room, or for the end of a pause.",
+        &|of| {
+            vec![(",reason=\"capacity\"", gauge(&of.waiting)), (",reason=\"deferred\"", gauge(&of.deferred))]
+        },
+    );
+    put(
+        "gauge",
+        "vllm:kv_cache_usage_perc",
+        "Share of the cached positions whose room is taken; 1 is all.",
+        &|of| one(gauge(&of.cached_tokens) / of.max_cached_tokens.load(Ordering::Relaxed).max(1) as f64),
+    );
+    put("counter", "vllm:num_preemptions_total", "Samples put off for lack of room.", &|_| one(0.0));
+    put("counter", "vllm:prompt_tokens_total", "Prompt tokens.", &|of| one(whole(&of.prompt_tokens)));
+    put(
+        "counter",
+        "vllm:prefix_cache_queries_total",
+        "Prompt tokens looked for among those computed already.",
+        &|of| one(whole(&of.prompt_tokens)),
+    );
+    put(
+        "counter",
+        "vllm:prefix_cache_hits_total",
+        "Prompt tokens found there: those of other samples of a prompt, and beginnings that prompts have in common.",
+        &|of| one(whole(&of.shared_prompt_tokens)),
+    );
+    put("counter", "vllm:generation_tokens_total", "Tokens generated.", &|of| {
+        one(whole(&of.generated_tokens))
+    });
+    put("counter", "vllm:request_success_total", "Samples that ended.", &|of| {
+        vec![
+            (",finished_reason=\"stop\"", whole(&of.stopped)),
+            (",finished_reason=\"length\"", whole(&of.at_length)),
+            (",finished_reason=\"abort\"", whole(&of.aborted)),
+            (",finished_reason=\"error\"", whole(&of.not_finite)),
+        ]
+    });
+    put("counter", "vllm:admission_rejections_total", "Requests refused for lack of room.", &|of| {
+        vec![(",reason=\"max_num_queued_reqs\"", whole(&of.rejected))]
+    });
+    put("counter", "tamis:weight_reloads_total", "Times that other weights were loaded.", &|of| {
+        one(whole(&of.reloads))
+    });
+    type SumOf = fn(&ServeMetrics) -> &Sum;
+    let sums: [(&str, &str, SumOf); 2] = [
+        ("vllm:e2e_request_latency_seconds", "From arrival to the last token.", |of| &of.latency),
+        ("vllm:time_to_first_token_seconds", "From arrival to the first token, of streamed samples.", |of| {
+            &of.to_first_token
+        }),
+    ];
+    for (metric, help, sum) in sums {
+        let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} summary\n");
+        for (labels, metrics) in &models {
+            let sum = sum(metrics);
             let _ = writeln!(text, "{metric}_count{{{labels}}} {}", whole(&sum.count));
             let _ = writeln!(text, "{metric}_sum{{{labels}}} {}", whole(&sum.microseconds) / 1e6);
         }
-        text
     }
+    text
 }

@@ -1,4 +1,4 @@
-//! From a request to its answer: access, route, and size of the body.
+//! From a request to its answer: access, route, size of the body, and model.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use tamis_rollout::caller::{is_same, stranger};
 use tokio::time::timeout;
 
 use crate::log::{PendingLine, RequestLog};
+use crate::models::Models;
 use crate::stream::{AnswerBody, Stream};
 use crate::{App, Reply, SHORT, chat, completion, control, generate, page};
 
@@ -25,14 +26,15 @@ const REQUEST_ID: &str = "x-request-id";
 
 /// Answers any request.
 pub(crate) async fn answer(
-    app: Arc<App>,
+    models: Arc<Models>,
     request: Request<Incoming>,
     log: Option<RequestLog>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let (parts, body) = request.into_parts();
+    let app = models.first();
     let mut line = log.map(|log| PendingLine::begin(log, &parts));
     let id = parts.headers.get(REQUEST_ID).cloned();
-    let mut response = match route(&app, &parts, body).await {
+    let mut response = match route(&models, &parts, body).await {
         Ok(Reply::Empty) => respond(StatusCode::OK, None, Vec::new()),
         Ok(Reply::Json(value)) => {
             respond(StatusCode::OK, Some("application/json"), value.to_string().into_bytes())
@@ -88,7 +90,7 @@ pub(crate) fn respond(status: StatusCode, form: Option<&'static str>, body: Vec<
     response
 }
 
-async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, ApiError> {
+async fn route(models: &Models, parts: &Parts, body: Incoming) -> Result<Reply, ApiError> {
     let path = parts.uri.path();
     let (is_get, is_post) = (parts.method == Method::GET, parts.method == Method::POST);
     if matches!(path, "/health" | "/ping") {
@@ -98,7 +100,7 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     if path == "/" {
         return if is_get { Ok(Reply::Page) } else { Err(ApiError::wrong_method()) };
     }
-    check_client(app, &parts.headers)?;
+    check_client(models.first(), &parts.headers)?;
     let query = parts.uri.query().unwrap_or_default();
     let id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let wants_get = match path {
@@ -122,28 +124,33 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     }
     match path {
         "/version" => Ok(Reply::Json(version())),
-        "/v1/models" => Ok(Reply::Json(models(app))),
-        "/metrics" => Ok(Reply::Text(app.metrics.text(&app.name))),
-        "/load" => Ok(Reply::Json(json!({"server_load": app.metrics.num_in_flight()}))),
-        "/is_paused" => Ok(Reply::Json(json!({"is_paused": app.metrics.is_paused.load(Ordering::SeqCst)}))),
-        "/weight_info" => Ok(Reply::Json(control::weight_info(app))),
-        "/pause" => control::pause(app, query).await,
-        "/resume" => control::resume(app).await,
-        "/reset_prefix_cache" => control::reset_prefix_cache(app, query).await,
+        "/v1/models" => Ok(Reply::Json(models.list())),
+        "/metrics" => Ok(Reply::Text(models.metrics())),
+        "/load" => Ok(Reply::Json(json!({"server_load": models.num_in_flight()}))),
+        "/is_paused" => {
+            let is_paused = models.only()?.metrics.is_paused.load(Ordering::SeqCst);
+            Ok(Reply::Json(json!({"is_paused": is_paused})))
+        }
+        "/weight_info" => Ok(Reply::Json(control::weight_info(models.only()?))),
+        "/pause" => control::pause(models.only()?, query).await,
+        "/resume" => control::resume(models.only()?).await,
+        "/reset_prefix_cache" => control::reset_prefix_cache(models.only()?, query).await,
         _ => {
-            let (most, patience) = (app.settings.max_body_bytes, app.settings.idle_timeout);
+            let App { settings, room, .. } = &**models.first();
+            let (most, patience) = (settings.max_body_bytes, settings.idle_timeout);
             let limits = BodyLimits { most, patience };
             let form = JsonForm { takes_any_form: false, too_large: ApiError::too_large };
-            let body = Document::read(&parts.headers, body, &app.room, limits, form).await?;
+            let body = Document::read(&parts.headers, body, room, limits, form).await?;
             match path {
-                "/abort_requests" => control::abort(app, &body.value, true).await,
-                "/inference/v1/abort_requests" => control::abort(app, &body.value, false).await,
-                "/collective_rpc" => control::collective_rpc(app, body).await,
-                "/update_weight_version" => control::update_weight_version(app, &body.value).await,
-                "/tokenize" => tokenize(app, body).await,
-                "/detokenize" => detokenize(app, body).await,
+                "/abort_requests" => control::abort(models.only()?, &body.value, true).await,
+                "/inference/v1/abort_requests" => control::abort(models.only()?, &body.value, false).await,
+                "/collective_rpc" => control::collective_rpc(models.only()?, body).await,
+                "/update_weight_version" => control::update_weight_version(models.only()?, &body.value).await,
+                "/tokenize" => tokenize(models.named_in(&body.value)?, body).await,
+                "/detokenize" => detokenize(models.named_in(&body.value)?, body).await,
                 _ => {
-                    let limit = app.settings.request_timeout;
+                    let app = models.named_in(&body.value)?;
+                    let limit = settings.request_timeout;
                     let answered = async {
                         match path {
                             "/v1/completions" => completion::answer(app, body, id).await,
@@ -175,27 +182,8 @@ fn version() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "server": "tamis", "keys": true})
 }
 
-fn models(app: &App) -> Value {
-    let root = app.folder().display().to_string();
-    json!({
-        "object": "list",
-        "data": [{
-            "id": app.name,
-            "object": "model",
-            "created": app.created,
-            "owned_by": "tamis",
-            "root": root,
-            "parent": null,
-            "max_model_len": app.max_model_len(),
-            "has_chat_template": app.template.is_some(),
-            "permission": [],
-        }],
-    })
-}
-
 async fn tokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
-    app.check_model(fields)?;
     let tokens = match fields.text("prompt")? {
         Some(text) => {
             let adds = fields.optional_flag("add_special_tokens")?.unwrap_or(true);
@@ -221,7 +209,6 @@ async fn tokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
 
 async fn detokenize(app: &Arc<App>, body: Document) -> Result<Reply, ApiError> {
     let fields = Fields::of(&body.value)?;
-    app.check_model(fields)?;
     let Some(tokens) = fields.get("tokens").and_then(token_ids) else {
         return Err(ApiError::field("tokens", "`tokens` must be a list of token ids"));
     };

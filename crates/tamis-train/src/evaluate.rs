@@ -1,6 +1,6 @@
 //! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use tamis_core::figure::counted;
 use tamis_data::prompt::PromptContent;
 use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::{Listener, RewardError};
+use tamis_env::task::TaskKind;
 use tamis_model::TransformerConfig;
 use tamis_rollout::{CompletionWorkers, DispatchError, GeneratorError, Inbox, Record, Scorer};
 use thiserror::Error;
@@ -336,15 +337,45 @@ fn evaluate_in(
     })
 }
 
+/// How many of the prompts of a measurement another run has trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainedOn {
+    /// Prompts that are measured.
+    pub num_prompts: usize,
+    /// Those of them that are among the training prompts of the other run.
+    pub num_trained: usize,
+}
+
+/// Counts the prompts of `measured` that a run with the configuration `other` has trained on, by their
+/// content. Of levels of an environment it has trained on none: which are held out does not depend on the
+/// configuration.
+///
+/// # Errors
+/// Data of one of them that cannot be read.
+pub fn trained_on(measured: &Config, other: &Config) -> Result<TrainedOn, AssembleError> {
+    if [measured, other].iter().any(|config| config.data.task == Some(TaskKind::Environment)) {
+        return Ok(TrainedOn { num_prompts: 0, num_trained: 0 });
+    }
+    let prompts = data::validation_prompts(measured)?.validation;
+    let trained: HashSet<String> =
+        data::prompts(other)?.train.iter().map(|prompt| text_of(&prompt.content)).collect();
+    let num_trained = prompts.iter().filter(|prompt| trained.contains(&text_of(&prompt.content))).count();
+    Ok(TrainedOn { num_prompts: prompts.len(), num_trained })
+}
+
+/// A text that two prompts share if they ask the same.
+fn text_of(content: &PromptContent) -> String {
+    match content {
+        PromptContent::Text(text) => text.clone(),
+        PromptContent::Messages(messages) => format!("{messages:?}"),
+    }
+}
+
 /// A note about prompts that several rows contain. Files for AIME have each 32 times.
 fn repeated_rows<'a>(prompts: impl Iterator<Item = (&'a str, &'a PromptContent)>) -> Option<String> {
     let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (source, content) in prompts {
-        let content = match content {
-            PromptContent::Text(text) => text.clone(),
-            PromptContent::Messages(messages) => format!("{messages:?}"),
-        };
-        *rows.entry((source, content)).or_default() += 1;
+        *rows.entry((source, text_of(content))).or_default() += 1;
     }
     // A few repetitions are normal, for example among sums that were drawn at random.
     let (fewest, most) = (*rows.values().min()?, *rows.values().max()?);

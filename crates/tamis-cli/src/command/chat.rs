@@ -4,15 +4,17 @@
 //! each line of the input is a message, and stdout has only answers.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tamis_core::figure::counted;
 
 use serde_json::{Value, json};
 use tamis_core::printable::{lines, one_line};
 use tamis_serve::{Answered, LocalEngine, ServeSettings, SlowDown};
 
+use super::eval_two::refuse_twice;
 use super::serve::{num_cores, of_fault, read_policy};
 use super::{Needed, named_or_newest, show};
 use crate::arguments::ChatArguments;
@@ -29,6 +31,9 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
     let is_terminal = std::io::stdin().is_terminal();
     let speakers = sources.iter().map(|source| Speaker::begin(source, arguments));
     let mut speakers = speakers.collect::<Result<Vec<Speaker<'_>>, Failure>>()?;
+    if let [first, second] = speakers.as_slice() {
+        refuse_twice(&first.folder, &second.folder, "chat")?;
+    }
     let has_several = speakers.len() > 1;
     if is_terminal {
         say("/new begins again, /quit or Ctrl-D ends, Ctrl-C stops an answer\n");
@@ -44,7 +49,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
             "/new" => speakers.iter_mut().for_each(|speaker| speaker.conversation.begin_again()),
             "/quit" => return Ok(0),
             _ => {
-                for Speaker { name, engine, conversation } in &mut speakers {
+                for Speaker { name, engine, conversation, .. } in &mut speakers {
                     // Two answers differ because of their models, not by chance.
                     let seed = has_several.then_some(number);
                     if has_several {
@@ -68,6 +73,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> Result<u8, Failure> {
 /// A model with its conversation.
 struct Speaker<'a> {
     name: String,
+    folder: PathBuf,
     engine: LocalEngine,
     conversation: Conversation<'a>,
 }
@@ -99,6 +105,7 @@ impl<'a> Speaker<'a> {
         };
         Ok(Self {
             name: one_line(&source.display().to_string()),
+            folder: policy.folder.clone(),
             engine: LocalEngine::begin(policy, settings).map_err(|error| of_fault(&error))?,
             conversation: Conversation::new(arguments, has_template),
         })
@@ -213,7 +220,7 @@ impl<'a> Conversation<'a> {
         shown.and_then(|()| show("\n"))?;
         if finish_reason.as_deref() == Some("length") {
             say(&if usage.completion_tokens == max_tokens as usize {
-                format!("(cut at {max_tokens} tokens; --max-tokens allows more)\n")
+                format!("(cut at {}; --max-tokens allows more)\n", counted(max_tokens, "token"))
             } else {
                 "(cut: the model's context is full)\n".to_owned()
             });

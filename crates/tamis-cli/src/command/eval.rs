@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
-use tamis_config::{BackendKind, Config, Diagnostic, Loaded, ModelSource, Preset};
-use tamis_core::figure::{counted, fixed, percent};
+use tamis_config::{BackendKind, Config, Diagnostic, Loaded, ModelSource};
+use tamis_core::figure::{agreed, counted, fixed, percent};
 use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_import::load_for_evaluation;
@@ -18,7 +18,7 @@ use tamis_rollout::Record;
 use tamis_run::directory::{held_by, keep_evaluation, step_of_checkpoint};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
-use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::metrics::about_acc;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::places::Places;
 use tamis_train::error::AssembleError;
@@ -28,12 +28,12 @@ use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::{Figure, SourceResult};
 
-use super::train::{exit_code, listen, shorten};
-use super::{
-    Needed, follow, follow_model, new_errors, new_notes, notes, paired, print, show, source_and_layers,
-    with_findings,
+use super::eval_two::{
+    compare, find_second, gains, note_of_settings, note_of_training, refuse_twice, take_second,
 };
-use crate::arguments::{EvalArguments, LayerArguments};
+use super::train::{exit_code, listen, shorten};
+use super::{Needed, follow, new_errors, new_notes, notes, print, show, source_and_layers, with_findings};
+use crate::arguments::EvalArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     listen(&interrupt, "no result is written; Ctrl-C again ends at once")?;
     let (source, mut layers) =
         source_and_layers(arguments.source.as_ref(), &arguments.layers, Needed::Checkpoint)?;
-    let second = take_second(&mut layers);
+    let second = take_second(&mut layers)?;
     let (files, overrides) = layers.split();
     let on_hub = name_on_hub(&source);
     let (checkpoint, mut run_config) = match &on_hub {
@@ -49,9 +49,14 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         None => find(&source)?,
     };
     let second = second.map(|second| find_second(&second)).transpose()?;
-    if let Some((_, config)) = &second {
+    let mut of_others = None;
+    if let Some((other, config)) = &second {
+        refuse_twice(&checkpoint, other, "eval")?;
         // Both are measured in the same way.
-        run_config = run_config.or_else(|| config.clone());
+        match run_config {
+            Some(_) => of_others = config.clone(),
+            None => run_config = config.clone(),
+        }
     }
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
         let source = source.display();
@@ -82,6 +87,12 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         check_servers(run, &own.config, &loaded.config)?;
         check_held_out(&own.config, &loaded.config)?;
     }
+    let other = of_others.as_deref().and_then(|other| {
+        Some((other.parent()?.to_owned(), load_for_evaluation(Some(other), &[], &[]).ok()?.config))
+    });
+    if let Some((run, other)) = &other {
+        check_servers(run, other, &loaded.config)?;
+    }
     let progress = Console::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
@@ -111,6 +122,21 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     {
         progress.say(&note);
     }
+    let notes = match (other, own, run_config.and_then(Path::parent)) {
+        (Some(other), Some(own), Some(run)) => {
+            let (run, measured) = (run.to_owned(), loaded.config.clone());
+            let find = move || -> Result<Vec<String>, Failure> {
+                let of_settings = note_of_settings([(&run, &own.config), (&other.0, &other.1)], &measured);
+                let of_training = note_of_training((&other.0, &other.1), &run, &measured)?;
+                Ok(of_settings.into_iter().chain(of_training).collect())
+            };
+            interrupt.or_abandon(find).map_err(interrupted)??
+        }
+        _ => Vec::new(),
+    };
+    for note in &notes {
+        progress.warn(note);
+    }
     let mut measured = vec![(checkpoint, loaded.clone())];
     if let Some((checkpoint, _)) = second {
         loaded.config.model.path = Some(ModelSource::Folder(checkpoint.clone()));
@@ -139,7 +165,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
         evaluations.push(Evaluated { checkpoint, config: loaded.config, evaluation, json });
     }
-    let printed = show_all(&evaluations, arguments.json);
+    let printed = show_all(&evaluations, &notes, arguments.json);
     for one in evaluations {
         keep(one, arguments, &progress)?;
     }
@@ -147,10 +173,10 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
 }
 
 /// A checkpoint that was measured.
-struct Evaluated {
-    checkpoint: PathBuf,
+pub(super) struct Evaluated {
+    pub(super) checkpoint: PathBuf,
     config: Config,
-    evaluation: EvaluationReport,
+    pub(super) evaluation: EvaluationReport,
     json: serde_json::Value,
 }
 
@@ -179,7 +205,7 @@ fn measure(
 }
 
 /// Prints the results; for two also by how much the second is better.
-fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
+fn show_all(evaluations: &[Evaluated], notes: &[String], is_json: bool) -> Result<(), Failure> {
     let pair = match evaluations {
         [one, other] => Some((one, other)),
         _ => None,
@@ -191,10 +217,12 @@ fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
             Some((one, other)) => serde_json::json!({
                 "evaluations": [one.json, other.json],
                 "difference": gains.map(|gains| serde_json::json!({
-                    "num_prompts": gains.count,
-                    "mean": gains.mean,
-                    "standard_error": gains.standard_error(),
+                    "num_prompts": gains.summary.count,
+                    "num_changed": gains.num_changed,
+                    "mean": gains.summary.mean,
+                    "standard_error": gains.summary.standard_error(),
                 })),
+                "notes": notes,
             }),
         };
         return print(&as_text_of_json(&json)?);
@@ -205,41 +233,9 @@ fn show_all(evaluations: &[Evaluated], is_json: bool) -> Result<(), Failure> {
         let _ = write!(text, "{gap}{}", as_text(&one.checkpoint, &one.config, &one.evaluation));
     }
     if let Some((one, other)) = pair {
-        text.push_str(&compare(one, other, gains));
+        text.push_str(&compare(one, other, gains, notes));
     }
     show(&text)
-}
-
-/// The differences of the mean outcomes, prompt by prompt; `None` if the two were measured on different
-/// prompts.
-fn gains(one: &EvaluationReport, other: &EvaluationReport) -> Option<NumberSummary> {
-    if one.prompts == other.prompts { one.validation.gains(&other.validation) } else { None }
-}
-
-/// Two checkpoints side by side.
-fn compare(one: &Evaluated, other: &Evaluated, gains: Option<NumberSummary>) -> String {
-    let (first, second) = (&one.evaluation.validation, &other.evaluation.validation);
-    let mut text = format!("\nA  {}\nB  {}\n", one.checkpoint.display(), other.checkpoint.display());
-    let Some(gains) = gains else {
-        let _ = writeln!(
-            text,
-            "there is no paired difference: the tokenizers leave out different prompts as too long, or no prompt was scored \
-             twice; raise data.max_prompt_length if the numbers of prompts differ ({} and {})",
-            first.num_prompts, second.num_prompts
-        );
-        return text;
-    };
-    text.push_str(&paired::table(["A", "B"], &counted(gains.count, "prompt"), first, second));
-    let _ = match gains.standard_error() {
-        Some(_) => writeln!(text, "± is one standard error; the difference is B less A, prompt by prompt"),
-        None => writeln!(
-            text,
-            "the difference is {} on {}, so its error is not known",
-            fixed(gains.mean, 4),
-            if gains.count == 1 { "the only prompt" } else { "every prompt" }
-        ),
-    };
-    text
 }
 
 /// Writes the samples and keeps the result in the run of the checkpoint.
@@ -271,31 +267,6 @@ fn keep(evaluated: Evaluated, arguments: &EvalArguments, progress: &Console) -> 
         Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
     }
     Ok(())
-}
-
-/// Finds the second checkpoint among the arguments after the first: a word that is no override, no preset and
-/// no file of a configuration.
-fn take_second(layers: &mut LayerArguments) -> Option<PathBuf> {
-    let is_second = |word: &str| {
-        let path = Path::new(word);
-        let is_file =
-            path.is_file() || path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
-        let is_preset = Preset::ALL.iter().any(|preset| preset.as_str() == word);
-        let is_override = word.contains('=') || word.starts_with(['~', '+']);
-        !(is_override || is_file || is_preset)
-    };
-    let first = layers.arguments.first().filter(|word| is_second(word))?;
-    let second = PathBuf::from(first);
-    layers.arguments.remove(0);
-    Some(second)
-}
-
-/// As [`find`], with the folder of a model on a hub.
-fn find_second(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
-    match name_on_hub(source) {
-        Some(model) => Ok((follow_model(model)?, None)),
-        None => find(source),
-    }
 }
 
 /// Why there is no figure at all; `None` if there is one.
@@ -551,19 +522,7 @@ fn legend(source: &SourceResult) -> String {
         source.figures.iter().find(is_it)
     };
     if let (Some(mean), Some(pass)) = (of("mean@"), of("pass@1")) {
-        let name = &mean.name;
-        let _ = if (mean.value - pass.value).abs() > 1e-9 {
-            writeln!(
-                text,
-                "  acc has other values than 0 and 1 here: {name} is their mean, and pass@k counts a completion as right if acc is at \
-                least 1"
-            )
-        } else {
-            writeln!(
-                text,
-                "  acc is 1 for a right completion and 0 for a wrong one: {name} is their mean, and pass@k the chance that one of k is right"
-            )
-        };
+        let _ = writeln!(text, "  {}", about_acc((mean.value - pass.value).abs() > 1e-9));
     }
     text
 }
@@ -608,7 +567,9 @@ pub(crate) fn name_on_hub(source: &Path) -> Option<ModelSource> {
             let near = tamis_file::nearest(source);
             let is_model =
                 |near: PathBuf| near.join("checkpoints").is_dir() || near.join("config.json").is_file();
-            Some(model).filter(|_| !near.is_some_and(is_model))
+            // `runs/mine` is no owner's model if there is a folder `runs`.
+            let has_folder = source.parent().is_some_and(Path::is_dir);
+            Some(model).filter(|_| !has_folder && !near.is_some_and(is_model))
         }
         ModelSource::Folder(_) => None,
     }
@@ -647,11 +608,26 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
     let text = if source.exists() {
         format!("error: {shown} is neither a run directory nor a checkpoint folder\n  hint: {hint}")
     } else {
-        let near = tamis_run::directory::suggest(source).map(|near| match ModelSource::parse(shown) {
+        // A misspelt checkpoint means a checkpoint, not its run.
+        let checkpoint = tamis_file::nearest(source).filter(|near| near.join("config.json").is_file());
+        let checkpoint = checkpoint.map(|near| format!("did you mean `{}`?", near.display()));
+        let near = checkpoint.or_else(|| tamis_run::directory::suggest(source)).or_else(list_runs);
+        let near = near.unwrap_or_else(|| hint.to_owned());
+        let near = match ModelSource::parse(shown) {
             ModelSource::Hub { .. } => format!("{near} (a model of that name on a hub is `hf://{shown}`)"),
             ModelSource::Folder(_) => near,
-        });
-        format!("error: there is no folder {shown}\n  hint: {}", near.as_deref().unwrap_or(hint))
+        };
+        format!("error: there is no folder {shown}\n  hint: {near}")
     };
     Err(Failure::new(USAGE, text))
+}
+
+/// The runs that are here, for a name that is like none of them.
+fn list_runs() -> Option<String> {
+    const MOST: usize = 5;
+    let runs = tamis_run::directory::in_runs();
+    let shown: Vec<String> = runs.iter().take(MOST).map(|run| format!("`{}`", run.display())).collect();
+    let more = if runs.len() > MOST { ", ..." } else { "" };
+    let are = agreed(runs.len(), "only run here is", "runs here are");
+    (!shown.is_empty()).then(|| format!("the {are} {}{more}", shown.join(", ")))
 }

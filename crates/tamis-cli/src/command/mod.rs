@@ -10,6 +10,7 @@ pub(crate) mod config;
 pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod eval;
+pub(crate) mod eval_two;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod filter;
@@ -28,6 +29,7 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tamis_core::figure::{agreed, counted};
 
 use tamis_cluster::Cluster;
 use tamis_cluster::plan::machines::Machines;
@@ -235,11 +237,11 @@ impl LayerArguments {
                 .filter(|key| is_written(key) && !is_lacking(key))
                 .map(|key| format!("~{key}")),
         );
-        let plural = if ranks == 1 { "" } else { "s" };
         let lacking =
             if lacks_launcher { "; there it also needs cluster.launcher=local (or ray)" } else { "" };
         let line = format!(
-            "no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, {ranks} rank{plural}{lacking}"
+            "no GPU here: learning on the CPU; on the cluster this is learner.backend=torch, {}{lacking}",
+            counted(ranks, "rank")
         );
         (here, Some(line))
     }
@@ -490,9 +492,11 @@ pub(crate) fn notes_on_changes(loaded: &Loaded) -> (Vec<String>, Vec<String>) {
     if let [first, ..] = rest.as_slice() {
         let num_became = rest.len() - num_idle;
         notes.push(format!(
-            "{} more keys of {}: {num_became} mean the same here, {num_idle} have no effect here; run.log lists them",
-            rest.len(),
-            first.owner
+            "{} of {}: {num_became} {} the same here, {num_idle} {} no effect here; run.log lists them",
+            counted(rest.len(), "more key"),
+            first.owner,
+            agreed(num_became, "means", "mean"),
+            agreed(num_idle, "has", "have")
         ));
     }
     (notes, rest.iter().map(ToString::to_string).collect())

@@ -19,6 +19,7 @@ pub(super) fn table(
     let length = |report: &ValidationReport| {
         report.mean_length.map_or_else(|| "none".to_owned(), |length| format!("{length:.1}"))
     };
+    let num_prompts = other.num_prompts;
     let outcome = outcome(one, other);
     let gain = one.gain(other).and_then(|(gain, error)| {
         let sign = if gain > 0.0 { "+" } else { "" };
@@ -29,11 +30,13 @@ pub(super) fn table(
         [String::new(), headings[0].to_owned(), headings[1].to_owned(), heading.to_owned()],
         [format!("{} ({prompts})", outcome.name()), figure(one), figure(other), gain.unwrap_or_default()],
     ];
-    // They may be means over different prompts.
-    if one.num_failed + other.num_failed > 0 {
-        let num = |report: &ValidationReport| (report.num_prompts - report.num_failed).to_string();
-        let label = format!("prompts measured, of {}", other.num_prompts);
-        rows.push([label, num(one), num(other), String::new()]);
+    // They may be means of other prompts: of some nothing was generated or scored.
+    let scored = [one, other].map(ValidationReport::num_scored_prompts);
+    if scored != [one, other].map(|report| report.num_prompts) {
+        let both =
+            one.gains(other).map_or_else(String::new, |gains| format!("{} in both", gains.summary.count));
+        let [one, other] = scored.map(|count| count.to_string());
+        rows.push([format!("prompts scored, of {num_prompts}"), one, other, both]);
     }
     rows.push(["mean completion tokens".to_owned(), length(one), length(other), String::new()]);
     let mut text = String::new();

@@ -38,13 +38,11 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<u8, Failure> {
     Disk::new().write_shared_file(&out, made.html.as_bytes()).map_err(|error| {
         Failure::of(FAILED, &error, Some("name a file that can be written with `--out FILE`".to_owned()))
     })?;
-    let plural =
-        |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
     show(&format!(
         "{}: {}, {}, {}\n",
         out.display(),
-        plural(made.num_steps as u64, "step", "steps"),
-        plural(made.num_trajectories, "trajectory", "trajectories"),
+        figure::counted(made.num_steps, "step"),
+        figure::counted(made.num_trajectories, "trajectory"),
         figure::bytes(made.html.len() as u64)
     ))?;
     Ok(0)

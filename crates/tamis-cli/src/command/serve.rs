@@ -4,7 +4,7 @@
 //! key. The functions that read the policy also serve `tamis chat`.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tamis_train::interrupt::{Interrupt, Interrupted};
 use tamis_train::prompts::codec::{Codec, CodecError};
 
 use super::eval::{find, name_on_hub};
+use super::eval_two::refuse_twice;
 use super::train::listen;
 use super::{Needed, announce, follow_model, named_or_newest, warn};
 use crate::arguments::{ServeArguments, WhenPaused};
@@ -33,29 +34,46 @@ const LONGEST_KEY: u64 = 4096;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let settings = settings(arguments)?;
-    let source = named_or_newest(arguments.source.as_ref(), Needed::Checkpoint)?;
+    let mut sources = arguments.sources.clone();
+    if sources.is_empty() {
+        sources.push(named_or_newest(None, Needed::Checkpoint)?);
+    }
+    let names = names(arguments, &sources)?;
     let interrupt = Interrupt::new();
     listen(
         &interrupt,
         "running requests are answered with the tokens they have so far; Ctrl-C again ends at once",
     )?;
     let progress = Console::lines_on_stderr();
-    let name = name(arguments, &source);
-    let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
-        Ok(policy) => policy?,
-        Err(Interrupted) => return Err(Failure::new(INTERRUPTED, "interrupted")),
-    };
-    progress.say(&format!(
-        "serving {} ({} parameters) on {}",
-        policy.folder.display(),
-        policy.model.num_parameters(),
-        counted(settings.threads, "thread")
-    ));
-    if policy.template.is_none() {
-        progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
+    let mut policies: Vec<ServedPolicy> = Vec::new();
+    for (source, name) in sources.into_iter().zip(names) {
+        let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
+            Ok(policy) => policy?,
+            Err(Interrupted) => return Err(Failure::new(INTERRUPTED, "interrupted")),
+        };
+        if let Some(first) = policies.first() {
+            refuse_twice(&first.folder, &policy.folder, "serve")?;
+        }
+        progress.say(&format!(
+            "serving {} ({} parameters) on {}",
+            policy.folder.display(),
+            policy.model.num_parameters(),
+            counted(settings.threads, "thread")
+        ));
+        if policy.template.is_none() {
+            progress.warn(&format!(
+                "the tokenizer of {} has no chat template, so /v1/chat/completions is refused",
+                policy.folder.display()
+            ));
+        }
+        policies.push(policy);
     }
+    let has_several = policies.len() > 1;
     let failed = |error| of_fault(&error);
-    let server = NativeServer::begin(policy, settings).map_err(failed)?;
+    let server = NativeServer::begin(policies, &settings).map_err(failed)?;
+    if has_several {
+        progress.say("requests choose by `model`; the chat page at / shows both answers side by side");
+    }
     announce(&format!("listening on http://{}\n", server.address()))?;
     let log = arguments.verbose.then(|| Arc::new(print_request) as RequestLog);
     server.run(&interrupt.flag(), log).map_err(failed)?;
@@ -87,9 +105,24 @@ fn print_request(line: &RequestLine) {
     );
 }
 
-fn name(arguments: &ServeArguments, source: &Path) -> String {
-    let of_source = || source.display().to_string().trim_start_matches("hf://").to_owned();
-    arguments.served_model_name.clone().unwrap_or_else(of_source)
+/// The names of the models for clients.
+fn names(arguments: &ServeArguments, sources: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    let given = &arguments.served_model_name;
+    if given.is_empty() {
+        let of = |source: &PathBuf| source.display().to_string().trim_start_matches("hf://").to_owned();
+        return Ok(sources.iter().map(of).collect());
+    }
+    if given.len() == sources.len() {
+        return Ok(given.clone());
+    }
+    let (names, models) = (counted(given.len(), "name"), counted(sources.len(), "model"));
+    Err(Failure::new(
+        USAGE,
+        format!(
+            "error: --served-model-name: {names} for {models}\n  hint: give it once for each: `--served-model-name before \
+             --served-model-name after`"
+        ),
+    ))
 }
 
 /// The checkpoint with its tokenizer, and the template of the run that it belongs to.

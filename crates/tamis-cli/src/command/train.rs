@@ -14,12 +14,13 @@ use tamis_config::{Loaded, Note};
 use tamis_core::figure::counted;
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
-use tamis_lab::advise::{Gains, end_lines};
+use tamis_lab::advise::{Gains, end_advice};
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{CONFIG, RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::{Console, Verbosity, fit_to_stderr};
 use tamis_run::log::run_log::LineKind;
+use tamis_run::metrics::about_acc;
 use tamis_train::assemble::check::{CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::keep_revisions;
 use tamis_train::checkpoint::SaveError;
@@ -249,9 +250,10 @@ fn advice(summary: &RunSummary) -> String {
     }
     let held_out = summary.before.as_ref().zip(summary.after.as_ref()).and_then(|(before, after)| {
         let is_share = [before, after].iter().all(|report| report.outcome == OutcomeKind::Accuracy);
-        Some(Gains { gains: before.gains(after)?, is_share })
+        Some(Gains { difference: before.gains(after)?, is_share })
     });
-    end_lines(&summary.run, &own.config, held_out).join("\n")
+    let advice = end_advice(&summary.run, &own.config, held_out);
+    advice.map_or_else(String::new, |advice| advice.lines().join("\n"))
 }
 
 /// The last lines: before and after with samples, the run's folder, what to type next.
@@ -263,6 +265,9 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
         let prompts = format!("{} held-out", after.num_prompts);
         let table = paired::table(["before RL", "after RL"], &prompts, before, after);
         let _ = write!(text, "\n{table}");
+        if after.outcome == OutcomeKind::Accuracy {
+            let _ = writeln!(text, "{}", about_acc(false));
+        }
         let mark = |is_correct: Option<bool>| match is_correct {
             Some(true) => " (right)",
             Some(false) => " (wrong)",

@@ -60,7 +60,7 @@ fn eval() {
     exit code 2
     ----- stderr
     error: there is no folder nowhere
-      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+      hint: the only run here is `runs/tiny`
     ");
     std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
     folder
@@ -82,50 +82,6 @@ fn eval() {
     ");
     folder.tamis(&["eval", "alone", "tiny.yaml"]).succeeds();
     assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
-}
-
-/// The same prompts and draws: the difference is taken prompt by prompt, whichever of the two belongs to a
-/// run.
-#[test]
-fn eval_of_two_checkpoints() {
-    let folder = Folder::tiny();
-    let longer =
-        ["train", "tiny.yaml", "train.total_steps=2", "data.arithmetic.val_size=32", "sft.steps=150"];
-    folder.tamis(&longer).succeeds();
-    let other = ["sft.steps=40", "run.seed=4", "run.name=other"];
-    folder.tamis(&[&longer[..], &other].concat()).succeeds();
-    let words = ["eval", "runs/tiny", "runs/other", "validate.temperature=1", "validate.n=4"];
-    let ended = folder.tamis(&words).succeeds();
-    let printed = &ended.stdout;
-    let (_, compared) = printed
-        .split_once("\nA  runs/tiny/checkpoints/step_2\nB  runs/other/checkpoints/step_2\n")
-        .expect(printed);
-    assert_eq!(printed.matches("11 prompts, 4 samples each").count(), 2, "{printed}");
-    let json = folder.tamis(&[&words[..], &["--json"]].concat()).succeeds().json();
-    let difference = &json["difference"];
-    assert_eq!(difference["num_prompts"], 11, "{json}");
-    let value = |place: usize| {
-        json["evaluations"][place]["metrics"]["val-core/arithmetic/acc/mean@4"].as_f64().expect("a mean")
-    };
-    let mean = difference["mean"].as_f64().expect("a mean");
-    assert!((value(1) - value(0) - mean).abs() < 1e-9 && mean != 0.0, "{json}");
-    assert!(difference["standard_error"].as_f64().expect("an error") > 0.0, "{json}");
-    assert!(compared.contains("difference") && compared.contains("accuracy (11 prompts)"), "{compared}");
-    assert!(
-        compared.ends_with("± is one standard error; the difference is B less A, prompt by prompt\n"),
-        "{compared}"
-    );
-    // A model outside a run is measured like the other one's run.
-    std::fs::rename(folder.join("runs/other/checkpoints/step_2"), folder.join("alone")).expect("moved");
-    let swapped =
-        folder.tamis(&["eval", "alone", "runs/tiny", words[3], words[4], "--json"]).succeeds().json();
-    assert!((swapped["difference"]["mean"].as_f64().expect("a mean") + mean).abs() < 1e-9, "{swapped}");
-    let samples = ["--samples", "samples.jsonl"];
-    folder
-        .tamis(&[&words[..], &samples].concat())
-        .exits(2)
-        .fails_with("--samples names one file, and there are two checkpoints");
-    folder.tamis(&["eval", "runs/tiny", "runs/oter"]).exits(2).says("did you mean `runs/other`?");
 }
 
 /// The native engine does not know every model that PyTorch trains, so PyTorch holds the weights for servers,

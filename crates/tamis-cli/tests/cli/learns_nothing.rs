@@ -126,6 +126,31 @@ fn a_run_in_which_nothing_was_learned_ends_with_advice() {
     ");
     assert!(rest.starts_with("done: 6 steps, run directory runs/tiny\n"), "{rest}");
     assert!(folder.read("runs/tiny/run.log").contains("info nothing was learned in 6 steps: "));
+    // The page of the run says the same.
+    let page = || {
+        folder.tamis(&["report", "runs/tiny"]).succeeds();
+        let escapes = [
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&quot;", "\""),
+            ("&#x27;", "'"),
+            ("&#x2f;", "/"),
+            ("&amp;", "&"),
+        ];
+        let read = folder.read("runs/tiny/report.html");
+        escapes.iter().fold(read, |page, (escape, letter)| page.replace(escape, letter))
+    };
+    let made = page();
+    assert!(made.contains("<h3>What to change</h3><p>nothing was learned in 6 steps: "), "{made}");
+    for line in advice.lines() {
+        assert!(made.contains(line.trim()), "no `{line}` in {made}");
+    }
+    let log = folder.read("runs/tiny/run.log");
+    folder.write("runs/tiny/run.log", &log.replaced("the run ends: all of its steps are done", "a step"));
+    // A run that goes on has no such list yet.
+    let config = folder.read("runs/tiny/config.yaml").replaced("total_steps: 6", "total_steps: 60");
+    folder.write("runs/tiny/config.yaml", &config);
+    assert!(!page().contains("What to change"));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod elsewhere;
 mod environment_kills;
 mod environments;
 mod eval_command;
+mod eval_two;
 mod fills;
 mod filter_command;
 mod gradient_analysis;

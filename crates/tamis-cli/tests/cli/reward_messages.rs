@@ -42,7 +42,7 @@ fn rewards_that_break_down() {
         "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
-    error: reward function `judge` cannot continue: its processes were restarted 1 times in a row, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+    error: reward function `judge` cannot continue: its processes were restarted 1 time in a row, which is the limit; the last failure: the process ended (exit status: 3) before it answered
       hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
 }

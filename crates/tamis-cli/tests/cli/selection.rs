@@ -309,7 +309,7 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
     let ended = train(&folder, &[stop]).succeeds();
     ended.prints(
         "stopped early after 2 steps (low_success): validation success stayed \
-         below 1 for 1 validations in a row, ",
+         below 1 for 1 validation in a row, ",
     );
     assert!(folder.join("runs/tiny/checkpoints/step_2").exists());
     let metrics = folder.read("runs/tiny/metrics.jsonl");

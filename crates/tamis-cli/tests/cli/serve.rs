@@ -155,6 +155,54 @@ fn a_line_a_request_without_keys_or_texts() {
     }
 }
 
+/// Before and after behind one address: the names are the paths as typed, or those that are given.
+#[test]
+fn two_models_are_served_by_their_names() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml"]).succeeds();
+    let checkpoints = ["runs/tiny/checkpoints/step_4", "runs/tiny"];
+    let serving = Listening::serve(&folder, &checkpoints);
+    let url = |path: &str| format!("{}{path}", serving.address);
+    let answer = |model: &str| {
+        let body =
+            json!({"model": model, "prompt": "1+1=", "max_tokens": 4, "temperature": 0, "logprobs": 0});
+        let asked = curl(&[&url("/v1/completions"), "--header", JSON, "--data", &body.to_string()]);
+        asked.map(|(code, body)| (code, serde_json::from_str::<Value>(&body).unwrap()))
+    };
+    let Some((code, first)) = answer(checkpoints[0]) else { return };
+    let (_, second) = answer(checkpoints[1]).unwrap();
+    assert_eq!((code.as_str(), &first["model"]), ("200", &json!(checkpoints[0])));
+    assert_eq!(second["model"], checkpoints[1]);
+    assert_ne!(first["choices"], second["choices"], "other weights");
+    assert_eq!(answer("runs/tinny").unwrap().0, "404");
+    assert_eq!(serving.end("-TERM"), Some(0));
+    let named =
+        [&checkpoints[..], &["--served-model-name", "before", "--served-model-name", "after"]].concat();
+    let serving = Listening::serve(&folder, &named);
+    let (_, body) = curl(&[&format!("{}/v1/models", serving.address)]).unwrap();
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["data"][0]["id"], &body["data"][1]["id"]), (&json!("before"), &json!("after")));
+    assert_eq!(serving.end("-TERM"), Some(0));
+    let failure =
+        |arguments: &[&str]| folder.tamis(&[&["serve", "--port", "0"], arguments].concat()).failure();
+    insta::assert_snapshot!(failure(&[checkpoints[0], checkpoints[1], "--served-model-name", "one"]), @r"
+    exit code 2
+    error: --served-model-name: 1 name for 2 models
+      hint: give it once for each: `--served-model-name before --served-model-name after`
+    ");
+    insta::assert_snapshot!(failure(&["runs/tiny", "runs/tiny/"]), @r"
+    exit code 2
+    error: both names are of one checkpoint, runs/tiny/checkpoints/step_6
+      hint: name two, say `tamis serve runs/tiny/checkpoints/step_4 runs/tiny/checkpoints/step_6`
+    ");
+    let twice = ["--served-model-name", "one", "--served-model-name", "one"];
+    insta::assert_snapshot!(failure(&[&checkpoints[..], &twice].concat()), @r"
+    exit code 2
+    error: two models are called `one`
+      hint: name each: --served-model-name before --served-model-name after
+    ");
+}
+
 #[test]
 fn messages() {
     let folder = Folder::new().with("empty", "\n").with("words", "two words\n");

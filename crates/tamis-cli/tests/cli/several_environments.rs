@@ -63,9 +63,9 @@ fn what_fails_in_one_of_them_is_counted_and_told_by_its_name() {
     ] {
         assert!(ended.stderr.contains(said), "{said}: {}", ended.shown());
     }
-    let measured = ended.stdout.lines().find(|line| line.starts_with("prompts measured, of 8"));
-    let counts = measured.map(|line| line.split_whitespace().rev().take(2).collect::<Vec<_>>());
-    assert_eq!(counts, Some(vec!["4", "4"]), "{}", ended.shown());
+    let measured = ended.stdout.lines().find(|line| line.starts_with("prompts scored, of 8"));
+    let counts = measured.map(|line| line.split_whitespace().skip(4).collect::<Vec<_>>().join(" "));
+    assert_eq!(counts.as_deref(), Some("4 4 4 in both"), "{}", ended.shown());
     let metrics = folder.read("runs/tiny/metrics.jsonl");
     for row in metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         let of = |source: &str, name: &str| row[&format!("val-aux/{source}/{name}")].as_f64();

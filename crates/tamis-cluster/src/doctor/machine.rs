@@ -34,7 +34,8 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
     let here = Machine::here();
     found.push(Finding::good(format!(
         "{}, {}; {}",
-        here.cores.map_or("processor cores unknown".to_owned(), |cores| format!("{cores} processor cores")),
+        here.cores
+            .map_or("processor cores unknown".to_owned(), |cores| figure::counted(cores, "processor core")),
         here.memory
             .map_or("memory unknown".to_owned(), |bytes| format!("{} of memory free", figure::bytes(bytes))),
         engine()

@@ -23,7 +23,7 @@ use tamis_config::{
     BackendKind, Config, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, ModelSource, PublishMode,
 };
 
-use tamis_core::figure;
+use tamis_core::figure::{self, agreed, counted};
 use tamis_model::TransformerConfig;
 use tamis_train::launcher::RunPlan;
 
@@ -395,7 +395,11 @@ impl Plan {
             }
             Misfit {
                 keys: vec!["rollout.launch".to_owned()],
-                message: format!("the servers need {of_servers} GPUs{apart}; there are {total}"),
+                message: format!(
+                    "the servers need {}{apart}; there {} {total}",
+                    counted(of_servers, "GPU"),
+                    agreed(total, "is", "are")
+                ),
                 hint: "lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`".to_owned(),
             }
         };

@@ -2,6 +2,7 @@
 
 use super::Checker;
 use super::train::divisors_near;
+use tamis_core::figure::counted;
 use tamis_core::filter::Scope;
 
 use crate::schema::LrScheduleKind;
@@ -69,9 +70,9 @@ impl Checker<'_> {
                 &keys,
                 format!(
                     "`data.train_batch_size` ({batch}) is not divisible by `critic.ppo_mini_batch_size` ({mini}): \
-                     the last of {} updates of the critic in a step has {} prompts",
+                     the last of {} updates of the critic in a step has {}",
                     batch.div_ceil(mini),
-                    batch % mini
+                    counted(batch % mini, "prompt")
                 ),
                 divisors_near(batch, mini),
             );

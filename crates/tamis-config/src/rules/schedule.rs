@@ -1,5 +1,6 @@
 //! Rules about generation rounds, refilling and surplus groups.
 
+use tamis_core::figure::{agreed, counted};
 use tamis_core::filter::Metric;
 use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{OnLimit, RoundLimit};
@@ -49,8 +50,11 @@ impl Checker<'_> {
                 self.error(
                     &["schedule.max_num_gen_batches", "data.gen_batch_size", "data.train_batch_size"],
                     format!(
-                        "{rounds} rounds of `data.gen_batch_size` ({generated}) are {most} prompts at most, below \
-                         `data.train_batch_size` ({train}): no step can ever be filled"
+                        "{} of `data.gen_batch_size` ({generated}) {} {} at most, below \
+                         `data.train_batch_size` ({train}): no step can ever be filled",
+                        counted(rounds, "round"),
+                        agreed(rounds, "is", "are"),
+                        counted(most, "prompt")
                     ),
                     format!(
                         "raise `schedule.max_num_gen_batches` to {} or more, or `data.gen_batch_size`",

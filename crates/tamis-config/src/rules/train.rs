@@ -1,5 +1,6 @@
 //! Rules about mini-batches, micro-batches, the learning rate, the length of a run and its early stop.
 
+use tamis_core::figure::counted;
 use tamis_core::schedule::{OnEmptyRound, OnLimit, RoundLimit};
 
 use super::Checker;
@@ -69,9 +70,9 @@ impl Checker<'_> {
                 &keys,
                 format!(
                     "`data.train_batch_size` ({batch}) is not divisible by `train.ppo_mini_batch_size` ({mini}): \
-                     the last of {} updates of a step has {} prompts",
+                     the last of {} updates of a step has {}",
                     batch.div_ceil(mini),
-                    batch % mini
+                    counted(batch % mini, "prompt")
                 ),
                 divisors_near(batch, mini),
             );

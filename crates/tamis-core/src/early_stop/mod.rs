@@ -105,16 +105,18 @@ impl fmt::Display for StopReason {
         match self {
             Self::RewardCollapse { window, largest, baseline, share } => write!(
                 formatter,
-                "the reward's deviation within groups has collapsed: at most {} in each of the last {window} rounds, \
+                "the reward's deviation within groups has collapsed: at most {} in each of the last {}, \
                  below {} of the {} it began with",
                 fixed(*largest, 4),
+                counted(window, "round"),
                 exact_percent(*share),
                 fixed(*baseline, 4)
             ),
             Self::LowSuccess { validations, lowest, floor } => write!(
                 formatter,
-                "validation success stayed below {} for {validations} validations in a row, {} in the last",
+                "validation success stayed below {} for {} in a row, {} in the last",
                 shortest(*floor),
+                counted(validations, "validation"),
                 fixed(*lowest, 4)
             ),
             Self::EmptySteps { steps } => {

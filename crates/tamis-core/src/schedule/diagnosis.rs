@@ -563,8 +563,9 @@ impl fmt::Display for Diagnosis {
             }
             StopCause::SkippedSteps { steps, .. } => write!(
                 formatter,
-                "stopped in step {}: {steps} attempts in a row trained nothing ({})",
+                "stopped in step {}: {} in a row trained nothing ({})",
                 self.step,
+                counted(steps, "attempt"),
                 counted(self.rounds, "round")
             )?,
             StopCause::NoPrompts { epoch } => {
@@ -575,8 +576,10 @@ impl fmt::Display for Diagnosis {
             writeln!(formatter)?;
             writeln!(
                 formatter,
-                "  by `{}`, of {groups} groups ({} trajectories) generated:",
-                self.metric, tally.trajectories
+                "  by `{}`, of {} ({}) generated:",
+                self.metric,
+                counted(groups, "group"),
+                counted(tally.trajectories, "trajectory")
             )?;
             let mut lines: Vec<(&str, u64)> = vec![("kept", tally.kept)];
             lines.extend(

@@ -176,7 +176,7 @@ fn broken_rows_are_skipped_and_counted_where_asked() {
     assert_eq!(dataset.get(PromptId(3)).unwrap().content, PromptContent::Text("b".into()));
     assert_eq!(dataset.get(PromptId(1)), None);
     insta::assert_snapshot!(read("{\"other\": 1}", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl \
-         (1 rows were skipped as broken)");
+         (1 row was skipped as broken)");
     insta::assert_snapshot!(read("\n", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl");
 }
 

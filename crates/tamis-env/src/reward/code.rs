@@ -29,6 +29,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tamis_core::figure::counted;
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -140,8 +141,8 @@ impl CodeSettings {
 fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> Result<(), BuildError> {
     let Some((prompt, fault)) = faults.first() else { return Ok(()) };
     let message = format!(
-        "the tests of {} rows cannot be used, for example of prompt {} (`{}`): {fault}",
-        faults.len(),
+        "the tests of {} cannot be used, for example of prompt {} (`{}`): {fault}",
+        counted(faults.len(), "row"),
         prompt.id.0,
         excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
     );

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
+use tamis_core::figure::counted;
 
 use tamis_core::fault;
 use tamis_core::group::{RESERVED_SCORES, Score};
@@ -406,7 +407,7 @@ fn describe_whole(input: &RewardInput<'_>) -> String {
         let _ = write!(text, "\n  column {}: `{}`", excerpt(name), excerpt(&value));
     }
     if columns.len() > MAX_COLUMNS {
-        let _ = write!(text, "\n  and {} more columns", columns.len() - MAX_COLUMNS);
+        let _ = write!(text, "\n  and {}", counted(columns.len() - MAX_COLUMNS, "more column"));
     }
     text
 }

@@ -1,6 +1,7 @@
 //! Why a reward function gave no usable answer.
 
 use std::time::Duration;
+use tamis_core::figure::counted;
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
@@ -50,7 +51,8 @@ pub enum RewardFailure {
     },
     /// The processes of a command were restarted too often.
     #[error(
-        "its processes were restarted {limit} times in a row, which is the limit; the last failure: {last}"
+        "its processes were restarted {} in a row, which is the limit; the last failure: {last}",
+        counted(limit, "time")
     )]
     RestartLimit {
         /// The limit.

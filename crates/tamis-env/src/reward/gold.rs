@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use tamis_core::figure::{counted, shortest};
+use tamis_core::figure::{agreed, counted, shortest};
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
@@ -201,7 +201,9 @@ impl fmt::Display for FunctionGold {
                 None => writeln!(f, "reward `{name}` scores no gold answer ({prompts}{rest})")?,
             }
         } else if accepted == checked {
-            writeln!(f, "reward `{name}` accepts all {checked} gold answers")?;
+            let what =
+                if *checked == 1 { "the only gold answer" } else { &format!("all {checked} gold answers") };
+            writeln!(f, "reward `{name}` accepts {what}")?;
         } else {
             write!(f, "reward `{name}` accepts {accepted} of {checked} gold answers ({rejected} rejected")?;
             writeln!(f, ", {unanswered} without an answer, {failed} failed)")?;
@@ -279,8 +281,11 @@ impl GoldReport {
         if rows.is_empty() || !self.functions.iter().any(may_read) {
             return None;
         }
-        let prompts = if rows.len() == 1 { "1 prompt has" } else { &format!("{} prompts have", rows.len()) };
-        Some(format!("{prompts} no ground truth and cannot be scored against one ({})", list_prompts(rows)))
+        let (prompts, have) = (counted(rows.len(), "prompt"), agreed(rows.len(), "has", "have"));
+        Some(format!(
+            "{prompts} {have} no ground truth and cannot be scored against one ({})",
+            list_prompts(rows)
+        ))
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use tamis_core::figure::counted;
 
 use serde_json::{Map, json};
 use tamis_core::fault::Fault;
@@ -291,7 +292,11 @@ impl Task for ArithmeticTask {
         let task = Arithmetic::new(source.seed, levels.clone())?;
         let train = task.prompts(Split::Train, most.min(*train_size))?;
         let held_out = task.prompts(Split::HeldOut, most.min(*val_size))?;
-        let note = format!("arithmetic: {} training and {} held-out prompts", train.len(), held_out.len());
+        let note = format!(
+            "arithmetic: {} training and {}",
+            train.len(),
+            counted(held_out.len(), "held-out prompt")
+        );
         Ok(TaskPrompts { train, held_out, notes: vec![note], alphabet: String::new() })
     }
 }

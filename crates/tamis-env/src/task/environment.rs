@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::figure::counted;
 use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
@@ -180,10 +181,10 @@ impl Task for EnvironmentTask {
         let (held_out, num_wrong) = levels.side(source.seed, Split::HeldOut, levels.val_size.min(most))?;
         let alphabet = levels.maker.alphabet(source.seed)? + levels.context.alphabet();
         let mut notes = vec![format!(
-            "{}: {} training and {} held-out levels",
+            "{}: {} training and {}",
             levels.name.as_deref().unwrap_or(levels.maker.kind.as_str()),
             train.len(),
-            held_out.len()
+            counted(held_out.len(), "held-out level")
         )];
         for (num_wrong, side, other) in
             [(num_wrong_train, "training", "held-out"), (num_wrong, "held-out", "training")]

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use tamis_core::figure::counted;
 
 use serde_json::{Map, Value, json};
 use tamis_core::fault;
@@ -95,8 +96,11 @@ impl Task for Gsm8kCalculator {
         let note = |split, counts: Counts| {
             let Counts { rows, annotations, unparsable, duplicates, occurs_in_train, kept, .. } = counts;
             format!(
-                "gsm8k_calculator, {split}: {annotations} annotations in {rows} rows, {unparsable} unparsable, \
-                 {duplicates} repeated, {occurs_in_train} also in train, {kept} prompts"
+                "gsm8k_calculator, {split}: {} in {}, {unparsable} unparsable, {duplicates} repeated, \
+                 {occurs_in_train} also in train, {}",
+                counted(annotations, "annotation"),
+                counted(rows, "row"),
+                counted(kept, "prompt")
             )
         };
         let notes = vec![note("training", train_counts), note("held-out", held_out_counts)];

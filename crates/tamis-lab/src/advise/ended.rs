@@ -1,14 +1,16 @@
-//! What a run that has ended without learning was like, and what to change.
+//! What a run that has ended without learning was like, and what to change: for the end of `tamis train` and
+//! for the page of `tamis report`.
 //!
-//! Whether it learned is a question of uncertainty: the held-out prompts must have gained more than one
-//! standard error, prompt by prompt; without a validation the rewards of everything generated must have
-//! moved. What to change is what [`advise`] finds in the run's rollouts.
+//! Whether it learned is a question of uncertainty: the held-out prompts must have gained more than the noise,
+//! prompt by prompt ([`PairedDifference::change`]); without a validation the rewards of everything generated
+//! must have moved. What to change is what [`advise`] finds in the run's rollouts.
 
 use std::path::Path;
 
+use serde::Serialize;
 use tamis_config::{Config, length_may_change};
 use tamis_core::figure::{counted, fixed, percent};
-use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::metrics::summary::{Change, PairedDifference};
 
 use super::finding::Weight;
 use super::{Advice, Plan, advise, read};
@@ -28,7 +30,7 @@ const LONGER: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
     /// Differences after less before, prompt by prompt.
-    pub gains: NumberSummary,
+    pub difference: PairedDifference,
     /// Whether an outcome is 0 or 1, so that a mean is a share.
     pub is_share: bool,
 }
@@ -37,7 +39,7 @@ impl Gains {
     /// `+0.4% ± 1.1%`.
     fn describe(&self) -> String {
         let shown = |value: f64| if self.is_share { percent(value) } else { fixed(value, 3) };
-        let Gains { gains, .. } = self;
+        let gains = self.difference.summary;
         let size = shown(gains.mean.abs());
         let sign = if gains.mean < 0.0 { "-" } else { "+" };
         let error = gains.standard_error().map_or_else(String::new, |error| format!(" ± {}", shown(error)));
@@ -45,47 +47,67 @@ impl Gains {
     }
 }
 
-/// Lines for the end of a run in which nothing was learned: the observations, and what to change. Empty if it
-/// learned, or if that is unknown: in runs of a few steps without a validation before and after.
-pub fn end_lines(run: &Path, config: &Config, held_out: Option<Gains>) -> Vec<String> {
+/// What to say of a run that has ended without learning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EndAdvice {
+    /// What was seen, with numbers.
+    pub verdict: String,
+    /// What to change, the weightiest first.
+    pub changes: Vec<String>,
+    /// How small a gain the held-out prompts can show, if that is what is missing.
+    pub resolution: Option<String>,
+}
+
+impl EndAdvice {
+    /// The lines of a console.
+    pub fn lines(&self) -> Vec<String> {
+        let rest = self.changes.iter().chain(&self.resolution).map(|line| format!("  {line}"));
+        std::iter::once(self.verdict.clone()).chain(rest).collect()
+    }
+}
+
+/// What to say at the end of a run in which nothing was learned. `None` if it learned, or if that cannot be
+/// told: without a validation before and after of runs of a few steps.
+pub fn end_advice(run: &Path, config: &Config, held_out: Option<Gains>) -> Option<EndAdvice> {
     let series = Series::read(run).unwrap_or_default();
     let plan = Plan::of_run(config);
     let advice = read(run, None, None, &plan).ok().map(|evidence| advise("", &evidence, &plan));
-    let Some(head) = verdict(held_out, &series, advice.as_ref()) else { return Vec::new() };
-    let mut lines = vec![head];
-    let changes = changes(run, config, held_out, &series, advice.as_ref());
-    lines.extend(changes.into_iter().take(MOST_CHANGES).map(|change| format!("  {change}")));
-    if let Some(Gains { gains, is_share: true }) = held_out
-        && gains.count < MANY_PROMPTS
-        && let Some(error) = gains.standard_error()
-    {
-        lines.push(format!(
-            "  on {} a gain below {} cannot be detected: more of them in data.val can show a smaller one",
+    let verdict = verdict(held_out, &series, advice.as_ref())?;
+    let mut changes = changes(run, config, held_out, &series, advice.as_ref());
+    changes.truncate(MOST_CHANGES);
+    let resolution = held_out.and_then(|Gains { difference, is_share }| {
+        let gains = difference.summary;
+        let error = gains.standard_error().filter(|_| is_share && gains.count < MANY_PROMPTS)?;
+        Some(format!(
+            "on {} a gain below {} cannot be detected: more of them in data.val can show a smaller one",
             counted(gains.count, "prompt"),
             percent(2.0 * error)
-        ));
-    }
-    lines
+        ))
+    });
+    Some(EndAdvice { verdict, changes, resolution })
 }
 
-/// That nothing was learned, with the numbers that show it.
+/// That nothing was learned, or that the change is within the noise, with the numbers that show it.
 fn verdict(held_out: Option<Gains>, series: &Series, advice: Option<&Advice>) -> Option<String> {
     let steps = counted(series.rows.iter().filter(|row| row.step > 0).count(), "step");
     if let Some(held_out) = held_out {
-        let gains = held_out.gains;
-        let error = gains.standard_error().unwrap_or(0.0);
-        let what = match gains.mean {
-            gain if gain > error => return None,
-            _ if gains.standard_error().is_none() && gains.count < 2 => return None,
-            gain if gain < -error => "it got worse",
-            _ if error == 0.0 => "no held-out prompt changed",
-            _ => "the gain is within its standard error",
-        };
-        return Some(format!(
-            "nothing was learned in {steps}: {what} ({} on {}, prompt by prompt)",
+        let PairedDifference { summary, num_changed } = held_out.difference;
+        let numbers = format!(
+            "{} on {}, prompt by prompt",
             held_out.describe(),
-            counted(gains.count, "held-out prompt")
-        ));
+            counted(summary.count, "held-out prompt")
+        );
+        return match held_out.difference.change() {
+            Change::Better => None,
+            _ if summary.count < 2 => None,
+            Change::Worse => Some(format!("nothing was learned in {steps}: it got worse ({numbers})")),
+            Change::None => {
+                Some(format!("nothing was learned in {steps}: no held-out prompt changed ({numbers})"))
+            }
+            Change::Unclear => Some(format!(
+                "no clear change in {steps}: the difference is within the noise ({numbers}; {num_changed} changed)"
+            )),
+        };
     }
     if advice.and_then(|advice| advice.keep_rate).is_some_and(|keep| keep.value <= 0.0) {
         return Some(format!("nothing was learned in {steps}: no group had members with different rewards"));
@@ -116,15 +138,15 @@ fn changes(
             changes.extend(advice.filter.reasons.first().cloned());
         }
     }
-    // There is something to learn from: the steps were too few, too small or too large.
-    let rate = config.train.optimizer.learning_rate;
-    let is_worse = held_out.is_some_and(|held_out| {
-        held_out.gains.mean < -held_out.gains.standard_error().unwrap_or(f64::INFINITY)
-    });
-    let now = format!("train.optimizer.learning_rate: {rate:e}");
+    let is_worse = held_out.is_some_and(|held_out| held_out.difference.change() == Change::Worse);
     if is_worse {
-        changes.push(format!("{now} -> {}: the updates may be too large", rounded(rate / STEP_OF_RATE)));
+        let rate = config.train.optimizer.learning_rate;
+        changes.push(format!(
+            "train.optimizer.learning_rate: {rate:e} -> {}: the updates may be too large",
+            rounded(rate / STEP_OF_RATE)
+        ));
     } else if changes.is_empty() {
+        // There is something to learn from.
         let steps = series.rows.last().map_or(0, |row| row.step);
         let (key, longer) = match (config.train.total_steps, config.train.total_epochs) {
             (None, Some(epochs)) => ("train.total_epochs", epochs as u64 * LONGER),
@@ -143,7 +165,6 @@ fn changes(
             "there is something to learn from{keep}, and {} may be too few: {how}",
             counted(steps, "step")
         ));
-        changes.push(format!("{now} -> {}: larger updates", rounded(rate * STEP_OF_RATE)));
     }
     changes
 }
@@ -160,8 +181,9 @@ mod tests {
     use super::*;
 
     fn held_out(gains: &[f64]) -> Gains {
-        let gains = NumberSummary::of(gains.iter().copied()).expect("prompts");
-        Gains { gains, is_share: true }
+        let after: Vec<Option<f64>> = gains.iter().copied().map(Some).collect();
+        let difference = PairedDifference::new(&vec![Some(0.0); after.len()], &after).expect("prompts");
+        Gains { difference, is_share: true }
     }
 
     fn series(rewards: &[f64]) -> Series {
@@ -173,16 +195,31 @@ mod tests {
 
     /// Gains of 1, -1, 1, 0 have a mean of 1/4 and a deviation of sqrt(11/12), so an error of 0.479.
     #[test]
-    fn a_gain_within_its_error_is_none() {
+    fn a_change_within_the_noise_is_no_verdict() {
         let two = series(&[0.1, 0.2]);
-        let unclear = verdict(Some(held_out(&[1.0, -1.0, 1.0, 0.0])), &two, None).expect("nothing learned");
-        insta::assert_snapshot!(unclear, @"nothing was learned in 2 steps: the gain is within its standard error (+25.0% ± 47.9% on 4 held-out prompts, prompt by prompt)");
-        assert_eq!(verdict(Some(held_out(&[1.0, 0.0, 1.0, 1.0])), &two, None), None, "0.75 ± 0.25");
-        let worse = verdict(Some(held_out(&[-1.0, 0.0, -1.0, -1.0])), &two, None).expect("nothing learned");
+        let said = |gains: &[f64]| verdict(Some(held_out(gains)), &two, None);
+        let unclear = said(&[1.0, -1.0, 1.0, 0.0]).expect("no clear change");
+        insta::assert_snapshot!(unclear, @"no clear change in 2 steps: the difference is within the noise (+25.0% ± 47.9% on 4 held-out prompts, prompt by prompt; 3 changed)");
+        assert_eq!(said(&[1.0, 0.0, 1.0, 1.0]), None, "0.75 ± 0.25");
+        let worse = said(&[-1.0, 0.0, -1.0, -1.0]).expect("nothing learned");
         assert!(worse.contains("it got worse (-75.0% ± 25.0%"), "{worse}");
-        let same = verdict(Some(held_out(&[0.0, 0.0])), &two, None).expect("nothing learned");
+        let same = said(&[0.0, 0.0]).expect("nothing learned");
         assert!(same.contains("no held-out prompt changed (+0.0% on 2 held-out prompts"), "{same}");
-        assert_eq!(verdict(Some(held_out(&[0.0])), &two, None), None, "one prompt says nothing");
+        assert_eq!(said(&[0.0]), None, "one prompt says nothing");
+    }
+
+    /// One prompt that flips is as many standard errors as it is of any number of prompts: one.
+    #[test]
+    fn one_prompt_that_flips_decides_nothing() {
+        let two = series(&[0.1, 0.2]);
+        for (flip, shown) in [(1.0, "+3.1% ± 3.1%"), (-1.0, "-3.1% ± 3.1%")] {
+            let mut gains = [0.0; 32];
+            gains[7] = flip;
+            let said = verdict(Some(held_out(&gains)), &two, None).expect("no clear change");
+            let numbers =
+                format!("within the noise ({shown} on 32 held-out prompts, prompt by prompt; 1 changed)");
+            assert!(said.starts_with("no clear change in 2 steps: ") && said.ends_with(&numbers), "{said}");
+        }
     }
 
     #[test]
@@ -206,12 +243,14 @@ mod tests {
             of(&[-1.0, 0.0, -1.0, -1.0]),
             ["train.optimizer.learning_rate: 1e-6 -> 3e-7: the updates may be too large"]
         );
-        assert_eq!(
-            of(&[0.0, 0.0]),
-            [
-                "there is something to learn from, and 2 steps may be too few: `tamis train --resume runs/a train.total_steps=8` trains further",
-                "train.optimizer.learning_rate: 1e-6 -> 3e-6: larger updates",
-            ]
-        );
+        // Only what is really worse has too large updates.
+        for unclear in [&[0.0, 0.0][..], &[-1.0, 0.0, 0.0, 0.0], &[1.0, 0.0, 0.0, 0.0]] {
+            assert_eq!(
+                of(unclear),
+                [
+                    "there is something to learn from, and 2 steps may be too few: `tamis train --resume runs/a train.total_steps=8` trains further"
+                ]
+            );
+        }
     }
 }

@@ -172,7 +172,12 @@ fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
 fn constant(groups: &Groups) -> Option<Finding> {
     let Scale::Constant(value) = groups.scale(groups.outcome) else { return None };
     let (name, number) = (groups.outcome_name(), groups.num_trajectories());
-    let text = format!("every one of {number} trajectories has `{name}` {}", shortest(value));
+    let all = if number == 1 {
+        "the only trajectory".to_owned()
+    } else {
+        format!("every one of {number} trajectories")
+    };
+    let text = format!("{all} has `{name}` {}", shortest(value));
     let fix = if value < 1.0 {
         "score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and \
         take easier prompts if both are fine"

@@ -6,7 +6,7 @@
 //!                          -> cost.rs: rounds, cost by mode, size of a round, limit
 //!                          -> metric.rs, finding.rs: metric, verifier, diversity, truncation
 //!                          -> lines.rs: configuration to paste    text.rs: the page a terminal shows
-//!                          -> ended.rs: what a run that learned nothing prints at its end
+//!                          -> ended.rs: what to change after a run that learned nothing
 //! training data -> data_column.rs: forecast from its pass rates at a run's start
 //! ```
 //! [`advise`] is a pure function of evidence and plan. The cost model is [`crate::cost`], which
@@ -31,12 +31,12 @@ mod text;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tamis_core::figure::{counted, percent};
+use tamis_core::figure::{agreed, counted, percent};
 use tamis_core::schedule::yields::{PassRateSpread, Screening};
 
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
-pub use ended::{Gains, end_lines};
+pub use ended::{EndAdvice, Gains, end_advice};
 pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
 pub(crate) use finding::of_pass_rates;
 pub use finding::{Finding, Weight};
@@ -436,8 +436,9 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
     let Found { histogram, metrics, findings, changes, mut unknown, .. } = found;
     if !plan.is_batch_known {
         unknown.push(format!(
-            "the size of a batch: {} groups are an example, which lines leave out (add `data.train_batch_size=N` after the file)",
-            plan.train_batch_size
+            "the size of a batch: {} {} an example, which lines leave out (add `data.train_batch_size=N` after the file)",
+            counted(plan.train_batch_size, "group"),
+            agreed(plan.train_batch_size, "is", "are")
         ));
     }
     let keep = keep.filter(|keep| keep.value.is_finite());

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tamis_run::directory::{CONFIG, last_checkpoint};
-use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::metrics::summary::{NumberSummary, PairedDifference};
 
 use super::Variant;
+use crate::advise::Gains;
 use crate::report::settings::Settings;
 
 /// Bytes of a state that are read at most.
@@ -40,12 +41,16 @@ fn outcomes(report: &Value) -> Option<Vec<Option<f64>>> {
     Some(report.get("outcomes")?.as_array()?.iter().map(Value::as_f64).collect())
 }
 
-/// How the held-out prompts changed from before a run to its last validation, if its last checkpoint holds
-/// both.
-pub(crate) fn before_and_after(run: &Path) -> Option<NumberSummary> {
+/// How the held-out prompts changed from before a run to its last validation, with the step of that, if the
+/// last checkpoint of the run holds both.
+pub(crate) fn before_and_after(run: &Path) -> Option<(u64, Gains)> {
     let state = state(run)?;
-    let of = |place: &str| outcomes(state.pointer(place)?);
-    NumberSummary::of_differences(&of("/validation/before")?, &of("/validation/latest/1")?)
+    let of = |place: &str| state.pointer(&format!("/validation/{place}"));
+    let (before, step, after) = (of("before")?, of("latest/0")?.as_u64()?, of("latest/1")?);
+    // Checkpoints of earlier builds have no kind.
+    let is_share = |report: &Value| report.get("outcome").is_none_or(|kind| kind == "accuracy");
+    let difference = PairedDifference::new(&outcomes(before)?, &outcomes(after)?)?;
+    Some((step, Gains { difference, is_share: is_share(before) && is_share(after) }))
 }
 
 impl Validated {
@@ -89,7 +94,7 @@ pub(super) fn difference(base: &Variant, variant: &Variant, difference: f64) -> 
     if !base.iter().chain(&variant).all(is_same) {
         return None;
     }
-    let found = NumberSummary::of_differences(&means(&base), &means(&variant))?;
+    let found = PairedDifference::new(&means(&base), &means(&variant))?.summary;
     ((found.mean - difference).abs() < SAME).then_some(found)
 }
 

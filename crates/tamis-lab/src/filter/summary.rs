@@ -177,8 +177,9 @@ impl fmt::Display for FilterSummary {
         writeln!(formatter, "Filter statistics ({} of {}):", self.filter, self.metric)?;
         writeln!(
             formatter,
-            "  - Total prompts: {} ({} trajectories, {sizes} a prompt)",
-            self.num_prompts, self.num_trajectories
+            "  - Total prompts: {} ({}, {sizes} a prompt)",
+            self.num_prompts,
+            counted(self.num_trajectories, "trajectory")
         )?;
         let dropped = &self.dropped;
         writeln!(formatter, "  - Dropped: {} ({})", self.num_dropped, share(self.num_dropped))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tamis_core::figure::{fixed, percent};
+use tamis_core::figure::{counted, fixed, percent};
 use tamis_run::log::progress::duration;
 
 use super::summary::{BatchFigures, Course, LastMaxMean, RunState, WatchedRun};
@@ -41,7 +41,7 @@ pub fn headline(summary: &WatchedRun) -> String {
     match (summary.step, summary.total_steps) {
         (Some(step), Some(total)) => parts.push(format!("step {step} of {total}")),
         (Some(step), None) => parts.push(format!("step {step}")),
-        (None, _) if summary.num_steps > 0 => parts.push(count(summary.num_steps, "step", "steps")),
+        (None, _) if summary.num_steps > 0 => parts.push(counted(summary.num_steps, "step")),
         (None, Some(total)) => parts.push(format!("step 0 of {total}")),
         (None, None) => {}
     }
@@ -98,10 +98,10 @@ pub fn rows(summary: &WatchedRun) -> Vec<Row> {
         "now",
         summary.now.map(|now| {
             let step = now.step.map_or_else(|| "a step".to_owned(), |step| format!("step {step}"));
-            let batches = count(now.batches, "batch", "batches");
-            let ready = now.ready.map_or_else(String::new, |ready| {
-                let target = now.target.map_or_else(String::new, |target| format!(" of {target}"));
-                format!(", {ready}{target} groups ready")
+            let batches = counted(now.batches, "batch");
+            let ready = now.ready.map_or_else(String::new, |ready| match now.target {
+                Some(target) => format!(", {ready} of {} ready", counted(target, "group")),
+                None => format!(", {} ready", counted(ready, "group")),
             });
             let training = if now.is_training { ", training" } else { "" };
             format!("{step}: {batches} generated{ready}{training}")
@@ -182,10 +182,6 @@ fn update(summary: &WatchedRun) -> Option<String> {
 
 fn of(spread: LastMaxMean) -> String {
     format!(", last {}, most {}", fixed(spread.last, 0), fixed(spread.most, 0))
-}
-
-fn count(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// A number with three digits after the point, or without a point if it is whole.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use tamis_core::figure::{agreed, counted};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -103,11 +104,12 @@ impl BeforeAfter {
             shared.iter().filter(|(_, early, late)| is_so(&late.reward, &early.reward)).count()
         };
         let about = format!(
-            "Held-out prompts before and after steps {} to {}, the first sample of each. Of {} prompts {} score higher after and {} lower.{}",
+            "Held-out prompts before and after steps {} to {}, the first sample of each. Of {}, {} {} higher after and {} lower.{}",
             before.0 + 1,
             after.0,
-            shared.len(),
+            counted(shared.len(), "prompt"),
             count(f64::gt),
+            agreed(count(f64::gt), "scores", "score"),
             count(f64::lt),
             if shared.len() > MOST { format!(" {MOST} are shown, evenly by number.") } else { String::new() }
         );
@@ -132,8 +134,8 @@ impl BeforeAfter {
             ends.into_iter().filter(|(_, (first, last))| first < last).collect();
         twice.sort_by_key(|&(prompt, (first, last))| (std::cmp::Reverse(last - first), shuffled(prompt)));
         let about = format!(
-            "Prompts that were sampled at more than one step, at their first and at their last, the first sample of each. {} such prompts{}.",
-            twice.len(),
+            "Prompts that were sampled at more than one step, at their first and at their last, the first sample of each. {}{}.",
+            counted(twice.len(), "such prompt"),
             if twice.len() > MOST {
                 format!("; those {MOST} are shown that lie furthest apart")
             } else {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use tamis_core::figure::{agreed, counted};
 
 use serde::Serialize;
 
@@ -82,8 +83,12 @@ impl Charts {
         lines.truncate(MOST_LINES);
         let mut about = figure.about.to_owned();
         if num_left_out > 0 {
-            let _ =
-                write!(about, " {num_left_out} further lines are left out; their metrics are listed below.");
+            let _ = write!(
+                about,
+                " {} {} left out; the metrics are listed below.",
+                counted(num_left_out, "further line"),
+                agreed(num_left_out, "is", "are")
+            );
         }
         let is_unlike = !unlike_rewards(runs.iter().map(|run| &run.settings)).is_empty();
         let heading = Heading {

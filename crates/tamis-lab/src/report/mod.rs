@@ -3,6 +3,7 @@
 //! ```text
 //! run directory -> Run (run.rs)   metrics.jsonl -> Series     charts.rs by figures.rs, time.rs, accounting.rs, every.rs
 //!                                 config.yaml   -> Settings   settings.rs
+//!                 checkpoints/, rollouts/ -> the advice that a run's end printed (../advise/ended.rs)
 //!                                 rollouts/     -> Groups     sieve.rs: what became of groups, heat map
 //!                                               -> samples    samples.rs: completions side by side
 //! all of it -> Data -> html/page.html
@@ -46,6 +47,7 @@ pub use steps::StepRange;
 
 use tamis_core::fault::chain;
 
+use crate::advise::EndAdvice;
 use crate::html::{Kind, document};
 use crate::monitor::summary::RunState;
 use crate::{Fault, names};
@@ -156,6 +158,8 @@ struct Data<'a> {
     width: u64,
     runs: Vec<RunData<'a>>,
     facts: Vec<(&'static str, Vec<Option<Fact>>)>,
+    /// What `acc` means, of the runs that have it.
+    about_acc: BTreeSet<&'static str>,
     /// Keys of rewards in which the runs differ.
     unlike: Vec<&'a str>,
     /// Steps whose groups are shown, and how much is shown of each.
@@ -186,6 +190,8 @@ struct RunData<'a> {
     notes: &'a [String],
     /// How it ended.
     error: Option<&'a str>,
+    /// What to change, if it has ended without learning.
+    advice: Option<EndAdvice>,
     pairs: &'a [Pair],
     about_pairs: &'a str,
     samples: &'a [SampledStep],
@@ -227,6 +233,7 @@ fn render(
                 verdict: verdict::of_run(run),
                 notes: &run.notes,
                 error: error_of(run),
+                advice: if options.steps == StepRange::ALL { verdict::end_advice(run) } else { None },
                 pairs: &pairs.pairs,
                 about_pairs: &pairs.about,
                 samples,
@@ -237,6 +244,7 @@ fn render(
             })
             .collect(),
         facts: overview::of_runs(runs),
+        about_acc: runs.iter().filter_map(|run| verdict::about_acc(&run.series)).collect(),
         unlike: unlike_rewards(settings.iter().copied()),
         steps: samples.iter().flatten().map(|step| step.step).collect(),
         num_shown: samples.iter().flatten().map(|step| step.groups.len()).sum(),

@@ -65,7 +65,8 @@ fn model(run: &Run) -> Option<String> {
     }
     let architecture = get("model.init.architecture")?;
     let size = get("model.init.hidden_size").map_or_else(String::new, |size| format!(", hidden size {size}"));
-    let layers = get("model.init.num_layers").map_or_else(String::new, |layers| format!(", {layers} layers"));
+    let layers = get("model.init.num_layers")
+        .map_or_else(String::new, |layers| format!(", {}", counted(layers, "layer")));
     Some(format!("{architecture}{layers}{size}, from random weights"))
 }
 
@@ -93,8 +94,8 @@ fn facts(run: &Run) -> Vec<(&'static str, Fact)> {
         if run.other.is_some() { "In its files" } else { "Generated" },
         trajectories.map(|count| {
             let groups = sum("groups/generated")
-                .map_or_else(String::new, |groups| format!(" in {} groups", number(groups)));
-            format!("{} trajectories{groups}", number(count)).into()
+                .map_or_else(String::new, |groups| format!(" in {}", counted(number(groups), "group")));
+            (counted(number(count), "trajectory") + &groups).into()
         }),
     );
     add(

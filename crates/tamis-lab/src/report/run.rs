@@ -2,6 +2,7 @@
 //! a note, not an error.
 
 use std::path::{Path, PathBuf};
+use tamis_core::figure::{agreed, counted};
 
 use tamis_run::directory::{CONFIG, METRICS, ROLLOUTS, RUN_LOG, SUPERSEDED, held_by};
 use tamis_run::log::RunEnding;
@@ -16,6 +17,9 @@ use crate::{Fault, names};
 
 /// Largest number of bytes that are read of a run's log.
 const MOST_LOG: u64 = 256 << 20;
+
+/// How the first line of a resumed process begins.
+const RESUMING: &str = "resuming ";
 
 /// The data of one run for a page.
 #[derive(Debug)]
@@ -198,8 +202,8 @@ fn note_rollouts(
     let missing = series.rows.iter().filter(|row| row.step > 0 && groups.of_step(row.step).is_none()).count();
     if missing > 0 && !groups.steps.is_empty() && range.contains(series.rows.last().map_or(0, |row| row.step))
     {
-        let plural = if missing == 1 { "step has" } else { "steps have" };
-        notes.push(format!("{missing} {plural} metrics but no rollout file"));
+        let have = agreed(missing, "has", "have");
+        notes.push(format!("{} {have} metrics but no rollout file", counted(missing, "step")));
     }
 }
 
@@ -234,10 +238,15 @@ impl LogFacts {
             }
             error.push(text);
         }
-        let (last, _, said) = log.lines().rev().find_map(parts)?;
+        let (last, ..) = log.lines().rev().find_map(parts)?;
         error.reverse();
+        // What to change after a run without progress is written after its end.
+        let mut of_process =
+            log.lines().rev().filter_map(parts).take_while(|(_, _, text)| !text.starts_with(RESUMING));
+        let has_ended = of_process.any(|(_, _, text)| text == RunEnding::Finished.last_line());
+        let is_finished = error.is_empty() && has_ended;
         let error = (!error.is_empty()).then(|| error.join("\n"));
-        Some(Self { times: (first.0, last), error, is_finished: said == RunEnding::Finished.last_line() })
+        Some(Self { times: (first.0, last), error, is_finished })
     }
 }
 
@@ -286,6 +295,11 @@ mod tests {
             &(line(1, "info begins") + &line(2, &format!("info {}", RunEnding::Finished.last_line()))),
         );
         assert!(facts.unwrap().is_finished);
+        let ended = line(1, "info begins") + &line(2, &format!("info {}", RunEnding::Finished.last_line()));
+        let advised = ended + &line(3, "info nothing was learned in 6 steps: no held-out prompt changed");
+        assert!(LogFacts::parse(&advised).unwrap().is_finished);
+        let resumed = advised + &line(4, "info resuming runs/a after step 6") + &line(5, "info step 7/9");
+        assert!(!LogFacts::parse(&resumed).unwrap().is_finished);
         assert_eq!(LogFacts::parse("no log\n"), None);
     }
 }

@@ -5,23 +5,26 @@
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use tamis_core::figure::{counted, fixed, percent};
-use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::directory::CONFIG;
+use tamis_run::metrics;
+use tamis_run::metrics::summary::{Change, PairedDifference, is_clear};
 
 use super::run::Run;
+use crate::advise::{self, EndAdvice};
 use crate::compare::measure::{Choice, source_of, standard_error};
 use crate::compare::paired;
 use crate::compare::series::Series;
+use crate::monitor::summary::RunState;
 
-/// A change counts from so many standard errors on.
-const CLEAR: f64 = 2.0;
 /// Truncation is mentioned from this share of cut completions on.
 const MANY_CUT: f64 = 0.05;
 
 /// The sentence; `None` if the run has no figure for it.
 pub(crate) fn of_run(run: &Run) -> Option<String> {
-    let mut text = of_series(&run.series, paired::before_and_after(&run.path))?;
+    let mut text = of_series(&run.series, gains(&run.path))?;
     if let Some((_, cut)) = values(&run.series, "response_length/clip_ratio").last()
         && *cut >= MANY_CUT
     {
@@ -32,8 +35,36 @@ pub(crate) fn of_run(run: &Run) -> Option<String> {
     Some(text)
 }
 
+fn gains(run: &Path) -> Option<PairedDifference> {
+    paired::before_and_after(run).map(|(_, gains)| gains.difference)
+}
+
+/// What `acc` is, if the validation of the run has it.
+pub(crate) fn about_acc(series: &Series) -> Option<&'static str> {
+    let name = Choice::Validation.name(series)?;
+    name.contains("/acc/").then(|| metrics::about_acc(series.is_graded()))
+}
+
+/// What the end of the run printed of what to change, if the run has ended and did not learn.
+pub(crate) fn end_advice(run: &Run) -> Option<EndAdvice> {
+    let has_ended = matches!(run.state, RunState::Finished | RunState::StoppedEarly);
+    if !has_ended || run.other.is_some() {
+        return None;
+    }
+    let config = tamis_config::load_of_run(&run.path.join(CONFIG), &[], &[]).ok()?.config;
+    let validated =
+        Choice::Validation.name(&run.series).map_or_else(Vec::new, |name| values(&run.series, &name));
+    let held_out = paired::before_and_after(&run.path);
+    // The end of a run compares two validations. Without both of them there would be other advice here.
+    let is_compared = validated.first().is_some_and(|(step, _)| *step == 0);
+    if is_compared && held_out.map(|(step, _)| step) != validated.last().map(|(step, _)| *step) {
+        return None;
+    }
+    advise::end_advice(&run.path, &config, held_out.map(|(_, gains)| gains))
+}
+
 /// `gains` are those of the held-out prompts, prompt by prompt, if they are known.
-fn of_series(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
+fn of_series(series: &Series, gains: Option<PairedDifference>) -> Option<String> {
     validation(series, gains).or_else(|| {
         let (verdict, change) = reward(series)?;
         let verdict = match verdict {
@@ -56,7 +87,7 @@ fn values(series: &Series, name: &str) -> Vec<(u64, f64)> {
     series.rows.iter().filter_map(|row| Some((row.step, *row.values.get(name)?))).collect()
 }
 
-fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
+fn validation(series: &Series, gains: Option<PairedDifference>) -> Option<String> {
     let name = Choice::Validation.name(series)?;
     let values_of = |name: &str| values(series, name);
     let all = values_of(&name);
@@ -66,7 +97,7 @@ fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     let num_prompts = source_of(&name).map(|source| values_of(&format!("val-aux/{source}/num_prompts")));
     let prompts = num_prompts
         .and_then(|numbers| numbers.last().copied())
-        .map_or_else(String::new, |(_, number)| format!(" of {number} held-out prompts"));
+        .map_or_else(String::new, |(_, number)| format!(" of {}", counted(number, "held-out prompt")));
     let what = match name.contains("/acc/") {
         true if series.is_graded() => "the mean of `acc`",
         true => "accuracy",
@@ -77,18 +108,26 @@ fn validation(series: &Series, gains: Option<NumberSummary>) -> Option<String> {
     }
     let last_error = standard_error(series, &name, last_step, last);
     let change = last - first;
-    let paired = gains.filter(|gains| (gains.mean - change).abs() < paired::SAME);
-    let error = paired.and_then(|gains| gains.standard_error()).or_else(|| {
+    let paired = gains.filter(|gains| (gains.summary.mean - change).abs() < paired::SAME);
+    let error = paired.and_then(|gains| gains.summary.standard_error()).or_else(|| {
         let errors = standard_error(series, &name, first_step, first).zip(last_error);
         errors.map(|(one, other)| (one.powi(2) + other.powi(2)).sqrt())
     });
     let within = error.map_or_else(String::new, |error| format!(" (± {})", shown(error)));
-    let verdict = match change {
-        _ if error.is_none() => "There are too few prompts to tell whether it learns",
-        _ if error.is_some_and(|error| change.abs() <= CLEAR * error) => "No clear change",
-        change if change > 0.0 => "It learns",
-        change if change < 0.0 => "It gets worse",
-        _ => "No change",
+    let judged = match (paired, error) {
+        (Some(gains), _) => gains.change(),
+        (None, Some(error)) if is_clear(change, error) && change > 0.0 => Change::Better,
+        (None, Some(error)) if is_clear(change, error) => Change::Worse,
+        (None, _) => Change::Unclear,
+    };
+    let verdict = match judged {
+        Change::Better => "It learns",
+        Change::Worse => "It gets worse",
+        Change::None | Change::Unclear if error.is_none() => {
+            "There are too few prompts to tell whether it learns"
+        }
+        Change::None => "No held-out prompt changed",
+        Change::Unclear => "No clear change, the difference is within the noise",
     };
     let trend = last_error.and_then(|error| trend(&all, error));
     let trend = trend.map_or_else(String::new, |trend| format!(", {trend}"));
@@ -109,11 +148,11 @@ fn trend(values: &[(u64, f64)], error: f64) -> Option<String> {
     let mean = |values: &[(u64, f64)]| values.iter().map(|(_, value)| value).sum::<f64>() / quarter as f64;
     let (before, last) = values.split_at(values.len() - quarter);
     let change = mean(last) - mean(before.split_at(before.len() - quarter).1);
-    let error = error * (2.0 / quarter as f64).sqrt();
+    let is_clear = is_clear(change, error * (2.0 / quarter as f64).sqrt());
     Some(match change {
-        change if change > error => "still rising".to_owned(),
-        change if change < -error => "falling at the end".to_owned(),
-        _ => format!("level since step {}", before.last().map_or(0, |(step, _)| *step)),
+        change if is_clear && change > 0.0 => "still rising".to_owned(),
+        _ if is_clear => "falling at the end".to_owned(),
+        _ => format!("with no clear change since step {}", before.last().map_or(0, |(step, _)| *step)),
     })
 }
 
@@ -133,7 +172,7 @@ fn reward(series: &Series) -> Option<(Ordering, String)> {
     let (first, first_error) = of(values.get(..fifth)?);
     let (last, last_error) = of(values.get(values.len() - fifth..)?);
     let change = last - first;
-    let verdict = match change.abs() > CLEAR * (first_error + last_error).sqrt() {
+    let verdict = match is_clear(change, (first_error + last_error).sqrt()) {
         false => Ordering::Equal,
         true if change > 0.0 => Ordering::Greater,
         true => Ordering::Less,
@@ -167,16 +206,41 @@ mod tests {
     #[test]
     fn a_change_is_named_with_its_uncertainty() {
         // Shares of 10 and 37 in 102: sqrt((0.098 * 0.902 + 0.363 * 0.637) / 100).
-        insta::assert_snapshot!(accuracies(&[0.09, 0.2, 0.28, 0.36], 100).expect("a sentence"), @"It learns: accuracy of 100 held-out prompts went from 9.0% to 36.0% (± 5.7%) in 30 steps, still rising.");
+        insta::assert_snapshot!(accuracies(&[0.09, 0.2, 0.2, 0.36], 100).expect("a sentence"), @"It learns: accuracy of 100 held-out prompts went from 9.0% to 36.0% (± 5.7%) in 30 steps, still rising.");
         let level = accuracies(&[0.09, 0.3, 0.36, 0.36], 100).expect("a sentence");
-        assert!(level.ends_with("in 30 steps, level since step 20."), "{level}");
+        assert!(level.ends_with("in 30 steps, with no clear change since step 20."), "{level}");
         let worse = accuracies(&[0.5, 0.4, 0.3, 0.1], 400).expect("a sentence");
         assert!(worse.starts_with("It gets worse") && worse.ends_with(", falling at the end."), "{worse}");
         let unclear = accuracies(&[0.3, 0.35], 50).expect("a sentence");
-        insta::assert_snapshot!(unclear, @"No clear change: accuracy of 50 held-out prompts went from 30.0% to 35.0% (± 9.4%) in 10 steps.");
+        insta::assert_snapshot!(unclear, @"No clear change, the difference is within the noise: accuracy of 50 held-out prompts went from 30.0% to 35.0% (± 9.4%) in 10 steps.");
         let one = accuracies(&[0.3, 0.9], 1).expect("a sentence");
         assert!(one.starts_with("There are too few prompts to tell whether it learns"), "{one}");
         insta::assert_snapshot!(accuracies(&[0.3], 50).expect("a sentence"), @"One validation so far: accuracy of 50 held-out prompts is 30.0%.");
+    }
+
+    /// Of 32 prompts one is right after and was wrong before: its gain is one standard error.
+    #[test]
+    fn one_prompt_that_flips_decides_nothing() {
+        let said = |first: f64, last: f64, before: &[f64], after: &[f64]| {
+            let row = |(step, value): (usize, f64)| {
+                format!("{{\"step\":{step},\"val-core/a/acc/mean@1\":{value},\"val-aux/a/num_prompts\":32}}")
+            };
+            let of = |outcomes: &[f64]| -> Vec<_> {
+                (0..32).map(|at| outcomes.get(at).copied().or(Some(0.0))).collect()
+            };
+            let gains = PairedDifference::new(&of(before), &of(after));
+            of_series(&series([(0, first), (9, last)].into_iter().map(row)), gains).expect("a sentence")
+        };
+        insta::assert_snapshot!(said(0.0, 1.0 / 32.0, &[], &[1.0]), @"No clear change, the difference is within the noise: accuracy of 32 held-out prompts went from 0.0% to 3.1% (± 3.1%) in 9 steps.");
+        let worse = said(1.0 / 32.0, 0.0, &[1.0], &[]);
+        assert!(worse.starts_with("No clear change, the difference is within the noise: "), "{worse}");
+        let learns = said(0.0, 5.0 / 32.0, &[], &[1.0; 5]);
+        assert!(learns.starts_with("It learns: "), "{learns}");
+        let same = said(1.0 / 32.0, 1.0 / 32.0, &[1.0], &[1.0]);
+        assert!(same.starts_with("No held-out prompt changed: "), "{same}");
+        // One is right that was wrong, and the reverse.
+        let both = said(1.0 / 32.0, 1.0 / 32.0, &[1.0], &[0.0, 1.0]);
+        assert!(both.starts_with("No clear change"), "{both}");
     }
 
     /// Half of the completions have an `acc` of 1/2 and none is right: that is no accuracy.

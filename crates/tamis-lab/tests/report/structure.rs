@@ -221,7 +221,7 @@ fn held_out_prompts_before_and_after() {
     let html = made(std::slice::from_ref(&path)).html;
     let samples = part(&html, "samples");
     assert!(samples.contains("before and after steps 1 to 4"), "{samples}");
-    assert!(samples.contains("Of 2 prompts 1 score higher after and 0 lower."), "{samples}");
+    assert!(samples.contains("Of 2 prompts, 1 scores higher after and 0 lower."), "{samples}");
     assert!(samples.find("Before and after") < samples.find("Step by step") && !samples.contains("Neither"));
     let pair = samples.split("<article class=\"group pair\">").nth(1).unwrap();
     let (before, after) =

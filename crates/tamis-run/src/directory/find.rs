@@ -51,6 +51,14 @@ pub(super) fn meant(path: &Path) -> Option<PathBuf> {
     misspelt().or_else(around).or_else(in_runs).or_else(near_in_runs)
 }
 
+/// The runs in `runs`, by name.
+pub fn in_runs() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(RUNS).into_iter().flatten().flatten();
+    let mut runs: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|run| is_run(run)).collect();
+    runs.sort();
+    runs
+}
+
 /// "did you mean" for a path without a run: a run, or a similar name.
 pub fn suggest(path: &Path) -> Option<String> {
     let run = meant(path).map(|run| format!("did you mean `{}`?", run.display()));

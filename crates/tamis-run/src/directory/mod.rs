@@ -47,7 +47,7 @@ mod step_files;
 pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
 pub use error::RunDirectoryError;
 use error::holder;
-pub use find::{newest, newest_with, suggest};
+pub use find::{in_runs, newest, newest_with, suggest};
 pub use step_files::{FolderError, step_files};
 
 /// Bytes of a run's name at most: file systems hold no longer ones.

@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tamis_core::figure::counted;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tamis_core::printable::lines;
@@ -435,7 +436,7 @@ impl Inner {
     fn end_printed(&mut self) {
         for (source, Printed { num_left_out, .. }) in std::mem::take(&mut self.printed) {
             if num_left_out > 0 {
-                self.pass_on(&source, &format!("... and {num_left_out} more lines"));
+                self.pass_on(&source, &format!("... and {}", counted(num_left_out, "more line")));
             }
         }
     }

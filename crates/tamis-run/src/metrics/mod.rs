@@ -10,6 +10,17 @@ pub mod catalogue;
 pub mod summary;
 pub mod timings;
 
+/// What `acc` means beside pass@k, in one sentence. `is_graded`: it has other values than 0 and 1.
+pub fn about_acc(is_graded: bool) -> &'static str {
+    if is_graded {
+        "acc has other values than 0 and 1 here: its mean is no accuracy, and pass@k counts a completion as right if acc is at \
+         least 1"
+    } else {
+        "acc is 1 for a right completion and 0 for a wrong one: its mean, the accuracy, is pass@1, and pass@k is the chance that one \
+         of k is right"
+    }
+}
+
 /// Named numbers in the order in which they were set.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metrics {

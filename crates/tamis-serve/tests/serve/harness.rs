@@ -75,13 +75,24 @@ pub(crate) fn serve(settings: ServeSettings) -> Serving {
 }
 
 pub(crate) fn serve_with_log(settings: ServeSettings, log: Option<RequestLog>) -> Serving {
-    let server = NativeServer::begin(policy(1), settings).unwrap();
-    let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
-    let flag = stop.clone();
-    Serving { address, stop, thread: Some(std::thread::spawn(move || server.run(&flag, log))) }
+    let server = NativeServer::begin(vec![policy(1)], &settings).unwrap();
+    Serving::run(server, log)
+}
+
+/// Two models, with the weights 1 and 2.
+pub(crate) fn serve_two(settings: &ServeSettings) -> Serving {
+    let policies = [(1, "before"), (2, "after")];
+    let policies = policies.map(|(number, name)| ServedPolicy { name: name.to_owned(), ..policy(number) });
+    Serving::run(NativeServer::begin(policies.into(), settings).unwrap(), None)
 }
 
 impl Serving {
+    fn run(server: NativeServer, log: Option<RequestLog>) -> Self {
+        let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
+        let flag = stop.clone();
+        Self { address, stop, thread: Some(std::thread::spawn(move || server.run(&flag, log))) }
+    }
+
     /// Ends the server. Returns how it ended.
     pub(crate) fn end(&mut self) -> Result<(), Fault> {
         self.stop.store(true, Ordering::SeqCst);

@@ -10,4 +10,5 @@ mod hostile;
 mod log;
 mod refused;
 mod sampled;
+mod several;
 mod wire;

@@ -213,8 +213,9 @@ fn only_who_knows_the_key_is_answered() {
 
 #[test]
 fn without_a_key_only_this_machine_is_answered() {
-    let open =
-        |host: &str| NativeServer::begin(policy(1), ServeSettings { host: host.to_owned(), ..settings() });
+    let open = |host: &str| {
+        NativeServer::begin(vec![policy(1)], &ServeSettings { host: host.to_owned(), ..settings() })
+    };
     for host in ["0.0.0.0", "::"] {
         let error = open(host).err().expect("refused");
         assert!(
@@ -239,6 +240,6 @@ fn without_a_key_only_this_machine_is_answered() {
     assert_eq!(from("http://localhost:3000").status, 200);
     // The message names a port that is in use.
     let taken = ServeSettings { port: server.address.port(), ..settings() };
-    let error = NativeServer::begin(policy(1), taken).err().expect("taken");
+    let error = NativeServer::begin(vec![policy(1)], &taken).err().expect("taken");
     assert!(!error.is_usage() && error.hint().unwrap().contains("choose another with --port"), "{error}");
 }

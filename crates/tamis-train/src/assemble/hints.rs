@@ -79,7 +79,7 @@ pub(crate) fn hints(
         .map_err(|source| Halt::Failed(AssembleError::Hint { source }))?;
     if prepared.num_truncated > 0 {
         let prompts = counted(prepared.num_truncated, "prompt");
-        ui.say(&format!("gold answers of {prompts} cut to {limit} tokens"));
+        ui.say(&format!("gold answers of {prompts} cut to {}", counted(limit, "token")));
     }
     Ok(prepared.prompts.into_iter().map(|one| (one.prompt.id, one.token_ids)).collect())
 }

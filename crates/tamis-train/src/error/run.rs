@@ -20,6 +20,7 @@ use crate::learner::left_out::LeftOut;
 use crate::learner::logits_hint;
 use crate::learner::sft::SftError;
 use tamis_core::fault::Fault;
+use tamis_core::figure::counted;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;
@@ -59,8 +60,8 @@ pub enum RunError {
     },
     /// The learner was lost repeatedly.
     #[error(
-        "the learner was lost {} times in a row after step {step}, so the run ends:{}",
-        reasons.len(), describe_losses(reasons)
+        "the learner was lost {} in a row after step {step}, so the run ends:{}",
+        counted(reasons.len(), "time"), describe_losses(reasons)
     )]
     LostAgain {
         /// The last finished step.
@@ -200,8 +201,8 @@ pub enum RunError {
     },
     /// Several steps in a row made no update.
     #[error(
-        "{}the {steps} steps up to step {step} made no update of the policy{}: the run does not learn",
-        as_before(*is_old), because(*reason)
+        "{}the {} up to step {step} made no update of the policy{}: the run does not learn",
+        as_before(*is_old), counted(steps, "step"), because(*reason)
     )]
     NothingTrained {
         /// Number of steps in a row.

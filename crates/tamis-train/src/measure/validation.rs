@@ -16,7 +16,7 @@ use tamis_rollout::{
 
 use crate::interrupt::{Halt, Interrupted};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
-use tamis_run::metrics::summary::NumberSummary;
+use tamis_run::metrics::summary::{NumberSummary, PairedDifference};
 
 /// Sampling of a validation's completions.
 #[derive(Debug, Clone)]
@@ -149,24 +149,35 @@ impl ValidationReport {
 
     /// By how much another validation of the same prompts is better, prompt by prompt over those that were
     /// scored both times; `None` if there is none.
-    pub fn gains(&self, other: &Self) -> Option<NumberSummary> {
-        NumberSummary::of_differences(&self.outcomes, &other.outcomes)
+    pub fn gains(&self, other: &Self) -> Option<PairedDifference> {
+        PairedDifference::new(&self.outcomes, &other.outcomes)
     }
 
     /// Mean improvement of a later validation over this one on the same prompts, among those scored
     /// both times, with its standard error. The difference is taken prompt by prompt, so differences
     /// between prompts cancel. `None` with fewer than two such prompts, or if all gained the same.
     pub fn gain(&self, later: &Self) -> Option<(f64, f64)> {
-        let gains = self.gains(later)?;
+        let gains = self.gains(later)?.summary;
         Some((gains.mean, gains.standard_error()?))
     }
 
-    /// Prompts that the figures include, with the number of all if some could not be generated from:
-    /// `8 prompts`, `4 of 8 prompts`.
+    /// Prompts of which a completion was scored. Checkpoints of earlier builds do not hold which: all but the
+    /// failed.
+    pub fn num_scored_prompts(&self) -> usize {
+        if self.outcomes.is_empty() {
+            return self.num_prompts.saturating_sub(self.num_failed);
+        }
+        self.outcomes.iter().flatten().count()
+    }
+
+    /// Prompts that the figures include, with the number of all if some could not be generated from or were
+    /// not scored: `8 prompts`, `4 of 8 prompts`.
     pub fn describe_prompts(&self) -> String {
-        match self.num_failed {
-            0 => counted(self.num_prompts, "prompt"),
-            failed => format!("{} of {} prompts", self.num_prompts - failed, self.num_prompts),
+        match self.num_scored_prompts() {
+            scored if scored == self.num_prompts || self.num_scored == 0 => {
+                counted(self.num_prompts, "prompt")
+            }
+            scored => format!("{scored} of {} prompts", self.num_prompts),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use tamis_core::figure::counted;
 
 use serde_json::{Map, Value};
 use tamis_config::{Config, EnvironmentConfig};
@@ -149,10 +150,10 @@ impl StartedEnvironment {
         let train = side(false, environment.train_size)?;
         let held_out = side(true, environment.val_size)?;
         let mut notes = vec![format!(
-            "{name} ({}): {} training and {} held-out levels",
+            "{name} ({}): {} training and {}",
             environment.kind,
             train.len(),
-            held_out.len()
+            counted(held_out.len(), "held-out level")
         )];
         if environment.name.is_none() && *name != introduction.name {
             notes.push(format!(
@@ -170,9 +171,10 @@ impl StartedEnvironment {
         if introduction.max_turns.is_none_or(|own| own > max_turns) {
             let own = introduction
                 .max_turns
-                .map_or("no limit of its own".to_owned(), |own| format!("{own} turns at most"));
+                .map_or("no limit of its own".to_owned(), |own| format!("{} at most", counted(own, "turn")));
             notes.push(format!(
-                "an episode ends after {max_turns} turns (`environment.prompting.max_turns`); {name} has {own}"
+                "an episode ends after {} (`environment.prompting.max_turns`); {name} has {own}",
+                counted(max_turns, "turn")
             ));
         }
         if !introduction.is_deterministic {

@@ -2,6 +2,7 @@
 //! the scheduling machine blames generation: it knows no environments.
 
 use tamis_config::Config;
+use tamis_core::figure::{agreed, counted};
 use tamis_core::schedule::Diagnosis;
 use tamis_rollout::FaultyEpisodes;
 
@@ -24,8 +25,12 @@ pub(super) fn blame_environment(diagnosis: &mut Diagnosis, faults: FaultyEpisode
     };
     "environment".clone_into(&mut blamed.setting);
     blamed.change = format!("look at what fails in `{}`", kinds.join("`, `"));
-    blamed.why =
-        format!("it failed {num_faults} trajectories{in_time}, and with them their groups: {}", blamed.why);
+    blamed.why = format!(
+        "it failed {}{in_time}, and with {} the whole group: {}",
+        counted(num_faults, "trajectory"),
+        agreed(num_faults, "it", "each"),
+        blamed.why
+    );
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::time::Duration;
+use tamis_core::figure::counted;
 
 use tamis_core::fault::causes;
 use tamis_core::schedule::{Accounting, Diagnosis, PassedOver, RunEnd};
@@ -178,12 +179,16 @@ fn format_accounting(totals: &Accounting) -> String {
     if totals.left_out.trajectories > 0 {
         let _ = write!(
             account,
-            "; {} trajectories of trained groups left out of the loss",
-            totals.left_out.trajectories
+            "; {} of trained groups left out of the loss",
+            counted(totals.left_out.trajectories, "trajectory")
         );
     }
     if duplicated.groups > 0 {
-        let _ = write!(account, "; {} times a copy of a trained group was trained on", duplicated.groups);
+        let _ = write!(
+            account,
+            "; {} a copy of a trained group was trained on",
+            counted(duplicated.groups, "time")
+        );
     }
     account
 }

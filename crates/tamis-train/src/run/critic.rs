@@ -1,6 +1,7 @@
 //! Initial state of a run's critic, and a run that ends before its policy was trained.
 
 use tamis_config::Config;
+use tamis_core::figure::counted;
 
 use super::Run;
 use crate::error::AssembleError;
@@ -42,7 +43,7 @@ impl Run {
             };
             let age = match self.state.critic.map_or(0, |critic| critic.version) {
                 0 => format!("starts from {from}"),
-                version => format!("trained in {version} steps"),
+                version => format!("trained in {}", counted(version, "step")),
             };
             self.recorder.progress.say(&format!("critic: {} parameters, {age}", critic.num_parameters));
         }
@@ -53,9 +54,8 @@ impl Run {
     pub(super) fn tell_untrained_policy(&self, steps: u64) {
         if let Some(plan) = self.recipe.critic.filter(|_| steps > 0 && !self.recipe.trains_policy(steps)) {
             self.recorder.progress.warn(&format!(
-                "the policy was never trained: all {steps} steps of the run are the critic's warm-up \
-                 (critic.warmup_steps is {}); set fewer, \
-                 or train for longer",
+                "the policy was never trained: {} the critic's warm-up (critic.warmup_steps is {}); set fewer, or train for longer",
+                if steps == 1 { "the only step of the run is".to_owned() } else { format!("all {steps} steps of the run are") },
                 plan.warmup_steps
             ));
         }

@@ -1,5 +1,6 @@
 //! Checks for weights and moments that are not finite, and for finite weights whose logits are not finite.
 
+use tamis_core::figure::{agreed, counted};
 use tamis_core::group::Group;
 use tamis_rollout::Record;
 
@@ -111,8 +112,9 @@ impl Run {
         {
             if count > 0 {
                 self.recorder.progress.warn(&format!(
-                    "the last {count} updates{of} were left out because their gradients were not finite: what is saved is the state \
-                    before them"
+                    "the last {}{of} {} left out because of gradients that were not finite: what is saved is the state before",
+                    counted(count, "update"),
+                    agreed(count, "was", "were")
                 ));
             }
         }

@@ -2,6 +2,7 @@
 //! be made.
 
 use tamis_config::ValidateConfig;
+use tamis_core::figure::counted;
 use tamis_data::records::FileFormat;
 use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::write_samples_to;
@@ -150,8 +151,8 @@ impl Run {
         if report.num_failed > 0 {
             let reason = report.first_failure.as_deref().unwrap_or("no reason is known");
             self.recorder.progress.warn(&format!(
-                "{} validation prompts could not be generated from, the first of them: {reason}",
-                report.num_failed
+                "{} could not be generated from, the first of them: {reason}",
+                counted(report.num_failed, "validation prompt")
             ));
         }
         self.recorder.progress.measured(&format!(

@@ -5,6 +5,7 @@
 //! needs.
 
 use std::path::{Path, PathBuf};
+use tamis_core::figure::counted;
 
 use tamis_config::{Config, LauncherKind};
 use tamis_core::early_stop::EarlyStop;
@@ -216,10 +217,10 @@ impl Run {
         let teachers = of.make_teachers(&codec, learner.info(), &train)?;
         let pool = of.make_pool(train, curriculum)?;
         ui.say(&format!(
-            "model: {} parameters, {} training prompts, {} validation prompts, {}",
+            "model: {} parameters, {}, {}, {}",
             learner.info().policy.num_parameters,
-            pool.num_prompts(),
-            validation.len(),
+            counted(pool.num_prompts(), "training prompt"),
+            counted(validation.len(), "validation prompt"),
             learner.info().device,
         ));
         if validation.is_empty() {

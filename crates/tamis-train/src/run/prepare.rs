@@ -536,8 +536,8 @@ impl Preparation<'_> {
             if !taken.is_empty() {
                 self.ui.warn(&format!(
                     "the run is longer now, and draws ahead for the added steps: the recorded order of what was started after the \
-                    checkpoint ({} entries of order.bin) is not followed",
-                    taken.len()
+                     checkpoint ({} of order.bin) is not followed",
+                    counted(taken.len(), "entry")
                 ));
             }
             order.forget(taken.len()).map_err(RunError::from)?;
