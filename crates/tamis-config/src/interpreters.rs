@@ -45,6 +45,8 @@ impl Config {
         if self.learner.python == UNNAMED {
             self.learner.python.clone_from(&python);
         }
+        name_in(&mut self.objective.loss, &python);
+        name_in(&mut self.objective.advantage, &python);
         self.reward.iter_mut().for_each(|reward| name_in(&mut reward.kind, &python));
         // A logger with its default settings is written as its name, so this is not done in JSON.
         let loggers = self.run.loggers.iter_mut().filter_map(LoggerKind::python_mut);
@@ -63,7 +65,16 @@ pub(crate) fn unname(values: &mut Json) {
     if python == UNNAMED {
         return;
     }
-    for pointer in ["/learner", "/environment", "/more_environments", "/reward", "/run/loggers"] {
+    const SECTIONS: [&str; 7] = [
+        "/learner",
+        "/environment",
+        "/more_environments",
+        "/reward",
+        "/objective/loss",
+        "/objective/advantage",
+        "/run/loggers",
+    ];
+    for pointer in SECTIONS {
         let sections = values.pointer_mut(pointer).map_or_else(Vec::new, |found| match found {
             Json::Array(sections) => sections.iter_mut().collect(),
             section => vec![section],
@@ -90,6 +101,9 @@ model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}
 data: {task: arithmetic}
 train: {total_steps: 1}
 run: {loggers: [console, {kind: wandb}]}
+objective:
+  loss: {kind: python, path: a.py}
+  advantage: {kind: python, path: a.py, python: /opt/python}
 reward:
 - {kind: number}
 - {kind: python, path: a.py, kwargs: {python: python3}}
@@ -102,6 +116,8 @@ reward:
         let at = |pointer: &str| values.pointer(pointer).map_or_else(String::new, ToString::to_string);
         let mut found = [
             "/learner/python",
+            "/objective/loss/python",
+            "/objective/advantage/python",
             "/reward/1/python",
             "/reward/1/kwargs/python",
             "/reward/2/python",
@@ -117,8 +133,9 @@ reward:
 
     #[test]
     fn one_key_names_every_interpreter_that_nobody_named() {
-        let none = r#""python3" "python3" "python3" "/opt/python" "python3" "python3""#;
-        let named = r#""/env/python" "/env/python" "python3" "/opt/python" "/env/python" "/env/python""#;
+        let none =
+            r#""python3" "python3" "/opt/python" "python3" "python3" "/opt/python" "python3" "python3""#;
+        let named = r#""/env/python" "/env/python" "/opt/python" "/env/python" "python3" "/opt/python" "/env/python" "/env/python""#;
         assert_eq!(interpreters(&loaded(TEXT, &[])).join(" "), none);
         let with = loaded(TEXT, &["run.python=/env/python"]);
         assert_eq!(interpreters(&with).join(" "), named);

@@ -36,6 +36,7 @@ mod not_finite;
 mod other_trainers;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod own_functions;
 mod plan;
 mod regex;
 mod report;

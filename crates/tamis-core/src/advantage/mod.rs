@@ -31,6 +31,7 @@ mod normalize_then_sum;
 mod opo;
 mod optimal_token_baseline;
 mod per_group;
+mod python;
 mod reinforce_plus_plus;
 mod reinforce_plus_plus_baseline;
 mod remax;
@@ -65,6 +66,7 @@ pub use kind::Advantage;
 pub use normalize_then_sum::NormalizeThenSum;
 pub use opo::Opo;
 pub use optimal_token_baseline::{OptimalTokenBaseline, Tail};
+pub use python::PythonAdvantage;
 pub use reinforce_plus_plus::ReinforcePlusPlus;
 pub use reinforce_plus_plus_baseline::ReinforcePlusPlusBaseline;
 pub use remax::Remax;
@@ -95,6 +97,7 @@ pub const ENTRIES: &[Entry] = &[
     bnpo::ENTRY,
     bnpo_running::ENTRY,
     cpo::ENTRY,
+    python::ENTRY,
     shaping::clip_advantage::ENTRY,
     shaping::keep_ratio::NEG_ENTRY,
     shaping::keep_ratio::POS_ENTRY,

@@ -8,7 +8,7 @@ use crate::error::AssembleError;
 
 /// Columns that the trainer has for every estimator. Values come from a critic, which exists if they are
 /// needed.
-const PROVIDED: [Column; 11] = [
+const PROVIDED: [Column; 12] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
@@ -20,6 +20,7 @@ const PROVIDED: [Column; 11] = [
     Column::GreedyRewards,
     Column::Generated,
     Column::Values,
+    Column::Given,
 ];
 
 /// The estimator, if the trainer has what it needs.
@@ -38,9 +39,11 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
             "choose another estimator, such as grpo",
         ));
     }
+    // A function of the user's gets the rewards too.
+    let is_own = matches!(advantage, Advantage::Python(_));
     let reads_scores =
         advantage.uses().contains(&Column::Components) || advantage.needs().contains(&Column::Generated);
-    if reads_scores && config.objective.kl.place == KlPlace::Reward {
+    if reads_scores && !is_own && config.objective.kl.place == KlPlace::Reward {
         return Err(AssembleError::at(
             "objective.kl.in",
             format!(

@@ -128,6 +128,7 @@ fn look(
         let ready = of.make_ready(prompts, codec, &given.places, None, &mut refusals);
         drop(refusals.take(ready)?);
     } else {
+        of.start_functions(&mut refusals)?;
         let scoring = of.begin_scoring(&data::Prompts::default(), None, None, &mut refusals);
         drop(refusals.take(scoring)?);
     }

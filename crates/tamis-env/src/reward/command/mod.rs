@@ -34,7 +34,7 @@ use std::time::Instant;
 use tamis_data::prompt::Prompt;
 
 pub use self::config::CommandConfig;
-pub(super) use self::printed::Printed;
+pub use self::printed::Printed;
 use self::process::{AnswerWait, Process, RowRequest, lock};
 use self::protocol::{FunctionIntroduction, KnownRows, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};

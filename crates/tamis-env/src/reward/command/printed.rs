@@ -22,10 +22,10 @@ enum Kept {
     Failed,
 }
 
-/// Collects what the processes of one reward print to their standard error. For a Python function that is
-/// everything it prints. The processes of a pool share it.
-pub(in crate::reward) struct Printed {
-    /// Its reward, and the name of its file.
+/// Collects what the processes of one reward, or of another function of the user's, print to their standard
+/// error. For a Python function that is everything it prints. The processes of a pool share it.
+pub struct Printed {
+    /// Its reward or section, and the name of its file.
     source: String,
     listener: Arc<dyn Listener>,
     path: Option<PathBuf>,
@@ -33,13 +33,10 @@ pub(in crate::reward) struct Printed {
 }
 
 impl Printed {
-    /// Passes output to the listener, and into a file if there is one. `source`:
-    /// ``reward `mine` (reward.py)``.
-    pub(in crate::reward) fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
-        Self { source: source.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
-    }
-
-    /// The part of one process.
+/// Collects what the processes of one reward, or of another function of the user's, print to their standard
+/// error. For a Python function that is everything it prints. The processes of a pool share it.
+pub struct Printed {
+    /// Its reward or section, and the name of its file.
     pub(super) fn writer(self: &Arc<Self>) -> PrintedWriter {
         PrintedWriter { to: Arc::clone(self), lines: PrintedLines::new(&self.source, &self.listener) }
     }

@@ -77,10 +77,7 @@ impl Process {
         if let Some(folder) = &config.working_dir {
             command.current_dir(folder);
         }
-        let errors = printed.map_or(Errors::Kept, |printed| {
-            let mut writer = printed.writer();
-            Errors::Copied(Box::new(move |bytes| writer.write(bytes)))
-        });
+        let errors = printed.map_or(Errors::Kept, |printed| Errors::Copied(printed.copy()));
         let settings = ChildSettings { name: "reward", grace: GRACE, reach: Reach::Group, errors };
         let (sender, lines) = sync_channel(QUEUE_LINES);
         let limit = config.max_line_bytes;
