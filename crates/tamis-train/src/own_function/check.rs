@@ -237,7 +237,8 @@ pub(super) fn advantage(advantage: &OwnAdvantage) -> Result<(), Halt<FunctionErr
     introduce(&advantage.process)?;
     let rewards = Ragged::from_rows([vec![1.0, 0.0, 0.5, 1.0], vec![0.0, f64::NAN, 0.25], vec![1.0, 1.0]]);
     let lengths = [3, 1, 4, 2, 2, 5, 3, 1, 2];
-    let mask = Ragged::from_rows(lengths.iter().map(|&length| (0..length).map(|t| t != 1 || length == 2)));
+    let on = |length: usize| (0..length).map(|t| t != 1 || length == 2).collect::<Vec<bool>>();
+    let mask = Ragged::from_rows(lengths.iter().map(|&length| on(length)));
     let last =
         |place: usize, length: usize, t: usize| if t + 1 == length { rewards.values()[place] } else { 0.0 };
     let token_rewards = Ragged::from_rows(
