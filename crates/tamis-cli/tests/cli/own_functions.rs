@@ -36,13 +36,18 @@ def advantage(columns):
 "#;
 
 fn folder() -> Folder {
-    Folder::new().with("config.yaml", &TINY.replaced("total_steps: 6", "total_steps: 4")).with("my.py", FUNCTIONS)
+    Folder::new()
+        .with("config.yaml", &TINY.replaced("total_steps: 6", "total_steps: 4"))
+        .with("my.py", FUNCTIONS)
 }
 
 /// The rows of a run without clocks.
 fn rows(folder: &Folder, name: &str) -> Vec<Vec<(String, Value)>> {
     let is_clock = |name: &str| {
-        name.starts_with("timing_s") || name.starts_with("perf/") || name.contains("time") || name.contains("per_second")
+        name.starts_with("timing_s")
+            || name.starts_with("perf/")
+            || name.contains("time")
+            || name.contains("per_second")
     };
     let rows = folder.rows(name).into_iter();
     rows.map(|row| {
@@ -72,13 +77,19 @@ fn is_near(one: &[Vec<(String, Value)>], other: &[Vec<(String, Value)>], toleran
 fn a_loss_in_python_trains_as_the_built_in_one() {
     let folder = folder();
     for (name, built_in, own, tolerance) in [
-        ("clip", "{kind: clip, dual_clip: null, clip_high: 0.3}", "{kind: python, path: my.py, kwargs: {high: 0.3}}", 1e-6),
+        (
+            "clip",
+            "{kind: clip, dual_clip: null, clip_high: 0.3}",
+            "{kind: python, path: my.py, kwargs: {high: 0.3}}",
+            1e-6,
+        ),
         ("plain", "{kind: reinforce}", "{kind: python, path: 'my.py:plain'}", 0.0),
     ] {
         let train = |run: &str, loss: &str| {
             let arguments = [format!("run.name={run}"), format!("objective.loss={loss}")];
             let more = ["objective.kl={in: loss, coefficient: 0.01}", "objective.entropy.coefficient=0.001"];
-            let all = [&["train", "config.yaml"][..], &more, &arguments.each_ref().map(String::as_str)].concat();
+            let all =
+                [&["train", "config.yaml"][..], &more, &arguments.each_ref().map(String::as_str)].concat();
             folder.tamis(&all).succeeds()
         };
         train(name, built_in);
@@ -105,8 +116,10 @@ fn an_advantage_in_python_trains_as_the_built_in_one() {
 #[test]
 fn a_run_with_functions_of_its_own_is_resumed_to_the_bit() {
     let folder = folder();
-    let own = ["objective.loss={kind: python, path: my.py}", "objective.advantage={kind: python, path: my.py}"];
-    let train = |more: &[&str]| folder.tamis(&[&["train", "config.yaml"][..], &own, more].concat()).succeeds();
+    let own =
+        ["objective.loss={kind: python, path: my.py}", "objective.advantage={kind: python, path: my.py}"];
+    let train =
+        |more: &[&str]| folder.tamis(&[&["train", "config.yaml"][..], &own, more].concat()).succeeds();
     train(&["run.name=whole"]);
     train(&["run.name=cut", "train.total_steps=2"]);
     folder.tamis(&["train", "--resume", "runs/cut", "train.total_steps=4"]).succeeds();
@@ -138,7 +151,10 @@ fn functions_that_cannot_be_used_are_refused_before_anything_is_generated() {
             "objective.loss: `wrong` (bad.py:1) returns a wrong derivative for 11 of 11 tokens of a made batch",
         ),
         ("objective.loss={kind: python, path: 'bad.py:broken'}", "bad.py\", line 6, in broken"),
-        ("objective.loss={kind: python, path: 'bad.py:absent'}", "bad.py has no function `absent`; it has wrong, broken"),
+        (
+            "objective.loss={kind: python, path: 'bad.py:absent'}",
+            "bad.py has no function `absent`; it has wrong, broken",
+        ),
         ("objective.advantage={kind: python, path: 'bad.py:broken'}", "bad.py\", line 6, in broken"),
         (
             "objective.loss={kind: python, path: my.py, python: no-such-python}",

@@ -8,7 +8,8 @@ use tamis_core::own_function::OwnFunction;
 
 use crate::batch::{Gathered, batch, objective, run};
 
-const CLIP: Clip = Clip { clip_low: 0.2, clip_high: 0.28, dual_clip: None, delta: None, log_ratio_limit: None };
+const CLIP: Clip =
+    Clip { clip_low: 0.2, clip_high: 0.28, dual_clip: None, delta: None, log_ratio_limit: None };
 
 fn python() -> PolicyLoss {
     PolicyLoss::Python(PythonLoss { check_derivative: true, function: OwnFunction::of("my.py") })
@@ -64,10 +65,7 @@ fn a_given_loss_without_its_column_is_refused() {
         own.evaluate(&columns, &normalisers, &own.initial_state(), &mut Evaluation::<f64>::default())
     };
     let error = evaluate(gathered.columns()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "column `given` is missing; a loss in Python, which `tamis train` calls, needs it"
-    );
+    assert_eq!(error, "column `given` is missing; a loss in Python, which `tamis train` calls, needs it");
     let short = GivenLoss { value: &[1.0], derivative: &[] };
     let columns = tamis_core::objective::Columns { given: Some(short), ..gathered.columns() };
     let error = evaluate(columns).unwrap_err().to_string();

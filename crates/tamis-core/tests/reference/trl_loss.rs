@@ -322,7 +322,8 @@ fn bonus(
         target: number(&params["entropy_target"]),
     });
     let bonus = EntropyBonus { coef, aggregation: Some(Aggregation::TokenMean), adaptive };
-    let alone = Objective { entropy: Some(bonus), kl: None, masks: LossMasks::default(), ..objective.clone() };
+    let alone =
+        Objective { entropy: Some(bonus), kl: None, masks: LossMasks::default(), ..objective.clone() };
     let nothing = vec![0.0; tensors.advantage.len()];
     let columns =
         Columns { mask: &mask, advantage: AdvantageColumn::PerTrajectory(&nothing), ..tensors.columns() };
