@@ -33,10 +33,19 @@ pub struct Printed {
 }
 
 impl Printed {
-/// Collects what the processes of one reward, or of another function of the user's, print to their standard
-/// error. For a Python function that is everything it prints. The processes of a pool share it.
-pub struct Printed {
-    /// Its reward or section, and the name of its file.
+    /// Passes output to the listener, and into a file if there is one. `source`:
+    /// ``reward `mine` (reward.py)``.
+    pub fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
+        Self { source: source.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
+    }
+
+    /// Receives the standard error of one process.
+    pub fn copy(self: &Arc<Self>) -> tamis_process::Copy {
+        let mut writer = self.writer();
+        Box::new(move |bytes| writer.write(bytes))
+    }
+
+    /// The part of one process.
     pub(super) fn writer(self: &Arc<Self>) -> PrintedWriter {
         PrintedWriter { to: Arc::clone(self), lines: PrintedLines::new(&self.source, &self.listener) }
     }
