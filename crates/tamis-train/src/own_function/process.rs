@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,6 +90,8 @@ pub(crate) struct FunctionProcess {
     printed: Arc<Printed>,
     listener: Arc<dyn Listener>,
     running: Mutex<Option<Running>>,
+    /// Whether any of its processes has answered: a file that cannot be imported is not tried again.
+    has_answered: AtomicBool,
 }
 
 impl std::fmt::Debug for FunctionProcess {
@@ -137,6 +140,7 @@ impl FunctionProcess {
             printed: Arc::new(printed),
             listener: Arc::clone(listener),
             running: Mutex::default(),
+            has_answered: AtomicBool::new(false),
         }
     }
 
@@ -205,7 +209,8 @@ impl FunctionProcess {
                 }
             };
             let has_ended = matches!(failure, RewardFailure::Ended { .. });
-            if !has_ended || restarts == MAX_RESTARTS {
+            let is_hopeless = !self.has_answered.load(Ordering::Relaxed) || restarts == MAX_RESTARTS;
+            if !has_ended || is_hopeless {
                 return Err(of_failure(self.key, &self.place(), &failure));
             }
             restarts += 1;
@@ -258,6 +263,7 @@ impl FunctionProcess {
             match running.answers.recv_timeout(left.min(LOOK_EVERY)) {
                 Ok(Output::Answer(header, numbers)) => {
                     running.has_answered = true;
+                    self.has_answered.store(true, Ordering::Relaxed);
                     return Ok((header, numbers));
                 }
                 Ok(Output::Garbage(reason)) => {

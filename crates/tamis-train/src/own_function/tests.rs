@@ -214,13 +214,18 @@ fn a_file_that_is_no_function_is_refused() {
 #[test]
 fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
     let files = Files::new(&format!(
-        "import os, pathlib\nmark = pathlib.Path(__file__).with_name('mark')\nfirst = not mark.exists()\n\
-         mark.touch()\nif first:\n    os._exit(7)\n{CLIPPED}"
+        "{CLIPPED}\nimport os, pathlib\nmark = pathlib.Path(__file__).with_name('mark')\nclipped = loss\n\n\
+         def loss(columns):\n    if not mark.exists():\n        mark.touch()\n        os._exit(7)\n    \
+         return clipped(columns)\n"
     ));
-    let found = files.loss().evaluate(&columns(&[-1.0, -1.0, -1.0, -1.0]), None);
+    let loss = files.loss();
+    loss.process.introduce().expect("a function");
+    let found = loss.evaluate(&columns(&[-1.0, -1.0, -1.0, -1.0]), None);
     assert!(found.is_ok(), "{found:?}");
     let files = Files::new("import os\ndef loss(columns):\n    os._exit(7)\n");
-    let error = files.loss().evaluate(&columns(&[-1.0; 4]), None).expect_err("it ends");
+    let loss = files.loss();
+    loss.process.introduce().expect("a function");
+    let error = loss.evaluate(&columns(&[-1.0; 4]), None).expect_err("it ends");
     let message = files.shown(error);
     assert!(message.contains("the process ended (exit status: 7) before it answered"), "{message}");
     let files = Files::new("import time\ndef loss(columns):\n    time.sleep(60)\n");
