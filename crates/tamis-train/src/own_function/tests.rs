@@ -182,7 +182,7 @@ fn what_a_loss_returns_is_looked_at() {
         ("return [0.0] * 13, [1 / 0] * 13", "my.py\", line 2, in loss"),
         ("raise SystemExit(3)", "failed: Traceback (most recent call last):"),
         (
-            "return [float(sum(columns.logprobs))] * 13, [11.0] * 13",
+            "return [float(sum(columns.logprobs))] * len(columns.mask), [11.0] * len(columns.mask)",
             "a loss that depends on other trajectories of the batch",
         ),
         (

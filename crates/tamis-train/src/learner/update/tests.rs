@@ -229,7 +229,7 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
         }),
     ];
     for policy in losses {
-        let objective = Objective::of(policy, Aggregation::TokenMean);
+        let objective = Objective::of(policy.clone(), Aggregation::TokenMean);
         let derivatives = |policy_factor: f64| {
             let mut learner = Constant::default();
             let scaled = TrainingBatch { policy_factor, ..batch(&groups, &advantages) };
