@@ -20,7 +20,7 @@ fn given(gathered: &Gathered) -> (Vec<f64>, Vec<f64>) {
     let rows = gathered.offsets.windows(2).zip(&gathered.advantage);
     let advantages = rows.flat_map(|(pair, &advantage)| std::iter::repeat_n(advantage, pair[1] - pair[0]));
     let [logprob, old, ..] = &gathered.columns;
-    let token = |(t, advantage)| {
+    let token = |(t, advantage): (usize, f64)| {
         if !gathered.mask[t] {
             return (f64::NAN, f64::NAN);
         }

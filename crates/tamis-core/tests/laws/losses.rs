@@ -219,7 +219,7 @@ fn errors_name_what_does_not_go_together() {
     let message = |objective: Objective, columns: Columns<'_, f64>| {
         objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap_err().to_string()
     };
-    let of = |policy| Objective::of(policy.clone(), Aggregation::TokenMean);
+    let of = |policy| Objective::of(policy, Aggregation::TokenMean);
     let sequence = |policy| Objective { importance: Importance::Sequence, ..of(policy) };
     insta::assert_snapshot!(message(sequence(PolicyLoss::Gpg(Reinforce {})), columns), @"policy loss `gpg` has no importance `sequence`; leave it at `token`");
     insta::assert_snapshot!(message(of(PolicyLoss::Luspo(LUSPO)), columns), @"policy loss `luspo` with aggregation `token-mean`; expected `seq-mean-token-sum`");
