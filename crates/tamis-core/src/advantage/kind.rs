@@ -62,8 +62,8 @@ tagged! {
         /// GRPO's advantage, changed by how much the gold answer in the prompt raises or lowers the
         /// log-probability of the completion.
         Cpo(Cpo) = "cpo",
-        /// Advantages of your own: a Python function gets the rewards of a step's groups and returns one number
-        /// for each trajectory or token.
+        /// Advantages of your own: a Python function gets the rewards of a step's groups and returns one
+        /// number for each trajectory or token.
         Python(PythonAdvantage) = "python",
     }
 }

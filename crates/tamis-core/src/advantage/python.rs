@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
         "an advantage that is not finite ends the run with the trajectory and its reward",
     ],
     known_as: &[
-        ("verl", "a function registered by @register_adv_est, with algorithm.adv_estimator"),
+        ("verl", "algorithm.adv_estimator=NAME with @register_adv_est"),
         ("prime-rl", "orchestrator.advantage.type=custom"),
     ],
     ..Entry::REGISTERED

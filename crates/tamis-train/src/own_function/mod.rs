@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Each function has one process ([`process`]) that lives as long as the run. [`loss`] and [`advantage`] make
-//! a request of a batch's columns and read the answer; [`check`] calls both on a made batch before anything is
-//! generated, and compares the derivative of a loss with central differences. tamis-core takes the results as
-//! a column: aggregation, KL, entropy, masks and correction are the same as for every other loss.
+//! a request of a batch's columns and read the answer. Before anything is generated, [`check`] calls both on
+//! a made batch and compares the derivative of a loss with central differences. tamis-core takes the results
+//! as a column: aggregation, KL, entropy, masks and correction are the same as for every other loss.
 
 pub(crate) mod advantage;
 pub(crate) mod check;

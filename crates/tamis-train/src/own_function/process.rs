@@ -156,7 +156,8 @@ impl FunctionProcess {
         FunctionError { key: self.key, place, what, hint: Some(hint.into()) }
     }
 
-    /// An error about a loss whose tokens depend on each other, in a run that weighs or chooses single tokens.
+    /// An error about a loss whose tokens depend on each other, in a run that weighs or selects single
+    /// tokens.
     pub(super) fn coupled(&self, is_weighed: bool) -> FunctionError {
         let key = if is_weighed { "objective.correction" } else { "objective.masks.top_entropy" };
         self.error(

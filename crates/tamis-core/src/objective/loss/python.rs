@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
         "a value or derivative that is not finite ends the run with the token and its columns",
     ],
     known_as: &[
-        ("verl", "a function registered by @register_policy_loss, with actor.policy_loss.loss_mode"),
+        ("verl", "actor.policy_loss.loss_mode=NAME with @register_policy_loss"),
         ("prime-rl", "trainer.loss.type=custom"),
     ],
     differences: &[
@@ -31,8 +31,8 @@ settings! {
     /// A loss whose values and derivatives are computed outside of this crate
     /// ([`Columns::given`](crate::objective::Columns::given)).
     pub struct PythonLoss {
-        /// Compare the returned derivative with central differences of the returned value when the run starts.
-        /// Turn it off if a weight of your formula is meant to be constant when it is differentiated.
+        /// Compare the returned derivative with central differences of the returned value when the run
+        /// starts. Turn it off if a weight of your formula is meant to be constant when it is differentiated.
         check_derivative: bool = true, Any, Free;
         ..function: OwnFunction, named;
     }
