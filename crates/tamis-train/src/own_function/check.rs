@@ -32,6 +32,7 @@ pub(super) struct CheckedLoss {
 }
 
 /// A made batch: four trajectories, two masked tokens, ratios from 0.5 to 2, advantages of both signs and 0.
+#[derive(Clone)]
 struct MadeBatch {
     offsets: Vec<usize>,
     mask: Vec<bool>,
@@ -97,20 +98,7 @@ impl MadeBatch {
     fn with_moved(&self, token: usize, by: f64) -> Self {
         let mut logprobs = self.logprobs.clone();
         logprobs[token] += by;
-        Self { logprobs, ..self.clone_rest() }
-    }
-
-    fn clone_rest(&self) -> Self {
-        Self {
-            offsets: self.offsets.clone(),
-            mask: self.mask.clone(),
-            logprobs: Vec::new(),
-            old: self.old.clone(),
-            rollout: self.rollout.clone(),
-            reference: self.reference.clone(),
-            entropies: self.entropies.clone(),
-            advantages: self.advantages.clone(),
-        }
+        Self { logprobs, ..self.clone() }
     }
 }
 
@@ -155,7 +143,7 @@ pub(super) fn loss(loss: &OwnLoss, with_derivative: bool) -> Result<CheckedLoss,
             let elsewhere = (0..batch.mask.len())
                 .find(|other| !(pair[0]..pair[1]).contains(other) && batch.mask[*other] && moved(*other));
             if let Some(other) = elsewhere {
-                return Err(depends(loss, &batch, other, row).into());
+                return Err(depends(loss, &batch, other, Some(row)).into());
             }
             checked.couples_tokens |=
                 (pair[0]..pair[1]).any(|other| other != token && batch.mask[other] && moved(other));
@@ -212,20 +200,17 @@ fn check_apart(loss: &OwnLoss, batch: &MadeBatch, whole: &LossNumbers) -> Result
             let is_same = is_near(alone.value[at], whole.value[token], SAME)
                 && is_near(alone.derivative[at], whole.derivative[token], SAME);
             if !is_same {
-                return Err(depends(loss, batch, token, usize::MAX).into());
+                return Err(depends(loss, batch, token, None).into());
             }
         }
     }
     Ok(())
 }
 
-fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: usize) -> FunctionError {
+fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: Option<usize>) -> FunctionError {
     let place = describe(&batch.columns(), Some(&batch.rollout), token);
-    let on = if on == usize::MAX {
-        "other trajectories of the batch".to_owned()
-    } else {
-        format!("trajectory {on}")
-    };
+    let on =
+        on.map_or_else(|| "other trajectories of the batch".to_owned(), |row| format!("trajectory {row}"));
     loss.process.error(
         format!("returns for {place} a loss that depends on {on}: the result would depend on how the batch is cut into micro-batches"),
         "compute each trajectory by itself (`columns.offsets`), and leave sums and means to objective.aggregation",

@@ -1,5 +1,7 @@
 //! A loss of the user's own: columns of a micro-batch go out, values and derivatives come back.
 
+use std::fmt::Write as _;
+
 use tamis_core::objective::{AdvantageColumn, Columns, GivenLoss, Real};
 
 use super::error::FunctionError;
@@ -130,9 +132,10 @@ pub(super) fn describe<T: Real>(columns: &Columns<'_, T>, rollout: Option<&[T]>,
     ] {
         if let Some(column) = column {
             let number: f64 = column[token].into();
-            text.push_str(&format!("{name} {number:.6}, "));
+            let _ = write!(text, "{name} {number:.6}, ");
         }
     }
     let advantage = advantages(columns).nth(token).unwrap_or(f64::NAN);
-    text + &format!("advantages {advantage:.6})")
+    let _ = write!(text, "advantages {advantage:.6})");
+    text
 }

@@ -5,10 +5,10 @@
 //! objective.advantage: {kind: python, path: my.py:advantage}  rewards of a step's groups -> advantages
 //! ```
 //!
-//! Each function has one process ([`process`]) that lives as long as the run. [`loss`] and [`advantage`] make
-//! a request of a batch's columns and read the answer. Before anything is generated, [`check`] calls both on
-//! a made batch and compares the derivative of a loss with central differences. tamis-core takes the results
-//! as a column: aggregation, KL, entropy, masks and correction are the same as for every other loss.
+//! Each function has one process (`process.rs`) that lives as long as the run. `loss.rs` and `advantage.rs`
+//! make a request of a batch's columns and read the answer. Before anything is generated, `check.rs` calls
+//! both on a made batch and compares the derivative of a loss with central differences. tamis-core takes the
+//! results as a column: aggregation, KL, entropy, masks and correction are the same as for every other loss.
 
 pub(crate) mod advantage;
 pub(crate) mod check;
