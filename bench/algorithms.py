@@ -36,6 +36,7 @@ NEEDED = {
     "luspo": ["objective.aggregation=seq-mean-token-sum"],
     "dro": ["objective.loss.beta=0.1"],
 }
+OWN = ROOT / "examples/own_loss.py"
 
 
 def kinds(section):
@@ -53,7 +54,10 @@ ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
     "ppo": ["preset=ppo", "critic.optimizer.learning_rate=1e-3"],
 } | {
     name: [*GRPO, f"objective.{section}.kind={name}", *NEEDED.get(name, [])]
-    for section in ("advantage", "loss") for name in kinds(section) if name not in LEFT_OUT
+    for section in ("advantage", "loss") for name in kinds(section) if name not in LEFT_OUT and name != "python"
+} | {
+    # Functions in Python, which need NumPy: the loss `clip` without a dual clip, the advantage `dr_grpo`.
+    f"python_{section}": [*GRPO, f"objective.{section}={{kind: python, path: {OWN}}}"] for section in ("advantage", "loss")
 } | {
     "reinforce": [*GRPO, *ON_POLICY, "objective.loss.kind=reinforce"],
     "top_entropy": [*GRPO, "objective.masks.top_entropy=0.2"],

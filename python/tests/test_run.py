@@ -130,6 +130,20 @@ class RunTest(unittest.TestCase):
             {k: v for k, v in row.items() if not k.startswith(("timing", "perf/")) and "time" not in k} for row in self.rows(name)
         ]
 
+    def test_a_loss_and_an_advantage_in_python_train_as_the_built_in_ones(self):
+        """Those of `examples`, with arrays and with tensors, on both learners."""
+        built_in = ["objective.loss={kind: clip, dual_clip: null}", "objective.advantage={kind: grpo, scale: none}"]
+        python = f"run.python={warm.interpreter()}"
+        advantage = f"objective.advantage={{kind: python, path: {support.ROOT / 'examples/own_loss.py'}}}"
+        for learner in (self.native, self.torch):
+            name = learner.__name__
+            learner(f"{name}_built_in", *built_in)
+            for file in ("own_loss", "own_loss_torch"):
+                with self.subTest(learner=name, file=file):
+                    loss = f"objective.loss={{kind: python, path: {support.ROOT / 'examples' / file}.py}}"
+                    learner(f"{name}_{file}", python, loss, advantage)
+                    self.assert_alike(f"{name}_{file}", f"{name}_built_in", tolerance=1e-6, num_rows=5)
+
     def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(self):
         for kind, arguments in (("plain", []), ("critic", PPO)):
             with self.subTest(kind):

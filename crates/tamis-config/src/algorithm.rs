@@ -35,7 +35,7 @@ impl Config {
                 off_policy: settings.masks.off_policy,
             },
             divisors: self.length_divisors(),
-            ..Objective::of(settings.loss, settings.aggregation)
+            ..Objective::of(settings.loss.clone(), settings.aggregation)
         };
         objective.check()?;
         Ok(objective)

@@ -11,7 +11,15 @@ use crate::schema::{Config, LoggerKind};
 use crate::tree::{Node, join};
 
 /// The sections with interpreters.
-const SECTIONS: [&str; 5] = ["learner", "environment", "more_environments", "reward", "run.loggers"];
+const SECTIONS: [&str; 7] = [
+    "learner",
+    "environment",
+    "more_environments",
+    "reward",
+    "objective.loss",
+    "objective.advantage",
+    "run.loggers",
+];
 
 /// Keys whose values are the user's own, whatever they are named.
 const OWN: [&str; 6] = ["kwargs", "args", "make_args", "level_args", "settings", "parameters"];
@@ -72,6 +80,8 @@ impl Config {
         if self.learner.python == PYTHON_OF_RUN {
             self.learner.python.clone_from(&python);
         }
+        name_in(&mut self.objective.loss, &python);
+        name_in(&mut self.objective.advantage, &python);
         self.reward.iter_mut().for_each(|reward| name_in(&mut reward.kind, &python));
         // A logger with its default settings is written as its name, so this is not done in JSON.
         let loggers = self.run.loggers.iter_mut().filter_map(LoggerKind::python_mut);
@@ -121,6 +131,9 @@ model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}
 data: {task: arithmetic}
 train: {total_steps: 1}
 run: {loggers: [console, {kind: wandb}]}
+objective:
+  loss: {kind: python, path: a.py}
+  advantage: {kind: python, path: a.py, python: /opt/python}
 reward:
 - {kind: number}
 - {kind: python, path: a.py, kwargs: {python: python3}}
@@ -133,6 +146,8 @@ reward:
         let at = |pointer: &str| values.pointer(pointer).map_or_else(String::new, ToString::to_string);
         let mut found = [
             "/learner/python",
+            "/objective/loss/python",
+            "/objective/advantage/python",
             "/reward/1/python",
             "/reward/1/kwargs/python",
             "/reward/2/python",
@@ -148,8 +163,9 @@ reward:
 
     #[test]
     fn one_key_names_every_interpreter_that_nobody_named() {
-        let none = r#""python3" "python3" "python3" "/opt/python" "python3" "python3""#;
-        let named = r#""/env/python" "/env/python" "python3" "/opt/python" "/env/python" "/env/python""#;
+        let none =
+            r#""python3" "python3" "/opt/python" "python3" "python3" "/opt/python" "python3" "python3""#;
+        let named = r#""/env/python" "/env/python" "/opt/python" "/env/python" "python3" "/opt/python" "/env/python" "/env/python""#;
         assert_eq!(interpreters(&loaded(TEXT, &[])).join(" "), none);
         let with = loaded(TEXT, &["run.python=/env/python"]);
         assert_eq!(interpreters(&with).join(" "), named);

@@ -25,6 +25,7 @@ pub mod figure;
 pub mod filter;
 pub mod group;
 pub mod objective;
+pub mod own_function;
 pub mod printable;
 pub mod ragged;
 pub mod random;

@@ -29,6 +29,8 @@ pub enum WholeStep {
     RunningSuccesses,
     /// A critic's values.
     CriticValues,
+    /// A function of the user's.
+    OwnFunction,
     /// Shaping by the share of groups that were kept.
     ShareKept,
     /// Shaping by the largest deviation of the batch.
@@ -51,7 +53,7 @@ pub enum WholeStep {
 
 impl WholeStep {
     /// The table, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Whitening,
         Self::BatchScale,
         Self::BatchMean,
@@ -59,6 +61,7 @@ impl WholeStep {
         Self::SuccessRates,
         Self::RunningSuccesses,
         Self::CriticValues,
+        Self::OwnFunction,
         Self::ShareKept,
         Self::LargestDeviation,
         Self::MeanLength,
@@ -79,6 +82,7 @@ impl WholeStep {
             | Self::SuccessRates
             | Self::RunningSuccesses
             | Self::CriticValues
+            | Self::OwnFunction
             | Self::GreedyCompletions => "objective.advantage.kind",
             Self::BatchScale => "objective.advantage.scale",
             Self::ShareKept | Self::LargestDeviation | Self::MeanLength => "objective.shaping",
@@ -109,6 +113,7 @@ impl fmt::Display for WholeStep {
             Self::CriticValues => {
                 "values are those of the critic at the start of the step, and it is trained on all of the step"
             }
+            Self::OwnFunction => "advantages come from a function of your own, which gets all groups of the step",
             Self::ShareKept => "the loss is multiplied by the share of the step's groups that the filter kept",
             Self::LargestDeviation => "advantages are divided by the largest deviation of a group of the step",
             Self::MeanLength => "advantages are multiplied by the mean length of all that the step trains on",

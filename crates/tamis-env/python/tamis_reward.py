@@ -31,6 +31,7 @@ import traceback
 import types
 
 MODULE = "tamis_user_reward"
+PROGRAMS = [__file__]  # whose own frames no message shows
 
 SIMPLE = ("completion", "prompt", "ground_truth", "data_source")
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -57,7 +58,7 @@ def failure():
     try:
         kind, error, trace = sys.exc_info()
         # The user's own frames; of an error that is found here, its message.
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((__file__, "<frozen importlib")):
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*PROGRAMS, "<frozen importlib")):
             trace = trace.tb_next
         text = "".join(traceback.format_exception(kind, error, trace))
     except Exception:  # its text cannot be made

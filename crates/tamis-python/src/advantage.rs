@@ -114,7 +114,7 @@ impl Advantage {
     /// The names of the kinds.
     #[staticmethod]
     fn kinds() -> Vec<&'static str> {
-        Estimator::NAMES.to_vec()
+        Estimator::NAMES.iter().copied().filter(|name| *name != "python").collect()
     }
 
     /// Name of the kind.

@@ -314,10 +314,10 @@ impl Objective {
         Ok(objective)
     }
 
-    /// Names of the policy losses.
+    /// Names of the policy losses; not that of a loss in Python, which only a run calls.
     #[staticmethod]
     fn losses() -> Vec<&'static str> {
-        PolicyLoss::NAMES.to_vec()
+        PolicyLoss::NAMES.iter().copied().filter(|name| *name != "python").collect()
     }
 
     /// Name of the policy loss.

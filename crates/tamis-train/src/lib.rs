@@ -6,8 +6,9 @@
 //! validated configuration into ready objects; [`error`] has the reasons why a run cannot begin or continue;
 //! [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as generator;
 //! [`learner`] is the contract of learners, and trains one on a step's batch; [`prompts`] become tokens and
-//! are drawn in order; [`checkpoint`] saves what a resume needs. All of them may use [`python_program`] and
-//! [`interrupt`]. [`launcher`] is the contract of programs that start learners and servers elsewhere.
+//! are drawn in order; [`own_function`] calls a loss or an advantage in a user's Python file; [`checkpoint`]
+//! saves what a resume needs. All of them may use [`python_program`] and [`interrupt`]. [`launcher`] is the
+//! contract of programs that start learners and servers elsewhere.
 
 pub mod api_key;
 pub mod assemble;
@@ -21,6 +22,7 @@ pub mod launcher;
 pub mod learner;
 pub mod measure;
 pub mod native;
+pub mod own_function;
 pub mod prompts;
 pub mod python_program;
 pub mod run;

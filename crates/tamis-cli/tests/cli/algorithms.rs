@@ -247,7 +247,8 @@ error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout
 
 #[test]
 fn every_loss_trains() {
-    for name in PolicyLoss::NAMES {
+    // A loss in Python needs a file: see `own_functions.rs`.
+    for name in PolicyLoss::NAMES.iter().filter(|name| **name != "python") {
         trains(&match *name {
             "luspo" => "{loss: {kind: luspo}, aggregation: seq-mean-token-sum}".to_owned(),
             "dro" => "{loss: {kind: dro, beta: 0.5}}".to_owned(),

@@ -38,6 +38,7 @@ mod not_finite;
 mod other_trainers;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod own_functions;
 mod plan;
 mod regex;
 mod report;

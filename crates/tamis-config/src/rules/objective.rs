@@ -39,7 +39,7 @@ impl Checker<'_> {
 
     fn loss(&mut self) {
         let objective = &self.config.objective;
-        let (loss, importance) = (objective.loss, objective.importance);
+        let (loss, importance) = (&objective.loss, objective.importance);
         let (idle, reason) = loss.idle_keys();
         for key in idle {
             self.warn_ignored(&[&format!("objective.loss.{key}")], reason);

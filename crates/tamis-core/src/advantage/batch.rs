@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::error::missing;
-use super::{Column, Generated, Result};
+use super::{Advantages, Column, Generated, Result};
 use crate::fault;
 use crate::ragged::Ragged;
 
@@ -62,6 +62,8 @@ pub struct AdvantageBatch<'a> {
     pub greedy_rewards: Option<&'a [f64]>,
     /// Statistics of all groups of the step before filtering.
     pub generated: Option<Generated<'a>>,
+    /// Advantages that were computed elsewhere, for the estimator `python`.
+    pub given: Option<&'a Advantages>,
 }
 
 /// Marks the last unmasked token of every turn. If the turn of each token \[T\] is not known, each run of
@@ -104,6 +106,7 @@ impl<'a> AdvantageBatch<'a> {
             components: None,
             greedy_rewards: None,
             generated: None,
+            given: None,
         }
     }
 
@@ -122,6 +125,7 @@ impl<'a> AdvantageBatch<'a> {
             Column::Components => self.components.is_some(),
             Column::GreedyRewards => self.greedy_rewards.is_some(),
             Column::Generated => self.generated.is_some(),
+            Column::Given => self.given.is_some(),
             _ => self.numbers(column).is_some(),
         }
     }
@@ -246,7 +250,7 @@ impl<'a> AdvantageBatch<'a> {
                         rows(column, "component", expected, generated.components.len())?;
                     }
                 }
-                Column::Lengths | Column::Mask => {}
+                Column::Lengths | Column::Mask | Column::Given => {}
                 _ => {
                     if let Some(numbers) = self.numbers(column) {
                         self.same_rows(column, numbers.offsets())?;

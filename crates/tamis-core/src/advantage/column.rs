@@ -33,6 +33,8 @@ pub enum Column {
     GreedyRewards,
     /// Statistics of all generated groups.
     Generated,
+    /// Advantages that were computed elsewhere.
+    Given,
 }
 
 impl Column {
@@ -54,6 +56,7 @@ impl Column {
             Self::Components => "components",
             Self::GreedyRewards => "greedy_rewards",
             Self::Generated => "generated",
+            Self::Given => "given",
         }
     }
 
@@ -77,6 +80,7 @@ impl Column {
             Self::Components => "the named rewards before they are summed",
             Self::GreedyRewards => "the reward of one greedy completion of each prompt",
             Self::Generated => "statistics of all groups of the step before filtering",
+            Self::Given => "advantages that a function of your own has computed; `tamis train` calls it",
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{
     AdvantageEstimator, BatchMean, BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
-    GrpoPassk, NormalizeThenSum, OnPolicyDistillation, Opo, OptimalTokenBaseline, ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline, Remax, Rloo, TirOptimalTokenBaseline,
+    GrpoPassk, NormalizeThenSum, OnPolicyDistillation, Opo, OptimalTokenBaseline, PythonAdvantage,
+    ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo, TirOptimalTokenBaseline,
 };
 use crate::tagged;
 
@@ -65,16 +65,19 @@ tagged! {
         /// The log-probability of each sampled token under a teacher, less that under the policy; rewards are
         /// only reported (on-policy distillation).
         OnPolicyDistillation(OnPolicyDistillation) = "on_policy_distillation",
+        /// Advantages of your own: a Python function gets the rewards of a step's groups and returns one
+        /// number for each trajectory or token.
+        Python(PythonAdvantage) = "python",
     }
 }
 
 impl Advantage {
-    /// Every estimator with its defaults, in the order of the catalogue.
+    /// Every estimator that works with its defaults, in the order of the catalogue: all but `python`.
     pub fn all() -> Vec<Self> {
         Self::NAMES.iter().filter_map(|name| Self::of_name(name)).collect()
     }
 
-    /// The estimator of a name, with its defaults.
+    /// The estimator of a name, with its defaults; `None` if there is none, or if it needs a key.
     ///
     /// ```
     /// use tamis_core::advantage::{Advantage, Column};

@@ -32,6 +32,7 @@ mod on_policy_distillation;
 mod opo;
 mod optimal_token_baseline;
 mod per_group;
+mod python;
 mod reinforce_plus_plus;
 mod reinforce_plus_plus_baseline;
 mod remax;
@@ -68,6 +69,7 @@ pub use normalize_then_sum::NormalizeThenSum;
 pub use on_policy_distillation::OnPolicyDistillation;
 pub use opo::Opo;
 pub use optimal_token_baseline::{OptimalTokenBaseline, Tail};
+pub use python::PythonAdvantage;
 pub use reinforce_plus_plus::ReinforcePlusPlus;
 pub use reinforce_plus_plus_baseline::ReinforcePlusPlusBaseline;
 pub use remax::Remax;
@@ -100,6 +102,7 @@ pub const ENTRIES: &[Entry] = &[
     bnpo_running::ENTRY,
     cpo::ENTRY,
     on_policy_distillation::ENTRY,
+    python::ENTRY,
     shaping::clip_advantage::ENTRY,
     shaping::keep_ratio::NEG_ENTRY,
     shaping::keep_ratio::POS_ENTRY,

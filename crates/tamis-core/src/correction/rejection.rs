@@ -28,7 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("OpenRLHF", "algo.advantage.is_correction_gating=binary_kl|tv with is_correction_mode=mask"),
     ],
     differences: &[
-        "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over \
+        "bounds are in the statistic's unit, nats or for tv a difference of probabilities; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over \
             policy, the inverse of the importance ratio",
         "verl's loss is NaN if everything is rejected",
         "verl has no tv and no binary_kl",
@@ -103,10 +103,10 @@ pub struct Rejection {
     pub statistic: Statistic,
     /// Unit that is judged.
     pub scope: RejectionScope,
-    /// Smallest value that is kept, in nats.
+    /// Smallest value that is kept: in nats, for `tv` a difference of probabilities.
     #[serde(default)]
     pub min: Option<f64>,
-    /// Largest value that is kept, in nats.
+    /// Largest value that is kept, in the same unit.
     #[serde(default)]
     pub max: Option<f64>,
 }

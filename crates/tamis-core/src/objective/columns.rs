@@ -41,6 +41,21 @@ pub enum AdvantageColumn<'a> {
     PerToken(&'a [f64]),
 }
 
+/// A policy loss that was computed elsewhere, per token \[N\]. Values at masked tokens may be anything.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenLoss<'a> {
+    /// The loss of each token, before weights and aggregation.
+    pub value: &'a [f64],
+    /// Its derivative with respect to the token's log-probability.
+    pub derivative: &'a [f64],
+}
+
+impl GivenLoss<'_> {
+    fn cut(self, tokens: &Range<usize>) -> Self {
+        Self { value: &self.value[tokens.clone()], derivative: &self.derivative[tokens.clone()] }
+    }
+}
+
 /// A critic's columns, per token \[N\].
 #[derive(Debug, Clone, Copy)]
 pub struct ValueColumns<'a, T> {
@@ -82,6 +97,9 @@ pub struct Columns<'a, T> {
     pub weight: Option<&'a [T]>,
     /// Flags of the tokens chosen over the whole optimizer batch, one set per token \[N\] ([`Selection`]).
     pub selection: Option<&'a [u8]>,
+    /// The loss of each token as computed elsewhere, for a loss that is
+    /// [given](super::PolicyLoss::is_given).
+    pub given: Option<GivenLoss<'a>>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
     /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
@@ -139,6 +157,7 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: None,
             weight: None,
             selection: None,
+            given: None,
             advantage,
             group_tokens: None,
             group_sequences: None,
@@ -179,6 +198,7 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: cut(self.entropy),
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
+            given: self.given.map(|given| given.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => {
                     AdvantageColumn::PerTrajectory(&column[range.clone()])
@@ -215,6 +235,10 @@ impl<'a, T: Real> Columns<'a, T> {
         if let Some(column) = self.selection {
             check_length("selection", expected, column.len())?;
         }
+        if let Some(given) = self.given {
+            check_length("given.value", expected, given.value.len())?;
+            check_length("given.derivative", expected, given.derivative.len())?;
+        }
         for (name, column) in [
             ("group_tokens", self.group_tokens),
             ("group_sequences", self.group_sequences),
@@ -241,6 +265,7 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: cut(self.entropy),
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
+            given: self.given.map(|given| given.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
                 AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
@@ -266,6 +291,7 @@ pub(crate) struct Row<'a, T> {
     pub(crate) entropy: Option<&'a [T]>,
     pub(crate) weight: Option<&'a [T]>,
     pub(crate) selection: Option<&'a [u8]>,
+    pub(crate) given: Option<GivenLoss<'a>>,
     pub(crate) advantage: RowAdvantage<'a>,
     pub(crate) group: GroupCounts,
     pub(crate) sequence_weight: f64,

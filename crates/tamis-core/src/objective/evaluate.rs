@@ -75,6 +75,11 @@ impl Objective {
         let missing = [
             (self.kl.is_some() && columns.reference.is_none(), "reference", "the KL term"),
             (self.entropy.is_some() && columns.entropy.is_none(), "entropy", "the entropy bonus"),
+            (
+                self.policy.is_given() && columns.given.is_none(),
+                "given",
+                "a loss in Python, which `tamis train` calls,",
+            ),
             (self.policy.weighs_behaviour() && columns.behaviour.is_none(), "behaviour", self.policy.name()),
             (
                 self.needs_selection() && columns.selection.is_none(),

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 
 pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome};
 pub use aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers, ZeroGroups};
-pub use columns::{AdvantageColumn, Columns, Real, Selection, ValueColumns};
+pub use columns::{AdvantageColumn, Columns, GivenLoss, Real, Selection, ValueColumns};
 pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use error::ObjectiveError;
 pub use evaluate::Evaluation;
@@ -50,7 +50,7 @@ pub use importance::Importance;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use loss::{
     Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, Ipo, KlCov,
-    Luspo, PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
+    Luspo, PolicyLoss, PythonLoss, Reinforce, Sapo, TokenLoss, Vespo,
 };
 pub use masks::LossMasks;
 pub use sequence_sums::SequenceSums;
@@ -64,7 +64,7 @@ pub const ENTRIES: [&[Entry]; 6] =
 
 /// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A
 /// critic's loss is a [`ValueTerm`].
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// Policy loss per token.

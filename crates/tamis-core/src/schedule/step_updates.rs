@@ -51,7 +51,8 @@ impl StepUpdates<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advantage::{Gae, Grpo, ReinforcePlusPlus, Scale};
+    use crate::advantage::{Gae, Grpo, PythonAdvantage, ReinforcePlusPlus, Scale};
+    use crate::own_function::OwnFunction;
 
     /// Every row is reached by some setting and names its reason and its key. Plain GRPO with a variance
     /// filter reaches none.
@@ -77,9 +78,11 @@ mod tests {
             assert_eq!(updates.obstacles(), Vec::from_iter(found));
         }
         let scaled = Advantage::Grpo(Grpo { scale: Scale::Batch, ..Grpo::default() });
+        let own = Advantage::Python(PythonAdvantage { function: OwnFunction::of("my.py") });
         let pool = GroupFilter::TopP(crate::filter::TopP::of(0.9));
         for updates in [
             StepUpdates { advantage: &scaled, ..plain },
+            StepUpdates { advantage: &own, ..plain },
             StepUpdates { filter: Some(&pool), ..plain },
             StepUpdates { shapings: &Shaping::all(), ..plain },
             StepUpdates { zero_groups: ZeroGroups::Mask, ..plain },

@@ -97,6 +97,7 @@ impl Gathered {
             group_tokens: Some(&self.group_tokens),
             group_sequences: Some(&self.group_sequences),
             selection: Some(&self.selection),
+            given: None,
             sequence_weight: None,
         }
     }

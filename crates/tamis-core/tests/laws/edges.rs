@@ -172,7 +172,7 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     // The loss defines the trajectory's weight itself: its ratios are reported token by token, whatever the
     // level.
     for importance in [Importance::Sequence, Importance::SequenceToken] {
-        let levelled = Objective { importance, ..objective };
+        let levelled = Objective { importance, ..objective.clone() };
         let (other, _) = levelled.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
         assert_eq!(other.metrics.ratio_mean, outcome.metrics.ratio_mean, "{importance:?}");
         assert!((other.metrics.ratio_mean - 4.0 / 3.0).abs() < 1e-14);
@@ -280,7 +280,7 @@ fn the_bound_itself_is_inside() {
         PolicyLoss::DppoKl(DppoKl { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, ..DPPO_KL }),
     ] {
         for advantage in [1.0, -1.0] {
-            let (metrics, slope) = one(policy, -1.0, -1.0, advantage);
+            let (metrics, slope) = one(policy.clone(), -1.0, -1.0, advantage);
             assert_eq!(slope, -advantage, "{policy:?}");
             let shares = [
                 metrics.clip_share,
@@ -308,7 +308,7 @@ fn the_bound_itself_is_inside() {
 #[test]
 fn clipped_tokens_are_counted_by_side() {
     let cispo = PolicyLoss::Cispo(CISPO);
-    for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo, geo_mean(0.2)] {
+    for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo.clone(), geo_mean(0.2)] {
         for (old, advantage, low, high) in [
             (-2.0, 1.0, 0.0, 1.0),
             (-2.0, -1.0, 0.0, 0.0),
@@ -317,14 +317,14 @@ fn clipped_tokens_are_counted_by_side() {
             (-0.5, -1.0, 1.0, 0.0),
             (-0.5, 0.0, 0.0, 0.0),
         ] {
-            let (metrics, _) = one(policy, -1.0, old, advantage);
+            let (metrics, _) = one(policy.clone(), -1.0, old, advantage);
             let found = (metrics.clip_share_low, metrics.clip_share_high);
             assert_eq!(found, (low, high), "{policy:?} {old} {advantage}");
         }
     }
     // CISPO bounds its weight whatever the advantage.
     for (old, advantage) in [(-2.0, 1.0), (-2.0, -1.0), (-0.5, 1.0), (-0.5, -1.0)] {
-        assert_eq!(one(cispo, -1.0, old, advantage).0.clip_share, 1.0);
+        assert_eq!(one(cispo.clone(), -1.0, old, advantage).0.clip_share, 1.0);
     }
 }
 
@@ -342,7 +342,7 @@ fn masked_tokens_are_not_counted() {
             &[true; 8],
             &[false, true, true, true, false, true, true, true, true],
         ] {
-            let objective = Objective::of(policy, Aggregation::TokenSum);
+            let objective = Objective::of(policy.clone(), Aggregation::TokenSum);
             let logprob = vec![-1.0; mask.len()];
             let offsets = [0, mask.len()];
             let columns = Columns {
@@ -375,7 +375,7 @@ fn divergences_of_certain_tokens() {
 fn the_geometric_mean_of_held_ratios() {
     let policy = geo_mean(0.4);
     let two = 2_f64.ln();
-    let (metrics, _) = one(policy, -1.0, -1.0 - two, 1.0);
+    let (metrics, _) = one(policy.clone(), -1.0, -1.0 - two, 1.0);
     assert!((metrics.ratio_mean - 0.4_f64.exp()).abs() < 1e-15);
     // The divergence is that of the policies, not of the bounded ratio: 2 - 1 - ln 2.
     assert!((metrics.old_kl_k3 - (1.0 - two)).abs() < 1e-14, "{}", metrics.old_kl_k3);

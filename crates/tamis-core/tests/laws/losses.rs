@@ -92,7 +92,7 @@ fn a_token_that_has_doubled_by_hand() {
     ] {
         let name = policy.name();
         for (advantage, (loss, slope)) in [(1.0, good), (-1.0, bad)] {
-            let (outcome, derivatives) = one(policy, logprob, old, old - 3_f64.ln(), advantage);
+            let (outcome, derivatives) = one(policy.clone(), logprob, old, old - 3_f64.ln(), advantage);
             assert!(
                 (outcome.loss - loss).abs() < 1e-14,
                 "{name} {advantage}: {} against {loss}",
@@ -112,7 +112,7 @@ fn huge_ratios_give_no_nan() {
         let name = policy.name();
         for (logprob, old) in [(-0.01, -60.0), (-60.0, -0.01), (-0.01, -700.0), (-700.0, -0.01), (0.0, 0.0)] {
             for advantage in [1.0, -1.0, 0.0] {
-                let (outcome, derivatives) = one(policy, logprob, old, old, advantage);
+                let (outcome, derivatives) = one(policy.clone(), logprob, old, old, advantage);
                 assert!(outcome.loss.is_finite(), "{name} {logprob} {old} {advantage}: {}", outcome.loss);
                 assert!(derivatives.logprob[0].is_finite(), "{name} {logprob} {old} {advantage}");
                 let pulls = matches!(policy, PolicyLoss::Dro(_) | PolicyLoss::KlCov(_) | PolicyLoss::Ipo(_));
@@ -125,7 +125,7 @@ fn huge_ratios_give_no_nan() {
 #[test]
 fn a_nan_reaches_every_loss() {
     for policy in all().filter(|policy| !matches!(policy, PolicyLoss::ClipCov(_))) {
-        let (outcome, _) = one(policy, f64::NAN, -1.0, -1.0, 1.0);
+        let (outcome, _) = one(policy.clone(), f64::NAN, -1.0, -1.0, 1.0);
         assert!(outcome.loss.is_nan() && outcome.metrics.old_kl.is_nan(), "{}", policy.name());
     }
 }

@@ -11,6 +11,7 @@ mod correction;
 mod critic;
 mod diagnostics;
 mod edges;
+mod given;
 mod losses;
 mod objective;
 mod recipes;

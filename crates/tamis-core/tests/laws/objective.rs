@@ -203,7 +203,7 @@ proptest! {
                 PolicyLoss::Gspo(Gspo { clip_low, clip_high, form: GspoForm::Token, log_ratio_limit: None }),
                 PolicyLoss::Clip(Clip { clip_low, clip_high, ..Clip::symmetric(0.0) }),
             ),
-            policy => (policy, policy),
+            policy => (policy.clone(), policy),
         };
         let importance = if whole.has_importance_levels() { Importance::SequenceToken } else { Importance::Token };
         if importance == Importance::Token && !matches!(whole, PolicyLoss::Gspo(_)) {
@@ -223,7 +223,7 @@ proptest! {
         }
         let of = |policy, importance| Objective { importance, ..Objective::of(policy, objective.aggregation) };
         let (expected, slopes) = evaluate(&of(own, Importance::Token), &moved, &batch.normalisers);
-        let (outcome, found) = evaluate(&of(whole, importance), &gathered, &batch.normalisers);
+        let (outcome, found) = evaluate(&of(whole.clone(), importance), &gathered, &batch.normalisers);
         prop_assert!((outcome.loss - expected.loss).abs() <= 1e-8 * (1.0 + expected.loss.abs()));
         for (found, slope) in found.logprob.iter().zip(&slopes.logprob) {
             prop_assert!((found - slope).abs() <= 1e-8 * (1.0 + slope.abs()), "{:?}: {} against {}", whole, found, slope);
@@ -235,7 +235,7 @@ proptest! {
         let Some(term) = objective.kl.filter(|term| !term.bias_corrected) else { return Ok(()) };
         let of = |estimator| {
             let kl = Some(KlTerm { estimator, ..term });
-            evaluate(&Objective { kl, ..objective }, &batch.whole(), &batch.normalisers)
+            evaluate(&Objective { kl, ..objective.clone() }, &batch.whole(), &batch.normalisers)
         };
         let through = of(KlEstimator { straight_through: true, ..term.estimator });
         let value = of(KlEstimator { straight_through: false, ..term.estimator }).0.loss;
@@ -248,7 +248,7 @@ proptest! {
     fn a_trajectorys_slope_is_shared_out_or_not(objective in objective(), batch in batch()) {
         let objective = Objective { kl: None, entropy: None, ..objective };
         prop_assume!(objective.policy.has_importance_levels());
-        let of = |importance| evaluate(&Objective { importance, ..objective }, &batch.whole(), &batch.normalisers);
+        let of = |importance| evaluate(&Objective { importance, ..objective.clone() }, &batch.whole(), &batch.normalisers);
         let ((together, shared), (alone, own)) = (of(Importance::Sequence), of(Importance::SequenceToken));
         prop_assert_eq!(together.loss.to_bits(), alone.loss.to_bits());
         for pair in batch.whole().offsets.windows(2) {
@@ -490,6 +490,7 @@ proptest! {
             group_tokens: wide.group_tokens,
             group_sequences: wide.group_sequences,
             selection: wide.selection,
+            given: None,
             sequence_weight: None,
         };
         let state = objective.initial_state();

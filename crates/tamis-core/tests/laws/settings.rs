@@ -121,7 +121,7 @@ fn check_keys<T: Described>(kinds: &[&str], out_of_range: impl Fn(&T) -> Option<
 
 #[test]
 fn every_key_of_every_kind_is_held_to_its_range() {
-    check_keys(PolicyLoss::NAMES, |&policy| match objective_of(policy).check() {
+    check_keys(PolicyLoss::NAMES, |policy: &PolicyLoss| match objective_of(policy.clone()).check() {
         Ok(()) => None,
         Err(ObjectiveError::Range(found)) => Some(found),
         Err(other) => panic!("{policy:?}: {other}"),

@@ -265,7 +265,7 @@ fn compare(file: &'static str) {
         }
         if let Some(keep) = outputs["off_policy_keep"].as_array() {
             // A left-out trajectory has no derivative of its policy loss.
-            let policy = Objective { kl: None, ..objective };
+            let policy = Objective { kl: None, ..objective.clone() };
             let (_, alone) = policy.value_and_gradient(&columns, &normalisers, &state).unwrap();
             for (i, keep) in keep.iter().enumerate().filter(|(_, keep)| number(keep) == 0.0) {
                 let tokens = tensors.offsets[i]..tensors.offsets[i + 1];
@@ -322,7 +322,8 @@ fn bonus(
         target: number(&params["entropy_target"]),
     });
     let bonus = EntropyBonus { coef, aggregation: Some(Aggregation::TokenMean), adaptive };
-    let alone = Objective { entropy: Some(bonus), kl: None, masks: LossMasks::default(), ..*objective };
+    let alone =
+        Objective { entropy: Some(bonus), kl: None, masks: LossMasks::default(), ..objective.clone() };
     let nothing = vec![0.0; tensors.advantage.len()];
     let columns =
         Columns { mask: &mask, advantage: AdvantageColumn::PerTrajectory(&nothing), ..tensors.columns() };

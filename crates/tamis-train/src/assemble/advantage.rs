@@ -21,6 +21,7 @@ const PROVIDED: [Column; 12] = [
     Column::GreedyRewards,
     Column::Generated,
     Column::Values,
+    Column::Given,
 ];
 
 /// The estimator, if the trainer has what it needs.
@@ -39,9 +40,11 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
             "choose another estimator, such as grpo",
         ));
     }
+    // A function of the user's gets the rewards too.
+    let is_own = matches!(advantage, Advantage::Python(_));
     let reads_scores =
         advantage.uses().contains(&Column::Components) || advantage.needs().contains(&Column::Generated);
-    if reads_scores && config.objective.kl.place == KlPlace::Reward {
+    if reads_scores && !is_own && config.objective.kl.place == KlPlace::Reward {
         return Err(AssembleError::at(
             "objective.kl.in",
             format!(

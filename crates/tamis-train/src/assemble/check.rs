@@ -16,11 +16,11 @@ use tamis_config::{
     BackendKind, Config, DataSources, Diagnostic, HubName, LauncherKind, LearnerBackend, Loaded, ModelSource,
     Problem, Severity, TokenizerSource, is_placeholder,
 };
-use tamis_core::advantage::AdvantageError;
+use tamis_core::advantage::{Advantage, AdvantageError};
 use tamis_core::correction::CorrectionError;
 use tamis_core::fault::chain;
 use tamis_core::figure::shortest;
-use tamis_core::objective::ObjectiveError;
+use tamis_core::objective::{ObjectiveError, PolicyLoss};
 use tamis_core::printable::cut_middle;
 use tamis_core::setting::{ModelPlace, OutOfRange};
 use tamis_env::reward::command::SharedPools;
@@ -94,6 +94,9 @@ pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placehold
     checker.sft_files();
     checker.model_files();
     checker.reward_files();
+    if purpose != CheckPurpose::Evaluate {
+        checker.function_files();
+    }
     if purpose == CheckPurpose::Begin {
         checker.run_folder();
     }
@@ -579,6 +582,26 @@ impl<'c> Checker<'c> {
             _ => false,
         };
         is_named && of_run.iter().any(is_started)
+    }
+
+    /// Refuses a loss or an advantage in Python whose file or interpreter is not there.
+    fn function_files(&mut self) {
+        let objective = &self.config.objective;
+        let loss = match &objective.loss {
+            PolicyLoss::Python(python) => Some(("objective.loss", &python.function)),
+            _ => None,
+        };
+        let advantage = match &objective.advantage {
+            Advantage::Python(python) => Some(("objective.advantage", &python.function)),
+            _ => None,
+        };
+        for (section, function) in loss.into_iter().chain(advantage) {
+            let hint =
+                "name the Python file that holds the function, and behind a colon the function: `my.py:name`";
+            if self.file(&format!("{section}.path"), &function.file(), hint) {
+                self.program(&format!("{section}.python"), &function.python);
+            }
+        }
     }
 
     /// Refuses a folder without a model. Whether it is a reward model is found when it is loaded.

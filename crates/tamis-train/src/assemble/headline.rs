@@ -58,6 +58,9 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
 
 /// The loss's name, its clip as `low/high`, and its other settings under their keys.
 fn loss_text(policy: &PolicyLoss) -> String {
+    if let PolicyLoss::Python(python) = policy {
+        return format!("loss in Python ({})", python.function.path.display());
+    }
     let settings = json(policy);
     let (idle, _) = policy.idle_keys();
     let is_shown = |key: &str| key != "kind" && key != "log_ratio_limit" && !idle.contains(&key);
@@ -89,6 +92,9 @@ fn kl_text(estimator: KlEstimator, controller: KlController, place: KlPlace) -> 
 }
 
 fn advantage_text(advantage: &Advantage) -> String {
+    if let Advantage::Python(python) = advantage {
+        return format!("advantage in Python ({})", python.function.path.display());
+    }
     let divided = match advantage.divisor() {
         Some(Scale::Group) => " (divided by the deviation)",
         Some(Scale::Batch) => " (divided by the deviation of the batch)",

@@ -29,7 +29,7 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         && correction.importance.is_some()
         && config.objective.loss.weighs_behaviour()
     {
-        let loss = config.objective.loss;
+        let loss = &config.objective.loss;
         return Err(AssembleError::at(
             "objective.correction",
             format!(

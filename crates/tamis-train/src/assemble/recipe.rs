@@ -22,6 +22,7 @@ use crate::learner::learning_rate::LearningRate;
 use crate::learner::update::UpdateSettings;
 use crate::learner::{LearnerInfo, Network};
 use crate::measure::validation::ValidationSettings;
+use crate::own_function::OwnFunctions;
 
 /// Settings of every step, made from the configuration once and never changed.
 pub(crate) struct Recipe {
@@ -36,6 +37,8 @@ pub(crate) struct Recipe {
     /// Prompts with their gold answer, if the estimator contrasts with it.
     pub(crate) hints: Hints,
     pub(crate) objective: Objective,
+    /// The loss and the advantage of the user's own, if they are.
+    pub(crate) functions: OwnFunctions,
     /// Where the divergence from the reference enters.
     pub(crate) divergence: Divergence,
     pub(crate) update: UpdateSettings,
@@ -63,6 +66,7 @@ impl Recipe {
         config: &Config,
         sieve: Sieve,
         hints: Hints,
+        functions: OwnFunctions,
         num_prompts: usize,
         learner: &LearnerInfo,
     ) -> Result<Self, AssembleError> {
@@ -75,6 +79,7 @@ impl Recipe {
             shapings: advantage::shapings(config)?,
             hints,
             objective,
+            functions,
             divergence,
             critic: critic::plan(config, update.micro_batch),
             update,

@@ -1,7 +1,7 @@
 //! Credit: from the groups of a step to the columns that the estimator reads, and from these to advantages.
 //!
 //! ```text
-//! members ─▶ passes (networks) ─▶ columns (pure) ─▶ assign (pure)
+//! members ─▶ passes (networks) ─▶ columns (pure) ─▶ assign (pure but for an estimator in Python)
 //! ```
 
 pub(crate) mod batch;
@@ -11,7 +11,7 @@ pub(crate) mod passes;
 pub(crate) mod reference;
 
 use tamis_core::advantage::shaping::{RoundCounts, Shaped, ShapingBatch, shape};
-use tamis_core::advantage::{AdvantageState, Estimate};
+use tamis_core::advantage::{AdvantageBatch, AdvantageState, Estimate};
 use tamis_core::group::GroupId;
 use tamis_core::objective::Normalisers;
 use tamis_core::ragged::Ragged;
@@ -20,6 +20,7 @@ use tamis_rollout::{Fate, Record};
 
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
+use crate::interrupt::Halt;
 use crate::learner::optimizer_batch::mask_of;
 use batch::{StepBatch, TrainedGroups};
 use columns::CreditColumns;
@@ -51,9 +52,12 @@ pub(crate) fn assign(
     before: &AdvantageState,
     batch: &StepBatch,
     columns: &CreditColumns,
-) -> Result<Credit, RunError> {
+) -> Result<Credit, Halt<RunError>> {
     let components = columns.components();
     let of_estimator = columns.batch(&components);
+    let own = recipe.functions.advantage.as_ref();
+    let given = own.map(|own| own.advantages(&of_estimator)).transpose()?;
+    let of_estimator = AdvantageBatch { given: given.as_ref(), ..of_estimator };
     let Estimate { advantages, returns, state } = recipe.advantage.estimate(&of_estimator, before)?;
     let ids: Vec<GroupId> = batch.trained.iter().map(|record| record.group.id).collect();
     let tally = &batch.report.all;

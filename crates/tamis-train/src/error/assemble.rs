@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
 use crate::interrupt::Halt;
+use crate::own_function::OwnFunctionError;
 use crate::prompts::codec::CodecError;
 use tamis_core::fault::Fault;
 
@@ -60,6 +61,9 @@ pub enum AssembleError {
     /// The model is not what was saved.
     #[error(transparent)]
     Checksum(#[from] ChecksumError),
+    /// The user's loss or advantage cannot be used.
+    #[error(transparent)]
+    Function(#[from] OwnFunctionError),
     /// The filter's metric does not exist.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -125,6 +129,7 @@ impl AssembleError {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
             Self::Fault(fault) | Self::At { fault, .. } => fault.hint(),
+            Self::Function(error) => return error.hint(),
             Self::Checksum(error) => error.hint(),
             Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),

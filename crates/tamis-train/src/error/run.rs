@@ -19,6 +19,7 @@ use crate::learner::LearnerError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::logits_hint;
 use crate::learner::sft::SftError;
+use crate::own_function::FunctionError;
 use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
 use tamis_run::directory::RunDirectoryError;
@@ -77,6 +78,9 @@ pub enum RunError {
     /// Advantages.
     #[error(transparent)]
     Advantage(#[from] AdvantageError),
+    /// The user's loss or advantage, in a step.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
     /// The objective.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
@@ -319,6 +323,12 @@ impl From<SftError> for RunError {
     }
 }
 
+impl From<Halt<FunctionError>> for Halt<RunError> {
+    fn from(halt: Halt<FunctionError>) -> Self {
+        halt.map(RunError::from)
+    }
+}
+
 impl From<Halt<LearnerError>> for Halt<RunError> {
     fn from(halt: Halt<LearnerError>) -> Self {
         halt.map(RunError::from)
@@ -420,6 +430,7 @@ impl RunError {
                  rollout.servers, or sample in this process (`rollout.backend=native`)"
                     .to_owned(),
             ),
+            Self::Function(error) => error.hint(),
             Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Launch(_) => Some(
                 "fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \

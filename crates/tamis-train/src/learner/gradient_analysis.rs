@@ -38,7 +38,7 @@ impl Part {
     /// The objective with only this term, and the factor of its policy term; `None` if the objective
     /// has no such term.
     fn alone(self, objective: &Objective) -> Option<(Objective, f64)> {
-        let without = Objective { kl: None, entropy: None, ..*objective };
+        let without = Objective { kl: None, entropy: None, ..objective.clone() };
         match self {
             Self::Policy => Some((without, 1.0)),
             Self::Kl => objective.kl.map(|kl| (Objective { kl: Some(kl), ..without }, 0.0)),

@@ -38,6 +38,7 @@ use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
+use crate::own_function::FunctionError;
 use generate::{Generate, GrownSamples};
 pub(crate) use not_finite::logits_hint;
 use progress::UpdateProgress;
@@ -242,6 +243,9 @@ pub enum LearnerError {
     /// The objective refused its columns.
     #[error("the objective could not be evaluated: {0}")]
     Objective(#[from] tamis_core::objective::ObjectiveError),
+    /// The user's loss failed.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
     /// The correction refused its columns.
     #[error("the correction could not be made: {0}")]
     Correction(#[from] tamis_core::correction::CorrectionError),
@@ -363,6 +367,7 @@ impl LearnerError {
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray if that starts it"
                     .to_owned(),
             ),
+            Self::Function(error) => error.hint(),
             Self::Objective(_)
             | Self::Correction(_)
             | Self::Engine { .. }
@@ -375,6 +380,12 @@ impl LearnerError {
             | Self::NoGeneration
             | Self::NothingHeld => None,
         }
+    }
+}
+
+impl From<Halt<FunctionError>> for Halt<LearnerError> {
+    fn from(halt: Halt<FunctionError>) -> Self {
+        halt.map(LearnerError::from)
     }
 }
 

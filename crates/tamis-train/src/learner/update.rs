@@ -20,6 +20,7 @@ use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
+use crate::own_function::loss::{LossNumbers, OwnLoss};
 use tamis_run::metrics::summary::NumberSummary;
 
 /// Settings of the optimizer updates made of a batch.
@@ -96,6 +97,8 @@ pub struct UpdatePlan<'a> {
     pub objective: &'a Objective,
     /// Mini-batches, epochs and micro-batches.
     pub settings: &'a UpdateSettings,
+    /// The user's loss, if that is the objective's.
+    pub(crate) own_loss: Option<&'a OwnLoss>,
     /// The optimizer's learning rate.
     pub learning_rate: f64,
 }
@@ -194,7 +197,7 @@ impl Updates {
         batch: TrainingBatch<'_>,
         places: Places<'_>,
     ) -> Pass<()> {
-        let UpdatePlan { objective, settings, learning_rate } = plan;
+        let UpdatePlan { objective, settings, learning_rate, .. } = plan;
         let mut mini = MiniBatch::of(batch, places.first_row, places.groups, settings);
         let given = mini.batch.live();
         if given.is_empty() {
@@ -213,7 +216,7 @@ impl Updates {
             self.tally.add(corrected.metrics);
             return Ok(());
         }
-        let outcome = mini.pass(learner, objective, state, settings, &corrected, places.key)?;
+        let outcome = mini.pass(learner, plan, state, &corrected, places.key)?;
         if !self.tally.step(learner, Trained::Policy, learning_rate)? {
             // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every
             // later update.
@@ -271,7 +274,7 @@ pub(crate) fn gradient_norm(
     if mini.batch.live().is_empty() {
         return Ok(None);
     }
-    mini.pass(learner, objective, state, settings, &corrected, settings.key)?;
+    mini.pass(learner, plan, state, &corrected, settings.key)?;
     Ok(Some(learner.grad_norm(Trained::Policy)?))
 }
 
@@ -455,12 +458,12 @@ impl<'a> MiniBatch<'a> {
     fn pass(
         &self,
         learner: &mut dyn Learner,
-        objective: &Objective,
+        plan: UpdatePlan<'_>,
         state: &ObjectiveState,
-        settings: &UpdateSettings,
         corrected: &BatchCorrection,
         key: Key,
     ) -> Pass<tamis_core::objective::Outcome> {
+        let objective = plan.objective;
         let selection = match &corrected.scores {
             Some(scores) if objective.needs_selection() => {
                 let columns = Columns {
@@ -478,18 +481,20 @@ impl<'a> MiniBatch<'a> {
             _ => None,
         };
         let weight = corrected.weight.as_deref();
-        self.micro_batches(learner, objective, state, settings, weight, selection.as_ref())
+        self.micro_batches(learner, plan, state, weight, selection.as_ref())
     }
 
     fn micro_batches(
         &self,
         learner: &mut dyn Learner,
-        objective: &Objective,
+        plan: UpdatePlan<'_>,
         state: &ObjectiveState,
-        settings: &UpdateSettings,
         weight: Option<&[f32]>,
         selection: Option<&Selection>,
     ) -> Pass<tamis_core::objective::Outcome> {
+        let UpdatePlan { objective, settings, .. } = plan;
+        // A part of the objective that is measured alone has another loss.
+        let own_loss = plan.own_loss.filter(|_| objective.policy.is_given());
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
         // Members with equal scores have advantages of 0. If the loss has no other term, they have no
@@ -510,6 +515,9 @@ impl<'a> MiniBatch<'a> {
                 let needs_behaviour =
                     self.is_behaviour_known && (self.old.is_some() || objective.policy.weighs_behaviour());
                 let behaviour_n = needs_behaviour.then(|| self.batch.cut(&self.behaviour, places));
+                let rollout_n = own_loss
+                    .filter(|_| self.is_behaviour_known)
+                    .map(|_| self.batch.cut(&self.behaviour, places));
                 let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
                 let weight_n = weight.map(|column| self.batch.cut(column, places));
                 let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
@@ -536,6 +544,10 @@ impl<'a> MiniBatch<'a> {
                         sequence_weight: micro.sequence_weights.as_deref(),
                         ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
                     };
+                    let given =
+                        own_loss.map(|own| own.evaluate(&columns, rollout_n.as_deref())).transpose()?;
+                    let given = given.as_ref().map(LossNumbers::as_column);
+                    let columns = Columns { given, ..columns };
                     objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
                     for (&place, sums) in places.iter().zip(&evaluation.sequences) {
                         accumulator.record(place, *sums)?;

@@ -6,7 +6,6 @@ use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
 use super::{Learner, LearnerError, Pass, TokenColumns, Trained, Wave};
-use crate::interrupt::Halt;
 
 pub(crate) struct MiniBatchGroups {
     /// Which pass over the batch it is of.
@@ -46,14 +45,14 @@ pub(crate) fn forward_backward(
     learner: &mut dyn Learner,
     network: Trained,
     wave: &Wave<'_>,
-    ask: impl FnOnce(&TokenColumns) -> Result<TokenColumns, LearnerError>,
+    ask: impl FnOnce(&TokenColumns) -> Pass<TokenColumns>,
 ) -> Pass<()> {
     let columns = learner.forward_hold(network, wave)?;
     match ask(&columns) {
         Ok(derivatives) => learner.backward(derivatives),
-        Err(error) => {
+        Err(halt) => {
             learner.discard()?;
-            Err(Halt::Failed(error))
+            Err(halt)
         }
     }
 }

@@ -197,7 +197,7 @@ impl Run {
         // Only a check continues without a part.
         let ready = of.make_ready(prompts, codec, &places, answers, &mut Refusals::of_run())?;
         let ready = ready.ok_or(Halt::<RunError>::Interrupted)?;
-        let Ready { scoring, played, best_figure } = ready;
+        let Ready { scoring, played, best_figure, functions } = ready;
         let Scoring { mut scorer, is_complete, sieve, .. } = scoring;
         let Played { codec, worlds, train, validation, examples, curriculum } = played;
         let data_crc32 = of.check_prompts(&train)?;
@@ -253,7 +253,8 @@ impl Run {
             interrupt: interrupt.clone(),
             unsaid: Vec::new(),
         };
-        let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts(), workers.learner.info())?;
+        let (num_prompts, learner) = (workers.pool.num_prompts(), workers.learner.info());
+        let recipe = Recipe::new(&config, sieve, hints, functions, num_prompts, learner)?;
         let saved = state.as_ref().map(|(state, _)| state.step);
         let early_stop = make_early_stop(&config, state.as_ref().map(|(state, _)| state));
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);

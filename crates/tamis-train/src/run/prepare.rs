@@ -41,6 +41,7 @@ use crate::launcher::{self, Launcher, PlanInput};
 use crate::learner::sft::{Example, SftExamples};
 use crate::learner::{LearnerInfo, RunLearner};
 use crate::measure::validation_metrics::FigureName;
+use crate::own_function::{FunctionFolder, OwnFunctions};
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use crate::prompts::worlds::{self, RunWorlds};
@@ -93,6 +94,8 @@ pub(super) struct Ready {
     pub(super) played: Played,
     /// The figure of a validation by which the best checkpoint is kept.
     pub(super) best_figure: Option<FigureName>,
+    /// The loss and the advantage of the user's own, if they are.
+    pub(super) functions: OwnFunctions,
 }
 
 impl Preparation<'_> {
@@ -191,6 +194,7 @@ impl Preparation<'_> {
         answers: Option<RecordedAnswers>,
         refusals: &mut Refusals,
     ) -> Result<Option<Ready>, Halt<RunError>> {
+        let functions = self.start_functions(refusals)?;
         let scoring = self.begin_scoring(&prompts, places.filter_metric.as_deref(), answers, refusals);
         let scoring = match scoring {
             Err(Halt::Interrupted) => {
@@ -201,7 +205,9 @@ impl Preparation<'_> {
             scoring => refusals.take(scoring)?.flatten(),
         };
         let played = self.prepare_prompts(prompts, codec, refusals);
-        let (Some(played), Some(scoring)) = (refusals.take(played)?.flatten(), scoring) else {
+        let (Some(played), Some(scoring), Some(functions)) =
+            (refusals.take(played)?.flatten(), scoring, functions)
+        else {
             return Ok(None);
         };
         let best_figure = best_figure(self.config, &played.validation, &scoring.score_names)?;
@@ -212,7 +218,22 @@ impl Preparation<'_> {
         {
             self.ui.warn(&warning);
         }
-        Ok(Some(Ready { scoring, played, best_figure }))
+        Ok(Some(Ready { scoring, played, best_figure, functions }))
+    }
+
+    /// Starts and checks a loss and an advantage in Python; `None` if a check refused one, or if what names
+    /// them is not sound.
+    pub(super) fn start_functions(
+        &self,
+        refusals: &mut Refusals,
+    ) -> Result<Option<OwnFunctions>, Halt<RunError>> {
+        if !refusals.is_sound() {
+            return Ok(None);
+        }
+        let listener: Arc<dyn Listener> = RunListener::new(self.ui, self.interrupt);
+        let folder = FunctionFolder { path: self.directory.path(), disk: self.directory.disk() };
+        let started = OwnFunctions::start(self.config, folder, &listener);
+        refusals.take(started.map_err(|halt| halt.map(|error| RunError::from(AssembleError::from(error)))))
     }
 
     /// Makes the rewards, asks them for the names of their scores, and makes the filter. Returns `None` if a

@@ -246,6 +246,7 @@ fn look(
         }
         prompts = read;
     }
+    of.start_functions(&mut refusals)?;
     if knows_rewards {
         let rows = prompts.clone().unwrap_or_default();
         let scoring = of.begin_scoring(&rows, None, None, &mut refusals);

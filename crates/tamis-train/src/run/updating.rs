@@ -65,6 +65,7 @@ impl Updating {
         UpdatePlan {
             objective: &recipe.objective,
             settings: &self.settings,
+            own_loss: recipe.functions.loss.as_ref(),
             learning_rate: self.learning_rate,
         }
     }

@@ -66,6 +66,11 @@ pub trait Loss: Ranged {
         false
     }
 
+    /// Whether its values are computed elsewhere and read from the column `given`.
+    fn is_given(&self) -> bool {
+        false
+    }
+
     /// Whether it is just `-A·logprob`, so that only a correction weights it.
     fn is_plain_gradient(&self) -> bool {
         false

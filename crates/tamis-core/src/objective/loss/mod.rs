@@ -15,6 +15,7 @@ mod gspo;
 mod ipo;
 mod kl_cov;
 mod luspo;
+mod python;
 mod reinforce;
 mod sapo;
 pub(crate) mod trajectory;
@@ -32,6 +33,7 @@ pub use gspo::{Gspo, GspoForm};
 pub use ipo::Ipo;
 pub use kl_cov::KlCov;
 pub use luspo::Luspo;
+pub use python::PythonLoss;
 pub use reinforce::Reinforce;
 pub use sapo::Sapo;
 pub use trajectory::{Token, TokenLoss, TrajectoryLoss, UNLIMITED};
@@ -47,7 +49,6 @@ macro_rules! policy_losses {
     ($($(#[doc = $doc:literal])* $variant:ident($loss:ident) = $text:literal, $entry:expr;)*) => {
         tagged! {
             /// The loss of a token, before all tokens are aggregated into one number.
-            #[derive(Copy)]
             pub enum PolicyLoss, default Clip {
                 $($(#[doc = $doc])* $variant($loss) = $text,)*
             }
@@ -130,6 +131,9 @@ policy_losses! {
     /// The policy gradient weighted by a smooth function of the product of all token ratios, correction
     /// included (arXiv 2602.10693).
     Vespo(Vespo) = "vespo", vespo::ENTRY;
+    /// A loss of your own: a Python function gets columns of per-token numbers and returns each token's loss
+    /// and its derivative.
+    Python(PythonLoss) = "python", python::ENTRY;
 }
 
 impl PolicyLoss {
@@ -160,6 +164,11 @@ impl PolicyLoss {
     /// `behaviour`, and a correction's weights would apply the same ratio twice.
     pub fn weighs_behaviour(&self) -> bool {
         self.loss().weighs_behaviour()
+    }
+
+    /// Whether its values are computed elsewhere. It then reads the column `given`.
+    pub fn is_given(&self) -> bool {
+        self.loss().is_given()
     }
 
     /// Whether it is the plain policy gradient `-A·logprob`.

@@ -95,17 +95,29 @@ impl<T: Real> TrajectoryLoss<'_, T> {
     /// A loss that is differentiated through the ratio. If the ratio is the trajectory's, every token
     /// contributes to its derivative.
     pub fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
-        self.run(limits, true, true, formula);
+        self.run(limits, true, true, |_, token| formula(token));
     }
 
     /// A loss that is differentiated through the token's own log-probability; the ratio is a constant.
     pub fn through_logprob(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
-        self.run(limits, false, true, formula);
+        self.run(limits, false, true, |_, token| formula(token));
     }
 
     /// As [`Self::through_logprob`], but the loss handles the weight column itself.
     pub fn unweighted(&mut self, formula: impl Fn(&Token) -> TokenLoss) {
-        self.run(UNLIMITED, false, false, formula);
+        self.run(UNLIMITED, false, false, |_, token| formula(token));
+    }
+
+    /// The values and derivatives of the column `given`; 0 without it.
+    pub(crate) fn as_given(&mut self) {
+        let given = self.row.given;
+        self.run(UNLIMITED, false, true, |t, _| {
+            given.map_or_else(TokenLoss::default, |given| TokenLoss {
+                loss: given.value[t],
+                dloss: given.derivative[t],
+                ..TokenLoss::default()
+            })
+        });
     }
 
     fn run(
@@ -113,7 +125,7 @@ impl<T: Real> TrajectoryLoss<'_, T> {
         limits: (f64, f64),
         is_through_ratio: bool,
         has_weights: bool,
-        formula: impl Fn(&Token) -> TokenLoss,
+        formula: impl Fn(usize, &Token) -> TokenLoss,
     ) {
         let row = self.row;
         let (mask, logprob, old) = (row.mask, row.logprob, row.old.unwrap_or(row.logprob));
@@ -160,15 +172,18 @@ impl<T: Real> TrajectoryLoss<'_, T> {
                 continue;
             }
             let advantage = advantages.at(t);
-            let found = formula(&Token {
-                logprob: logprob.into(),
-                old: old.into(),
-                behaviour: behaviour.get(t).map_or(f64::NAN, |&behaviour| behaviour.into()),
-                log_ratio,
-                ratio,
-                advantage,
-                is_selected: flags.get(t).is_some_and(|flags| flags & Selection::BY_COVARIANCE != 0),
-            });
+            let found = formula(
+                t,
+                &Token {
+                    logprob: logprob.into(),
+                    old: old.into(),
+                    behaviour: behaviour.get(t).map_or(f64::NAN, |&behaviour| behaviour.into()),
+                    log_ratio,
+                    ratio,
+                    advantage,
+                    is_selected: flags.get(t).is_some_and(|flags| flags & Selection::BY_COVARIANCE != 0),
+                },
+            );
             let weight = if is_weighted { weight_of(t, advantage) } else { 1.0 };
             let slope = found.dloss * weight * scale;
             *derivative = T::of(slope);

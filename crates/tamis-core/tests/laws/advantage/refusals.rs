@@ -65,6 +65,7 @@ impl Full {
             components: Some(components),
             greedy_rewards: Some(&[0.0, 1.0]),
             generated: Some(Generated { reward: self.generated[0], components: &self.generated }),
+            given: None,
         }
     }
 }

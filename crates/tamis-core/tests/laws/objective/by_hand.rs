@@ -321,41 +321,39 @@ fn errors_name_what_is_wrong() {
         let state = objective.initial_state();
         objective.value_and_gradient(&columns, &SMALL, &state).unwrap_err().to_string()
     };
-    let dapo = dapo();
-
-    insta::assert_snapshot!(message(dapo, Columns { logprob: &logprob[..5], ..fine }), @"column `logprob` has 5 values, expected 6");
-    insta::assert_snapshot!(message(dapo, Columns { old: Some(&[]), ..fine }), @"column `old` has 0 values, expected 6");
-    insta::assert_snapshot!(message(dapo, Columns { advantage: AdvantageColumn::PerTrajectory(&[1.0]), ..fine }), @"column `advantage` has 1 values, expected 3");
-    insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
-    insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
+    insta::assert_snapshot!(message(dapo(), Columns { logprob: &logprob[..5], ..fine }), @"column `logprob` has 5 values, expected 6");
+    insta::assert_snapshot!(message(dapo(), Columns { old: Some(&[]), ..fine }), @"column `old` has 0 values, expected 6");
+    insta::assert_snapshot!(message(dapo(), Columns { advantage: AdvantageColumn::PerTrajectory(&[1.0]), ..fine }), @"column `advantage` has 1 values, expected 3");
+    insta::assert_snapshot!(message(dapo(), Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
+    insta::assert_snapshot!(message(dapo(), Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(grpo(), fine), @"column `reference` is missing; the KL term needs it");
-    insta::assert_snapshot!(message(Objective { aggregation: Aggregation::GroupTokenMean, ..dapo }, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
+    insta::assert_snapshot!(message(Objective { aggregation: Aggregation::GroupTokenMean, ..dapo() }, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let bonus = EntropyBonus::constant(0.1);
-    insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
+    insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo() }, fine), @"column `entropy` is missing; the entropy bonus needs it");
 
     let divided = |loss_scale_factor, length_epsilon| Objective {
         divisors: LengthDivisors { loss_scale_factor, length_epsilon },
-        ..dapo
+        ..dapo()
     };
     insta::assert_snapshot!(message(divided(0.0, 0.0), fine), @"objective setting `loss_scale_factor` is 0; expected the response limit in tokens, above 0");
     insta::assert_snapshot!(message(divided(1.0, -1.0), fine), @"objective setting `length_epsilon` is -1; expected a finite number of at least 0");
     let kl = |controller| Objective {
         kl: Some(KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller, bias_corrected: false }),
-        ..dapo
+        ..dapo()
     };
     insta::assert_snapshot!(message(kl(KlController::Fixed { coef: f64::INFINITY }), fine), @"objective setting `kl.coef` is inf; expected a finite number");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: f64::NAN, target: 0.1, horizon: 1.0 }), fine), @"objective setting `kl.initial` is NaN; expected a finite number");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.0, horizon: 1.0 }), fine), @"objective setting `kl.target` is 0; expected a number above 0");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.1, horizon: 0.0 }), fine), @"objective setting `kl.horizon` is 0; expected a number above 0");
     let infinite = EntropyBonus::constant(f64::INFINITY);
-    insta::assert_snapshot!(message(Objective { entropy: Some(infinite), ..dapo }, fine), @"objective setting `entropy.coef` is inf; expected a finite number");
+    insta::assert_snapshot!(message(Objective { entropy: Some(infinite), ..dapo() }, fine), @"objective setting `entropy.coef` is inf; expected a finite number");
 
     insta::assert_snapshot!("k4".parse::<KlEstimator>().unwrap_err(), @"unknown KL estimator `k4`; known are k1 (kl), abs, k2 (mse), k3 (low_var_kl), each also with a trailing +");
     let mask = Ragged::from_rows([vec![true]]);
     insta::assert_snapshot!(Normalisers::of(&mask, &[2]).unwrap_err(), @"column `mask` has 1 values, expected 2");
 
     let mut evaluation = Evaluation::default();
-    dapo.evaluate(&fine, &SMALL, &dapo.initial_state(), &mut evaluation).unwrap();
+    dapo().evaluate(&fine, &SMALL, &dapo().initial_state(), &mut evaluation).unwrap();
     let mut accumulator = Accumulator::new(3);
     accumulator.record(0, evaluation.sequences[0]).unwrap();
     insta::assert_snapshot!(accumulator.record(0, evaluation.sequences[0]).unwrap_err(), @"trajectory 0 of an optimizer batch of 3 was recorded twice");

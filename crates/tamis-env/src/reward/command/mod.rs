@@ -33,7 +33,7 @@ use tamis_data::prompt::Prompt;
 pub use self::config::CommandConfig;
 pub use self::pool::SharedPools;
 use self::pool::{Caller, Pool, Slot};
-pub(super) use self::printed::Printed;
+pub use self::printed::Printed;
 use self::process::{RowRequest, lock};
 use self::protocol::{FunctionIntroduction, Introduced, KnownRows, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};

@@ -22,10 +22,10 @@ enum Kept {
     Failed,
 }
 
-/// Takes what one reward prints: its processes to their standard error, and a Python function at all. The
-/// processes of a pool share it.
-pub(in crate::reward) struct Printed {
-    /// Its reward, and the name of its file.
+/// Takes what one reward, or another function of the user's, prints: its processes to their standard error, and
+/// a Python function at all. The processes of a pool share it.
+pub struct Printed {
+    /// Its reward or section, and the name of its file.
     source: String,
     listener: Arc<dyn Listener>,
     path: Option<PathBuf>,
@@ -35,8 +35,14 @@ pub(in crate::reward) struct Printed {
 impl Printed {
     /// Passes output to the listener, and into a file if there is one. `source`:
     /// ``reward `mine` (reward.py)``.
-    pub(in crate::reward) fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
+    pub fn to(path: Option<PathBuf>, source: &str, listener: &Arc<dyn Listener>) -> Self {
         Self { source: source.to_owned(), listener: Arc::clone(listener), path, kept: Mutex::default() }
+    }
+
+    /// Receives the standard error of a process that belongs to this alone.
+    pub fn copy(self: &Arc<Self>) -> tamis_process::Copy {
+        let mut writer = PrintedWriter::to(&Arc::new(Mutex::new(vec![Arc::clone(self)])));
+        Box::new(move |bytes| writer.write(bytes))
     }
 
     fn keep(&self, path: &Path, bytes: &[u8]) {

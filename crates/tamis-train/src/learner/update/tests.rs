@@ -124,7 +124,7 @@ fn train(
     settings: &UpdateSettings,
     batch: TrainingBatch<'_>,
 ) -> UpdateReport {
-    let plan = UpdatePlan { objective, settings, learning_rate: 0.1 };
+    let plan = UpdatePlan { objective, settings, own_loss: None, learning_rate: 0.1 };
     Updates::default().train(learner, plan, &mut objective.initial_state(), batch, 0).expect("trained")
 }
 
@@ -163,7 +163,7 @@ fn members_without_an_advantage_pass_apart() {
     let groups: Vec<&Group> = groups.iter().collect();
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[0.0, 0.0], [1.0, -1.0], [0.0, 0.0]]));
     let plain = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
-    let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain };
+    let bonus = Objective { entropy: Some(EntropyBonus::constant(0.01)), ..plain.clone() };
     let whole = vec![vec![1, 2, 3, 4, 5, 6]];
     for (objective, passes_over_zeros, waves) in [
         (&plain, true, vec![vec![3, 4], vec![1, 2, 5, 6]]),
@@ -229,7 +229,7 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
         }),
     ];
     for policy in losses {
-        let objective = Objective::of(policy, Aggregation::TokenMean);
+        let objective = Objective::of(policy.clone(), Aggregation::TokenMean);
         let derivatives = |policy_factor: f64| {
             let mut learner = Constant::default();
             let scaled = TrainingBatch { policy_factor, ..batch(&groups, &advantages) };
