@@ -8,7 +8,7 @@ use crate::error::AssembleError;
 
 /// Columns that the trainer has for every estimator. Values come from a critic, which exists if they are
 /// needed.
-const PROVIDED: [Column; 12] = [
+const PROVIDED: [Column; 13] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
