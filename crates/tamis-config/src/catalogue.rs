@@ -88,7 +88,7 @@ pub fn plain(entry: &Entry) -> String {
 
 /// The configuration keys that an entry reads, each with its default: the keys that it names and, if its
 /// family is a section with a `kind`, those of its kind.
-fn settings_of(entry: &Entry) -> Vec<(String, String)> {
+pub fn settings_of(entry: &Entry) -> Vec<(String, String)> {
     let shape = shape_of(entry.family);
     let (items, shape) = match shape.without_null() {
         Shape::List(item) => ("[]", &**item),

@@ -27,7 +27,15 @@ fn the_page_shows_the_code_of_the_example() {
 }
 
 /// Places where sources name one algorithm, with the reason.
-const NAMED: [(&str, &str); 3] = [
+const NAMED: [(&str, &str); 10] = [
+    // A function of the user's: its process, its check, its file in the headline, the column of its results.
+    ("tamis-train/src/own_function/mod.rs", "Advantage::"),
+    ("tamis-train/src/own_function/mod.rs", "PolicyLoss::"),
+    ("tamis-train/src/assemble/check.rs", "Advantage::"),
+    ("tamis-train/src/assemble/check.rs", "PolicyLoss::"),
+    ("tamis-train/src/assemble/headline.rs", "Advantage::"),
+    ("tamis-train/src/assemble/headline.rs", "PolicyLoss::"),
+    ("tamis-train/src/assemble/advantage.rs", "Advantage::"),
     // The estimators that verl has, and its differences in some.
     ("tamis-import/src/shared/advantage.rs", "Advantage::"),
     // Errors about the keys that only `cpo` has.

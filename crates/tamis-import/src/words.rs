@@ -134,12 +134,13 @@ mod tests {
         }
     }
     /// Those that fit no one key.
-    const OF_SEVERAL: [&str; 9] = [
+    const OF_SEVERAL: [&str; 10] = [
         "epsilon",
         "generation_kwargs",
         "gradient_accumulation_steps",
         "lr_warmup_steps_ratio",
         "steps_per_generation",
+        "teacher_model_name_or_path",
         "use_peft",
         "vllm_mode",
         "warmup_ratio",

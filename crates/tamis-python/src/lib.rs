@@ -8,6 +8,7 @@
 //! | `filter`, `advantage`, `shaping`, `objective`, `correction`, `value_loss`, `machine` | the classes of that name |
 //! | `batch` | what the losses have in common: cuts, and the divisors of means |
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
+//! | `kinds` | the list of a class's kinds in its docstring |
 //! | `groups` | ids of groups: which values form a group |
 //! | `array`, `flags` | columns of numbers and of flags for Python |
 //! | `value` | settings and events, between Python values and JSON |
@@ -22,6 +23,7 @@ mod error;
 mod filter;
 mod flags;
 mod groups;
+mod kinds;
 mod machine;
 mod objective;
 mod rows;
@@ -30,6 +32,7 @@ mod value;
 mod value_loss;
 
 use pyo3::prelude::*;
+use tamis_core::catalogue::Family;
 
 /// Filters, advantages, losses and the scheduling machine of tamis, in native code.
 #[pymodule(name = "_native")]
@@ -49,5 +52,11 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<correction::Corrected>()?;
     module.add_class::<value_loss::ValueLoss>()?;
     module.add_class::<value_loss::ValueEvaluation>()?;
-    module.add_class::<machine::Machine>()
+    module.add_class::<machine::Machine>()?;
+    let py = module.py();
+    kinds::describe::<filter::Filter>(py, Family::Filter)?;
+    kinds::describe::<advantage::Advantage>(py, Family::Advantage)?;
+    kinds::describe::<shaping::Shaping>(py, Family::Shaping)?;
+    kinds::describe::<objective::Objective>(py, Family::PolicyLoss)?;
+    kinds::describe::<correction::Correction>(py, Family::Correction)
 }

@@ -327,7 +327,7 @@ impl LayerArguments {
             if hidden.is_empty() {
                 return failure;
             }
-            failure.with_line(&format!("not looked at because of errors: {}", hidden.join("; ")))
+            failure.with_line(&format!("not checked because of errors: {}", hidden.join("; ")))
         })?;
         Ok((checked, lines, left))
     }

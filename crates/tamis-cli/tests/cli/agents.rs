@@ -69,7 +69,7 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     again.write("counter.py", &COUNTER.replaced("return f\"go {", "return f\"went {"));
     let changed = again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).exits(4);
     let said =
-        "begun with: the environment (environment.path) has changed: its levels differ from those before\n";
+        "started with: the environment (environment.path) has changed: its levels differ from those before\n";
     changed.says(said);
     // What it lacks is reported before anything is generated.
     for (setting, said) in [

@@ -142,5 +142,5 @@ fn teachers_by_data_source_and_what_is_refused() {
         .fails_with("is not the policy's: token 14 is \"8\" there and \"7\" here");
     // A teacher from which nothing is computed is a warning.
     let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
-    ended.says("`teacher` has no effect");
+    ended.prints("`teacher` has no effect");
 }

@@ -59,7 +59,7 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
     let printed = refused("none_such", "");
     let expected = "exit code 2\nerror: reward `python`: mine.py has no function `none_such`; it has reward_len, compute_score";
     assert!(printed.starts_with(expected), "{printed}");
-    assert!(printed.ends_with("hint: name one of them by `function`"), "{printed}");
+    assert!(printed.trim_end().ends_with("hint: name one of them by `function`"), "{printed}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn what_cannot_be_learned_is_refused_with_its_place() {
         let all: Vec<&str> = ["config", "check", "sft.yaml"].iter().chain(arguments).copied().collect();
         folder.tamis(&all).exits(2)
     };
-    check(&["~sft.epochs"]).says("`sft.data` names rows, and `sft.steps` is 0: nothing is learned from them");
+    check(&["~sft.epochs"]).says("`sft.data` names rows, but `sft.steps` is 0: nothing is learned from them");
     check(&["sft.data=[]"]).says("`train.total_steps` is 0: nothing would be trained");
     check(&["sft.val=rows.jsonl"]).says("`sft.val` and `sft.val_fraction` are both set");
     check(&["sft.target_accuracy=0.5"]).says("`sft.target_accuracy` is measured by the rewards of a run");

@@ -169,6 +169,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     tiny/reference.tmp/.model.safetensors.tmp
     tiny/rollouts/.step_.parquet.tmp
     tiny/run.log
+    tiny/sft.jsonl
     tiny/tensorboard/events
     ");
     for (turn, (kind, &at)) in kinds.iter().enumerate() {

@@ -129,7 +129,7 @@ mod tests {
         let page = page();
         assert!(!page.contains(['|', '#']), "{page}");
         let line = page.lines().find(|line| line.starts_with("Qwen2.5-7B ")).expect("there");
-        assert_eq!(line, "Qwen2.5-7B         7.62 B  all      127.7    56.7    28.4    14.2      7.1");
+        assert_eq!(line, "Qwen2.5-7B         7.62 B  all       127.7    56.7    28.4    14.2      7.1");
         let widths: Vec<usize> =
             page.lines().filter(|line| line.starts_with("Qwen")).map(|line| line.chars().count()).collect();
         assert_eq!(widths, [widths[0]; 16]);

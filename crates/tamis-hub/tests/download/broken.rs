@@ -101,7 +101,7 @@ fn what_comes_damaged_is_thrown_away() {
     small.hub.fault("config.json", 0, Fault::Corrupt);
     small.hub.fault("tokenizer.json", 9, Fault::Corrupt);
     let text = failure(&small, small.model(None));
-    assert!(text.starts_with("tokenizer.json of `org/tiny` came damaged"), "{text}");
+    assert!(text.starts_with("tokenizer.json of `org/tiny` arrived damaged"), "{text}");
 }
 
 #[test]

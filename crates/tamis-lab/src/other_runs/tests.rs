@@ -115,7 +115,11 @@ fn a_state_that_is_half_written_is_left_out() {
     fs::write(newer.join("trainer_state.json"), "{\"global_step\": 9, \"log_hist").unwrap();
     let run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 4]);
-    assert!(run.notes()[0].contains("checkpoint-9/trainer_state.json: not a JSON object"), "{:?}", run.notes());
+    assert!(
+        run.notes()[0].contains("checkpoint-9/trainer_state.json: not a JSON object"),
+        "{:?}",
+        run.notes()
+    );
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let refused = OtherRun::find(folder.path()).unwrap_err();
     assert!(refused.to_string().contains("checkpoint-9/trainer_state.json"), "{refused}");

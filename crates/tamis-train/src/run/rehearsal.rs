@@ -108,7 +108,11 @@ impl Rehearsal {
             ["data", "environment", "more_environments", "rollout", "model", "critic", "sft", "run.python"];
         let bad_prompts = blames(&prompt_sections);
 
-        let is_faulty = |index: usize| blames(&[&format!("reward[{index}]")]);
+        // A warning too: a placeholder for a path has one.
+        let is_faulty = |index: usize| {
+            let section = format!("reward[{index}]");
+            found.iter().any(|finding| finding.keys().iter().any(|key| is_at(key, &[&section])))
+        };
         let takes_python = |index: usize| {
             let within = format!("reward.{index}.");
             blames(&["run.python"]) && loaded.interpreters_of_run().iter().any(|key| key.starts_with(&within))

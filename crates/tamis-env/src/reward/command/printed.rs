@@ -176,6 +176,9 @@ impl PrintedWriter {
 
     /// Passes on the first of the bytes that are held.
     fn pass_on(&mut self, length: usize) {
+        if length == 0 {
+            return;
+        }
         let bytes: Vec<u8> = self.held.drain(..length).collect();
         if let Some((place, lines)) = &mut self.to {
             if let Some(path) = &place.path {

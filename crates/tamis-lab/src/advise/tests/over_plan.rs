@@ -44,7 +44,9 @@ fn lines_go_with_what_is_planned() {
     // A plan that the lines' own mode would contradict.
     let rounds = file("rounds.yaml", "schedule: {mode: deficit}\n");
     let errors = load_sources_to_show(&[file("run.yaml", &screened(3)), rounds], &[]).unwrap_err();
-    assert!(errors.to_string().contains("starts whole groups") && errors.to_string().contains("rounds_in_flight"));
+    assert!(
+        errors.to_string().contains("starts whole groups") && errors.to_string().contains("rounds_in_flight")
+    );
 
     for at_servers in [false, true] {
         // The planned number of first members, or the cheapest one, or none.

@@ -649,7 +649,7 @@ fn a_lost_process_is_started_again_for_every_function_of_its_file() {
     assert_eq!(scores(&g, 1), "acc=100 score=100", "in a fresh process, whose globals are fresh too");
     // A restart is counted for the function that ended the process: `g` goes on when `f` is broken.
     let of_f = scores(&f, 1);
-    assert!(of_f.starts_with("its processes were restarted 1 times in a row, which is the limit"), "{of_f}");
+    assert!(of_f.starts_with("its processes were restarted 1 time in a row, which is the limit"), "{of_f}");
     assert_eq!(scores(&g, 1), "acc=200 score=200");
     assert_eq!(lock(&g.caller.health).restarts, 0);
     let restarts = heard.text();
