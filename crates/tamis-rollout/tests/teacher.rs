@@ -117,7 +117,7 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
         let failed = teacher.rate(vec![text(&[1, 8], 1), text(&[1, 9], 1)]).unwrap_err();
         let NotRated::Failed(message) = failed else { panic!("{failed:?}") };
         assert!(
-            message.starts_with("teacher[0]: no answer from the teacher in 1 attempts"),
+            message.starts_with("teacher[0]: no answer from the teacher in 1 attempt"),
             "{shown}: {message}"
         );
     }

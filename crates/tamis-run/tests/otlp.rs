@@ -103,7 +103,7 @@ fn a_collector_that_is_not_there_is_told_once() {
     logger.finish_close();
     drop(logger);
     let text = String::from_utf8(said.try_iter().flatten().collect()).expect("text");
-    assert_eq!(text.matches("loses figures").count(), 1, "{text}");
+    assert_eq!(text.matches("loses metrics").count(), 1, "{text}");
     assert!(
         text.contains(&format!("the collector at http://{free}/v1/traces does not accept spans")),
         "{text}"

@@ -469,7 +469,7 @@ mod tests {
         };
         assert_eq!((told(&["a", "b"]), told(&["a", "b", "a"]), told(&[])), (None, None, None));
         let warning = told(&["a", "b", "a", "b", "b"]).expect("a warning");
-        assert!(warning.starts_with("each of the 2 prompts stands in several rows (up to 3): "), "{warning}");
+        assert!(warning.starts_with("each of the 2 prompts occurs in several rows (up to 3): "), "{warning}");
         assert!(warning.ends_with("set validate.n=3"), "{warning}");
     }
 }

@@ -657,6 +657,7 @@ error: `!mine` is a YAML tag, and tags are not supported: every key has a fixed 
   hint: remove the tag; put a text in quotes
 
 2 errors in the configuration
+not checked because of errors: the filter, the memory and the machines
 ");
 }
 

@@ -42,7 +42,7 @@ fn data() {
     insta::assert_snapshot!(train(&folder, &unchecked).failure(), @"
 exit code 2
 error: `sft.steps` is above 0 and there are no examples: none of the training prompts has a ground truth, or is a level of a game that a script can play
-  hint: set `sft.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
+  hint: set `sft.steps: 0`, name rows in `sft.data`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`
 ");
 }
 

@@ -247,10 +247,10 @@ fn eval_writes_every_sample() {
     ");
     again(&["--samples", "samples.jsonl", "--overwrite"]).succeeds();
     insta::assert_snapshot!(again(&["--samples", "samples.csv"]).shown(), @r"
-    exit code 2
-    ----- stderr
-the format of     error: samples.csv is unknown: its name ends neither in .jsonl nor in .parquet
-      hint: name it `samples.jsonl` or `samples.parquet`, say
+exit code 2
+----- stderr
+error: the format of samples.csv is unknown: its name ends neither in .jsonl nor in .parquet
+  hint: name it `samples.jsonl` or `samples.parquet`, say
     ");
     insta::assert_snapshot!(again(&["--samples", "nowhere/samples.jsonl"]).shown(), @r"
     exit code 2

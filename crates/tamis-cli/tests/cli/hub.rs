@@ -200,6 +200,7 @@ exit code 2
 error: `data.val`: `org/sums` has no split `dev` in `default`; it has `test`, `train`
   at command line: data.val=«org/sums:dev»
   hint: a split is written `owner/name:configuration/split`
+not checked because of errors: the rows of the validation data; the prompts as the model sees them; the filter, the memory and the machines
 "#);
     // Cached files are checked like others.
     place.tamis(&["train", "names.yaml", "train.total_steps=1"]).succeeds();

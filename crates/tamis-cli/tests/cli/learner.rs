@@ -356,7 +356,7 @@ fn what_is_wrong_with_a_learner_is_told() {
     let nobody = train(&folder, &["learner.url=unix:nobody.sock", "learner.lost_timeout=20ms"]);
     insta::assert_snapshot!(last_lines(&nobody), @r#"
     Some(3) error: the learner at unix:nobody.sock cannot be reached: nothing answers there (client error (Connect): No such file or directory (os error 2))
-      hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); continue a run that had started with --resume
+      hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); if the run had begun, continue it with --resume
     "#);
     let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
     let url = format!("learner.url={}", learner.address);
@@ -576,6 +576,7 @@ exit code 2
 error: `rollout.backend`: the learner does not sample from models that see images
   at command line: rollout.backend=«learner»
   hint: sample at vLLM servers (rollout.backend: vllm)
+not checked because of errors: the prompts as the model sees them; the filter, the memory and the machines
 "#);
     let refused = command(&["train"], &[&samples[..], &["run.name=refused"]].concat());
     insta::assert_snapshot!(refused.failure().lines().nth(1).unwrap(), @"error: `rollout.backend`: the learner does not sample from models that see images");

@@ -214,8 +214,8 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
         ended.stderr.lines().skip_while(|line| !line.contains("gold answers score")).take(4).collect();
     insta::assert_snapshot!(printed.join("\n"), @r"
     warning: reward `python`: gold answers score 0.1 on average, 0.1 to 0.1 (64 prompts)
-      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 64 prompts)
-      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 64 prompts)
+      no better than an empty completion: that scores 0.1, the gold answer 0.1 (means of 48 prompts)
+      no better than the gold answer of another prompt: that scores 0.1, the gold answer 0.1 (means of 48 prompts)
       it judges something other than the answer, or expects the answer in a form that was not tried
     ");
 }

@@ -278,7 +278,7 @@ fn shown_configuration() {
 preset: dapo  # command line: preset=dapo
   name: first try  # command line: run.name=first try
   path: DIR/m  # base.yaml:1
-  learning_rate: 0.001  # default
+  learning_rate: null  # default
   n: 4  # more.yaml:1
   stop: [" "]  # more.yaml:1
   - {name: number, kind: number, weight: 1.0}  # default

@@ -24,7 +24,7 @@ error: invalid YAML: unclosed bracket '['
     assert_snapshot!(show_errors("", &["temperature.x=4"]), @r#"
 error: unknown key `temperature.x`
   at command line: «temperature.x»=4
-  hint: the keys here are preset, run, model, data, environment, more_environments, sft, rollout, learner, cluster, publish, reward, filter, schedule, objective, train, critic, validate, checkpoint, simulate
+  hint: the keys here are preset, run, model, data, environment, more_environments, sft, rollout, learner, cluster, publish, reward, filter, schedule, objective, teacher, train, critic, validate, checkpoint, simulate
 "#);
     assert_snapshot!(show_errors("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0

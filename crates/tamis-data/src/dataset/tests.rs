@@ -295,7 +295,7 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
     let error = error.replace(&folder.path().display().to_string(), "FOLDER");
-    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the column of the file");
+    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the column from the file");
     let error = Dataset::read(&[&path], &options).unwrap_err().to_string();
     assert!(error.contains("row 1: `image` holds bytes"), "the ground truth first: {error}");
 

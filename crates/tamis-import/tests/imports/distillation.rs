@@ -96,6 +96,31 @@ fn what_is_not_there_is_refused_by_name() {
 }
 
 #[test]
+fn keys_of_other_losses_have_no_effect() {
+    let keys = [
+        "distillation.distillation_loss.policy_loss_mode=vanilla",
+        "distillation.distillation_loss.clip_ratio=0.3",
+        "distillation.distillation_loss.clip_ratio_low=0.3",
+        "distillation.distillation_loss.clip_ratio_high=0.3",
+        "distillation.distillation_loss.topk=16",
+        "distillation.distillation_loss.log_prob_min_clamp=-9",
+        "distillation.distillation_loss.use_chunked_topk=True",
+        "distillation.distillation_loss.chunked_topk_chunk_size=64",
+    ];
+    let without = of_verl(&[]).unwrap();
+    assert_eq!(converted(&VERL, &keys.map(str::to_owned)).unwrap(), without);
+    let words = [
+        "model_name_or_path=m",
+        "dataset_name=d.jsonl",
+        "reward_funcs=accuracy_reward",
+        "teacher_model_name_or_path=org/big",
+    ];
+    let of = |more: &str| converted(&words, &[more.to_owned()]).unwrap()["teacher"][0]["path"].clone();
+    assert_eq!(of("teacher_model_revision=main"), json!("org/big@main"));
+    assert_eq!(of("teacher_model_init_kwargs={}"), json!("org/big"));
+}
+
+#[test]
 fn a_distillation_of_trl_has_one_completion_per_prompt() {
     let words = [
         "model_name_or_path=m",

@@ -46,7 +46,9 @@ fn choices(ours: &str) -> Vec<&'static str> {
 fn enumerated() -> Vec<(Owner, &'static str, Vec<&'static str>)> {
     let mut found = Vec::new();
     for owner in Owner::ALL {
-        for row in owner.keys().iter().filter(|row| !row.key.ends_with('*')) {
+        // A teacher is a path, beside the advantage that it leads to.
+        let keys = owner.keys().iter().filter(|row| row.key != "teacher_model_name_or_path");
+        for row in keys.filter(|row| !row.key.ends_with('*')) {
             let (Becomes::Key(targets) | Becomes::By(_, targets)) = row.becomes else { continue };
             let mut names: Vec<&'static str> = targets.split(' ').flat_map(choices).collect();
             names.sort_unstable();

@@ -158,8 +158,8 @@ mod tests {
         for (output, reason) in [
             ("nan", "print a finite number"),
             ("-inf", "print a finite number"),
-            ("{\"reward\": NaN}", "no JSON"),
-            ("{'reward': 1.0}", "no JSON"),
+            ("{\"reward\": NaN}", "not JSON"),
+            ("{'reward': 1.0}", "not JSON"),
             ("{\"reward\": \"1\"}", "`reward` must be a number"),
             ("{\"reward\": 1, \"success\": 1}", "`success` must be true or false"),
             ("{\"reward\": 1, \"info\": [1]}", "`info` must be an object"),

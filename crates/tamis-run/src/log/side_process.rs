@@ -349,7 +349,7 @@ mod tests {
         }
         close(&mut logger, RunEnding::Finished);
         let text = screen.text();
-        assert_eq!(text.matches("loses figures").count(), 1, "{text}");
+        assert_eq!(text.matches("loses metrics").count(), 1, "{text}");
         assert!(text.contains("the logger `wandb` loses metrics; the run continues without it: its process ended (exit status: 3)"), "{text}");
         assert!(text.contains("lost 20 of 20 records"), "{text}");
     }
@@ -385,7 +385,7 @@ mod tests {
         }
         close(&mut logger, RunEnding::Finished);
         let text = screen.text();
-        assert_eq!(text.matches("loses figures").count(), 1, "{text}");
+        assert_eq!(text.matches("loses metrics").count(), 1, "{text}");
         assert!(text.contains("its queue is full") && text.contains(" of 700 records"), "{text}");
         let stopped =
             "did not deliver its last metrics within 0.05 s (its `finish_timeout`), and was stopped";

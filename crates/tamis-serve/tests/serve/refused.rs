@@ -79,7 +79,7 @@ fn fields_that_cannot_be_meant() {
         (json!({"stop": ["a", ""]}), "stop", "has an empty text at place 1"),
         (json!({"stop": vec!["a"; 65]}), "stop", "at most 64 entries, got 65"),
         (json!({"stop_token_ids": [-1]}), "stop_token_ids", "a list of token ids"),
-        (json!({"stop_token_ids": [9, 1 << 30]}), "stop_token_ids", "id 1073741824, the vocabulary has"),
+        (json!({"stop_token_ids": [9, 1 << 30]}), "stop_token_ids", "but the vocabulary has 640"),
         (json!({"stop_token_ids": vec![9; 1025]}), "stop_token_ids", "at most 1024 entries, got 1025"),
         (json!({"seed": "x"}), "seed", "a whole number"),
         (json!({"stream": "yes"}), "stream", "true or false"),

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_fails_groups_is_named() {
-        insta::assert_snapshot!(diagnosed(FaultyEpisodes { num_timed_out: 3, num_broken: 7 }), @"environment: look at what fails in `command` (it failed 10 trajectories, 3 of them by taking too long, and with them their groups: 8 of 8 groups failed for good; the log has their errors)");
+        insta::assert_snapshot!(diagnosed(FaultyEpisodes { num_timed_out: 3, num_broken: 7 }), @"environment: look at what fails in `command` (it failed 10 trajectories, 3 of them by taking too long, and with each the whole group: 8 of 8 groups failed for good; the log has their errors)");
         insta::assert_snapshot!(diagnosed(FaultyEpisodes { num_timed_out: 0, num_broken: 3 }), @"rollout.backend: check that generation works (8 of 8 groups failed for good; the log has their errors)");
     }
 }

@@ -346,7 +346,7 @@ mod tests {
           3. the learner at unix:l.sock ended; its output ends:
              Killed
         ");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts sets how often this is tried; its output is in learner.log in the run folder; continue a run that had started with --resume, which starts another");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts sets how often this is tried; its output is in learner.log in the run folder; if the run had begun, continue it with --resume, which starts another");
         // With `learner.max_restarts: 0` there was one loss.
         let mut first = Losses::default();
         first.add(2, chain(&lost("one")));
@@ -359,6 +359,6 @@ mod tests {
         assert_eq!(recovery.note(2), None);
         assert_eq!(recovery.note(3), None);
         let said = recovery.note(4).expect("caught up");
-        assert!(said.starts_with("the run is after step 4 again, where the learner was lost: 0."), "{said}");
+        assert!(said.starts_with("the run is back at step 4, where the learner was lost: 0."), "{said}");
     }
 }

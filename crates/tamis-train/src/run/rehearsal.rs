@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tamis_config::{
     Config, DataSource, Diagnostic, Loaded, ModelSource, Severity, TokenizerSource, is_placeholder,
 };
+use tamis_env::task::TaskKind;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -101,7 +102,11 @@ impl Rehearsal {
         let template = config.data.prompt_template.as_ref();
         let has_template = template.is_none_or(|path| !is_placeholder(path));
         let (bad_train, bad_validation) = (faulty_rows("data.train"), faulty_rows("data.val"));
-        let reads_train = !bad_train && has_template && is_there(&config.data.train.0);
+        let needs_both = config.data.task == Some(TaskKind::Gsm8kCalculator);
+        let reads_train = !bad_train
+            && has_template
+            && is_there(&config.data.train.0)
+            && (!needs_both || !bad_validation && is_there(&config.data.val.0));
         let reads_validation = !bad_validation && has_template && is_there(&config.data.val.0);
         let reads_model = !faulty_model && has_model;
         let prompt_sections =

@@ -171,7 +171,7 @@ mod tests {
         insta::assert_snapshot!(error(json!({"tests": []})), @"there is no test");
         insta::assert_snapshot!(error(json!({"inputs": ["1"], "outputs": []})), @"`inputs` and `outputs` must have the same length, at least 1: got 1 and 0");
         insta::assert_snapshot!(error(json!({"inputs": ["1"]})), @"`outputs` is missing");
-        insta::assert_snapshot!(error(json!({"inputs": ["x"], "outputs": ["1"], "fn_name": "f"})), @"`x` is no JSON: expected value at line 1 column 1");
+        insta::assert_snapshot!(error(json!({"inputs": ["x"], "outputs": ["1"], "fn_name": "f"})), @"`x` is not JSON: expected value at line 1 column 1");
         insta::assert_snapshot!(Truth::read("").unwrap_err(), @"there is no test");
         insta::assert_snapshot!(Truth::read("{\"inputs\"").unwrap_err(), @"it is neither JSON (EOF while parsing an object at line 1 column 9) nor test code");
     }

@@ -85,7 +85,8 @@ impl Caller {
                 Some(failure) => format!(": {failure}"),
                 None => String::new(),
             };
-            health.reported = health.last.clone();
+            let health = &mut *health;
+            health.reported.clone_from(&health.last);
             self.listener.warn(&format!(
                 "reward `{}`: its process is restarted, restart {} of at most {limit} in a row{why}",
                 self.name, health.restarts

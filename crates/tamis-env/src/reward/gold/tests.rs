@@ -408,7 +408,7 @@ impl RewardFunction for Arc<TwoForms> {
 /// The report on it, and its calls.
 fn two_forms(num: u32, extent: GoldExtent) -> (GoldReport, usize) {
     let of = |number: u32| {
-        let source = if number % 2 == 0 { "boxed" } else { "marked" };
+        let source = if number.is_multiple_of(2) { "boxed" } else { "marked" };
         Prompt { data_source: source.to_owned(), ..test_prompt(&number.to_string()) }
     };
     let prompts: Vec<Prompt> = (0..num).map(of).collect();

@@ -146,8 +146,7 @@ pub const CATALOGUE: &[Section] = &[
             verl("actor/reward_kl_penalty_coeff", "",
                 "Coefficient of the divergence that was taken off the rewards."),
             tamis("distillation/kl", "nats",
-                "Mean over tokens of the log-probability under the policy minus that under the teacher, an \
-                 estimate of the divergence from the teacher."),
+                "Mean over tokens of the log-probability under the policy minus that under the teacher."),
             trl("kl", "nats", "Mean over tokens of the estimated divergence from the reference."),
             trl("clip_ratio/low_mean", "share", "Share of tokens clipped from below (negative advantage)."),
             trl("clip_ratio/low_min", "share", "Smallest share of a sequence's tokens clipped from below."),

@@ -132,7 +132,7 @@ fn what_a_call_says_wrong_is_told() {
     insta::assert_snapshot!(next("/v1/forward", &wave(&[3, 99])), @r#"400 request: "token 99 is none of the 8 of the vocabulary""#);
     insta::assert_snapshot!(next("/v1/forward", &wave(&[3; 15])), @r#"422 refused: "sequence 0 has 17 tokens, more than max_position_embeddings (16)""#);
     insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "policy"}))), @r#"400 request: "there is no column `prompt_token`""#);
-    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "judge"}))), @r#"400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `base`, `critic`""#);
+    insta::assert_snapshot!(next("/v1/forward", &WireMessage::new(&json!({"network": "judge"}))), @r#"400 request: "there is no network \"judge\"""#);
     insta::assert_snapshot!(next("/v1/check", &WireMessage::new(&json!({"deep": true}))), @r#"400 request: "unknown field `deep`, there are no fields""#);
     insta::assert_snapshot!(next("/v1/save", &WireMessage::new(&json!({"folder": "here", "content": "weights"}))), @r#"400 request: "the path here is not absolute""#);
     insta::assert_snapshot!(next("/v1/copy", &WireMessage::new(&json!({"to": "critic"}))), @r#"422 refused: "the learner has no critic""#);
