@@ -92,11 +92,10 @@ impl Config {
     /// its source of signal (`a critic`, `a teacher`).
     pub fn signal_beyond_group(&self) -> Option<(&'static str, &'static str)> {
         let estimator = &self.objective.advantage;
-        let shapings = self.objective.shaping.iter();
+        let mut shapings = self.objective.shaping.iter();
         let of_estimator = estimator.baseline_beyond_group().map(|source| (estimator.name(), source));
-        of_estimator.or_else(|| {
-            shapings.filter_map(|shaping| Some((shaping.name(), shaping.baseline_beyond_group()?))).next()
-        })
+        of_estimator
+            .or_else(|| shapings.find_map(|shaping| Some((shaping.name(), shaping.baseline_beyond_group()?))))
     }
 
     /// Coefficient of the divergence from the reference, constant or adaptive.

@@ -245,8 +245,7 @@ fn script_given(path: &str) -> Problem {
         .is_ok_and(|source| source.text.contains(WRITTEN_BY));
     let hint = if is_exported {
         format!(
-            "it was written {}: give its command, as in `tamis config import -- python3 -m verl.trainer.main_ppo ...`; {shown}",
-            WRITTEN_BY
+            "it was written {WRITTEN_BY}: give its command, as in `tamis config import -- python3 -m verl.trainer.main_ppo ...`; {shown}"
         )
     } else {
         format!("{shown}; `tamis config import -- COMMAND` translates that command")

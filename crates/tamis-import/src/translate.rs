@@ -179,7 +179,7 @@ impl Translator {
             let is_known = |text: &&String| {
                 let is = |value: &&str| *value == text.as_str();
                 matches!(text.as_str(), "" | "None" | "null")
-                    || known.taken.iter().chain(&known.others).any(|value| is(&value))
+                    || known.taken.iter().chain(&known.others).any(is)
             };
             let Some(unknown) = texts.iter().find(|text| !is_known(text)) else { continue };
             let message = format!("{} has no `{unknown}` for `{}`", given.owner, given.key);

@@ -95,6 +95,9 @@ impl ServeMetrics {
 /// A value of a metric with its labels beside the model's.
 type Row = (&'static str, f64);
 
+/// One of the sums of a server's metrics.
+type SumOf = fn(&ServeMetrics) -> &Sum;
+
 /// The text of `/metrics`, with a row of each model.
 pub(crate) fn text(models: &[(&str, &ServeMetrics)]) -> String {
     let escaped = |name: &str| -> String {
@@ -171,7 +174,6 @@ pub(crate) fn text(models: &[(&str, &ServeMetrics)]) -> String {
     put("counter", "tamis:weight_reloads_total", "Times that other weights were loaded.", &|of| {
         one(whole(&of.reloads))
     });
-    type SumOf = fn(&ServeMetrics) -> &Sum;
     let sums: [(&str, &str, SumOf); 2] = [
         ("vllm:e2e_request_latency_seconds", "From arrival to the last token.", |of| &of.latency),
         ("vllm:time_to_first_token_seconds", "From arrival to the first token, of streamed samples.", |of| {

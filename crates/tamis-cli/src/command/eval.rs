@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         refuse_twice(&checkpoint, other, "eval")?;
         // Both are measured in the same way.
         match run_config {
-            Some(_) => of_others = config.clone(),
-            None => run_config = config.clone(),
+            Some(_) => of_others.clone_from(config),
+            None => run_config.clone_from(config),
         }
     }
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {

@@ -149,7 +149,7 @@ pub(super) fn note_of_settings([first, other]: [(&Path, &Config); 2], measured: 
     let rest = keys.len().saturating_sub(MOST_KEYS);
     let mut named: Vec<String> = keys.into_iter().take(MOST_KEYS).map(|key| format!("`{key}`")).collect();
     if rest > 0 {
-        named.push(format!("{} more", rest));
+        named.push(format!("{rest} more"));
     }
     (!named.is_empty()).then(|| {
         format!(

@@ -12,12 +12,13 @@ checkpoint: {save_freq: 10, keep_last: null}
 ";
 
 fn folder() -> Folder {
-    let rows: String = (0..40)
+    let rows = (0..40)
         .map(|i| {
             let (a, b) = (i % 8, i / 8);
             format!("{{\"prompt\": \"{a}+{b}=\", \"completion\": \"{}\"}}\n", a + b)
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     Folder::new().with("rows.jsonl", &rows).with("sft.yaml", ALONE)
 }
 

@@ -65,7 +65,8 @@ pub(super) fn examine(run_dir: &Path) -> (Topic, Machine) {
             found.push(Finding::note(format!("no NVIDIA GPU: {error}")));
         }
         Err(error) => {
-            found.push(Finding::bad(format!("the GPUs are not known: {error}"), "run `nvidia-smi` by itself"))
+            found
+                .push(Finding::bad(format!("the GPUs are not known: {error}"), "run `nvidia-smi` by itself"));
         }
     }
     found.push(match free_disk(run_dir) {

@@ -44,10 +44,10 @@ impl Checker<'_> {
             let why = "`rollout.n` is 1: a group of one has nothing to compare with";
             if singleton == SingletonAdvantage::Zero.as_str() {
                 let message = format!("{why}, every advantage is 0 and nothing is learned");
-                if purpose != LoadPurpose::Showing {
-                    self.error(&["rollout.n", "objective.advantage"], message, hint);
-                } else {
+                if purpose == LoadPurpose::Showing {
                     self.warn(&["rollout.n"], message, hint);
+                } else {
+                    self.error(&["rollout.n", "objective.advantage"], message, hint);
                 }
             } else {
                 self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);

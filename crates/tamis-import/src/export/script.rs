@@ -307,7 +307,8 @@ fn free_name(label: &str, taken: &mut Vec<String>) -> String {
         name.insert(0, '_');
     }
     if taken.contains(&name) {
-        let numbered = (2..).map(|number| format!("{name}_{number}")).find(|name| !taken.contains(name));
+        let numbered =
+            (2..taken.len() + 3).map(|number| format!("{name}_{number}")).find(|name| !taken.contains(name));
         name = numbered.unwrap_or(name);
     }
     taken.push(name.clone());

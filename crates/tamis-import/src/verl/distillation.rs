@@ -79,9 +79,9 @@ pub(crate) fn distillation(t: &mut Translator) {
         let message = "without use_policy_gradient the divergence is part of the loss, beside the rewards: set \
             use_policy_gradient=True and loss_mode=k1, or use_task_rewards=True";
         if t.find(REWARDS).is_some() {
-            t.refuse(REWARDS, message)
+            t.refuse(REWARDS, message);
         } else {
-            t.refuse(SWITCH, message)
+            t.refuse(SWITCH, message);
         }
         return;
     } else if !in_loss(&from, &teachers, estimator, coefficient, clip, t) {

@@ -70,12 +70,13 @@ pub(crate) struct Serving {
     thread: Option<JoinHandle<Result<(), Fault>>>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "tests make the settings for it")]
 pub(crate) fn serve(settings: ServeSettings) -> Serving {
-    serve_with_log(settings, None)
+    serve_with_log(&settings, None)
 }
 
-pub(crate) fn serve_with_log(settings: ServeSettings, log: Option<RequestLog>) -> Serving {
-    let server = NativeServer::begin(vec![policy(1)], &settings).unwrap();
+pub(crate) fn serve_with_log(settings: &ServeSettings, log: Option<RequestLog>) -> Serving {
+    let server = NativeServer::begin(vec![policy(1)], settings).unwrap();
     Serving::run(server, log)
 }
 

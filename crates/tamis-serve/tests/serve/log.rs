@@ -19,7 +19,7 @@ fn every_request_is_logged_when_it_has_been_answered() {
             kept.lock().unwrap().push(line.clone());
         }
     };
-    let server = serve_with_log(slow(5), Some(Arc::new(keep)));
+    let server = serve_with_log(&slow(5), Some(Arc::new(keep)));
     let next = || {
         let began = Instant::now();
         loop {

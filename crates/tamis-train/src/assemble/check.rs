@@ -572,7 +572,8 @@ impl<'c> Checker<'c> {
     /// Whether something beside rewards starts the interpreter of `run.python`, if the user named one.
     fn starts_python_of_run(&self, of_run: &[String]) -> bool {
         let (config, trains) = (self.config, self.purpose != CheckPurpose::Evaluate);
-        let is_named = self.loaded.origin("run.python").is_some_and(|origin| origin.is_from_user());
+        let is_named =
+            self.loaded.origin("run.python").is_some_and(tamis_config::source::Origin::is_from_user);
         let learns_here = config.learner.backend == LearnerBackend::Torch
             && config.learner.url.is_none()
             && config.cluster.launcher != LauncherKind::Ray;

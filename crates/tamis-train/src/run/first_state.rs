@@ -74,7 +74,7 @@ impl Run {
         let mut after = |_: &mut dyn RunLearner, update: &SftUpdate| -> Result<(), Halt<RunError>> {
             progress.stage(&format!("sft {}/{num_updates}", update.number));
             figures.write(update)?;
-            let is_said = update.validation_loss.is_some() || update.number % 50 == 0;
+            let is_said = update.validation_loss.is_some() || update.number.is_multiple_of(50);
             if is_said && update.number < num_updates {
                 progress.say(&line(update, num_updates, &describe(update.accuracy)));
             }

@@ -25,6 +25,7 @@ use crate::learner::texts::Texts;
 use crate::learner::{Learner, LearnerSequence, Network, TokenColumns, Wave};
 
 /// The place of a teacher.
+#[expect(clippy::large_enum_variant, reason = "a run has few teachers")]
 pub(crate) enum TeacherPlace {
     /// A network of the learner.
     Learner(Network),

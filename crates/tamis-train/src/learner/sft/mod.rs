@@ -163,6 +163,12 @@ pub struct SftReport {
     pub validation_loss: Option<f64>,
 }
 
+/// Measures the accuracy of a learner's weights.
+type Measure<'h, E> = dyn FnMut(&mut dyn RunLearner) -> Result<Option<f64>, Halt<E>> + 'h;
+
+/// Receives a learner after an update.
+type After<'h, E> = dyn FnMut(&mut dyn RunLearner, &SftUpdate) -> Result<(), Halt<E>> + 'h;
+
 /// What happens around the updates.
 pub struct SftHooks<'h, E> {
     /// Tests the weights; its error ends the phase. It is called after an update whose loss is not finite,
@@ -171,9 +177,9 @@ pub struct SftHooks<'h, E> {
     /// Called before the first update, unless updates are made already, with the validation loss.
     pub begun: &'h mut dyn FnMut(Option<f64>),
     /// Returns the accuracy, `None` if nothing was scored. It is called only if a target is set.
-    pub measure: &'h mut dyn FnMut(&mut dyn RunLearner) -> Result<Option<f64>, Halt<E>>,
+    pub measure: &'h mut Measure<'h, E>,
     /// Called after every update.
-    pub after: &'h mut dyn FnMut(&mut dyn RunLearner, &SftUpdate) -> Result<(), Halt<E>>,
+    pub after: &'h mut After<'h, E>,
 }
 
 /// Mean cross-entropy of the tokens with a loss, in nats per token, without training; NaN if there are none.
@@ -221,6 +227,7 @@ pub fn gather_gradient(
 /// # Errors
 /// Those of the hooks, and of a learner that cannot continue; [`Halt::Interrupted`] between two updates or
 /// within one, which is then not made.
+#[expect(clippy::needless_pass_by_value, reason = "the hooks are for one phase")]
 pub fn sft<E: From<SftError>>(
     learner: &mut dyn RunLearner,
     examples: &SftExamples,

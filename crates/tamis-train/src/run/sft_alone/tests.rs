@@ -13,12 +13,13 @@ model:
 
 /// Sums of one digit as rows.
 fn rows(folder: &Path) -> PathBuf {
-    let rows: String = (0..40)
+    let rows = (0..40)
         .map(|i| {
             let (a, b) = (i % 8, i / 8);
             format!("{{\"prompt\": \"{a}+{b}=\", \"completion\": \"{}\"}}\n", a + b)
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let path = folder.join("rows.jsonl");
     std::fs::write(&path, rows).expect("written");
     path
