@@ -291,3 +291,16 @@ def refuse_frames(frame):
 def test_ids_that_do_not_fit(values, groups, offsets, message):
     with pytest.raises((tamis.ColumnError, TypeError), match=message):
         tamis.Filter().keep(values, groups, offsets=offsets)
+
+
+def test_help_lists_the_kinds_with_their_settings():
+    for thing, kinds in (
+        (tamis.Filter, tamis.Filter.kinds()),
+        (tamis.Advantage, tamis.Advantage.kinds()),
+        (tamis.Shaping, tamis.Shaping.kinds()),
+        (tamis.Objective, tamis.Objective.losses()),
+    ):
+        text = thing.__doc__
+        assert "Kinds, with their settings and defaults:" in text
+        assert [kind for kind in kinds if f"\n    {kind}(" not in text] == [], thing
+    assert "\n    variance(tolerance=" in tamis.Filter.__doc__

@@ -14,7 +14,7 @@ use tamis_config::{Note, NoteOutcome, yaml};
 /// Facts about the layers below that a key of another system may change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lower {
-    /// The places of soft overlong punishments in the user's own list of rewards.
+    /// The places of soft overlong penalties in the user's own list of rewards.
     pub(crate) overlong_rewards: Vec<usize>,
     /// Whether the preset adds one.
     pub(crate) is_overlong_in_preset: bool,
@@ -176,7 +176,7 @@ impl Translator {
         self.overrides.iter().any(|other| other.path == ours)
     }
 
-    /// Whether the preset (from the layers below, or from a key) adds a soft overlong punishment.
+    /// Whether the preset (from the layers below, or from a key) adds a soft overlong penalty.
     pub(super) fn is_overlong_in_preset(&self) -> bool {
         match self.value_of("preset") {
             Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && preset.adds_overlong()),

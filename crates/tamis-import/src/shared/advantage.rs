@@ -14,7 +14,7 @@ pub(crate) fn estimator(t: &mut Translator) {
             t.remark(
                 ESTIMATOR,
                 "no estimator of verl has this name: taken as the whole recipe, group-relative advantages, clip 0.2/0.28, token \
-                 mean, soft overlong punishment, dynamic sampling, no KL",
+                 mean, soft overlong penalty, dynamic sampling, no KL",
             );
         }
         Some(name) => match estimator_of_ours(name) {

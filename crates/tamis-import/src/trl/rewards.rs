@@ -92,7 +92,7 @@ pub(crate) fn rewards(t: &mut Translator) {
         let own = name.strip_prefix("trl.rewards.").unwrap_or(name);
         let keys = if let Some(keys) = find_registered(own) {
             if own == "get_soft_overlong_punishment" {
-                remarks.push("the overlong punishment has the lengths of TRL's script, 1280 and 256");
+                remarks.push("the overlong penalty has the lengths of TRL's script, 1280 and 256");
             }
             if own == "accuracy_reward" {
                 remarks.push(LIBRARY);

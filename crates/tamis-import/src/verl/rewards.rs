@@ -1,4 +1,4 @@
-//! verl's reward functions and its overlong punishment, in all of their spellings.
+//! verl's reward functions and its overlong penalty, in all of their spellings.
 
 use crate::translator::Translator;
 use tamis_config::tree::parse_float;
@@ -10,7 +10,7 @@ const MANAGERS: [&str; 2] = ["reward.reward_manager.name", "reward_model.reward_
 
 const WORKERS: [&str; 2] = ["reward.num_workers", "reward_model.num_workers"];
 
-/// Keys of the overlong punishment.
+/// Keys of the overlong penalty.
 const OVERLONG: [&str; 4] = [
     "reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model.reward_kwargs.overlong_buffer_cfg",
@@ -25,7 +25,7 @@ const LIMITS: [&str; 3] = [
     "reward_model.max_resp_len",
 ];
 
-/// Reward functions and the overlong punishment.
+/// Reward functions and the overlong penalty.
 pub(crate) fn rewards(t: &mut Translator) {
     reward_model(t);
     let function = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some());
@@ -157,7 +157,7 @@ fn insert(kwargs: &mut serde_json::Map<String, serde_json::Value>, path: &str, v
     }
 }
 
-/// DAPO's soft overlong punishment: over the last `len` tokens before `max_resp_len` the reward falls by
+/// DAPO's soft overlong penalty: over the last `len` tokens before `max_resp_len` the reward falls by
 /// `penalty_factor`.
 fn overlong(t: &mut Translator) {
     let spellings = |field: &str| OVERLONG.map(|form| format!("{form}.{field}"));
@@ -236,7 +236,7 @@ fn overlong(t: &mut Translator) {
             t.remark(switch, "that of the preset is measured, and not added to the reward");
         }
         let reason = format!("{switch} is false");
-        t.no_effect(switch, "there is no overlong punishment");
+        t.no_effect(switch, "there is no overlong penalty");
         none_has_effect(&keys, &reason, t);
     } else {
         for key in &keys {
