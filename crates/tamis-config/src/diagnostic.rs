@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use tamis_core::setting::Shape;
-
 use crate::source::{Origin, SourceKind};
-use crate::table;
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,32 +47,6 @@ impl Diagnostic {
     /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
-    }
-
-    /// The keys that it is about. Those of a rule are the ones that its message names.
-    pub fn keys(&self) -> Vec<&str> {
-        match &*self.problem {
-            Problem::UnknownKey { key, .. }
-            | Problem::OfOtherKind { key, .. }
-            | Problem::WrongType { key, .. }
-            | Problem::NotAllowed { key, .. }
-            | Problem::OutOfRange { key, .. }
-            | Problem::MissingKey { key, .. }
-            | Problem::Missing { key, .. }
-            | Problem::Refused { key, .. }
-            | Problem::DuplicateKey { key, .. } => vec![key],
-            Problem::Rule { message, .. } => {
-                let is_key = |word: &&str| {
-                    let section = word.split(['.', '[']).next().unwrap_or_default();
-                    !matches!(table::root().of_key(section), Shape::Free)
-                };
-                message.split('`').skip(1).step_by(2).filter(is_key).collect()
-            }
-            Problem::Unreadable { .. }
-            | Problem::Unready { .. }
-            | Problem::Tag { .. }
-            | Problem::Syntax { .. } => Vec::new(),
-        }
     }
 
     /// Whether it is an error in a given value. A value that is still missing is no mistake.

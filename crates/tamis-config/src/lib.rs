@@ -5,6 +5,7 @@
 
 mod algorithm;
 mod argument_folder;
+mod blamed;
 pub mod catalogue;
 mod derived;
 pub mod diagnostic;

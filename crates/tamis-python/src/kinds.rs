@@ -1,5 +1,5 @@
-//! The part of `help()` that lists a class's kinds, each with its settings and their defaults, as the program's
-//! pages have them.
+//! The part of `help()` that lists a class's kinds, each with its settings and their defaults, as the
+//! program's pages have them.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Servers that score, as rewards and teachers use them: in turn, several requests at once. A request whose fault
-//! may pass is retried after a growing pause.
+//! Servers that score, as rewards and teachers use them: in turn, several requests at once. A request whose
+//! fault may pass is retried after a growing pause.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -161,7 +161,8 @@ pub(super) fn note_of_settings([first, other]: [(&Path, &Config); 2], measured: 
     })
 }
 
-/// What the run of the other checkpoint has trained on of what is measured, in words; `None` if it is nothing.
+/// What the run of the other checkpoint has trained on of what is measured, in words; `None` if it is
+/// nothing.
 ///
 /// # Errors
 /// Prompts that the measured run holds out of its training data, and that the other run has trained on.

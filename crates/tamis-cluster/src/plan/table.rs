@@ -80,8 +80,8 @@ It counts parameters from the headers of the model's tensors, and compares with 
 reports.
 ";
 
-/// The page that `tamis config fits` prints: one line for each model and kind of training, for a terminal and for
-/// programs alike.
+/// The page that `tamis config fits` prints: one line for each model and kind of training, for a terminal and
+/// for programs alike.
 pub fn page() -> String {
     let headings = RANKS.iter().map(|ranks| counted(ranks, "GPU"));
     let mut lines =

@@ -33,7 +33,8 @@ pub(super) const DIFFERENCES: &[&str] = &[
 ];
 
 settings! {
-    /// The gain of each token by the teacher: how much likelier it is under the teacher than under the policy.
+    /// The gain of each token by the teacher: how much likelier it is under the teacher than under the
+    /// policy.
     ///
     /// `d_t = log p(y_t) - log p_teacher(y_t)` is an estimate of the reverse KL divergence. The gain is
     /// `g_t = -coefficient·clamp(kl(d_t), -clip, clip)`, and with a discount above 0 the sum
@@ -45,13 +46,13 @@ settings! {
     pub struct TeacherGain {
         /// Factor of the gain.
         coefficient: f64 = 1.0, NonNegative;
-        /// Discount per token of the policy, by which a token shares in the gains of later ones. 0: each token
-        /// has its own gain only.
+        /// Discount per token of the policy, by which a token shares in the gains of later ones. 0: each
+        /// token has its own gain only.
         discount: f64 = 0.0, Between(0.0, 1.0);
         /// Largest gain or loss of a token in nats, before the coefficient and the discount. Null: no limit.
         clip: Option<f64> = None, Positive;
-        /// Estimator of the divergence from the teacher, whose negative is the gain. `k1` is the difference of
-        /// the log-probabilities; the others are verl's.
+        /// Estimator of the divergence from the teacher, whose negative is the gain. `k1` is the difference
+        /// of the log-probabilities; the others are verl's.
         estimator: KlKind = KlKind::K1;
     }
 }

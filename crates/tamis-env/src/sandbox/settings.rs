@@ -19,8 +19,8 @@ tamis_core::choice! {
 tamis_core::settings! {
     /// Limits on code that a policy wrote, and the interpreter that runs it.
     pub struct SandboxSettings {
-        /// Python interpreter, 3.9 or newer, with the packages that the code may import; `run.python`: that of
-        /// this key.
+        /// Python interpreter, 3.9 or newer, with the packages that the code may import; `run.python`: that
+        /// of this key.
         python: Program = Program::of_run(), NotEmpty, Free;
         /// Longest time of one execution.
         timeout: TimeSpan = TimeSpan::seconds(10), Any, Free;

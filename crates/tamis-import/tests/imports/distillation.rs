@@ -106,6 +106,10 @@ fn keys_of_other_losses_have_no_effect() {
         "distillation.distillation_loss.log_prob_min_clamp=-9",
         "distillation.distillation_loss.use_chunked_topk=True",
         "distillation.distillation_loss.chunked_topk_chunk_size=64",
+        // verl's defaults.
+        "distillation.distillation_loss.use_task_rewards=True",
+        "distillation.distillation_loss.distillation_loss_coef=1.0",
+        "distillation.distillation_loss.loss_max_clamp=null",
     ];
     let without = of_verl(&[]).unwrap();
     assert_eq!(converted(&VERL, &keys.map(str::to_owned)).unwrap(), without);
@@ -116,8 +120,8 @@ fn keys_of_other_losses_have_no_effect() {
         "teacher_model_name_or_path=org/big",
     ];
     let of = |more: &str| converted(&words, &[more.to_owned()]).unwrap()["teacher"][0]["path"].clone();
-    assert_eq!(of("teacher_model_revision=main"), json!("org/big@main"));
-    assert_eq!(of("teacher_model_init_kwargs={}"), json!("org/big"));
+    assert_eq!(of("teacher_model_revision=main"), json!("hf://org/big@main"));
+    assert_eq!(of("teacher_model_init_kwargs={}"), json!("hf://org/big"));
 }
 
 #[test]

@@ -1,21 +1,22 @@
 //! What a run that has ended without learning was like, and what to change: for the end of `tamis train` and
 //! for the page of `tamis report`.
 //!
-//! Whether it learned is a question of uncertainty: the held-out prompts must have gained more than the noise,
-//! prompt by prompt ([`PairedDifference::change`]); without a validation the rewards of everything generated
-//! must have moved. What to change is what [`advise`] finds in the run's rollouts.
+//! Whether it learned is a question of uncertainty: the held-out prompts must have gained more than the
+//! noise, prompt by prompt ([`PairedDifference::change`]); without a validation the rewards of everything
+//! generated must have moved. What to change is what [`advise`] finds in the run's rollouts.
 
 use std::path::Path;
 
 use serde::Serialize;
 use tamis_config::{Config, length_may_change};
-use tamis_core::figure::{counted, fixed, percent};
+use tamis_core::figure::{counted, percent};
 use tamis_run::metrics::summary::{Change, PairedDifference};
 
 use super::finding::Weight;
 use super::{Advice, Plan, advise, read};
+pub use crate::compare::paired::Gains;
+use crate::compare::rewards::reward_is_unclear;
 use crate::compare::series::Series;
-use crate::report::verdict::reward_is_unclear;
 
 /// Changes that are named, at most.
 const MOST_CHANGES: usize = 3;
@@ -25,27 +26,6 @@ const MANY_PROMPTS: usize = 200;
 const STEP_OF_RATE: f64 = 3.0;
 /// Factor by which a run is made longer.
 const LONGER: u64 = 4;
-
-/// How the held-out prompts changed over a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Gains {
-    /// Differences after less before, prompt by prompt.
-    pub difference: PairedDifference,
-    /// Whether an outcome is 0 or 1, so that a mean is a share.
-    pub is_share: bool,
-}
-
-impl Gains {
-    /// `+0.4% ± 1.1%`.
-    fn describe(&self) -> String {
-        let shown = |value: f64| if self.is_share { percent(value) } else { fixed(value, 3) };
-        let gains = self.difference.summary;
-        let size = shown(gains.mean.abs());
-        let sign = if gains.mean < 0.0 { "-" } else { "+" };
-        let error = gains.standard_error().map_or_else(String::new, |error| format!(" ± {}", shown(error)));
-        format!("{sign}{size}{error}")
-    }
-}
 
 /// What to say of a run that has ended without learning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

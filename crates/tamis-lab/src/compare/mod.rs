@@ -8,6 +8,7 @@
 pub mod measure;
 pub mod page;
 pub(crate) mod paired;
+pub(crate) mod rewards;
 pub mod series;
 pub mod table;
 

@@ -4,17 +4,38 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tamis_core::figure::{fixed, percent};
 use tamis_run::directory::{CONFIG, last_checkpoint};
 use tamis_run::metrics::summary::{NumberSummary, PairedDifference};
 
 use super::Variant;
-use crate::advise::Gains;
 use crate::report::settings::Settings;
 
 /// Bytes of a state that are read at most.
 const MOST: u64 = 1 << 30;
 /// Two means that are further apart are not those of the same validation.
 pub(crate) const SAME: f64 = 1e-6;
+
+/// How the held-out prompts changed over a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gains {
+    /// Differences after less before, prompt by prompt.
+    pub difference: PairedDifference,
+    /// Whether an outcome is 0 or 1, so that a mean is a share.
+    pub is_share: bool,
+}
+
+impl Gains {
+    /// `+0.4% ± 1.1%`.
+    pub(crate) fn describe(&self) -> String {
+        let shown = |value: f64| if self.is_share { percent(value) } else { fixed(value, 3) };
+        let gains = self.difference.summary;
+        let size = shown(gains.mean.abs());
+        let sign = if gains.mean < 0.0 { "-" } else { "+" };
+        let error = gains.standard_error().map_or_else(String::new, |error| format!(" ± {}", shown(error)));
+        format!("{sign}{size}{error}")
+    }
+}
 
 /// What the last checkpoint of a run holds of its last validation.
 struct Validated {

@@ -108,9 +108,9 @@ impl PairedDifference {
         Some(Self { summary: NumberSummary::of(differences)?, num_changed })
     }
 
-    /// What the differences show. Better and worse need two standard errors, at least three pairs and more than
-    /// one that changed: a single prompt that flips decides nothing. If all pairs changed by the same amount,
-    /// they have no standard error, and three pairs are enough.
+    /// What the differences show. Better and worse need two standard errors, at least three pairs and more
+    /// than one that changed: a single prompt that flips decides nothing. If all pairs changed by the same
+    /// amount, they have no standard error, and three pairs are enough.
     ///
     /// ```
     /// use tamis_run::metrics::summary::{Change, PairedDifference};

@@ -182,8 +182,8 @@ impl CreditColumns {
         }
     }
 
-    /// Mean over the policy's tokens of `log p - log p_teacher`, an estimate of the divergence from the teacher
-    /// in nats; `None` without a teacher or without a token.
+    /// Mean over the policy's tokens of `log p - log p_teacher`, an estimate of the divergence from the
+    /// teacher in nats; `None` without a teacher or without a token.
     pub(crate) fn teacher_kl(&self) -> Option<f64> {
         let (old, teacher) = (self.old_logprobs.as_ref()?, self.passes.teacher.as_ref()?);
         let tokens = old.values().iter().zip(teacher.values()).zip(self.mask.values());

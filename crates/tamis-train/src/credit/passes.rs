@@ -9,12 +9,13 @@ use tamis_core::ragged::Ragged;
 use tamis_rollout::{PreparedPrompt, Record};
 
 use super::batch::TrainedGroups;
-use super::reference::{known_logprobs, logprobs, reference_column};
+use super::reference::{known_logprobs, reference_column};
 use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::values;
+use crate::learner::micro_batch::logprobs;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
 use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};

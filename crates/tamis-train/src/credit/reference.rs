@@ -11,7 +11,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
+use crate::learner::micro_batch::{MicroBatch, logprobs, sequences};
 use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
 
@@ -70,17 +70,6 @@ impl Reference for BeforeFilter<'_> {
         *self.time += clock.elapsed();
         Ok(Some(ReferencePass { final_rewards: penalty.off(rewards), logprobs }))
     }
-}
-
-/// Log-probabilities of sequences under a network, one row each `[B][T]`.
-pub(crate) fn logprobs(
-    learner: &mut dyn Learner,
-    network: Network,
-    sequences: &[LearnerSequence<'_>],
-    micro_batch: MicroBatch,
-) -> Pass<Ragged<f32>> {
-    let columns = forward_all(learner, network, sequences, micro_batch, 1.0)?;
-    Ok(rows(sequences, &columns.logprobs))
 }
 
 /// Log-probabilities under the policy as the step begins: those of generation, or those of a pass if

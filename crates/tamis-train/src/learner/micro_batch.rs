@@ -196,6 +196,17 @@ pub(crate) fn rows<T: From<f32>>(sequences: &[LearnerSequence<'_>], column: &[f3
     rows
 }
 
+/// Log-probabilities of sequences under a network, one row each `[B][T]`.
+pub(crate) fn logprobs(
+    learner: &mut dyn Learner,
+    network: Network,
+    sequences: &[LearnerSequence<'_>],
+    micro_batch: MicroBatch,
+) -> Pass<Ragged<f32>> {
+    let columns = forward_all(learner, network, sequences, micro_batch, 1.0)?;
+    Ok(rows(sequences, &columns.logprobs))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

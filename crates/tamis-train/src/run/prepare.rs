@@ -33,7 +33,7 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{data, learner, rewards, schedule, sft, teacher};
+use crate::assemble::{data, learner, rewards, schedule, sft};
 use crate::checkpoint::sum_of_model;
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
@@ -51,6 +51,7 @@ use crate::workers::order::RecordedOrder;
 use crate::workers::published::PublishedFolders;
 use crate::workers::samples::RecordedSamples;
 use crate::workers::servers::{self, Pasts, RunSampler};
+use crate::workers::teacher_places;
 use crate::workers::teachers::Teachers;
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::journal::JournalError;
@@ -458,7 +459,7 @@ impl Preparation<'_> {
     ) -> Result<Teachers, Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
-        let teachers = teacher::teachers(config, codec, learner, train, &listener, interrupt)?;
+        let teachers = teacher_places::teachers(config, codec, learner, train, &listener, interrupt)?;
         if !teachers.asks_servers() {
             return Ok(teachers);
         }

@@ -6,11 +6,11 @@ use tamis_core::objective::Normalisers;
 use tamis_core::ragged::Ragged;
 
 use crate::assemble::recipe::Recipe;
-use crate::credit::reference::logprobs;
 use crate::credit::{CreditedBatch, count_dropped};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::Network;
+use crate::learner::micro_batch::logprobs;
 use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateSettings};
 use crate::workers::Workers;

@@ -17,6 +17,7 @@ pub mod order;
 pub(crate) mod published;
 pub mod samples;
 pub(crate) mod servers;
+pub(crate) mod teacher_places;
 pub(crate) mod teachers;
 
 use crate::error::RunError;

@@ -1,7 +1,7 @@
 //! The teachers of a run, and the log-probabilities that they have given.
 //!
-//! Answers of servers are journalled before they are used, because the same request may be answered with other
-//! last bits. They are known by the text that was rated. Like the journal of samples
+//! Answers of servers are journalled before they are used, because the same request may be answered with
+//! other last bits. They are known by the text that was rated. Like the journal of samples
 //! ([`crate::workers::samples`]), the journal is read back if an earlier process received answers after the
 //! checkpoint.
 
@@ -17,10 +17,10 @@ use tamis_rollout::teacher::{NotRated, RatedText, TeacherServers};
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
-use crate::credit::reference::logprobs;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::MicroBatch;
+use crate::learner::micro_batch::logprobs;
 use crate::learner::texts::Texts;
 use crate::learner::{Learner, LearnerSequence, Network, TokenColumns, Wave};
 
@@ -80,8 +80,8 @@ impl Teachers {
         self.list.iter().any(|teacher| matches!(teacher.place, TeacherPlace::Servers(_)))
     }
 
-    /// With a journal for the answers of servers, whose entries are read from `from` on, the position that the
-    /// checkpoint recorded (0 without one).
+    /// With a journal for the answers of servers, whose entries are read from `from` on, the position that
+    /// the checkpoint recorded (0 without one).
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is not a journal, the disk.

@@ -1,9 +1,9 @@
 //! `command`: an external program scores completions, over JSON lines.
-//! A [pool] of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
-//! `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that many
-//! lines on its standard input; it answers each with one line on its standard output, in any order. What the
-//! lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and its
-//! end is shown if the process fails.
+//! A [pool] of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks
+//! of `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that
+//! many lines on its standard input; it answers each with one line on its standard output, in any order. What
+//! the lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and
+//! its end is shown if the process fails.
 //! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that
 //! does not say whose answer it is) it is killed with its process group and started again, and the
 //! completions of the chunk that it still owed are sent one at a time: the one that fails alone is reported

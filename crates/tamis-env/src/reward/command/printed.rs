@@ -22,8 +22,8 @@ enum Kept {
     Failed,
 }
 
-/// Takes what one reward, or another function of the user's, prints: its processes to their standard error, and
-/// a Python function at all. The processes of a pool share it.
+/// Takes what one reward, or another function of the user's, prints: its processes to their standard error,
+/// and a Python function at all. The processes of a pool share it.
 pub struct Printed {
     /// Its reward or section, and the name of its file.
     source: String,
