@@ -61,8 +61,10 @@ def test_kinds(kind):
     shaping = tamis.Shaping(kind)
     assert shaping.kind == kind == shaping.settings["kind"]
     copy = pickle.loads(pickle.dumps(shaping))
-    lengths = [3] * 8
-    assert copy.apply(estimate(), REWARDS, lengths=lengths).values == shaping.apply(estimate(), REWARDS, lengths=lengths).values
+    columns = {"lengths": [3] * 8}
+    if kind == "add_distillation":
+        columns |= {"mask": [[True] * 3] * 8, "old_logprobs": [[-1.0] * 3] * 8, "teacher_logprobs": [[-0.5] * 3] * 8}
+    assert copy.apply(estimate(), REWARDS, **columns).values == shaping.apply(estimate(), REWARDS, **columns).values
 
 
 def test_of_a_configuration():

@@ -83,11 +83,13 @@ impl Shaping {
 
     /// Changes the advantages of a step: those of an `Estimate`, or the result of another shaping. `rewards`
     /// are the rewards of those advantages: one row per group, or flat with `offsets` [P + 1]. `lengths` [B]
-    /// are the trajectories' tokens. `num_kept` and `num_generated` count the groups of the step's rounds,
+    /// are the trajectories' tokens. `mask` and the log-probabilities have one row per trajectory, or are flat
+    /// with `token_offsets` [B + 1]; `add_distillation` needs them. `num_kept` and `num_generated` count the groups of the step's rounds,
     /// before the batch was cut to its size; without them, all of the batch's groups count as generated and
     /// kept. Random draws are keyed by `seed`, `step` and `group_ids` [P], by default the row numbers.
     #[pyo3(signature = (
-        advantages, rewards, *, offsets=None, lengths=None, num_kept=None, num_generated=None, group_ids=None, seed=0, step=0
+        advantages, rewards, *, offsets=None, token_offsets=None, lengths=None, mask=None, old_logprobs=None,
+        teacher_logprobs=None, num_kept=None, num_generated=None, group_ids=None, seed=0, step=0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, one per column")]
     fn apply(
@@ -96,7 +98,11 @@ impl Shaping {
         advantages: &Bound<'_, PyAny>,
         rewards: &Bound<'_, PyAny>,
         offsets: Option<&Bound<'_, PyAny>>,
+        token_offsets: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
+        mask: Option<&Bound<'_, PyAny>>,
+        old_logprobs: Option<&Bound<'_, PyAny>>,
+        teacher_logprobs: Option<&Bound<'_, PyAny>>,
         num_kept: Option<u64>,
         num_generated: Option<u64>,
         group_ids: Option<&Bound<'_, PyAny>>,
@@ -108,9 +114,12 @@ impl Shaping {
         } else {
             advantages.cast::<Shaped>()?.get().shaped.clone()
         };
-        let cutter = Cutter::of(py, offsets, None)?;
+        let cutter = Cutter::of(py, offsets, token_offsets)?;
         let rewards = cutter.of_groups(rewards, "rewards")?;
         let lengths = lengths.map(|column| flat::<usize>(column, "lengths")).transpose()?;
+        let mask = cutter.of_tokens::<bool>(mask, "mask")?;
+        let old_logprobs = cutter.of_tokens::<f64>(old_logprobs, "old_logprobs")?;
+        let teacher_logprobs = cutter.of_tokens::<f64>(teacher_logprobs, "teacher_logprobs")?;
         let ids = group_ids.map(|column| flat::<usize>(column, "group_ids")).transpose()?;
         let ids: Option<Vec<GroupId>> = ids.map(|ids| ids.into_iter().map(|id| GroupId(id as u64)).collect());
         if let Some(ids) = ids.as_ref().filter(|ids| ids.len() != rewards.num_rows()) {
@@ -125,7 +134,13 @@ impl Shaping {
             return Err(column_error(py, &message));
         }
         let batch = ShapingBatch {
-            batch: AdvantageBatch { lengths: lengths.as_deref(), ..AdvantageBatch::of_rewards(&rewards) },
+            batch: AdvantageBatch {
+                lengths: lengths.as_deref(),
+                mask: mask.as_ref(),
+                old_logprobs: old_logprobs.as_ref(),
+                teacher_logprobs: teacher_logprobs.as_ref(),
+                ..AdvantageBatch::of_rewards(&rewards)
+            },
             groups: RoundCounts { kept, generated },
             key: Key::new(seed, Purpose::Objective).with(step),
             group_ids: ids.as_deref(),

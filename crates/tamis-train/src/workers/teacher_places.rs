@@ -1,4 +1,5 @@
-//! Where the teachers of a run are: networks of the learner, or servers, which must answer before the run begins.
+//! Where the teachers of a run are: networks of the learner, or servers, which must answer before the run
+//! begins.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A learner in another process, as the run drives it.
 //!
-//! Each method of [`Learner`](super::super::Learner) is one numbered call of `tamis-learner/1`. A call that
+//! Each method of [`Learner`] is one numbered call of `tamis-learner/1`. A call that
 //! breaks off is sent again under its number, so it is carried out once.
 
 use std::collections::BTreeMap;
