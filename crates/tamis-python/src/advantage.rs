@@ -67,7 +67,7 @@ impl<'py> Cutter<'py> {
         read::<f64>(rewards, name)?.cut(name, self.groups.as_deref(), "offsets", self.py)
     }
 
-    fn of_tokens<T: Cell>(
+    pub(crate) fn of_tokens<T: Cell>(
         &self,
         column: Option<&Bound<'_, PyAny>>,
         name: &str,
