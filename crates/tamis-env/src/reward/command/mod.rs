@@ -1,5 +1,5 @@
 //! `command`: an external program scores completions, over JSON lines.
-//! A [pool] of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks
+//! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks
 //! of `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that
 //! many lines on its standard input; it answers each with one line on its standard output, in any order. What
 //! the lines hold: [`protocol`]. Standard error is free: it is kept in a file of the run or passed on, and
