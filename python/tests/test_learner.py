@@ -357,7 +357,7 @@ class Opening(Case):
         refused(RequestError, "`dtype` of `options` must be one of auto, f32, bf16", options={"dtype": "f16"})
         refused(Refused, "no device cuda", options={"device": "cuda"}) if not torch.cuda.is_available() else None
         refused(RequestError, "must be auto, cpu or cuda", options={"device": "tpu9"})
-        self.assertEqual(good["options"], {"device": "cpu", "threads": 1})
+        self.assertEqual(good["options"], {"device": "cpu", "dtype": "f32", "threads": 1})
 
     def test_opening_again_forgets(self):
         learner = opened(golden_folder("qwen2"), reference=str(golden_folder("llama")))
