@@ -83,10 +83,11 @@ impl Shaping {
 
     /// Changes the advantages of a step: those of an `Estimate`, or the result of another shaping. `rewards`
     /// are the rewards of those advantages: one row per group, or flat with `offsets` [P + 1]. `lengths` [B]
-    /// are the trajectories' tokens. `mask` and the log-probabilities have one row per trajectory, or are flat
-    /// with `token_offsets` [B + 1]; `add_distillation` needs them. `num_kept` and `num_generated` count the groups of the step's rounds,
-    /// before the batch was cut to its size; without them, all of the batch's groups count as generated and
-    /// kept. Random draws are keyed by `seed`, `step` and `group_ids` [P], by default the row numbers.
+    /// are the trajectories' tokens. `mask` and the log-probabilities have one row per trajectory, or are
+    /// flat with `token_offsets` [B + 1]; `add_distillation` needs them. `num_kept` and `num_generated` count
+    /// the groups of the step's rounds, before the batch was cut to its size; without them, all of the
+    /// batch's groups count as generated and kept. Random draws are keyed by `seed`, `step` and `group_ids`
+    /// [P], by default the row numbers.
     #[pyo3(signature = (
         advantages, rewards, *, offsets=None, token_offsets=None, lengths=None, mask=None, old_logprobs=None,
         teacher_logprobs=None, num_kept=None, num_generated=None, group_ids=None, seed=0, step=0
