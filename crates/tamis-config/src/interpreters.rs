@@ -93,7 +93,7 @@ impl Config {
 }
 
 /// The values of a configuration as they were before [`Config::name_interpreters`]: a copy with another
-/// `run.python` has another interpreter everywhere, except where one was named.
+/// `run.python` has another interpreter everywhere, unless a section names one.
 pub(crate) fn unname(values: &mut Json, tree: &Node) {
     visit_all(values, tree, &mut |_, python, follows| {
         if follows {

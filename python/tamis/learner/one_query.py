@@ -5,7 +5,7 @@
     out_r = sum_i softmax_i(cap(scale q_r . k_i)) v_i                over both parts together
 
 The parts are computed apart, and joined by their largest scores and the sums of their weights, as flash-attention joins
-blocks (Dao et al. 2022, section 3.1; "cascade" attention where many rows share a prefix). On a GPU a Triton kernel reads
+blocks (Dao et al. 2022, section 3.1; "cascade" attention if many rows share a prefix). On a GPU a Triton kernel reads
 both parts row by row, and only as far as the row reaches (`one_query_kernel`). Elsewhere a product for each prompt has
 the queries of all its rows, so that the prompt is read once and not once for each member of the group.
 """

@@ -36,7 +36,7 @@ pub(crate) struct StepFacts {
     pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, if there is one.
     pub(crate) reward_kl: Option<RewardKlFacts>,
-    /// Mean divergence from the teacher per token, where there is one.
+    /// Mean divergence from the teacher per token, if there is one.
     pub(crate) teacher_kl: Option<f64>,
     /// Metrics of the shapings, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
