@@ -5,6 +5,8 @@
     python3 bench/distillation.py                                  the quickstart's model: about ten minutes
     python3 bench/distillation.py --config configs/smollm2.yaml    SmolLM2-135M (scripts/smollm2 makes it)
     python3 bench/distillation.py --config configs/smollm2_calculator.yaml data.train=DIR/train.jsonl data.val=DIR/test.jsonl
+    ... --folder DIR                       keeps the runs there; a teacher that is there already is not trained again
+    ... --taught data.train_batch_size=32  a setting of only the taught runs, as often as you like
 
 The teacher is trained by reinforcement learning, as the configuration says. Then the policy that it began with is taught by it in a
 quarter of its steps: by the teacher alone (`on_policy_distillation`), and on top of the rewards (`add_distillation`). Beside them
@@ -31,6 +33,10 @@ def train(program, config, overrides, folder, name):
     result = subprocess.run(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if result.returncode != 0:
         raise SystemExit(f"{name} ended with {result.returncode}:\n{result.stderr[-2000:]}")
+    return metrics(folder, name)
+
+
+def metrics(folder, name):
     return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -54,21 +60,27 @@ def main():
     parser.add_argument("overrides", nargs="*", help="settings of all runs, such as data.train=FILE")
     parser.add_argument("--config", default="configs/quickstart.yaml")
     parser.add_argument("--steps", type=int, default=0, help="of the teacher; default: as the configuration says")
+    parser.add_argument("--taught", action="append", default=[], metavar="SETTING", help="a setting of only the two taught runs")
+    parser.add_argument("--folder", type=pathlib.Path, help="keep the runs here, and take the teacher that is here")
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "tamis")
     arguments = parser.parse_args()
     program = arguments.program.resolve()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="tamis-distillation-"))
+    folder = arguments.folder and arguments.folder.resolve()
+    folder = folder or pathlib.Path(tempfile.mkdtemp(prefix="tamis-distillation-"))
     try:
         shared = [*arguments.overrides, *([f"train.total_steps={arguments.steps}"] if arguments.steps else [])]
         keep = ["checkpoint.save_freq=1000", "checkpoint.keep_last=null"]
-        teacher = train(program, arguments.config, [*shared, *keep], folder, "teacher")
+        if (folder / "teacher").exists():
+            teacher = metrics(folder, "teacher")
+        else:
+            teacher = train(program, arguments.config, [*shared, *keep], folder, "teacher")
         steps = max(row["step"] for row in teacher if "loss" in row)
         checkpoints = {int(path.name.split("_")[1]): path for path in (folder / "teacher/checkpoints").glob("step_*")}
         first, last = checkpoints[min(checkpoints)], checkpoints[max(checkpoints)]
         begin = [f"model.path={first}", "model.init=null", "sft.steps=0"] if min(checkpoints) == 0 else []
         fewer = max(1, steps // 4)
         quarter = [*arguments.overrides, *begin, f"train.total_steps={fewer}", f"validate.test_freq={fewer}", "checkpoint.save_freq=0"]
-        taught = [*quarter, f"teacher=[{{path: {last}}}]", *UNFILTERED]
+        taught = [*quarter, f"teacher=[{{path: {last}}}]", *UNFILTERED, *arguments.taught]
         runs = {
             "reinforcement learning": quarter,
             "teacher alone": [*taught, "objective.advantage={kind: on_policy_distillation}"],
@@ -88,7 +100,8 @@ def main():
         for name, overrides in runs.items():
             show(name, train(program, arguments.config, overrides, folder, name.replace(" ", "-")))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not arguments.folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
