@@ -25,6 +25,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     optimizer   AdamW, clipping, skipped steps
     critic      a decoder with a value head
     lora        adapters
+    four_bits   weights below an adapter in 4 bits
     checkpoint  folders in Hugging Face layout with the optimizer's state
     transfer    weights to servers over NCCL, from this process's memory
     samples     open samples: begun, drawn, reported, aborted
@@ -42,7 +43,8 @@ The `options` of `open`:
     freeze_vision      whether the vision tower of a model that sees images is frozen: false
     continuous_batching  whether samples use transformers' continuous batching, on a GPU with flash-attention: false
     threads            of the CPU; null: PyTorch's default
-    lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
+    lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0, base: dtype or nf4}; null:
+                       all is trained
 
 One process on one device, or several under torchrun. Nothing is imported before it is needed.
 """
