@@ -49,8 +49,8 @@ class Planned(Case):
         learner = opened(self.folder / "model", options=options)
         own = learner._named("policy")
         held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in (
-            *own.network.module.parameters(), *own.network.weights.masters.values(), *own.optimizer.first.values(),
-            *own.optimizer.second.values(),
+            *own.network.module.parameters(), *own.network.weights.masters.values(), *(one for _, one in own.optimizer.first.items()),
+            *(one for _, one in own.optimizer.second.items()),
         )}  # fmt: skip
         return sum(held.values())
 
