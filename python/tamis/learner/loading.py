@@ -9,6 +9,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from . import rotary
 from .head import VocabularyHead
 from .messages import first_line
 from .model import Network
@@ -125,6 +126,7 @@ def _load_module(source, config, kind, dtype, plan):
     broken = None if plan is not None else first_not_finite(module.named_parameters())
     if broken is not None:
         raise FilesError(f"tensor `{broken}` in {source.folder} holds numbers that are not finite", source.folder)
+    rotary.mend(module)
     return Loaded(module.eval(), sorted(report["unexpected_keys"]), {} if plan is None else plan.sources)
 
 

@@ -32,7 +32,7 @@ pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, CurriculumConfig, DataConfig, GoldCheck};
 pub use environment::{EnvironmentConfig, two_of_one_name};
 pub use filter::FilterConfig;
-pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
+pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraBase, LoraConfig, MomentFormat};
 pub use loggers::{
     ConsoleSettings, JsonlSettings, LoggerKind, MlflowSettings, OtlpSettings, PrometheusSettings,
     TensorboardSettings, TrackioSettings, WandbMode, WandbSettings,
