@@ -13,8 +13,8 @@ use tamis_env::task::environment::EnvironmentLevels;
 
 use crate::render::json_of;
 use crate::schema::{
-    BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype,
-    LoraBase, LoraConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
+    BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype, LoraBase,
+    LoraConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
 };
 use crate::server_command::Intake;
 use crate::tree::join;

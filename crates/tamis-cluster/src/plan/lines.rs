@@ -125,7 +125,7 @@ impl LearnerPlan {
                         figure::bytes(working.activations)
                     ));
                 }
-                if !self.smaller.is_empty() {
+                if self.sizes.is_some() && !self.smaller.is_empty() {
                     let ways: Vec<String> =
                         self.smaller.iter().map(|(way, bytes)| format!("{} with {way}", figure::bytes(*bytes))).collect();
                     lines.push(format!("    it would keep {}", ways.join(", ")));

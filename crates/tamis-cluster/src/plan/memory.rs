@@ -63,7 +63,10 @@ impl Kept {
     fn of_base(&self, policy: &ModelSizes, number: u64) -> u64 {
         let quantised = if self.base == LoraBase::Nf4 { policy.in_linears() } else { 0 };
         let scales = quantised.div_ceil(64);
-        quantised.div_ceil(2) + scales + scales.div_ceil(256) * 4 + number * (policy.num_parameters - quantised)
+        quantised.div_ceil(2)
+            + scales
+            + scales.div_ceil(256) * 4
+            + number * (policy.num_parameters - quantised)
     }
 }
 
@@ -279,7 +282,8 @@ mod tests {
 
     #[test]
     fn four_bits_and_eight_by_hand() {
-        let linear = Linear { name: "q_proj".to_owned(), rows: 64, columns: 1024, count: 2, stays_whole: false };
+        let linear =
+            Linear { name: "q_proj".to_owned(), rows: 64, columns: 1024, count: 2, stays_whole: false };
         let experts = Linear { name: "up_proj".to_owned(), stays_whole: true, ..linear.clone() };
         let policy = ModelSizes { linears: vec![linear, experts], ..sizes(300_000) };
         let kept = Kept {

@@ -189,7 +189,13 @@ impl ModelSizes {
             hidden: number("hidden_size"),
             vocab: number("vocab_size"),
             linears: linears
-                .map(|((name, rows, columns, stays_whole), count)| Linear { name, rows, columns, count, stays_whole })
+                .map(|((name, rows, columns, stays_whole), count)| Linear {
+                    name,
+                    rows,
+                    columns,
+                    count,
+                    stays_whole,
+                })
                 .collect(),
         }
     }

@@ -71,7 +71,11 @@ fn kept(sizes: &ModelSizes, learns: Learns, ranks: u64) -> f64 {
         rounds: true,
         adapter: (!is_all).then(|| sizes.adapter(RANK, None)),
         base: if learns == Learns::AdapterOverFourBits { LoraBase::Nf4 } else { LoraBase::Dtype },
-        moments: if learns == Learns::AllWithSmallMoments { MomentFormat::EightBits } else { MomentFormat::F32 },
+        moments: if learns == Learns::AllWithSmallMoments {
+            MomentFormat::EightBits
+        } else {
+            MomentFormat::F32
+        },
         teachers: 0,
         offloads: Offloads::default(),
         sends_weights: false,
@@ -160,9 +164,8 @@ mod tests {
         assert!((kept(seven, Learns::Adapter, 1) - expected).abs() < 1e-6);
         // Of each layer 3,584 x (3,584 + 512 + 512 + 3,584) + 3 x 3,584 x 18,944 weights are in 4 bits.
         let linears = 28.0 * (3584.0 * 8192.0 + 3.0 * 3584.0 * 18_944.0);
-        let expected = (0.5 + 1.0 / 64.0 + 1.0 / 4096.0) * linears
-            + 2.0 * (7_615_616_512.0 - linears)
-            + 18.0 * adapter;
+        let expected =
+            (0.5 + 1.0 / 64.0 + 1.0 / 4096.0) * linears + 2.0 * (7_615_616_512.0 - linears) + 18.0 * adapter;
         let found = kept(seven, Learns::AdapterOverFourBits, 1);
         assert!((found - expected / f64::from(1 << 30)).abs() < 1e-6, "{found}");
     }
