@@ -51,7 +51,6 @@ pub use render::json_of;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::{Intake, LOOPBACK, ServerCommand, shell_word, without_secrets};
-pub use suggest::find_value;
 pub use value::{ByteSize, EmptyRounds, FreeMap, Frequency, MaxRounds, TokenizerSource};
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tamis_core::fault::Fault;
+use tamis_core::faults;
 use tamis_core::group::{Episode, GroupId, Score, Trajectory};
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, Scoring, TrainerState};
@@ -74,12 +76,15 @@ pub enum ScoreError {
     /// A reward function failed permanently.
     #[error(transparent)]
     Reward(#[from] RewardError),
-    /// The journal cannot be written.
+    /// The journal cannot be written, or the threads that ask reward functions have ended: a fault of tamis.
     #[error(transparent)]
-    Journal(#[from] AnswerJournalError),
-    /// The threads that ask reward functions have ended: a fault of tamis.
-    #[error("the threads that wait for reward functions have ended")]
-    Panicked,
+    Fault(#[from] Fault),
+}
+
+faults!(ScoreError: AnswerJournalError);
+
+fn panicked() -> ScoreError {
+    Fault::new("the threads that wait for reward functions have ended").into()
 }
 
 /// One member of a group: its n trajectories are scored one by one.
@@ -198,7 +203,7 @@ impl Workers {
                     // There are no more tasks, or no receiver.
                     let Ok(task) = task else { return };
                     let done = catch_unwind(AssertUnwindSafe(|| task.run(&rewards)));
-                    let lost = |_| Done { requests: Vec::new(), scoring: Err(ScoreError::Panicked) };
+                    let lost = |_| Done { requests: Vec::new(), scoring: Err(panicked()) };
                     if results.send(done.unwrap_or_else(lost)).is_err() {
                         return;
                     }
@@ -231,7 +236,7 @@ impl Workers {
             Wait::Until(time) => self.done.recv_timeout(time.saturating_duration_since(Instant::now())),
         };
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
-            return Err(ScoreError::Panicked);
+            return Err(panicked());
         }
         let mut done: Vec<Done> = first.into_iter().collect();
         done.extend(self.done.try_iter());

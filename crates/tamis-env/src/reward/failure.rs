@@ -42,7 +42,7 @@ pub enum RewardFailure {
     },
     /// An answer that cannot be used.
     #[error(transparent)]
-    Answer(#[from] Fault),
+    Fault(#[from] Fault),
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {

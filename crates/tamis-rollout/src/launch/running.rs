@@ -37,11 +37,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn start(process: ServerProcess) -> Result<Self, LaunchError> {
-        let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: process.shown.clone(),
-            what: what.to_owned(),
-            source,
-        };
+        let surroundings = |what: &str, source| LaunchError::lacks(&process.shown, what, source);
         let open = || tamis_file::open_with(&process.log, OpenOptions::new().create(true).append(true));
         let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;

@@ -181,7 +181,8 @@ impl<'c> Checker<'c> {
             hint.get_or_insert_with(|| format!("see `tamis config explain {key}`"));
             *message = match key.rsplit_once('.') {
                 Some((around, name)) if key != section && name != "kind" => {
-                    format!("it is {}", with_whole_keys(&found, around))
+                    // What is expected may name another key of the section.
+                    format!("it is {}", found.replacen('`', &format!("`{around}."), 1))
                 }
                 _ => format!("`{setting}` is {found}"),
             };
@@ -678,13 +679,6 @@ impl Blamed {
             _ => Self::default(),
         }
     }
-}
-
-fn with_whole_keys(text: &str, section: &str) -> String {
-    let parts = text.split('`').enumerate();
-    parts
-        .map(|(index, part)| if index % 2 == 1 { format!("`{section}.{part}`") } else { part.to_owned() })
-        .collect()
 }
 
 /// The keys from which a setting of a pure object may come, the likeliest first. Keys that do not exist are

@@ -718,7 +718,7 @@ fn journal_error(
         JournalError::Damaged { .. } | JournalError::Unreadable { .. } => {
             return RunError::JournalDamaged { source: error, usable: None };
         }
-        JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
+        JournalError::Disk(_) | JournalError::TooLong { .. } => return error.into(),
     };
     let is_usable = |folder: &PathBuf| {
         RunState::read(folder).is_ok_and(|state| promised(&state).is_none_or(|place| left.contains(&place)))

@@ -216,8 +216,8 @@ fn launch_here(
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let mut processes = Vec::with_capacity(launch.replicas);
     let ports = free_ports(launch.replicas).map_err(|source| {
-        let what = "there are not as many free ports of 127.0.0.1".to_owned();
-        RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
+        let what = "there are not as many free ports of 127.0.0.1";
+        RunError::from(LaunchError::lacks("servers", what, source))
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
         let command = ServerCommand::new(&config.rollout, intake, model, LOOPBACK, &port.to_string());
