@@ -4,7 +4,7 @@ use serde::Serialize;
 use tamis_config::{BetaRates, PassRates};
 use tamis_core::schedule::yields::PassRateSpread;
 
-use super::keep_rate::Counts;
+use super::keep_rate::OutcomeCounts;
 use crate::simulate::Population;
 
 /// Prompts that represent a distribution.
@@ -28,7 +28,7 @@ pub struct Bin {
 }
 
 /// Groups by the share of their members that are correct: none, quarters, all.
-pub(super) fn bins(groups: &[Counts]) -> Vec<Bin> {
+pub(super) fn bins(groups: &[OutcomeCounts]) -> Vec<Bin> {
     let mut counts = [(0_u64, 0.0); QUARTERS.len() + 2];
     for group in groups {
         let Some(correct) = group.correct else { continue };

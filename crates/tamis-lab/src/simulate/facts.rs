@@ -8,7 +8,7 @@ use tamis_core::schedule::InFlight;
 
 use crate::simulate::policy::filter_of;
 use crate::simulate::simulation::keys_of;
-use crate::simulate::world::World;
+use crate::simulate::world::SimulatedWorld;
 
 /// A setting and its value.
 pub type Fact = (&'static str, String);
@@ -53,7 +53,7 @@ pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) 
 }
 
 /// Settings of the world and their values.
-pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
+pub(crate) fn facts(config: &Config, world: &SimulatedWorld) -> Vec<Fact> {
     let keys = keys_of(config);
     let num_prompts = world.population.len();
     let rates = match &keys.pass_rate {

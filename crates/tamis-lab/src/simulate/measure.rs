@@ -7,7 +7,7 @@ use tamis_config::SimulatedPolicy;
 use tamis_core::filter::DropReason;
 use tamis_core::schedule::{Accounting, StepReport, Tally};
 
-use crate::simulate::completion::Completion;
+use crate::simulate::completion::SimulatedCompletion;
 
 /// Pass rates below which a prompt is hard, and above which it is easy.
 const HARD: f64 = 0.1;
@@ -60,7 +60,7 @@ pub struct PolicyResult {
 struct Lengths(Vec<f64>);
 
 impl Lengths {
-    fn add(&mut self, members: &[Completion], weight: f64) {
+    fn add(&mut self, members: &[SimulatedCompletion], weight: f64) {
         for member in members {
             let cell = (f64::from(member.length).ln() * CELLS) as usize;
             if self.0.len() <= cell {
@@ -116,11 +116,11 @@ impl Measure {
 
     /// Counts a started group whose members score differently. `inclusion` is the probability with which its
     /// prompt was chosen.
-    pub(crate) fn start(&mut self, members: &[Completion], inclusion: f64) {
+    pub(crate) fn start(&mut self, members: &[SimulatedCompletion], inclusion: f64) {
         self.started.add(members, 1.0 / inclusion);
     }
 
-    pub(crate) fn train(&mut self, members: &[Completion], rate: f64, lag: u64, weight: f64) {
+    pub(crate) fn train(&mut self, members: &[SimulatedCompletion], rate: f64, lag: u64, weight: f64) {
         self.trained.add(members, weight);
         self.groups += 1.0;
         self.lags += lag as f64;
@@ -196,8 +196,8 @@ mod tests {
     fn lengths_are_as_far_apart_as_their_distribution_functions() {
         let of = |lengths: &[u32]| {
             let mut all = Lengths::default();
-            let members: Vec<Completion> =
-                lengths.iter().map(|&length| Completion { length, is_correct: true }).collect();
+            let members: Vec<SimulatedCompletion> =
+                lengths.iter().map(|&length| SimulatedCompletion { length, is_correct: true }).collect();
             all.add(&members, 2.0);
             all
         };

@@ -23,7 +23,7 @@ use tamis_config::{
 };
 use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
 use tamis_lab::cost::rounds::{Rounds, below};
-use tamis_lab::simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
+use tamis_lab::simulate::{Completions, PolicyResult, Population, SimulatedWorld, simulate, simulate_in};
 
 const BATCH: usize = 128;
 
@@ -45,7 +45,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
 /// One policy over `steps` steps, all of them measured.
 fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> PolicyResult {
     let keys = config.simulate.clone().unwrap();
-    let mut world = World::new(config, &keys).unwrap();
+    let mut world = SimulatedWorld::new(config, &keys).unwrap();
     (world.steps, world.warm_up) = (steps, warm_up);
     let simulation = simulate_in(&world, config, &[policy]).unwrap();
     let result = simulation.policies.into_iter().next().unwrap();

@@ -12,7 +12,7 @@
 //! Expressions are those of [`expression`]. A part or element that is nothing of this is text.
 
 use super::expression;
-use super::lexer::{Lexed, Token, lex};
+use super::lexer::{Lexed, MathToken, lex};
 use super::quotient::Quotient;
 use super::unit;
 use super::value::{Value, is_equal};
@@ -40,10 +40,10 @@ pub fn text_of(tokens: &[Lexed]) -> String {
     let mut parts: Vec<String> = Vec::new();
     for lexed in tokens {
         let part = match &lexed.token {
-            Token::Number(text) | Token::Word(text) => text.clone(),
-            Token::Text(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
-            Token::Command(name) => format!("\\{name}"),
-            Token::Symbol(symbol) => symbol.to_string(),
+            MathToken::Number(text) | MathToken::Word(text) => text.clone(),
+            MathToken::Text(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
+            MathToken::Command(name) => format!("\\{name}"),
+            MathToken::Symbol(symbol) => symbol.to_string(),
         };
         match parts.as_slice() {
             [.., open, single] if part == "}" && open == "{" && single.chars().count() == 1 => {
@@ -61,7 +61,7 @@ pub fn text_of(tokens: &[Lexed]) -> String {
 
 /// The word that separates values, `or` or `and`.
 fn separator(lexed: &Lexed) -> Option<&str> {
-    let (Token::Text(word) | Token::Word(word)) = &lexed.token else { return None };
+    let (MathToken::Text(word) | MathToken::Word(word)) = &lexed.token else { return None };
     let word = word.trim_matches([' ', ',']);
     ["or", "and"].into_iter().find(|separator| word.eq_ignore_ascii_case(separator))
 }
@@ -157,10 +157,10 @@ fn text(tokens: &[Lexed]) -> Option<Value> {
 /// A relation, or a value without one.
 fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
     let sign = |lexed: &Lexed| match &lexed.token {
-        Token::Symbol('=') => Some("="),
-        Token::Symbol('<') => Some("<"),
-        Token::Symbol('>') => Some(">"),
-        Token::Command(name) => ["le", "ge", "in"].into_iter().find(|sign| name == sign),
+        MathToken::Symbol('=') => Some("="),
+        MathToken::Symbol('<') => Some("<"),
+        MathToken::Symbol('>') => Some(">"),
+        MathToken::Command(name) => ["le", "ge", "in"].into_iter().find(|sign| name == sign),
         _ => None,
     };
     let pieces = split(tokens, |lexed| sign(lexed).is_some())?;
@@ -230,32 +230,32 @@ fn name(tokens: &[Lexed]) -> Option<String> {
         let is_index = before.is_some_and(|before| before.is('_'))
             || (before.is_some_and(|before| before.is('{')) && at >= 2 && tokens[at - 2].is('_'));
         let is_symbol = match &lexed.token {
-            Token::Word(word) => {
+            MathToken::Word(word) => {
                 // `xy` is a product.
                 let is_label = word.len() != 2 || word.chars().any(|letter| letter.is_ascii_uppercase());
                 is_label && (!expression::is_name(word) || expression::is_symbol(word))
             }
-            Token::Command(name) => {
+            MathToken::Command(name) => {
                 num_symbols -= isize::from(matches!(name.as_str(), "angle" | "triangle"));
                 expression::is_symbol(name) || matches!(name.as_str(), "ell" | "angle" | "triangle")
             }
-            Token::Text(_) => {
+            MathToken::Text(_) => {
                 num_symbols -= 1;
                 true
             }
-            Token::Number(_) => is_index,
-            Token::Symbol(symbol) => "()_{},".contains(*symbol),
+            MathToken::Number(_) => is_index,
+            MathToken::Symbol(symbol) => "()_{},".contains(*symbol),
         };
         if !is_symbol {
             return None;
         }
-        let is_bracket = matches!(lexed.token, Token::Symbol(_));
+        let is_bracket = matches!(lexed.token, MathToken::Symbol(_));
         num_symbols += isize::from(depth == 0 && !is_bracket && !is_index);
         depth += lexed.step();
     }
     let begins = match tokens {
         [first, rest @ ..] if first.is('(') => rest.iter().any(|lexed| lexed.is(',')),
-        [first, ..] => !matches!(first.token, Token::Symbol(_)),
+        [first, ..] => !matches!(first.token, MathToken::Symbol(_)),
         [] => false,
     };
     (begins && num_symbols <= 1 && tokens.len() <= 12).then(|| text_of(tokens))
@@ -283,20 +283,20 @@ fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
         return None;
     }
     match (&first.token, &last.token) {
-        (Token::Text(text), _) if tokens.len() == 1 && text.len() > 1 => {
+        (MathToken::Text(text), _) if tokens.len() == 1 && text.len() > 1 => {
             return list(&lex(text), depth + 1).filter(|_| text.len() <= MAX_BYTES);
         }
-        (Token::Command(name), _) if tokens.len() == 1 && name == "emptyset" => {
+        (MathToken::Command(name), _) if tokens.len() == 1 && name == "emptyset" => {
             return Some(Value::Set(Vec::new()));
         }
-        (Token::Command(open), Token::Command(close)) if is_closed && open == "{" && close == "}" => {
+        (MathToken::Command(open), MathToken::Command(close)) if is_closed && open == "{" && close == "}" => {
             return match list(inside, depth + 1).or_else(|| text(inside)) {
                 None => Some(Value::Set(Vec::new())),
                 Some(Value::List(values)) => Some(Value::Set(values)),
                 Some(value) => Some(Value::Set(vec![value])),
             };
         }
-        (Token::Command(open), Token::Command(close))
+        (MathToken::Command(open), MathToken::Command(close))
             if is_closed && let Some(kind) = open.strip_prefix("begin ") =>
         {
             let is_matrix = ["pmatrix", "bmatrix", "matrix", "smallmatrix"].contains(&kind);
@@ -307,9 +307,9 @@ fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
             return if is_matrix { rows.collect::<Option<_>>().map(Value::Matrix) } else { None };
         }
         (open, close) if is_closed && split(inside, is_mark)?.len() > 1 => {
-            let bracket = |token: &Token| match token {
-                Token::Symbol(symbol @ ('(' | '[' | ')' | ']')) => Some(*symbol),
-                Token::Command(name) if name == "langle" || name == "rangle" => Some('|'),
+            let bracket = |token: &MathToken| match token {
+                MathToken::Symbol(symbol @ ('(' | '[' | ')' | ']')) => Some(*symbol),
+                MathToken::Command(name) if name == "langle" || name == "rangle" => Some('|'),
                 _ => None,
             };
             let (open, close) = (bracket(open)?, bracket(close)?);
@@ -329,7 +329,7 @@ fn number(tokens: &[Lexed]) -> Option<Value> {
         unit = unit.or_else(|| Some("$".to_owned()));
     }
     let word = |lexed: &Lexed| match &lexed.token {
-        Token::Word(word) => Some(word.clone()),
+        MathToken::Word(word) => Some(word.clone()),
         _ => None,
     };
     if let Some(words) = tokens.iter().map(word).collect::<Option<Vec<String>>>() {
