@@ -18,13 +18,13 @@ use crate::parquet_file::{
 use crate::record_error::RecordError;
 
 /// The columns of one file.
-pub struct Columns {
+pub struct ColumnFile {
     path: PathBuf,
     file: ParquetFile,
     num_rows: usize,
 }
 
-impl std::fmt::Debug for Columns {
+impl std::fmt::Debug for ColumnFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Columns")
@@ -53,7 +53,7 @@ impl<T> RaggedColumn<T> {
     }
 }
 
-impl Columns {
+impl ColumnFile {
     /// Opens a Parquet file.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::generator::Wait;
 
 /// A journalled answer: the whole result of scoring one completion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct JournaledAnswer {
     /// Scores by name.
     pub scores: std::collections::BTreeMap<String, Score>,
     /// The weighted sum.
@@ -34,16 +34,16 @@ pub struct Answer {
     pub logged: Logged,
 }
 
-impl From<&Scored> for Answer {
+impl From<&Scored> for JournaledAnswer {
     fn from(scored: &Scored) -> Self {
         let Scored { scores, reward, failures, logged, .. } = scored.clone();
         Self { scores, reward, failures, logged }
     }
 }
 
-impl From<Answer> for Scored {
-    fn from(answer: Answer) -> Self {
-        let Answer { scores, reward, failures, logged } = answer;
+impl From<JournaledAnswer> for Scored {
+    fn from(answer: JournaledAnswer) -> Self {
+        let JournaledAnswer { scores, reward, failures, logged } = answer;
         Self { scores, reward, failures, logged, is_beyond: false }
     }
 }
@@ -51,10 +51,10 @@ impl From<Answer> for Scored {
 /// Keeps answers of external rewards by trajectory key.
 pub trait AnswerJournal {
     /// Returns the recorded answer, each only once, so that nothing is requested twice.
-    fn take(&mut self, key: &str) -> Option<Answer>;
+    fn take(&mut self, key: &str) -> Option<JournaledAnswer>;
 
     /// Records the answers of a step durably, before any of them is used.
-    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerJournalError>;
+    fn put(&mut self, step: u64, answers: &[(String, JournaledAnswer)]) -> Result<(), AnswerJournalError>;
 
     /// Drops the answers of steps before `next`. From the returned position (in bytes) on the journal
     /// holds all others, which a checkpoint needs.
@@ -416,8 +416,10 @@ impl Scorer {
     /// Journals new answers, in one write.
     fn record(&mut self, events: &[ScoreEvent]) -> Result<(), AnswerJournalError> {
         let Some(journal) = self.journal.as_mut().filter(|_| !events.is_empty()) else { return Ok(()) };
-        let answers: Vec<(String, Answer)> =
-            events.iter().map(|event| (event.request.key.clone(), Answer::from(&event.scored))).collect();
+        let answers: Vec<(String, JournaledAnswer)> = events
+            .iter()
+            .map(|event| (event.request.key.clone(), JournaledAnswer::from(&event.scored)))
+            .collect();
         journal.put(self.step, &answers)
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_process::GuardedFolder;
 pub use tamis_process::{DEFAULT_INTERPRETER, interpreter};
-use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Say, ServerPlace, ServerProcess};
 
 use crate::interrupt::{Halt, Interrupt};
 
@@ -129,7 +129,7 @@ impl ModuleProcess<'_> {
             words,
             environment,
             what: self.what,
-            place: Place::Socket(socket),
+            place: ServerPlace::Socket(socket),
             log: self.log.clone(),
         };
         let started = LaunchedServers::start(vec![server], self.limits, &interrupt.flag(), say.clone());

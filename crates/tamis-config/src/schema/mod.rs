@@ -47,8 +47,8 @@ pub use run::RunConfig;
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
 pub use sft::{LossOn, SftColumnsConfig, SftConfig};
 pub use simulate::{
-    BetaRates, HistogramRates, PassRates, RolloutRates, SimulateConfig, SimulatedDriftConfig,
-    SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
+    BetaRates, HistogramRates, RolloutRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,
+    SimulatedPassRates, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
     SimulatedTrainTimeConfig,
 };
 pub use teacher::TeacherConfig;

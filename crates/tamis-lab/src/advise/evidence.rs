@@ -429,7 +429,7 @@ pub enum Evidence {
     /// Groups with their members.
     Groups(Groups),
     /// Counts of a log.
-    OutcomeCounts(LoggedCounts),
+    Counts(LoggedCounts),
 }
 
 /// Numbers prompts and groups in order of appearance.

@@ -1,7 +1,7 @@
 //! Histogram of the groups' pass rates, and the distribution of the prompts' pass rates behind them.
 
 use serde::Serialize;
-use tamis_config::{BetaRates, PassRates};
+use tamis_config::{BetaRates, SimulatedPassRates};
 use tamis_core::schedule::yields::PassRateSpread;
 
 use super::keep_rate::OutcomeCounts;
@@ -79,7 +79,7 @@ impl Spread {
                 Some(Self { kind: "split", a: None, b: None, hard: 1.0 - rate, easy: rate })
             }
             PassRateSpread::Beta { a, b } => {
-                let of = PassRates::Beta(BetaRates { a, b, prompts: PROMPTS });
+                let of = SimulatedPassRates::Beta(BetaRates { a, b, prompts: PROMPTS });
                 let population = Population::new(&of, 0).ok()?;
                 let share = |is: &dyn Fn(f64) -> bool| {
                     population.rates().filter(|rate| is(*rate)).count() as f64 / PROMPTS as f64

@@ -81,7 +81,7 @@ pub struct Screened {
 
 /// Summary of the evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sample {
+pub struct AdviceSample {
     /// Rollouts, or only counts.
     pub kind: EvidenceSource,
     /// Number of groups.
@@ -165,7 +165,7 @@ pub struct Advice {
     /// Name of the input.
     pub source: String,
     /// Summary of the evidence.
-    pub sample: Sample,
+    pub sample: AdviceSample,
     /// The settings that the advice is for.
     pub plan: AdvicePlan,
     /// Share of correct trajectories.
@@ -203,7 +203,7 @@ pub struct Advice {
 
 /// Results from rollouts or a log, before the plan is applied.
 struct Found {
-    sample: Sample,
+    sample: AdviceSample,
     keep_rates: Vec<KeepRate>,
     /// Keep rates for costs, including those for candidate numbers of first members.
     cost_rates: Vec<KeepRate>,
@@ -269,7 +269,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &AdvicePlan) -> Advice {
         findings.push(of_choice(keep.filter(|_| goes_on_choosing)));
     }
     let tokens = unbiased.mean_tokens();
-    let sample = Sample {
+    let sample = AdviceSample {
         kind: EvidenceSource::Rollouts,
         groups: groups.groups.len() as u64,
         prompts: Some(groups.num_prompts()),
@@ -400,7 +400,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &AdvicePlan) -> Advice {
         unknown.push("entropy: the log does not have it".to_owned());
     }
     let (judged, _) = counts.sums();
-    let sample = Sample {
+    let sample = AdviceSample {
         kind: EvidenceSource::Log,
         groups: judged,
         prompts: None,

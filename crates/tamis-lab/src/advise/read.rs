@@ -7,7 +7,7 @@ use crate::monitor::{LogFormat, Watch};
 use crate::report::StepRange;
 use serde::Serialize;
 use tamis_config::load_of_run;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
@@ -126,7 +126,7 @@ fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u
         if (other.is_table() || steps.is_none_or(|range| range.contains(step)))
             && let Some(file) = other.rollouts(step)?
         {
-            num_rows += Columns::open(&file)?.num_rows();
+            num_rows += ColumnFile::open(&file)?.num_rows();
             files.push((Some(step).filter(|_| !other.is_table()), file));
         }
         // A group has at least two members, or teaches nothing.

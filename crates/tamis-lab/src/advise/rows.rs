@@ -9,8 +9,8 @@ use crate::filter::{GroupLayout, Repeats, split_prompts};
 use crate::report::StepRange;
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
-use tamis_data::columns::Columns;
-use tamis_data::records::{Column, FileFormat, RecordError, Records, lookup};
+use tamis_data::columns::ColumnFile;
+use tamis_data::records::{FileColumn, FileFormat, RecordError, Records, lookup};
 
 use super::evidence::{EvidenceGroup, Groups, Member, Numbers, RewardScale};
 use super::gold::shows_gold;
@@ -386,7 +386,7 @@ fn named_scores(there: &[String]) -> String {
 }
 
 /// Whether a column is needed. Columns such as token ids take long to decode.
-fn is_wanted(column: Column<'_>) -> bool {
+fn is_wanted(column: FileColumn<'_>) -> bool {
     let is_list = |outcomes: &[&str]| {
         outcomes.contains(&column.name)
             || outcomes.contains(&column.name.strip_suffix('s').unwrap_or_default())
@@ -488,7 +488,7 @@ fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, Fault> {
     if FileFormat::of(file)? != FileFormat::Parquet {
         return Ok(HashMap::new());
     }
-    let columns = Columns::open(file)?;
+    let columns = ColumnFile::open(file)?;
     let rows: Vec<usize> =
         (0..columns.num_rows()).step_by(columns.num_rows().div_ceil(COUNTED_ROWS).max(1)).collect();
     let Some(ids) = columns.numbers("token_ids", Some(&rows))? else { return Ok(HashMap::new()) };

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{BetaRates, Config, PassRates, SimulateConfig, SimulatedPolicy, load_sources_to_show};
+use tamis_config::{
+    BetaRates, Config, SimulateConfig, SimulatedPassRates, SimulatedPolicy, load_sources_to_show,
+};
 use tamis_import::import;
 
 use super::*;
@@ -186,7 +188,7 @@ fn costs_are_those_of_the_simulation() {
     let (train, n) = (64, 8);
     let mut config = Config::default();
     (config.data.train_batch_size, config.rollout.n, config.run.seed) = (train, n, 5);
-    let rates = PassRates::Beta(BetaRates { a: 0.4, b: 0.6, prompts: 20_000 });
+    let rates = SimulatedPassRates::Beta(BetaRates { a: 0.4, b: 0.6, prompts: 20_000 });
     config.simulate = Some(SimulateConfig { pass_rate: rates, servers: None, ..SimulateConfig::default() });
     let keys = config.simulate.clone().unwrap();
     let mut world = SimulatedWorld::new(&config, &keys).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 
 use super::*;
 use crate::advise::{AdvicePlan, read, read_with_notes};
@@ -39,7 +39,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 fn numbers(run: &OtherRun, step: u64, column: &str) -> Vec<f64> {
-    let columns = Columns::open(&run.rollouts(step).unwrap().unwrap()).unwrap();
+    let columns = ColumnFile::open(&run.rollouts(step).unwrap().unwrap()).unwrap();
     columns
         .numbers(column, None)
         .unwrap()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use tamis_core::fault::chain;
-use tamis_data::columns::{Columns, RaggedColumn};
+use tamis_data::columns::{ColumnFile, RaggedColumn};
 use tamis_data::records::RecordError;
 use tamis_run::directory::step_files;
 
@@ -111,7 +111,7 @@ fn single(column: Option<RaggedColumn<f64>>, num_rows: usize) -> Vec<f64> {
 }
 
 fn read(step: u64, path: &Path) -> Result<StepGroups, RecordError> {
-    let columns = Columns::open(path)?;
+    let columns = ColumnFile::open(path)?;
     let num_rows = columns.num_rows();
     let numbers = |name: &str| Ok::<_, RecordError>(single(columns.numbers(name, None)?, num_rows));
     let (ids, prompts) = (numbers("group_id")?, numbers("prompt_id")?);

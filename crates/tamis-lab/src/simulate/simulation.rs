@@ -1,7 +1,7 @@
 //! Simulates all policies in one world, and collects their results and warnings.
 
 use serde::{Serialize, Serializer};
-use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
+use tamis_config::{Config, SimulateConfig, SimulatedPassRates, SimulatedPolicy};
 use tamis_core::figure::fixed;
 use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
@@ -150,8 +150,7 @@ fn play_all(
     }
     let is_choosing = |policy: &Policy| !matches!(policy.selector, Selector::Shuffle(_));
     let choosing = ready.iter().filter(|(_, policy)| is_choosing(policy)).map(|(name, _)| *name).collect();
-    let stands_for_all =
-        matches!(&keys_of(config).pass_rate, PassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
+    let stands_for_all = matches!(&keys_of(config).pass_rate, SimulatedPassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
     let policies = ready
         .into_iter()
         .map(|(name, policy)| play(name, policy, config, world, watch))

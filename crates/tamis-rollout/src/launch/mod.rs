@@ -42,7 +42,7 @@ const LAST_LINES: usize = 20;
 
 /// The address of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ServerPlace {
     /// A port of 127.0.0.1, on which it answers `GET /health`.
     Port(u16),
     /// A socket in the file system, which takes connections.
@@ -50,7 +50,7 @@ pub enum Place {
 }
 
 /// In the form that clients use.
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ServerPlace {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Port(port) => write!(formatter, "http://127.0.0.1:{port}"),
@@ -71,7 +71,7 @@ pub struct ServerProcess {
     /// Its kind, for messages: `server`.
     pub what: &'static str,
     /// Its address.
-    pub place: Place,
+    pub place: ServerPlace,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
 }

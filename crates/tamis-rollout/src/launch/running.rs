@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tamis_process::ProcessGroup;
 
-use super::{LaunchError, Place, ServerProcess};
+use super::{LaunchError, ServerPlace, ServerProcess};
 
 /// Time limit of a health check of a process that has answered before, and the pause between two such
 /// checks. A check delays those of the other processes.
@@ -117,14 +117,14 @@ impl Running {
 }
 
 /// Whether something answers there in time.
-pub(super) fn answers(place: &Place, timeout: Duration) -> bool {
+pub(super) fn answers(place: &ServerPlace, timeout: Duration) -> bool {
     let ask = || -> io::Result<bool> {
         let port = match place {
-            Place::Port(port) => *port,
+            ServerPlace::Port(port) => *port,
             #[cfg(unix)]
-            Place::Socket(path) => return Ok(std::os::unix::net::UnixStream::connect(path).is_ok()),
+            ServerPlace::Socket(path) => return Ok(std::os::unix::net::UnixStream::connect(path).is_ok()),
             #[cfg(not(unix))]
-            Place::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
+            ServerPlace::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, timeout)?;

@@ -14,7 +14,7 @@ use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
 use tamis_rollout::launch::{
-    LaunchError, LaunchLimits, Launched, LaunchedServers, Place, Say, ServerProcess, free_ports,
+    LaunchError, LaunchLimits, Launched, LaunchedServers, Say, ServerPlace, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
     GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, SendTimes, Sender, Server,
@@ -228,7 +228,7 @@ fn launch_here(
             environment: environment.chain(gpus).collect(),
             words: command.words,
             what: "server",
-            place: Place::Port(port),
+            place: ServerPlace::Port(port),
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }
