@@ -11,7 +11,7 @@ use tamis_core::schedule::{Command, Event, GroupFacts, InFlight, OnLimit, Schedu
 use crate::simulate::completion::SimulatedCompletion;
 use crate::simulate::fleet::{Fleet, Ordered};
 use crate::simulate::machine::Machine;
-use crate::simulate::measure::{Measure, PolicyResult};
+use crate::simulate::measure::{Measure, PlayedTime, PolicyResult};
 use crate::simulate::pass_rates::Moving;
 use crate::simulate::policy::Policy;
 use crate::simulate::prompt_order::{Drawn, PromptOrder};
@@ -131,7 +131,11 @@ pub(crate) fn run(
     }
     let now = driver.now;
     let (began, busy_before) = driver.began;
-    let time = driver.fleet.as_mut().map(|fleet| (now - began, fleet.busy(now) - busy_before, fleet.slots()));
+    let time = driver.fleet.as_mut().map(|fleet| PlayedTime {
+        seconds: now - began,
+        busy: fleet.busy(now) - busy_before,
+        slots: fleet.slots(),
+    });
     let result = driver.measure.result(name, driver.version, driver.prompts.passes(), time);
     Ok(Played { result, ended: driver.ended })
 }

@@ -87,6 +87,16 @@ impl Lengths {
     }
 }
 
+/// Simulated time of the measured steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlayedTime {
+    pub(crate) seconds: f64,
+    /// Seconds that slots decoded.
+    pub(crate) busy: f64,
+    /// Number of slots.
+    pub(crate) slots: usize,
+}
+
 /// Counts over the measured steps.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
@@ -138,14 +148,13 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result. `passes` is the number of passes over the data, and `time` is (seconds, seconds that slots
-    /// decoded, number of slots).
+    /// The result. `passes` is the number of passes over the data.
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,
         steps: u64,
         passes: f64,
-        time: Option<(f64, f64, usize)>,
+        time: Option<PlayedTime>,
     ) -> PolicyResult {
         let Accounting { generated, trained, surplus, stale, failed, aborted, .. } = self.accounting;
         let has_any = trained.groups > 0;
@@ -173,10 +182,10 @@ impl Measure {
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,
-            step_time: time.filter(|_| self.steps > 0).map(|(seconds, ..)| seconds / self.steps as f64),
+            step_time: time.filter(|_| self.steps > 0).map(|time| time.seconds / self.steps as f64),
             utilisation: time
-                .filter(|(seconds, ..)| *seconds > 0.0)
-                .map(|(seconds, busy, slots)| busy / seconds / slots as f64),
+                .filter(|time| time.seconds > 0.0)
+                .map(|time| time.busy / time.seconds / time.slots as f64),
             lag_mean: (self.groups > 0.0).then(|| self.lags / self.groups),
             lag_max: self.lag_max,
             weight_ess: (self.squares > 0.0)
