@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::{Config, Diagnostic, Loaded, Problem, Severity};
-use tamis_core::advantage::{Advantage, AdvantageError};
+use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::figure::shortest;
 use tamis_core::objective::ObjectiveError;
@@ -27,7 +27,7 @@ use tamis_run::durable::Disk;
 
 pub use super::check_purpose::CheckPurpose;
 use super::settings::{sampling, threads, validation_settings};
-use super::{advantage, data, loggers, objective, policy, rewards, schedule};
+use super::{advantage, data, loggers, objective, rewards, schedule};
 use crate::error::AssembleError;
 use crate::interrupt::Interrupt;
 

@@ -71,7 +71,7 @@ impl OwnFunctions {
         if is_any {
             for (name, program) in PROGRAMS {
                 let written = folder.disk.write_file(&folder.path.join(name), program.as_bytes());
-                written.map_err(|error| Halt::Failed(error.into()))?;
+                written.map_err(|error| Halt::Failed(Fault::from(error)))?;
             }
         }
         if let PolicyLoss::Python(python) = &objective.loss {

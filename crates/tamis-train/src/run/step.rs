@@ -101,7 +101,7 @@ pub(crate) fn step(
     let is_news = updated.is_some() && facts.diverged.is_none();
     let publication = if is_news { Some(workers.next_publication()?) } else { None };
 
-    let CreditedBatch { trained, mut members, columns, credit, .. } = credited;
+    let CreditedBatch { mut members, columns, credit, .. } = credited;
     let learning = learn(&before.learning, updated, &mut members, &columns, &credit, &mut facts);
     let without_loss = members.count_left_out();
     facts.report.leave_out(without_loss);

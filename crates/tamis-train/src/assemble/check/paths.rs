@@ -18,7 +18,7 @@ use tamis_text::template::ChatTemplate;
 
 use super::super::check_purpose::CheckPurpose;
 use super::super::policy::Limits;
-use super::super::{advantage, data, objective, policy};
+use super::super::{data, policy};
 use super::{Checker, Placeholders};
 use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE, WEIGHTS_ELSEWHERE};
 use crate::error::AssembleError;

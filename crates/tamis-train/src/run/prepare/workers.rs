@@ -19,6 +19,7 @@ use crate::assemble::data::CurriculumOrder;
 use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
+use crate::assemble::settings::dispatcher_settings;
 use crate::assemble::{learner, schedule};
 use crate::error::RunError;
 use crate::interrupt::Halt;
