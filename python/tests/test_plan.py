@@ -1,5 +1,6 @@
 """The parameters that a run's plan assigns to its learner, compared with the size of the learner's tensors on a CPU."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -10,6 +11,8 @@ import unittest
 
 # First: without PyTorch it reports that and skips the tests.
 from support import GOLDEN, Case, opened, save_tiny, tiny_config
+
+from tamis.learner import four_bits
 
 PROGRAM = os.environ.get("TAMIS_PROGRAM")
 SIZES = {
@@ -48,11 +51,12 @@ class Planned(Case):
         """Bytes that a learner holds: weights and moments."""
         learner = opened(self.folder / "model", options=options)
         own = learner._named("policy")
+        quantised = [one.quant_state for one in own.network.module.parameters() if four_bits.is_quantised(one)]
+        scales = [tensor for state in quantised for tensor in (state.absmax, state.state2.absmax)]
         held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in (
-            *own.network.module.parameters(), *own.network.weights.masters.values(), *own.optimizer.first.values(),
-            *own.optimizer.second.values(),
+            *own.network.module.parameters(), *own.network.weights.masters.values(), *scales,
         )}  # fmt: skip
-        return sum(held.values())
+        return sum(held.values()) + own.optimizer.first.num_bytes + own.optimizer.second.num_bytes
 
     def check(self, kind, overrides=(), **options):
         """Whether the plan of such a model equals the memory that it takes."""
@@ -72,6 +76,16 @@ class Planned(Case):
 
     def test_with_an_adapter(self):
         lora, key = {"rank": 8, "alpha": 16.0, "targets": None}, "learner.lora={rank: 8, alpha: 16}"
+        self.check("LlamaConfig", [key], lora=lora)
+        self.check("Qwen3Config", [key, "learner.dtype=bf16"], dtype="bf16", lora=lora)
+
+    def test_with_moments_in_8_bits(self):
+        self.check("LlamaConfig", ["learner.moments=8bit"], moments="8bit")
+        self.check("Qwen3Config", ["learner.moments=8bit", "learner.dtype=bf16"], dtype="bf16", moments="8bit")
+
+    @unittest.skipUnless(importlib.util.find_spec("bitsandbytes"), "bitsandbytes is not installed")
+    def test_over_4_bits(self):
+        lora, key = {"rank": 8, "alpha": 16.0, "targets": None, "base": "nf4"}, "learner.lora={rank: 8, alpha: 16, base: nf4}"
         self.check("LlamaConfig", [key], lora=lora)
         self.check("Qwen3Config", [key, "learner.dtype=bf16"], dtype="bf16", lora=lora)
 

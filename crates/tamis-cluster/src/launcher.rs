@@ -301,11 +301,7 @@ impl LauncherProcess {
         log: &Path,
         wait: Duration,
     ) -> Result<Self, LaunchError> {
-        let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: COMMAND.to_owned(),
-            what: what.to_owned(),
-            source,
-        };
+        let surroundings = |what: &str, source| LaunchError::lacks(COMMAND, what, source);
         let program =
             write_program().map_err(|error| surroundings("its program cannot be written", error))?;
         let open = tamis_file::open_with(log, OpenOptions::new().create(true).append(true));

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use tamis_rollout::launch::{HEALTHY, LaunchLimits, LaunchedServers, Place, ServerProcess, free_ports};
+use tamis_rollout::launch::{HEALTHY, LaunchLimits, LaunchedServers, ServerPlace, ServerProcess, free_ports};
 use tamis_train::launcher::{await_return, end_used_up};
 
 use super::*;
@@ -175,7 +175,7 @@ fn servers_of_which_one_is_given_up_are_ended_before_others_take_their_place() {
         environment: Vec::new(),
         shown: "a server".to_owned(),
         what: "server",
-        place: Place::Port(port),
+        place: ServerPlace::Port(port),
         log: setting.folder.path().join(format!("{port}.log")),
     });
     let limits = LaunchLimits::once(Duration::from_secs(60));

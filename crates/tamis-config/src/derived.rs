@@ -13,8 +13,8 @@ use tamis_env::task::environment::EnvironmentLevels;
 
 use crate::render::json_of;
 use crate::schema::{
-    BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype,
-    PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
+    BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype, LoraBase,
+    LoraConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
 };
 use crate::server_command::Intake;
 use crate::tree::join;
@@ -200,7 +200,8 @@ impl Config {
         let starts_vllm = rollout.backend == BackendKind::Vllm
             && rollout.servers.is_empty()
             && rollout.launch.as_ref().is_some_and(|launch| launch.command.is_empty());
-        let takes_adapter = self.learner.lora.is_some() && starts_vllm;
+        let is_whole = |lora: &LoraConfig| lora.base == LoraBase::Dtype;
+        let takes_adapter = self.learner.lora.as_ref().is_some_and(is_whole) && starts_vllm;
         self.publish.mode.unwrap_or(if takes_adapter { PublishMode::Adapter } else { PublishMode::Folder })
     }
 

@@ -40,8 +40,8 @@ pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use generate::{UnknownKey, explain, explain_with, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
 pub use load::{
-    Load, Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show,
-    load_to_show,
+    LoadFunction, Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources,
+    load_sources_to_show, load_to_show,
 };
 pub use note::{Note, NoteOutcome};
 pub use path::is_placeholder;
@@ -51,7 +51,6 @@ pub use render::json_of;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::{Intake, LOOPBACK, ServerCommand, shell_word, without_secrets};
-pub use suggest::find_value;
 pub use value::{ByteSize, EmptyRounds, FreeMap, Frequency, MaxRounds, TokenizerSource};
 
 #[cfg(test)]

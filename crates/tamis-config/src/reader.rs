@@ -31,11 +31,13 @@ pub struct OtherNames {
     pub owner_of: fn(&str) -> Option<&'static str>,
     /// Our key for an argument of another system, by its last part.
     pub ours_of: fn(&str) -> Option<&'static str>,
+    /// The one of our allowed values that another system gives another name.
+    pub value_of: fn(&str, &[&'static str]) -> Option<&'static str>,
 }
 
 impl OtherNames {
     /// No other systems.
-    pub const NONE: Self = Self { owner_of: |_| None, ours_of: |_| None };
+    pub const NONE: Self = Self { owner_of: |_| None, ours_of: |_| None, value_of: |_, _| None };
 }
 
 /// Reads settings from raw values and collects all faults.
@@ -464,10 +466,11 @@ impl Reader {
         let text = if node.is_null() { "none" } else { text.as_str() };
         let index = allowed.iter().position(|&name| name == text);
         if index.is_none() {
+            let of_others = (self.names.others.value_of)(text, allowed).map(str::to_owned);
             let problem = Problem::NotAllowed {
                 key: path.to_owned(),
                 value: text.to_owned(),
-                suggestion: suggest::nearest_value(text, allowed),
+                suggestion: of_others.or_else(|| suggest::nearest_value(text, allowed)),
                 allowed: allowed.iter().map(|&name| name.to_owned()).collect(),
             };
             self.report(node, problem);

@@ -46,36 +46,8 @@ pub fn nearest_key(
         .map(|(_, candidate)| candidate.clone())
 }
 
-/// Words of other systems and of papers for values of keys here: the word, its system, the key, the value.
-const OF_OTHERS: [(&str, &str, &str, &str); 7] = [
-    ("dapo", "the recipe in verl", "simulate.policies", "verl"),
-    ("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),
-    ("greso", "the paper's name", "schedule.selector.kind", "zero_variance_skip"),
-    ("greso", "the paper's name", "simulate.policies", "zero_variance_skip"),
-    ("keep_when_insufficient", "slime's", "schedule.on_limit", "keep_dropped"),
-    ("replace", "SkyRL's", "schedule.on_limit", "duplicate"),
-    ("use_dynamic_sample", "a fork of EasyR1's", "simulate.policies", "easyr1"),
-];
-
-/// The key and the value for a word of another system, and that system.
-pub fn find_value(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
-    let is_meant = |(known, ..): &&(&str, &'static str, &'static str, &'static str)| is_same(known, word);
-    OF_OTHERS.iter().find(is_meant).map(|&(_, whose, key, value)| (whose, key, value))
-}
-
-/// Whether two words are the same up to case and the kind of separator.
-fn is_same(one: &str, other: &str) -> bool {
-    let fold = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
-    fold(one) == fold(other)
-}
-
 /// The allowed value that was probably meant.
 pub fn nearest_value(value: &str, allowed: &[&'static str]) -> Option<String> {
-    let of_others =
-        OF_OTHERS.iter().find(|(word, _, _, meant)| is_same(word, value) && allowed.contains(meant));
-    if let Some((.., meant)) = of_others {
-        return Some((*meant).to_owned());
-    }
     allowed
         .iter()
         .map(|&candidate| (similarity(value, candidate), candidate))
@@ -93,27 +65,4 @@ fn similarity(left: &str, right: &str) -> f64 {
     let fold = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
     strsim::normalized_damerau_levenshtein(&fold(left), &fold(right))
         .max(strsim::jaro_winkler(&fold(left), &fold(right)) - 0.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_others_stand_for_values_that_there_are() {
-        for (word, _, key, value) in OF_OTHERS {
-            let explained = crate::explain(key).unwrap_or_default();
-            assert!(explained.contains(value), "{word}: {key}: {explained}");
-        }
-        let policies = ["verl", "zero_variance_skip", "posterior"];
-        assert_eq!(nearest_value("GRESO", &policies).as_deref(), Some("zero_variance_skip"));
-        let on_limit = ["use_partial", "skip", "keep_dropped", "duplicate"];
-        assert_eq!(nearest_value("replace", &on_limit).as_deref(), Some("duplicate"));
-        assert_eq!(nearest_value("dapo", &policies).as_deref(), Some("verl"));
-        assert_eq!(
-            find_value("keep-when-insufficient"),
-            Some(("slime's", "schedule.on_limit", "keep_dropped"))
-        );
-        assert_eq!(find_value("keep_dropped"), None);
-    }
 }

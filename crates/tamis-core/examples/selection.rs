@@ -14,8 +14,8 @@
 use tamis_core::group::{PolicyVersion, PromptId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::selector::{
-    DifficultyPools, PassRatePrior, Posterior, PromptHistories, Selection, Side, SkipRates, ZeroVarianceSkip,
-    effective_share,
+    DifficultyPools, PassRatePrior, Posterior, PromptHistories, PromptSelection, Side, SkipRates,
+    ZeroVarianceSkip, effective_share,
 };
 
 const PROMPTS: u64 = 6000;
@@ -107,8 +107,8 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
             place += 1;
             let id = PromptId(prompt as u64);
             let draw = key.with(7).with(epoch).with(prompt as u64);
-            let Selection { is_taken, inclusion } = match policy {
-                Policy::Blind => Selection::CERTAIN,
+            let PromptSelection { is_taken, inclusion } = match policy {
+                Policy::Blind => PromptSelection::CERTAIN,
                 Policy::Skip(skip) => skip.select(&rates, histories.get(id), draw),
                 Policy::Pools(pools) => pools.select(histories.get(id), draw),
                 Policy::Posterior(posterior) => {
@@ -118,7 +118,7 @@ fn run(policy: Policy, (a, b): (f64, f64), seed: u64, all: &mut Counts, late: &m
                     let keep = posterior.keep_probability(&prior, histories.get(id), version, MEMBERS);
                     let x = keep / (1.0 - 0.5_f64.powi(MEMBERS as i32 - 1));
                     let inclusion = (x * (1.0 - m) / (1.0 - m * x)).sqrt().clamp(posterior.floor, 1.0);
-                    Selection::with_probability(inclusion, draw.uniform(0))
+                    PromptSelection::with_probability(inclusion, draw.uniform(0))
                 }
             };
             if !is_taken {

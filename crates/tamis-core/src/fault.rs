@@ -55,6 +55,28 @@ macro_rules! fault {
     ($($message:tt)+) => { $crate::fault::Fault::new(format!($($message)+)) };
 }
 
+/// Turns errors that no caller of an enum distinguishes into the enum's variant `Fault`.
+///
+/// ```
+/// use tamis_core::{fault::Fault, faults};
+/// enum ReadError {
+///     Fault(Fault),
+/// }
+/// faults!(ReadError: std::io::Error);
+/// let ReadError::Fault(fault) = std::io::Error::other("no such disk").into();
+/// assert_eq!(fault.to_string(), "no such disk");
+/// ```
+#[macro_export]
+macro_rules! faults {
+    ($name:ty: $($error:ty),+) => { $(
+        impl From<$error> for $name {
+            fn from(error: $error) -> Self {
+                Self::Fault($crate::fault::Fault::of(error))
+            }
+        }
+    )+ };
+}
+
 impl Fault {
     /// A message without an error below it.
     pub fn new(message: impl Into<String>) -> Self {
@@ -70,6 +92,12 @@ impl Fault {
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// With the fix, if one is known.
+    #[must_use]
+    pub fn with_known_hint(self, hint: Option<impl Into<String>>) -> Self {
+        Self { hint: hint.map(Into::into), ..self }
     }
 
     /// The fix, if one is known.

@@ -18,13 +18,13 @@ use crate::parquet_file::{
 use crate::record_error::RecordError;
 
 /// The columns of one file.
-pub struct Columns {
+pub struct ColumnFile {
     path: PathBuf,
     file: ParquetFile,
     num_rows: usize,
 }
 
-impl std::fmt::Debug for Columns {
+impl std::fmt::Debug for ColumnFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Columns")
@@ -37,12 +37,12 @@ impl std::fmt::Debug for Columns {
 /// Values of several rows, end to end: those of row `i` are `values[offsets[i]..offsets[i + 1]]`. A row of a
 /// plain column has one value, or none if it is null.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ragged<T> {
+pub struct RaggedColumn<T> {
     values: Vec<T>,
     offsets: Vec<usize>,
 }
 
-impl<T> Ragged<T> {
+impl<T> RaggedColumn<T> {
     fn new() -> Self {
         Self { values: Vec::new(), offsets: vec![0] }
     }
@@ -53,7 +53,7 @@ impl<T> Ragged<T> {
     }
 }
 
-impl Columns {
+impl ColumnFile {
     /// Opens a Parquet file.
     ///
     /// # Errors
@@ -87,7 +87,11 @@ impl Columns {
     ///
     /// # Errors
     /// A damaged file.
-    pub fn numbers(&self, name: &str, rows: Option<&[usize]>) -> Result<Option<Ragged<f64>>, RecordError> {
+    pub fn numbers(
+        &self,
+        name: &str,
+        rows: Option<&[usize]>,
+    ) -> Result<Option<RaggedColumn<f64>>, RecordError> {
         let Some(leaf) = self.leaf(name) else { return Ok(None) };
         self.read(leaf, rows, |reader, wanted| match reader {
             ColumnReader::BoolColumnReader(reader) => {
@@ -108,7 +112,11 @@ impl Columns {
     ///
     /// # Errors
     /// A damaged file.
-    pub fn texts(&self, name: &str, rows: Option<&[usize]>) -> Result<Option<Ragged<String>>, RecordError> {
+    pub fn texts(
+        &self,
+        name: &str,
+        rows: Option<&[usize]>,
+    ) -> Result<Option<RaggedColumn<String>>, RecordError> {
         let Some(leaf) = self.leaf(name) else { return Ok(None) };
         let column = self.file.reader.metadata().file_metadata().schema_descr().column(leaf);
         let is_json = column.converted_type() == ConvertedType::JSON;
@@ -138,12 +146,12 @@ impl Columns {
         &self,
         leaf: usize,
         rows: Option<&[usize]>,
-        mut of: impl FnMut(ColumnReader, Wanted<'_>) -> Result<Option<Ragged<T>>, ParquetError>,
-    ) -> Result<Option<Ragged<T>>, RecordError> {
+        mut of: impl FnMut(ColumnReader, Wanted<'_>) -> Result<Option<RaggedColumn<T>>, ParquetError>,
+    ) -> Result<Option<RaggedColumn<T>>, RecordError> {
         let column = self.file.reader.metadata().file_metadata().schema_descr().column(leaf);
         let levels = (column.max_def_level(), column.max_rep_level());
         let decoded = self.file.decoded();
-        let mut all = Ragged::new();
+        let mut all = RaggedColumn::new();
         let mut first = 0;
         for (number, group) in self.file.reader.metadata().row_groups().iter().enumerate() {
             let num_rows = usize::try_from(group.num_rows()).unwrap_or(0);
@@ -209,9 +217,9 @@ fn read<T: DataType, U>(
     wanted: Wanted<'_>,
     size: impl Fn(&T::T) -> u64,
     mut of: impl FnMut(T::T) -> U,
-) -> Result<Ragged<U>, ParquetError> {
+) -> Result<RaggedColumn<U>, ParquetError> {
     let (most_defined, most_repeated) = wanted.levels;
-    let mut found = Ragged::new();
+    let mut found = RaggedColumn::new();
     let ended = || ParquetError::General("a column ends before its rows do".to_owned());
     let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (skipped, length) in wanted.runs() {

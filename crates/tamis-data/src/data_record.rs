@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// A column of a Parquet file.
 #[derive(Debug, Clone, Copy)]
-pub struct Column<'file> {
+pub struct FileColumn<'file> {
     /// Its name.
     pub name: &'file str,
     /// Whether it may have one number or boolean for each row; a JSON column may.

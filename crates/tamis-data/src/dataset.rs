@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use tamis_core::choice;
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::faults;
 use tamis_core::group::PromptId;
 use thiserror::Error;
 
@@ -110,9 +111,6 @@ pub struct ReadOptions {
 /// Why a row is no prompt.
 #[derive(Debug, Error)]
 pub enum PromptFault {
-    /// The row cannot be read.
-    #[error(transparent)]
-    Row(RowFault),
     /// A configured column is missing.
     #[error("expected a column `{column}` (data.columns.{option}), but the row has {columns}")]
     NoColumn {
@@ -138,12 +136,11 @@ pub enum PromptFault {
     Fault(#[from] Fault),
 }
 
+faults!(PromptFault: RowFault);
+
 /// A dataset could not be read.
 #[derive(Debug, Error)]
 pub enum DatasetError {
-    /// A file could not be read.
-    #[error(transparent)]
-    Records(RecordError),
     /// A row is no prompt.
     #[error("{place}: {fault}")]
     Row {
@@ -156,6 +153,8 @@ pub enum DatasetError {
     #[error(transparent)]
     Fault(#[from] Fault),
 }
+
+faults!(DatasetError: RecordError);
 
 fn list(files: &[PathBuf]) -> String {
     files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -234,7 +233,7 @@ impl Dataset {
         goes_on: impl Fn(&Self) -> bool,
     ) -> Result<bool, DatasetError> {
         let first = self.num_rows() as u64;
-        for (id, record) in (first..).zip(Records::open(file).map_err(DatasetError::Records)?) {
+        for (id, record) in (first..).zip(Records::open(file)?) {
             if !goes_on(self) {
                 return Ok(false);
             }
@@ -250,9 +249,9 @@ impl Dataset {
                     }
                 }
                 Err(RecordError::Row { place, fault }) => {
-                    Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
+                    Err(DatasetError::Row { place, fault: fault.into() })
                 }
-                Err(error) => return Err(DatasetError::Records(error)),
+                Err(error) => return Err(error.into()),
             };
             match prompt {
                 Ok(prompt) => self.prompts.push(prompt),

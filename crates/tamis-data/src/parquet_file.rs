@@ -34,7 +34,7 @@ use tamis_core::fault;
 
 use self::assembly::{Assembly, RowError, Schema};
 use self::compact::Compact;
-use crate::data_record::{Column, DataRecord, RowPlace};
+use crate::data_record::{DataRecord, FileColumn, RowPlace};
 use crate::file_format;
 use crate::record_error::RecordError;
 
@@ -170,10 +170,10 @@ impl std::fmt::Debug for ParquetRows {
 
 impl ParquetRows {
     /// Opens a file with the wanted columns. Without any, rows are empty.
-    pub(crate) fn open(path: &Path, wanted: &dyn Fn(Column<'_>) -> bool) -> Result<Self, RecordError> {
+    pub(crate) fn open(path: &Path, wanted: &dyn Fn(FileColumn<'_>) -> bool) -> Result<Self, RecordError> {
         let file = ParquetFile::open(path)?;
         let wanted = |column: &Type| {
-            wanted(Column {
+            wanted(FileColumn {
                 name: column.name(),
                 is_number: is_number(column)
                     || column.is_primitive()

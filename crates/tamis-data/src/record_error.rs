@@ -1,7 +1,8 @@
 //! Why rows cannot be read or written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use tamis_core::fault;
 use tamis_core::fault::Fault;
 use thiserror::Error;
 
@@ -21,6 +22,11 @@ pub enum RowFault {
     /// Anything else.
     #[error(transparent)]
     Fault(#[from] Fault),
+}
+
+/// A copy of rows could not be written.
+pub(crate) fn unwritten(target: &Path, source: std::io::Error) -> RecordError {
+    fault!("failed to write {}", target.display()).with_source(source).into()
 }
 
 /// A file of rows could not be read or written.
@@ -69,15 +75,6 @@ pub enum RecordError {
         second: PathBuf,
         /// `format` or `columns`.
         what: &'static str,
-    },
-    /// The copy could not be written.
-    #[error("failed to write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The underlying error.
-        #[source]
-        source: std::io::Error,
     },
     /// Anything else.
     #[error(transparent)]

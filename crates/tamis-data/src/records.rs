@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::jsonl::JsonLines;
 use crate::parquet_file::ParquetRows;
 
-pub use crate::data_record::{Column, Copied, DataRecord, RowPlace};
+pub use crate::data_record::{Copied, DataRecord, FileColumn, RowPlace};
 pub use crate::file_format::FileFormat;
 pub use crate::record_error::{RecordError, RowFault};
 pub use copy::copy_rows;
@@ -43,7 +43,7 @@ impl Records {
 
     /// Opens a file for some of its columns. Other columns of a Parquet file are not decoded, which saves
     /// most of the work if they are lists of tokens. JSON lines have all columns in any case.
-    pub fn open_with(path: &Path, wanted: impl Fn(Column<'_>) -> bool) -> Result<Self, RecordError> {
+    pub fn open_with(path: &Path, wanted: impl Fn(FileColumn<'_>) -> bool) -> Result<Self, RecordError> {
         Ok(Self(match FileFormat::of(path)? {
             FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
             FileFormat::Parquet => Source::Parquet(ParquetRows::open(path, &wanted)?),

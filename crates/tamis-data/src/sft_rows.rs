@@ -99,7 +99,7 @@ impl SftRows {
         columns: &SftColumns,
         bad_rows: BadRows,
     ) -> Result<(), DatasetError> {
-        for record in Records::open(file).map_err(DatasetError::Records)? {
+        for record in Records::open(file)? {
             let id = PromptId((self.rows.len() + self.skipped.len()) as u64);
             let row = match record {
                 Ok(record) => {
@@ -107,9 +107,9 @@ impl SftRows {
                     to_row(id, record, columns).map_err(|fault| DatasetError::Row { place, fault })
                 }
                 Err(RecordError::Row { place, fault }) => {
-                    Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
+                    Err(DatasetError::Row { place, fault: fault.into() })
                 }
-                Err(error) => return Err(DatasetError::Records(error)),
+                Err(error) => return Err(error.into()),
             };
             match row {
                 Ok(row) => self.rows.push(row),

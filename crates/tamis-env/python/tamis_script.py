@@ -183,8 +183,8 @@ def model_arguments(model, args, has_adapter, reasons):
         config = getattr(model, "config", None)
         name = getattr(config, "_name_or_path", None)
         given.update(adapter_of(model, reasons))
-        if getattr(config, "quantization_config", None) is not None:
-            reasons.append("`model` is quantized, and weights are trained whole, in f32: load it without `quantization_config`")
+        if (quantized := getattr(config, "quantization_config", None)) is not None:
+            given.update(quantization_arguments(quantized, "`model` is quantized", reasons))
         elif not given and not has_adapter and (frozen := frozen_weights(model)):
             reasons.append(f"{frozen} of `model` do not learn (`requires_grad=False`), and a run trains all weights, or an adapter: `peft_config`")
         if name:
@@ -200,8 +200,30 @@ def model_arguments(model, args, has_adapter, reasons):
             given["model_revision"] = value
         elif name == "attn_implementation" and value is not None:
             given["attn_implementation"] = value
-        elif name in ("quantization_config", "load_in_4bit", "load_in_8bit") and value:
-            reasons.append(f"model_init_kwargs[{name!r}]: weights are trained whole, in f32")
+        elif name == "quantization_config" and value is not None:
+            given.update(quantization_arguments(value, "model_init_kwargs['quantization_config']", reasons))
+        elif name in ("load_in_4bit", "load_in_8bit") and value:
+            given[name] = True
+    return given
+
+
+def quantization_arguments(config, what, reasons):
+    """A BitsAndBytesConfig as TRL's arguments."""
+    values = dict(config if isinstance(config, dict) else vars(config))
+    for name in ("load_in_4bit", "load_in_8bit"):
+        values.setdefault(name, getattr(config, name, False))  # a property of transformers' own
+    if not (values.get("load_in_4bit") or values.get("load_in_8bit")):
+        reasons.append(f"{what}: weights below an adapter are held in 4 bits by a BitsAndBytesConfig(load_in_4bit=True), and in no other way")
+        return {}
+    if set(values.get("llm_int8_skip_modules") or ()) - {"lm_head"}:
+        reasons.append(f"{what}: llm_int8_skip_modules has no counterpart, because all linear layers but the output head are quantized")
+    given = {name: True for name in ("load_in_4bit", "load_in_8bit") if values.get(name)}
+    if values.get("bnb_4bit_quant_type") is not None:
+        given["bnb_4bit_quant_type"] = values["bnb_4bit_quant_type"]
+    elif "load_in_4bit" in given:
+        given["bnb_4bit_quant_type"] = "fp4"  # the default of a BitsAndBytesConfig
+    if values.get("bnb_4bit_use_double_quant"):
+        given["use_bnb_nested_quant"] = True
     return given
 
 
@@ -311,7 +333,6 @@ class GRPOTrainer:
         free = {
             "callbacks": (callbacks, "nothing of the script is called while a run trains; `run.loggers` and metrics.jsonl have every figure"),
             "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
-            "quantization_config": (quantization_config, "weights are trained whole, in f32"),
             "reward_processing_classes": (reward_processing_classes, "a reward model is read with its own tokenizer"),
             "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/environments.md)"),
             "rollout_func": (rollout_func, "`environment` plays games of several turns (docs/environments.md)"),
@@ -324,6 +345,8 @@ class GRPOTrainer:
         if train_dataset is None:
             reasons.append("GRPOTrainer has no train_dataset")
         self._arguments = model_arguments(model, args, peft_config is not None, reasons)
+        if quantization_config is not None:
+            self._arguments.update(quantization_arguments(quantization_config, "GRPOTrainer(quantization_config=...)", reasons))
         name = self._arguments.get("model_name_or_path", "model")
         self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
         if peft_config is not None and "use_peft" in self._arguments:
@@ -545,6 +568,7 @@ ModelConfig = dataclass_of(
     "ModelConfig", model_name_or_path=(str, None), model_revision="main", dtype="float32", attn_implementation=(str, None), use_peft=False,
     lora_r=16, lora_alpha=32, lora_dropout=0.05, lora_target_modules=(list, None), lora_target_parameters=(list, None),
     lora_modules_to_save=(list, None), lora_task_type="CAUSAL_LM", use_rslora=False, use_dora=False, load_in_8bit=False, load_in_4bit=False,
+    bnb_4bit_quant_type="nf4", use_bnb_nested_quant=False, bnb_4bit_quant_storage=(str, None),
 )  # fmt: skip
 ScriptArguments = dataclass_of(
     "ScriptArguments", dataset_name=(str, None), dataset_config=(str, None), dataset_train_split="train", dataset_test_split="test",
@@ -607,12 +631,22 @@ def get_peft_config(config):
     return LoraConfig(**{names[name]: value for name, value in vars(config).items() if name in names})
 
 
+def get_quantization_config(config):
+    if not (config.load_in_4bit or config.load_in_8bit):
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=config.load_in_4bit, load_in_8bit=config.load_in_8bit, bnb_4bit_quant_type=config.bnb_4bit_quant_type,
+        bnb_4bit_use_double_quant=config.use_bnb_nested_quant,
+    )  # fmt: skip
+
+
 def get_soft_overlong_punishment(max_completion_len, soft_punish_cache):
     keys = {"kind": "soft_overlong", "max_length": max_completion_len, "buffer": soft_punish_cache}
     return Registered("soft_overlong_punishment_reward", **keys)
 
 
 LoraConfig = kept_class("LoraConfig")
+BitsAndBytesConfig = kept_class("BitsAndBytesConfig")
 
 
 def missing(module):
@@ -634,7 +668,7 @@ def stand_ins(has_trl, has_peft):
         modules["tamis"] = {"__path__": []}
     if not has_trl:
         trl = {**trainer, "GRPOConfig": KeptConfig, "ModelConfig": ModelConfig, "ScriptArguments": ScriptArguments, "TrlParser": TrlParser,
-               "get_peft_config": get_peft_config, "get_quantization_config": lambda *_: None, "get_kbit_device_map": lambda: None}  # fmt: skip
+               "get_peft_config": get_peft_config, "get_quantization_config": get_quantization_config, "get_kbit_device_map": lambda: None}  # fmt: skip
         rewards = {name: Registered(name, **keys) for name, keys in REGISTERED.items()}
         rewards["get_soft_overlong_punishment"] = get_soft_overlong_punishment
         modules["trl"] = modules["trl.trainer"] = {**trl, "__path__": [], "__getattr__": missing("trl")}

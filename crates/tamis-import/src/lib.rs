@@ -53,6 +53,7 @@ pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
 pub use pages::{explain, reference_markdown};
 pub use shipped::SHIPPED;
+pub use words::{OtherValue, find_value};
 
 impl Owner {
     /// The rows of its table.

@@ -7,7 +7,7 @@ use crate::owner::Owner;
 use crate::owner_of_section;
 
 /// What an unknown key may mean.
-pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of };
+pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of, value_of };
 
 /// Common words that are an argument of none of the systems, or of one that has several counterparts there.
 const WORDS: [(&str, &str); 57] = [
@@ -69,6 +69,54 @@ const WORDS: [(&str, &str); 57] = [
     ("val_max_samples", "validate.max_prompts"),
     ("warmup", "train.lr_schedule.warmup_steps"),
 ];
+
+/// A word of another system or of a paper for a value of a key here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherValue {
+    word: &'static str,
+    /// Whose word it is.
+    pub whose: &'static str,
+    /// Our key.
+    pub key: &'static str,
+    /// Its value.
+    pub value: &'static str,
+}
+
+const fn other(
+    word: &'static str,
+    whose: &'static str,
+    key: &'static str,
+    value: &'static str,
+) -> OtherValue {
+    OtherValue { word, whose, key, value }
+}
+
+const VALUES: [OtherValue; 7] = [
+    other("dapo", "the recipe in verl", "simulate.policies", "verl"),
+    other("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),
+    other("greso", "the paper's name", "schedule.selector.kind", "zero_variance_skip"),
+    other("greso", "the paper's name", "simulate.policies", "zero_variance_skip"),
+    other("keep_when_insufficient", "slime's", "schedule.on_limit", "keep_dropped"),
+    other("replace", "SkyRL's", "schedule.on_limit", "duplicate"),
+    other("use_dynamic_sample", "a fork of EasyR1's", "simulate.policies", "easyr1"),
+];
+
+/// Our key and value for a word of another system.
+pub fn find_value(word: &str) -> Option<OtherValue> {
+    VALUES.into_iter().find(|other| is_same(other.word, word))
+}
+
+/// The allowed value that another system, or a paper, calls `word`.
+fn value_of(word: &str, allowed: &[&'static str]) -> Option<&'static str> {
+    let mut meant = VALUES.iter().filter(|other| allowed.contains(&other.value));
+    meant.find(|other| is_same(other.word, word)).map(|other| other.value)
+}
+
+/// Whether two words are the same up to case and the kind of separator.
+fn is_same(one: &str, other: &str) -> bool {
+    let fold = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
+    fold(one) == fold(other)
+}
 
 /// Our key for a word: one of [`WORDS`], an argument of TRL's trainers, or a key of verl's `data` or
 /// optimizer. `None` if there is no single counterpart.
@@ -133,6 +181,23 @@ mod tests {
             assert_eq!(ours_of(word), None, "{word}");
         }
     }
+
+    #[test]
+    fn words_of_others_stand_for_values_that_there_are() {
+        for OtherValue { word, key, value, .. } in VALUES {
+            let explained = tamis_config::explain(key).unwrap_or_default();
+            assert!(explained.contains(value), "{word}: {key}: {explained}");
+        }
+        let policies = ["verl", "zero_variance_skip", "posterior"];
+        assert_eq!(value_of("GRESO", &policies), Some("zero_variance_skip"));
+        assert_eq!(value_of("dapo", &policies), Some("verl"));
+        assert_eq!(value_of("replace", &["use_partial", "duplicate"]), Some("duplicate"));
+        assert_eq!(value_of("replace", &policies), None);
+        let kept = other("keep_when_insufficient", "slime's", "schedule.on_limit", "keep_dropped");
+        assert_eq!(find_value("keep-when-insufficient"), Some(kept));
+        assert_eq!(find_value("keep_dropped"), None);
+    }
+
     /// Those that fit no one key.
     const OF_SEVERAL: [&str; 10] = [
         "epsilon",

@@ -119,7 +119,7 @@ impl From<DiskError> for Fault {
 
 impl From<FilterError> for Fault {
     fn from(error: FilterError) -> Self {
-        let hint = error.hint();
+        let hint = error.hint().map(str::to_owned);
         Self { hint, ..Self::from_error(FaultKind::Usage, error) }
     }
 }

@@ -2,8 +2,10 @@
 //! everything it has started. It ends when the value is dropped, and a guard ends it if tamis is killed. A
 //! [`LineChild`] is such a process that tamis talks to over its pipes. Rewards, environments, loggers and the
 //! launcher of a cluster use lines; the sandbox uses frames, because a program's output may contain any byte.
-//! [`run`] runs a command to its end, within a time limit.
+//! [`LineChild::await_answer`] waits for one answer, within a time limit. When a child is started again is up
+//! to its user. [`run`] runs a command to its end, within a time limit.
 
+mod answer;
 mod folder;
 mod group;
 #[cfg(unix)]
@@ -15,6 +17,7 @@ mod marked;
 mod run;
 mod tail;
 
+pub use answer::{AnswerWait, PATIENCE, Silence};
 pub use folder::GuardedFolder;
 pub use group::{ProcessGroup, Reach};
 pub use interpreter::{DEFAULT_INTERPRETER, interpreter};

@@ -224,6 +224,11 @@ impl LineChild {
         last_lines(&self.handle.tail.text(self.grace), most_lines, |_| true)
     }
 
+    /// Time that it has to exit by itself.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
     /// Kills it and everything in its reach, at once.
     pub fn end(&self) {
         self.close_input();
@@ -246,6 +251,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
     use super::*;
+    use crate::Silence;
     use crate::lines::{Line, Lines};
 
     const LONG: Duration = Duration::from_secs(60);
@@ -289,6 +295,23 @@ mod tests {
         // Everything sent before the end of the input arrives.
         assert_eq!(lines.iter().map(|line| line.len() + 1).sum::<usize>(), 10_000_000);
         assert_eq!(child.handle.status_within(LONG), "exit status: 0");
+    }
+
+    #[test]
+    fn an_answer_is_awaited_as_long_as_it_is_wanted() {
+        let (child, lines) =
+            shell("read -r line; echo $line; read -r line; echo why >&2", LONG, Errors::Kept);
+        let soon = Duration::from_millis(100);
+        assert_eq!(child.await_answer(&lines, LONG, &|_| false), Err(Silence::Interrupted));
+        child.send(b"one\n".to_vec());
+        assert_eq!(child.await_answer(&lines, LONG, &|_| true), Ok("one\n".to_owned()));
+        child.send(b"two\n".to_vec());
+        let ended = Silence::Ended { status: "exit status: 0".to_owned(), stderr: "why".to_owned() };
+        assert_eq!(child.await_answer(&lines, LONG, &|wait| wait.allowed == LONG), Err(ended));
+        let (child, lines) = shell("echo busy >&2; sleep 600", Duration::ZERO, Errors::Kept);
+        let late = child.await_answer(&lines, soon, &|wait| !wait.is_long);
+        assert!(matches!(late, Err(Silence::TimedOut { allowed, .. }) if allowed == soon), "{late:?}");
+        assert!(is_gone(&child.handle.id().to_string()));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct Verdict {
 impl Filter {
     /// From a section that was read.
     pub(crate) fn of(py: Python<'_>, section: &FilterConfig) -> PyResult<Self> {
-        section.kind.check().map_err(|error| refused(py, &error, error.hint()))?;
+        section.kind.check().map_err(|error| refused(py, &error, error.hint().map(str::to_owned)))?;
         let metric = Metric::from(section.metric.as_deref().unwrap_or("acc"));
         Ok(Self { filter: section.kind, metric, settings: tamis_config::json_of(section) })
     }

@@ -11,7 +11,7 @@ use tamis_env::reward::{Listener, RewardFailure};
 use thiserror::Error;
 
 use crate::clock::Bell;
-use crate::http::{Address, Exchange, HttpClient, HttpError, HttpSettings, Line, Transport as _};
+use crate::http::{Address, Exchange, HttpClient, HttpError, HttpSettings, ServerLine, Transport as _};
 use crate::wire::{Call, Fault, FaultClass, vllm};
 use crate::{FailureKind, GeneratorError};
 
@@ -122,7 +122,7 @@ impl ScoringServers {
         GeneratorError::Unreachable { tried }.into()
     }
 
-    fn line(&self, server: usize, bell: &Bell) -> Result<Line, HttpError> {
+    fn line(&self, server: usize, bell: &Bell) -> Result<ServerLine, HttpError> {
         let address = self.addresses[server].clone();
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         client.line(address, self.key.as_deref(), bell.clone())
@@ -198,7 +198,7 @@ impl ScoringServers {
         mut after: impl FnMut(&Fault) -> AfterFault,
     ) -> Result<Vec<Result<A, Unanswered>>, RewardFailure> {
         let bell = Bell::default();
-        let lines: Result<Vec<Line>, HttpError> =
+        let lines: Result<Vec<ServerLine>, HttpError> =
             (0..self.len()).map(|server| self.line(server, &bell)).collect();
         let mut lines = lines.map_err(|error| RewardFailure::Function { message: error.to_string() })?;
         let began = Instant::now();
@@ -232,7 +232,7 @@ impl ScoringServers {
                 }
                 return Err(RewardFailure::Interrupted);
             }
-            let arrived: Vec<(u64, Exchange)> = lines.iter_mut().flat_map(Line::receive).collect();
+            let arrived: Vec<(u64, Exchange)> = lines.iter_mut().flat_map(ServerLine::receive).collect();
             for (number, exchange) in arrived {
                 let Some(mut open) = asked.remove(&number) else { continue };
                 let fault = match read(&open.request, exchange) {

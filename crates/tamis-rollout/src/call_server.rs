@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::body::{BodyFault, BodyLimits, BodyRoom, HeldBody};
 pub use crate::caller::is_same;
 use crate::caller::stranger;
-use crate::connections::{ConnectionLimits, Listener, accept, set_or};
+use crate::connections::{AnyListener, ConnectionLimits, accept, set_or};
 use crate::wire::HttpMethod;
 
 /// Media type of a body whose numbers are columns.
@@ -215,16 +215,16 @@ impl Drop for CallServer {
     }
 }
 
-fn bind(address: &CallAddress) -> io::Result<(Listener, CallAddress)> {
+fn bind(address: &CallAddress) -> io::Result<(AnyListener, CallAddress)> {
     match address {
         CallAddress::Tcp(address) => {
             let listener = std::net::TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok((Listener::Tcp(tokio::net::TcpListener::from_std(listener)?), CallAddress::Tcp(address)))
+            Ok((AnyListener::Tcp(tokio::net::TcpListener::from_std(listener)?), CallAddress::Tcp(address)))
         }
         #[cfg(unix)]
-        CallAddress::Unix(path) => Ok((Listener::Unix(bind_unix(path)?), CallAddress::Unix(path.clone()))),
+        CallAddress::Unix(path) => Ok((AnyListener::Unix(bind_unix(path)?), CallAddress::Unix(path.clone()))),
         #[cfg(not(unix))]
         CallAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
     }

@@ -44,7 +44,7 @@ pub struct ConnectionLimits {
 }
 
 /// The socket that accepts connections.
-pub enum Listener {
+pub enum AnyListener {
     /// A port.
     Tcp(TcpListener),
     /// A socket in the file system.
@@ -77,7 +77,7 @@ impl Stream for UnixStream {
     }
 }
 
-impl Listener {
+impl AnyListener {
     async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         match self {
             Self::Tcp(listener) => {
@@ -103,7 +103,7 @@ pub async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
 /// Accepts and answers until `ended` completes. Then `stop` is called, and requests in flight may still
 /// be answered for a while. An error instead of an answer closes the connection.
 pub async fn accept<A, F, B, E>(
-    listener: Listener,
+    listener: AnyListener,
     limits: ConnectionLimits,
     answer: A,
     ended: impl Future<Output = ()>,

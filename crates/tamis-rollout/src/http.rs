@@ -1,7 +1,7 @@
 //! An HTTP client for many requests at once, behind channels: one background thread holds every
 //! connection, the rest of the crate is synchronous.
 //!
-//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the
+//! A [`HttpClient`] gives out [`ServerLine`]s, one per server. A request is sent under a number of the
 //! caller's, and comes back under it as an [`Exchange`]: the whole answer, or a named error.
 //! Connections are kept open and used again; a cancelled request closes its own.
 
@@ -261,7 +261,7 @@ impl HttpClient {
     }
 
     /// A line to one server; `key` is sent as `Authorization: Bearer`. The bell rings at each result.
-    pub fn line(&mut self, address: Address, key: Option<&str>, bell: Bell) -> Result<Line, HttpError> {
+    pub fn line(&mut self, address: Address, key: Option<&str>, bell: Bell) -> Result<ServerLine, HttpError> {
         let key = key
             .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))
             .transpose()
@@ -272,7 +272,7 @@ impl HttpClient {
             });
         self.num_lines += 1;
         let (back, answers) = blocking::channel();
-        Ok(Line {
+        Ok(ServerLine {
             number: self.num_lines,
             commands: self.commands.clone(),
             address,
@@ -285,7 +285,7 @@ impl HttpClient {
 }
 
 /// A way to one server.
-pub struct Line {
+pub struct ServerLine {
     number: u64,
     commands: mpsc::UnboundedSender<LineCommand>,
     address: Address,
@@ -295,13 +295,13 @@ pub struct Line {
     bell: Bell,
 }
 
-impl Line {
+impl ServerLine {
     fn command(&self, command: LineCommand) -> bool {
         self.commands.send(command).is_ok()
     }
 }
 
-impl Transport for Line {
+impl Transport for ServerLine {
     fn send(&mut self, number: u64, call: Call, timeout: Duration) {
         let uri = format!("{}{}", self.address.base, call.path);
         let socket = self.address.socket.clone();

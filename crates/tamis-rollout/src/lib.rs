@@ -57,6 +57,7 @@ pub use record::{Collected, End, Fate, Generation, Record, metric_values};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use sample_journal::{Beginning, Journalled, SampleIdentity, SampleJournal, SampleMemory, SampleOutcome};
 pub use scorer::{
-    Answer, AnswerJournal, AnswerJournalError, MemberId, ScoreError, ScoreEvent, ScoreRequest, Scorer,
+    AnswerJournal, AnswerJournalError, JournaledAnswer, MemberId, ScoreError, ScoreEvent, ScoreRequest,
+    Scorer,
 };
 pub use source::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};

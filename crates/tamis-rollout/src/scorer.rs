@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tamis_core::fault::Fault;
+use tamis_core::faults;
 use tamis_core::group::{Episode, GroupId, Score, Trajectory};
 use tamis_data::prompt::{Message, Prompt};
 use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, Scoring, TrainerState};
@@ -19,7 +21,7 @@ use crate::generator::Wait;
 
 /// A journalled answer: the whole result of scoring one completion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct JournaledAnswer {
     /// Scores by name.
     pub scores: std::collections::BTreeMap<String, Score>,
     /// The weighted sum.
@@ -32,16 +34,16 @@ pub struct Answer {
     pub logged: Logged,
 }
 
-impl From<&Scored> for Answer {
+impl From<&Scored> for JournaledAnswer {
     fn from(scored: &Scored) -> Self {
         let Scored { scores, reward, failures, logged, .. } = scored.clone();
         Self { scores, reward, failures, logged }
     }
 }
 
-impl From<Answer> for Scored {
-    fn from(answer: Answer) -> Self {
-        let Answer { scores, reward, failures, logged } = answer;
+impl From<JournaledAnswer> for Scored {
+    fn from(answer: JournaledAnswer) -> Self {
+        let JournaledAnswer { scores, reward, failures, logged } = answer;
         Self { scores, reward, failures, logged, is_beyond: false }
     }
 }
@@ -49,10 +51,10 @@ impl From<Answer> for Scored {
 /// Keeps answers of external rewards by trajectory key.
 pub trait AnswerJournal {
     /// Returns the recorded answer, each only once, so that nothing is requested twice.
-    fn take(&mut self, key: &str) -> Option<Answer>;
+    fn take(&mut self, key: &str) -> Option<JournaledAnswer>;
 
     /// Records the answers of a step durably, before any of them is used.
-    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerJournalError>;
+    fn put(&mut self, step: u64, answers: &[(String, JournaledAnswer)]) -> Result<(), AnswerJournalError>;
 
     /// Drops the answers of steps before `next`. From the returned position (in bytes) on the journal
     /// holds all others, which a checkpoint needs.
@@ -74,12 +76,15 @@ pub enum ScoreError {
     /// A reward function failed permanently.
     #[error(transparent)]
     Reward(#[from] RewardError),
-    /// The journal cannot be written.
+    /// The journal cannot be written, or the threads that ask reward functions have ended: a fault of tamis.
     #[error(transparent)]
-    Journal(#[from] AnswerJournalError),
-    /// The threads that ask reward functions have ended: a fault of tamis.
-    #[error("the threads that wait for reward functions have ended")]
-    Panicked,
+    Fault(#[from] Fault),
+}
+
+faults!(ScoreError: AnswerJournalError);
+
+fn panicked() -> ScoreError {
+    Fault::new("the threads that wait for reward functions have ended").into()
 }
 
 /// One member of a group: its n trajectories are scored one by one.
@@ -198,7 +203,7 @@ impl Workers {
                     // There are no more tasks, or no receiver.
                     let Ok(task) = task else { return };
                     let done = catch_unwind(AssertUnwindSafe(|| task.run(&rewards)));
-                    let lost = |_| Done { requests: Vec::new(), scoring: Err(ScoreError::Panicked) };
+                    let lost = |_| Done { requests: Vec::new(), scoring: Err(panicked()) };
                     if results.send(done.unwrap_or_else(lost)).is_err() {
                         return;
                     }
@@ -231,7 +236,7 @@ impl Workers {
             Wait::Until(time) => self.done.recv_timeout(time.saturating_duration_since(Instant::now())),
         };
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
-            return Err(ScoreError::Panicked);
+            return Err(panicked());
         }
         let mut done: Vec<Done> = first.into_iter().collect();
         done.extend(self.done.try_iter());
@@ -411,8 +416,10 @@ impl Scorer {
     /// Journals new answers, in one write.
     fn record(&mut self, events: &[ScoreEvent]) -> Result<(), AnswerJournalError> {
         let Some(journal) = self.journal.as_mut().filter(|_| !events.is_empty()) else { return Ok(()) };
-        let answers: Vec<(String, Answer)> =
-            events.iter().map(|event| (event.request.key.clone(), Answer::from(&event.scored))).collect();
+        let answers: Vec<(String, JournaledAnswer)> = events
+            .iter()
+            .map(|event| (event.request.key.clone(), JournaledAnswer::from(&event.scored)))
+            .collect();
         journal.put(self.step, &answers)
     }
 

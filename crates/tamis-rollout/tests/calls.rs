@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tamis_rollout::call_server::{Answer, CallAddress, CallLimits, CallServer, Question};
 use tamis_rollout::clock::Bell;
-use tamis_rollout::http::{Address, Exchange, HttpClient, HttpSettings, Line, Transport as _};
+use tamis_rollout::http::{Address, Exchange, HttpClient, HttpSettings, ServerLine, Transport as _};
 use tamis_rollout::wire::{Call, FaultClass, HttpMethod};
 
 const LIMITS: CallLimits = CallLimits {
@@ -25,7 +25,7 @@ fn listen(address: &CallAddress) -> CallServer {
     CallServer::listen(address, LIMITS, Arc::new(at_once)).expect("listens")
 }
 
-fn line(address: &CallAddress) -> (HttpClient, Line, Bell) {
+fn line(address: &CallAddress) -> (HttpClient, ServerLine, Bell) {
     let bell = Bell::default();
     let mut client = HttpClient::start(HttpSettings::default(), false).expect("a client");
     let address = Address::parse(&address.to_string()).expect("an address");
@@ -34,7 +34,7 @@ fn line(address: &CallAddress) -> (HttpClient, Line, Bell) {
 }
 
 /// The next answer, which is the only one.
-fn receive(line: &mut Line, bell: &Bell) -> (u64, Exchange) {
+fn receive(line: &mut ServerLine, bell: &Bell) -> (u64, Exchange) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         bell.wait(Duration::from_millis(50));

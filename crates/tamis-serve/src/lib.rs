@@ -42,7 +42,7 @@ use tamis_rollout::api::error::ApiError;
 use tamis_rollout::api::field::Fields;
 use tamis_rollout::api::{BODIES_AT_ONCE, off_thread, seconds};
 use tamis_rollout::body::{self, BodyRoom};
-use tamis_rollout::connections::{ConnectionLimits, Listener, accept, set_or};
+use tamis_rollout::connections::{AnyListener, ConnectionLimits, accept, set_or};
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
 use tamis_text::tokenizer::Tokenizer;
@@ -264,7 +264,7 @@ impl NativeServer {
             idle_timeout: settings.idle_timeout,
         };
         let served: io::Result<()> = runtime.block_on(async {
-            let listener = Listener::Tcp(tokio::net::TcpListener::from_std(listener)?);
+            let listener = AnyListener::Tcp(tokio::net::TcpListener::from_std(listener)?);
             let answered = models.clone();
             let answer = move |request| route::answer(answered.clone(), request, log.clone());
             let ended = set_or(stop, || workers.iter().any(JoinHandle::is_finished));

@@ -31,6 +31,7 @@ use crate::prompts::worlds::{self, RunWorlds};
 use crate::workers::evaluation_sampler::EvaluationSampler;
 use crate::workers::listener::RunListener;
 use crate::workers::logs_of_processes;
+use tamis_core::fault;
 use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_run::durable::Disk;
@@ -47,8 +48,8 @@ pub enum EvaluateError {
     #[error(transparent)]
     Dispatch(DispatchError),
     /// A place for the shipped reward runner cannot be made.
-    #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
-    Folder(#[source] std::io::Error),
+    #[error(transparent)]
+    Fault(Fault),
     /// Servers or a learner cannot be reached, started, or given the checkpoint.
     #[error("{error}")]
     Servers {
@@ -205,7 +206,11 @@ pub fn evaluate(
     keeps_samples: bool,
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {
     check_published(config)?;
-    let folder = private_folder().map_err(EvaluateError::Folder)?;
+    let folder = private_folder().map_err(|error| {
+        let parent = std::env::temp_dir();
+        let fault = fault!("failed to make a folder for temporary files in {}", parent.display());
+        EvaluateError::Fault(fault.with_source(error))
+    })?;
     let evaluated = evaluate_in(folder.path(), config, places, progress, launcher, interrupt, keeps_samples);
     evaluated.map_err(|halt| {
         halt.map(|error| match error {

@@ -14,15 +14,9 @@ use tamis_run::durable::{Disk, DiskError};
 /// A policy cannot be exported.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// The source is not what was saved.
-    #[error(transparent)]
-    Checksum(#[from] ChecksumError),
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] SaveError),
-    /// The tokenizer cannot be read.
-    #[error(transparent)]
-    Tokenizer(#[from] Fault),
     /// The folder is there already: nothing is overwritten.
     #[error("{} exists already", folder.display())]
     Exists {
@@ -39,26 +33,37 @@ pub enum ExportError {
         /// The type.
         dtype: SaveDtype,
     },
-    /// The disk.
-    #[error("failed to {0}")]
-    Disk(#[from] DiskError),
+    /// The source is not what was saved, the tokenizer cannot be read, or the disk failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl From<ChecksumError> for ExportError {
+    fn from(error: ChecksumError) -> Self {
+        let hint = error.hint().map(str::to_owned);
+        Fault::of(error).with_known_hint(hint).into()
+    }
+}
+
+impl From<DiskError> for ExportError {
+    fn from(error: DiskError) -> Self {
+        Fault::from(error).into()
+    }
 }
 
 impl ExportError {
     /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Checksum(error) => error.hint().map(str::to_owned),
             Self::Weights(error) if error.is_other_architecture() => Some(
                 "the files are fine, but the native engine, which would rewrite them, supports only these architectures; other programs \
                 load the folder as it is"
                     .to_owned(),
             ),
             Self::Weights(error) => error.hint(),
-            Self::Tokenizer(_) => None,
             Self::Exists { .. } => Some("name a folder that is not there yet".to_owned()),
             Self::Overflow { .. } => Some("`--dtype bf16` or `--dtype f32` holds them".to_owned()),
-            Self::Disk(error) => error.hint().map(str::to_owned),
+            Self::Fault(fault) => fault.hint().map(str::to_owned),
         }
     }
 }

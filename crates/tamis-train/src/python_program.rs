@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_process::GuardedFolder;
 pub use tamis_process::{DEFAULT_INTERPRETER, interpreter};
-use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Say, ServerPlace, ServerProcess};
 
 use crate::interrupt::{Halt, Interrupt};
 
@@ -109,12 +109,11 @@ impl ModuleProcess<'_> {
         interrupt: &Interrupt,
     ) -> Result<(LaunchedServers, GuardedFolder), Halt<LaunchError>> {
         let python = interpreter(self.python);
-        let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: format!("{python} -m {}", self.module),
-            what: what.to_owned(),
-            source,
+        let command = format!("{python} -m {}", self.module);
+        let failed = |what: &'static str| {
+            let command = &command;
+            move |error| Halt::Failed(LaunchError::lacks(command, what, error))
         };
-        let failed = |what: &'static str| move |error| Halt::Failed(surroundings(what, error));
         let folder = write_program().map_err(failed("its program cannot be written"))?;
         let socket = folder.path().join("socket");
         let environment = module_environment(folder.path());
@@ -130,7 +129,7 @@ impl ModuleProcess<'_> {
             words,
             environment,
             what: self.what,
-            place: Place::Socket(socket),
+            place: ServerPlace::Socket(socket),
             log: self.log.clone(),
         };
         let started = LaunchedServers::start(vec![server], self.limits, &interrupt.flag(), say.clone());

@@ -23,8 +23,10 @@ transformers forward and backward and steps its optimizer. As data flows through
     logprob     log-probabilities and entropies from hidden states, never with all logits at once
     weights     trained weights in f32 and their gradients, whatever type the decoder computes in
     optimizer   AdamW, clipping, skipped steps
+    moments     its moments: in f32 or 8 bits, on the device or the host
     critic      a decoder with a value head
     lora        adapters
+    four_bits   weights below an adapter in 4 bits
     checkpoint  folders in Hugging Face layout with the optimizer's state
     transfer    weights to servers over NCCL, from this process's memory
     samples     open samples: begun, drawn, reported, aborted
@@ -39,10 +41,13 @@ The `options` of `open`:
     attention          auto, varlen, sequences, or a name of transformers: sdpa, flash_attention_2, ...
     logprob_chunk      tokens whose logits exist at once; null: as many as take 512 MB on a GPU, 8 MB on a CPU
     offload_reference  whether the reference waits in the host's memory between passes: false
+    moments            f32 or 8bit: how AdamW's moments are held
+    offload_moments    whether they are in the host's memory: false
     freeze_vision      whether the vision tower of a model that sees images is frozen: false
     continuous_batching  whether samples use transformers' continuous batching, on a GPU with flash-attention: false
     threads            of the CPU; null: PyTorch's default
-    lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
+    lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0, base: dtype or nf4}; null:
+                       all is trained
 
 One process on one device, or several under torchrun. Nothing is imported before it is needed.
 """

@@ -3,7 +3,8 @@
     config.json, generation_config.json, model*.safetensors   for servers and other programs
     master/                  the weights in f32, if the above are in another type or under other names; frozen
                              ones, too
-    optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
+    optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32, however they are held; `step` in
+                             the metadata
     adapter/                 the adapter in f32 in peft's format, if one is trained: the weights above have it
                              merged; a resume reads the adapter, and the policy that was opened
     critic/                  the critic in f32 with its optimizer.safetensors
@@ -452,8 +453,9 @@ def _prepare(folder, network, optimizer):
         with torch.no_grad():
             for name, own in weights.masters.items():
                 rows = weights.rows(name)
-                for part, read in ((own, values), (optimizer.first[name], first), (optimizer.second[name], second)):
-                    part.copy_(read[name](rows))
+                own.copy_(values[name](rows))
+                for moments, read in ((optimizer.first, first), (optimizer.second, second)):
+                    moments.put(name, read[name](rows))
         for name in frozen:
             network.put_frozen(name, values[name](network.rows(name)))
 

@@ -53,6 +53,18 @@ class _Trained:
         self.kept = None
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The `options` of `open` that do not say how networks compute."""
+
+    adapter: lora.LoraOptions | None
+    offloads_reference: bool
+    moments_in_8_bits: bool
+    moments_on_host: bool
+    threads: int | None
+    is_continuous: bool
+
+
 @dataclass
 class _Held:
     """A pass whose graph is kept."""
@@ -172,12 +184,12 @@ class Learner:
             return self._adopt(), {}
         folder = settings.text("policy")
         temperature = settings.number("temperature", above=0.0)
-        optimizer = AdamWSettings.read(settings.object("optimizer"))
+        optimizer = settings.object("optimizer")
         asked = settings.object("critic", None)
         critic_folder = None
         if asked is not None:
             critic_folder = asked.text("folder", None)
-            critic_settings = AdamWSettings.read(asked.object("optimizer"))
+            critic_optimizer = asked.object("optimizer")
             asked.finish()
         reference = settings.text("reference", None)
         teachers = settings.texts("teachers", [])
@@ -186,13 +198,16 @@ class Learner:
             max_sequences = generation.count("max_sequences", least=1)
             generation.finish()
         recompute = settings.flag("recompute_activations", False)
-        options, adapter, offloads, threads, is_continuous = self._options(settings.object("options", None), recompute)
+        own, options = self._options(settings.object("options", None), recompute)
+        optimizer = AdamWSettings.read(optimizer, own.moments_in_8_bits, own.moments_on_host)
+        if asked is not None:
+            critic_settings = AdamWSettings.read(critic_optimizer, own.moments_in_8_bits, own.moments_on_host)
         settings.finish()
         self.close()
-        if threads is not None:
-            torch.set_num_threads(threads)
+        if own.threads is not None:
+            torch.set_num_threads(own.threads)
         try:
-            policy = options.together(lambda: _read_policy(folder, options, adapter))
+            policy = options.together(lambda: _read_policy(folder, options, own.adapter))
             loading.place(policy)
             if recompute:
                 policy.recompute_layers()
@@ -202,14 +217,14 @@ class Learner:
                 self._critic_settings = critic_settings
                 if critic_folder is not None:
                     self._set_critic(critic.load_critic(critic_folder, options))
-            self._offloads = offloads
+            self._offloads = own.offloads_reference
             if generation is not None:
                 if policy.vision is not None:
                     raise Refused(
                         "the learner does not sample from models that see images",
                         "sample at vLLM servers (rollout.backend: vllm)",
                     )
-                self._generation = make_generation(policy, max_sequences, is_continuous)
+                self._generation = make_generation(policy, max_sequences, own.is_continuous)
             if reference is not None:
                 self._set_reference(loading.load_reference(reference, self._reference_options()))
             for teacher in teachers:
@@ -243,6 +258,8 @@ class Learner:
         chunk = settings.count("logprob_chunk", None, least=1)
         threads = settings.count("threads", None, least=1)
         offloads = settings.flag("offload_reference", False)
+        in_8_bits = settings.choice("moments", ["f32", "8bit"], "f32") == "8bit"
+        on_host = settings.flag("offload_moments", False)
         freezes = settings.flag("freeze_vision", False)
         is_continuous = settings.flag("continuous_batching", False)
         adapter = settings.object("lora", None)
@@ -252,7 +269,7 @@ class Learner:
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes, self.ranks)
-        return options, adapter, offloads, threads, is_continuous
+        return _Options(adapter, offloads, in_8_bits, on_host, threads, is_continuous), options
 
     def _networks(self):
         def of(trained):

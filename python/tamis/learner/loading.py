@@ -9,6 +9,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from . import rotary
 from .head import VocabularyHead
 from .messages import first_line
 from .model import Network
@@ -45,7 +46,8 @@ class Source:
         if not isinstance(config, dict):
             raise FilesError(f"{folder / 'config.json'} is not a JSON object", folder)
         if "quantization_config" in config:
-            raise Refused(f"the weights in {folder} are quantised, and are trained in full", "name the original model")
+            message = f"the weights in {folder} are quantised already, and tamis writes whole ones"
+            raise Refused(message, "name the original model, and quantise it with `learner.lora.base: nf4`")
         generation = folder / "generation_config.json"
         return cls(folder, config, generation.read_bytes() if generation.exists() else None)
 
@@ -124,6 +126,7 @@ def _load_module(source, config, kind, dtype, plan):
     broken = None if plan is not None else first_not_finite(module.named_parameters())
     if broken is not None:
         raise FilesError(f"tensor `{broken}` in {source.folder} holds numbers that are not finite", source.folder)
+    rotary.mend(module)
     return Loaded(module.eval(), sorted(report["unexpected_keys"]), {} if plan is None else plan.sources)
 
 
@@ -183,7 +186,7 @@ def _round(network):
     names = {id(one): name for name, one in network.trained_parameters().items()}
     exact = {}
     for name, parameter in module.named_parameters():
-        if options.dtype == torch.float32 or network.keeps(name):
+        if options.dtype == torch.float32 or network.keeps(name) or not parameter.is_floating_point():
             continue
         if id(parameter) in names:
             exact[names[id(parameter)]] = parameter.data.to(options.device, torch.float32)

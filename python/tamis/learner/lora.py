@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from . import four_bits
 from .model import Network
 from .protocol import Refused, RequestError
 from .sharding import full
@@ -26,12 +27,15 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class LoraOptions:
-    """Rank, alpha, the layers' names (`None`: every linear layer but the head), and the seed of A's draws."""
+    """Rank, alpha, the layers' names (`None`: every linear layer but the head), the seed of A's draws, and whether the
+    policy below it is held in 4 bits (`four_bits`).
+    """
 
     rank: int
     alpha: float
     targets: tuple | None
     seed: int
+    is_four_bits: bool = False
 
     @classmethod
     def read(cls, settings):
@@ -42,8 +46,9 @@ class LoraOptions:
             raise RequestError("`dropout` of `lora` must be 0: log-probabilities would differ from pass to pass")
         targets = settings.texts("targets", None)
         seed = settings.count("seed", 0)
+        is_four_bits = settings.choice("base", ["dtype", "nf4"], "dtype") == "nf4"
         settings.finish()
-        return cls(rank, alpha, None if targets is None else tuple(targets), seed)
+        return cls(rank, alpha, None if targets is None else tuple(targets), seed, is_four_bits)
 
 
 class AdapterNetwork(Network):
@@ -70,8 +75,8 @@ class AdapterNetwork(Network):
                     continue
                 seen.add(id(parameter))
                 adding = [layer for layer in layers if getattr(layer, "parameter_name", "weight") == own]
-                make = self._merger(adding, own, parameter) if adding else lambda one=parameter: full(one.data).float()
-                tensors.append((f"{prefix}.{own}" if prefix else own, list(parameter.shape), make))
+                make = self._merger(adding, own, parameter) if adding else lambda one=parameter: _exact(one)
+                tensors.append((f"{prefix}.{own}" if prefix else own, list(four_bits.shape_of(parameter)), make))
         return tensors
 
     def _wrapped(self, name):
@@ -93,7 +98,7 @@ class AdapterNetwork(Network):
 
         @torch.no_grad()
         def merge():
-            merged = full(parameter.data).float()
+            merged = _exact(parameter)
             # peft multiplies in the type of these.
             whole = [(module, "weight", weights.full(name, weights.masters[name])) for module, name in factors]
             with _standing_in([(base, own, merged), *whole]):
@@ -110,6 +115,11 @@ class AdapterNetwork(Network):
             if isinstance(value, set):
                 config[name] = sorted(value)
         return json.dumps(config, indent=2, default=str)
+
+
+def _exact(parameter):
+    """The f32 values of a frozen parameter."""
+    return full(four_bits.values_of(parameter)).float()
 
 
 def _parent(name):
@@ -152,6 +162,11 @@ def add_adapter(network, lora):
         exclude_modules=None if network.vision is None else r".*\bvisual\b.*",
     )  # fmt: skip
     head, embedding = network.module.get_output_embeddings(), network.module.get_input_embeddings()
+    if lora.is_four_bits:
+        if network.options.ranks is not None:
+            message = "weights in 4 bits cannot be shared out over several ranks"
+            raise Refused(message, "learn on one GPU (`learner.gpus_per_node: 1`), or remove `learner.lora.base`")
+        four_bits.quantise(network)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
         torch.manual_seed(lora.seed)
         try:

@@ -24,7 +24,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from . import attention, rotary, sharding
+from . import attention, four_bits, rotary, sharding
 from .device import is_device_lost, is_out_of_memory
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Branch, Layout, Pack, pack, pack_one_by_one, take_rows
@@ -137,6 +137,9 @@ class Network:
         where = f"{self.source.folder}: "
         lines = [f"{trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"]
         lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
+        in_four_bits = sum(four_bits.number_of(one) for one in self.module.parameters() if four_bits.is_quantised(one))
+        if in_four_bits:
+            lines.append(f"{in_four_bits:,} parameters are held in 4 bits (NF4)")
         if self.read_whole:
             lines.append(f"every rank has read all of it into memory: {self.read_whole}")
         if self.has_own_head and self.config.tie_word_embeddings:
@@ -150,7 +153,7 @@ class Network:
     def sizes(self):
         """SIZES of the page."""
         return {
-            "num_parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "num_parameters": sum(four_bits.number_of(parameter) for parameter in self.module.parameters()),
             "num_trained": self.weights.num_parameters if self.weights else 0,
             "vocab_size": self.vocab_size,
             "max_positions": self.max_positions,

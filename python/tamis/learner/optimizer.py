@@ -6,8 +6,9 @@ With gradient g after clipping, moments m and v, step count t from 1, learning r
     v  = beta2 v + (1 - beta2) g g
     weight = weight (1 - a w) - a / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 
-Weights, gradients and moments are f32; the norm is summed in f64. Steps go tensor by tensor, so the only temporary has
-the largest tensor's size. On a GPU one kernel of PyTorch does all of it (`_step_fused`).
+Weights and gradients are f32; the norm is summed in f64. Moments are f32, or have 8 bits, and may wait in the host's
+memory (`moments`). Steps go part by part of each tensor, so that temporaries are small and moments on the host stream
+through the device. On a GPU that holds all moments in f32, one kernel of PyTorch does all of it (`_step_fused`).
 """
 
 import math
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 
 import torch
 
-from .weights import set_aside
+from .moments import Moments
 
 # Numbers that are squared in f64 at a time: bounds the temporary to 128 MB.
 _CHUNK = 1 << 24
+# Numbers of a tensor that take a step at a time.
+_PART = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,12 @@ class AdamWSettings:
     weight_decay: float
     decay_norms_and_biases: bool
     max_grad_norm: float | None
+    # How moments are held.
+    in_8_bits: bool = False
+    on_host: bool = False
 
     @classmethod
-    def read(cls, settings):
+    def read(cls, settings, in_8_bits=False, on_host=False):
         """From the object `optimizer` of a call."""
         made = cls(
             beta1=settings.number("beta1", least=0.0, below=1.0),
@@ -42,6 +48,8 @@ class AdamWSettings:
             weight_decay=settings.number("weight_decay", least=0.0),
             decay_norms_and_biases=settings.flag("decay_norms_and_biases"),
             max_grad_norm=settings.number("max_grad_norm", None, above=0.0),
+            in_8_bits=in_8_bits,
+            on_host=on_host,
         )
         settings.finish()
         return made
@@ -53,15 +61,14 @@ class AdamW:
     def __init__(self, weights, settings):
         self.weights = weights
         self.settings = settings
-        self.first = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
-        self.second = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
+        self.first = Moments(weights.masters, False, settings.in_8_bits, settings.on_host)
+        self.second = Moments(weights.masters, True, settings.in_8_bits, settings.on_host)
         self.num_steps = 0
 
     def reset(self):
         """Sets moments and step count to zero."""
         for moments in (self.first, self.second):
-            for moment in moments.values():
-                moment.zero_()
+            moments.zero()
         self.num_steps = 0
 
     def grad_norm(self):
@@ -89,10 +96,11 @@ class AdamW:
         own = self.settings
         clip = 1.0 if own.max_grad_norm is None else min(1.0, own.max_grad_norm / (norm + 1e-6))
         self.num_steps += 1
-        if all(master.is_cuda for master in self.weights.masters.values()):
+        is_fused = all(master.is_cuda for master in self.weights.masters.values())
+        if is_fused and self.first.are_plain and self.second.are_plain:
             self._step_fused(learning_rate, clip)
         else:
-            self._step_by_tensor(learning_rate, clip)
+            self._step_by_part(learning_rate, clip)
         self.weights.clear_gradients()
         self.weights.refresh()
         return norm, False
@@ -100,24 +108,34 @@ class AdamW:
     def _decays(self, master):
         return self.settings.weight_decay and (self.settings.decay_norms_and_biases or master.dim() > 1)
 
-    def _step_by_tensor(self, learning_rate, clip):
+    def _step_by_part(self, learning_rate, clip):
         own = self.settings
         step_size = learning_rate / (1.0 - own.beta1**self.num_steps)
         root = math.sqrt(1.0 - own.beta2**self.num_steps)
         for name, master in self.weights.masters.items():
-            first, second = self.first[name], self.second[name]
             gradient = self.weights.gradient(name)
-            if gradient is None:
-                gradient = torch.zeros_like(master)
-            elif clip != 1.0:
-                gradient.mul_(clip)
-            first.lerp_(gradient, 1.0 - own.beta1)
-            second.mul_(own.beta2).addcmul_(gradient, gradient, value=1.0 - own.beta2)
-            if self._decays(master):
-                master.mul_(1.0 - learning_rate * own.weight_decay)
-            # The gradient is no longer needed: its memory holds the denominator.
-            denominator = torch.sqrt(second, out=gradient).div_(root).add_(own.epsilon)
-            master.addcdiv_(first, denominator, value=-step_size)
+            decay = 1.0 - learning_rate * own.weight_decay if self._decays(master) else 1.0
+            flat = master.reshape(-1)
+            slopes = torch.zeros_like(flat) if gradient is None else gradient.reshape(-1)
+            for begin in range(0, flat.numel(), _PART):
+                part = slice(begin, min(begin + _PART, flat.numel()))
+                weight, slope = flat[part], slopes[part]
+                if clip != 1.0:
+                    slope.mul_(clip)
+                first, second = (moments.read(name, part.start, part.stop) for moments in (self.first, self.second))
+                first.lerp_(slope, 1.0 - own.beta1)
+                second.mul_(own.beta2).addcmul_(slope, slope, value=1.0 - own.beta2)
+                if decay != 1.0:
+                    weight.mul_(decay)
+                # The gradient is no longer needed: its memory holds the denominator.
+                denominator = torch.sqrt(second, out=slope).div_(root).add_(own.epsilon)
+                weight.addcdiv_(first, denominator, value=-step_size)
+                self.first.write(name, first, part.start, part.stop)
+                self.second.write(name, second, part.start, part.stop)
+            if flat.data_ptr() != master.data_ptr():
+                master.copy_(flat.view_as(master))
+        self.first.wait()
+        self.second.wait()
 
     def _step_fused(self, learning_rate, clip):
         own, masters = self.settings, self.weights.masters
@@ -143,11 +161,10 @@ class AdamW:
 
     def copy_state(self):
         """Copies of moments and step count in the host's memory."""
-        return set_aside(self.first), set_aside(self.second), self.num_steps
+        return self.first.copy(), self.second.copy(), self.num_steps
 
     def set_state(self, state):
         """Restores a copy of `copy_state`."""
         first, second, self.num_steps = state
-        for own, moments in ((self.first, first), (self.second, second)):
-            for name, moment in own.items():
-                moment.copy_(moments[name])
+        self.first.restore(first)
+        self.second.restore(second)

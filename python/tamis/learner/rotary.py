@@ -22,6 +22,21 @@ def depends_on_length(decoder):
     return any(_depends(kind) for module in decoder.modules() for kind in _types(module))
 
 
+def mend(decoder):
+    """Lets layers of several types use `longrope`. transformers 5.17 computes the factors of long rows once for a type of
+    layer, and fails when it needs them again, so they are forgotten before each pass.
+    """
+    for module in decoder.modules():
+        kinds = getattr(module, "rope_type", None)
+        if isinstance(kinds, dict) and "longrope" in kinds.values():
+            module.register_forward_pre_hook(_forget_long_factors)
+
+
+def _forget_long_factors(module, _arguments):
+    for kind in module.rope_type:
+        vars(module).pop(f"{kind}_long_inv_freq", None)
+
+
 def original_length(config):
     """Tokens up to which the short factors hold, the largest of several; 0 if a configuration names none."""
     found = [getattr(config, "original_max_position_embeddings", None)]

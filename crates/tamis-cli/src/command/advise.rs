@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tamis_config::{Config, Loaded};
 use tamis_import::{load_of_run, load_to_show};
-use tamis_lab::advise::{self, Plan, advise, read, read_with_notes};
+use tamis_lab::advise::{self, AdvicePlan, advise, read, read_with_notes};
 use tamis_run::directory::CONFIG;
 
 use super::{Needed, new_errors, print, show, source_and_layers, warn};
@@ -32,13 +32,13 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
 }
 
 /// The settings that the advice is for: those of a run with the arguments on top, or only the arguments.
-fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
+fn plan(source: &Path, layers: &LayerArguments) -> Result<AdvicePlan, Failure> {
     let own = source.join(CONFIG);
     if !own.is_file() {
         return Ok(if layers.is_empty() {
-            Plan::default()
+            AdvicePlan::default()
         } else {
-            Plan::of_layers(&layers.load_to_show()?)
+            AdvicePlan::of_layers(&layers.load_to_show()?)
         });
     }
     let (files, overrides) = layers.split();
@@ -49,9 +49,9 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
         load_to_show(&files, &overrides).ok()
     };
     match load_of_run(&own, &files, &overrides) {
-        Ok(loaded) => Ok(Plan::of_run(&loaded.config)),
+        Ok(loaded) => Ok(AdvicePlan::of_run(&loaded.config)),
         Err(errors) => match shown() {
-            Some(loaded) => Ok(Plan::of_layers(&loaded)),
+            Some(loaded) => Ok(AdvicePlan::of_layers(&loaded)),
             None => Err(new_errors(known.as_ref().map_or(&[], |known| &known.warnings), errors)),
         },
     }
@@ -59,12 +59,12 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<Plan, Failure> {
 
 /// The advice from a run's own rollouts in a line or two; nothing if they cannot be read.
 pub(crate) fn start_lines(run: &Path, config: &Config) -> Vec<String> {
-    let plan = Plan::of_run(config);
+    let plan = AdvicePlan::of_run(config);
     let evidence = read(run, None, None, &plan);
     evidence.map_or_else(|_| Vec::new(), |evidence| advise("", &evidence, &plan).start_lines())
 }
 
 /// The advice from pass rates in the training data in a line or two; nothing if the data has none.
 pub(crate) fn start_lines_of_data(config: &Config) -> Vec<String> {
-    advise::start_lines_of_data(&config.data.train.files(), &Plan::of_run(config))
+    advise::start_lines_of_data(&config.data.train.files(), &AdvicePlan::of_run(config))
 }

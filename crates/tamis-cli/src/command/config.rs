@@ -21,7 +21,7 @@ use tamis_train::assemble::hub::Names;
 use tamis_train::assemble::policy;
 use tamis_train::interrupt::Interrupt;
 
-use super::{notes, print, show, with_findings};
+use super::{Rehearsed, notes, print, show, with_findings};
 use crate::arguments::{CheckArguments, ConfigCommand};
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -49,7 +49,7 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     };
     let interrupt = Interrupt::new();
     super::train::listen(&interrupt, "nothing was changed")?;
-    let (loaded, followed, left) = layers.load_rehearsed(&interrupt)?;
+    let Rehearsed { loaded, lines: followed, left } = layers.load_rehearsed(&interrupt)?;
     let plan = arguments.plan.then(|| make_plan(&loaded, arguments.machines.as_ref()));
     let mut found = Vec::new();
     if let Some(plan) = &plan {

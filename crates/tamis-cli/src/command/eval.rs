@@ -26,7 +26,7 @@ use tamis_train::error::RunError;
 use tamis_train::evaluate::{EvaluateError, EvaluationReport, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::measure::validation::Shown;
-use tamis_train::measure::validation_metrics::{Figure, SourceResult};
+use tamis_train::measure::validation_metrics::{NamedFigure, SourceResult};
 
 use super::eval_two::{
     compare, find_second, gains, note_of_settings, note_of_training, refuse_twice, take_second,
@@ -518,7 +518,7 @@ fn legend(source: &SourceResult) -> String {
         text.push_str("  ± is one standard error over the prompts\n");
     }
     let of = |statistic: &str| {
-        let is_it = |figure: &&Figure| figure.score == "acc" && figure.name.starts_with(statistic);
+        let is_it = |figure: &&NamedFigure| figure.score == "acc" && figure.name.starts_with(statistic);
         source.figures.iter().find(is_it)
     };
     if let (Some(mean), Some(pass)) = (of("mean@"), of("pass@1")) {

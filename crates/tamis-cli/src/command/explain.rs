@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tamis_config::catalogue;
 use tamis_core::catalogue::{Family, is_own_name};
+use tamis_import::OtherValue;
 
 use super::print;
 use crate::failure::{Failure, USAGE};
@@ -15,7 +16,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
     };
     let entries = catalogue::find(name);
     if entries.is_empty()
-        && let Some((whose, key, value)) = tamis_config::find_value(name)
+        && let Some(OtherValue { whose, key, value, .. }) = tamis_import::find_value(name)
         && let Ok(text) = tamis_import::explain(key)
     {
         // A value of a key, under another name.

@@ -157,6 +157,15 @@ pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", fit_to_stderr(&lines(&format!("warning: {text}"))));
 }
 
+/// A configuration for which the preparations of a run were made.
+pub(crate) struct Rehearsed {
+    pub(crate) loaded: Loaded,
+    /// Lines about names on a hub.
+    pub(crate) lines: Vec<String>,
+    /// The rewards that were not tried.
+    pub(crate) left: Vec<usize>,
+}
+
 impl LayerArguments {
     /// Whether neither a file nor an override was given.
     pub(crate) fn is_empty(&self) -> bool {
@@ -287,12 +296,8 @@ impl LayerArguments {
     }
 
     /// As [`Self::load_checked`], but only looks names on a hub up and also makes the preparations of a run:
-    /// one list of everything for which the run would be refused before it samples. Also returns the rewards
-    /// that were not tried.
-    pub(crate) fn load_rehearsed(
-        &self,
-        interrupt: &Interrupt,
-    ) -> Result<(Loaded, Vec<String>, Vec<usize>), Failure> {
+    /// one list of everything for which the run would be refused before it samples.
+    pub(crate) fn load_rehearsed(&self, interrupt: &Interrupt) -> Result<Rehearsed, Failure> {
         let (ui, stages) = Console::checking();
         ui.stage("reading the configuration and what it names");
         let (files, overrides) = self.split();
@@ -329,7 +334,7 @@ impl LayerArguments {
             }
             failure.with_line(&format!("not checked because of errors: {}", hidden.join("; ")))
         })?;
-        Ok((checked, lines, left))
+        Ok(Rehearsed { loaded: checked, lines, left })
     }
 }
 

@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use chrono::{DateTime, Utc};
 use tamis_config::Loaded;
 use tamis_core::printable::lines;
-use tamis_lab::compare::{Comparison, Variant, compare, variants_of};
+use tamis_lab::compare::{ComparedVariant, Comparison, compare, variants_of};
 use tamis_lab::sweep::plan::{PlanOptions, SweepPlan};
 use tamis_lab::sweep::state::StateFolder;
-use tamis_lab::sweep::{RunOptions, SweepError, SweepFile, SweepOutcome};
+use tamis_lab::sweep::{FailedRun, RunOptions, SweepError, SweepFile, SweepOutcome};
 use tamis_run::durable::Disk;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::interrupt::Interrupt;
@@ -120,7 +120,7 @@ fn tell_failed(outcome: &SweepOutcome) -> u8 {
         return 0;
     }
     say(&format!("{} of {} runs failed:", failed.len(), outcome.runs.len()));
-    for (name, code, lines) in failed {
+    for FailedRun { name, code, lines } in failed {
         let code = code.map_or_else(String::new, |code| format!(" (exit code {code})"));
         say(&format!("  {name}{code}: {}", lines.first().map_or("", String::as_str)));
     }
@@ -130,11 +130,11 @@ fn tell_failed(outcome: &SweepOutcome) -> u8 {
 
 /// Compares the runs of a sweep, or of a part of it. `name` is that of the files.
 fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan, name: &str) -> Result<(), Failure> {
-    let mut variants: Vec<Variant> = Vec::new();
+    let mut variants: Vec<ComparedVariant> = Vec::new();
     for run in &plan.runs {
         match variants.iter_mut().find(|variant| variant.name == run.variant) {
             Some(variant) => variant.runs.push(run.folder.clone()),
-            None => variants.push(Variant {
+            None => variants.push(ComparedVariant {
                 name: run.variant.clone(),
                 baseline: run.baseline.clone(),
                 runs: vec![run.folder.clone()],
@@ -163,7 +163,7 @@ fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, F
     Ok(0)
 }
 
-fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Comparison, Failure> {
+fn of_variants(arguments: &SweepArguments, variants: &[ComparedVariant]) -> Result<Comparison, Failure> {
     let found = compare(variants, &arguments.metric).map_err(|error| Failure::of(FAILED, &error, None))?;
     if found.variants.is_empty() {
         warn("no run has a step yet: there is nothing to compare");

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use tamis_config::locate::Extent;
 use tamis_config::source::Origin;
 use tamis_config::{Loaded, Note};
+use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
@@ -30,7 +31,7 @@ use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::sft::SftError;
 use tamis_train::measure::validation::OutcomeKind;
-use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, Unbegun, train};
+use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, not_begun, not_resumed, train};
 
 use super::advise::{start_lines, start_lines_of_data};
 use super::script::Script;
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         let of_name = layers.clone();
         let (loaded, followed) = interrupt
             .or_abandon(move || layers.load_checked(Placeholders::Refused, Extent::Files))
-            .map_err(|_| fail_unbegun(&Unbegun::NotBegun))??;
+            .map_err(|_| fail_unbegun(&not_begun()))??;
         if let Some(run) = run_to_continue(&loaded) {
             let arguments = TrainArguments { layers: of_name, ..arguments.clone() };
             let mut begin = resume(&arguments, &run, &interrupt)?;
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         notes.extend(taken_name(&loaded));
         let config = loaded.config.clone();
         let advice = interrupt.or_abandon(move || start_lines_of_data(&config));
-        notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotBegun))?);
+        notes.extend(advice.map_err(|_| fail_unbegun(&not_begun()))?);
         RunStart::New(ConfigText { headline: line, details, ..ConfigText::of(loaded, notes) })
     };
     train_from(arguments, begin, &interrupt)
@@ -171,18 +172,18 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
         let refused = |errors| new_errors(&of_run.warnings, errors);
         follow_checked(now, purpose, Placeholders::Refused, Extent::Files, refused)
     };
-    let (now, followed) = interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))??;
+    let (now, followed) = interrupt.or_abandon(check).map_err(|_| fail_unbegun(&not_resumed()))??;
     let mut notes = super::new_notes(&was, &now);
     notes.extend(followed);
     let (run, config) = (directory.path().to_owned(), now.config.clone());
     let advice = interrupt.or_abandon(move || start_lines(&run, &config));
-    notes.extend(advice.map_err(|_| fail_unbegun(&Unbegun::NotResumed))?);
+    notes.extend(advice.map_err(|_| fail_unbegun(&not_resumed()))?);
     let now = ConfigText::of(now, notes);
     Ok(RunStart::Resume { directory, was: Box::new(was.config), now })
 }
 
-fn fail_unbegun(interrupted: &Unbegun) -> Failure {
-    Failure::of(INTERRUPTED, interrupted, interrupted.hint())
+fn fail_unbegun(interrupted: &Fault) -> Failure {
+    Failure::of(INTERRUPTED, interrupted, interrupted.hint().map(str::to_owned))
 }
 
 fn fail(error: &RunError) -> Failure {

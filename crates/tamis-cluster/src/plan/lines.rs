@@ -104,6 +104,32 @@ impl LearnerPlan {
                     figure::bytes(memory.total()),
                     parts(&memory.parts)
                 ));
+                if let Some(sizes) = &self.sizes {
+                    lines.push(format!(
+                        "    policy: {:.2e} parameters, of which {:.2e} learn: {} in {}, {} with its linear layers in 4 bits",
+                        sizes.parameters as f64,
+                        sizes.learned as f64,
+                        figure::bytes(sizes.in_passes),
+                        if sizes.of_each == 2 { "bf16" } else { "f32" },
+                        figure::bytes(sizes.in_four_bits)
+                    ));
+                }
+                if let Some(working) = &self.working {
+                    let cache = if working.cache > 0 {
+                        format!(", and at most {} of keys and values while it samples", figure::bytes(working.cache))
+                    } else {
+                        String::new()
+                    };
+                    lines.push(format!(
+                        "    beside it: at least {} of activations in a micro-batch{cache}",
+                        figure::bytes(working.activations)
+                    ));
+                }
+                if self.sizes.is_some() && !self.smaller.is_empty() {
+                    let ways: Vec<String> =
+                        self.smaller.iter().map(|(way, bytes)| format!("{} with {way}", figure::bytes(*bytes))).collect();
+                    lines.push(format!("    it would keep {}", ways.join(", ")));
+                }
                 if memory.host > 0 {
                     lines.push(format!("    main memory of all machines: {}", figure::bytes(memory.host)));
                 }

@@ -4,13 +4,15 @@
 //! |---|---|
 //! | weights that learn | 4; 2 more for the rounded copy if one rank computes in bf16 |
 //! | weights that do not learn (below an adapter, the reference, teachers) | 2 in bf16, 4 in f32 |
+//! | linear layers below an adapter with `learner.lora.base: nf4` | 0.516: 4 bits, one byte for each 64 of them, and 4 bytes for each 256 of these |
 //! | gradients | 4 |
-//! | AdamW's two moments | 8 |
+//! | AdamW's two moments | 8; with `learner.moments: 8bit` 2.031: twice 8 bits, and 4 bytes for each 256 of them |
 //!
-//! Activations, logits, gathered layers, CUDA and a server's cache come on top. They are not counted.
+//! Logits, gathered layers, CUDA and a server's cache come on top. They are not counted. [`Working`] bounds the
+//! activations and the cache of a learner that samples.
 
 use serde::Serialize;
-use tamis_config::{BackendKind, Config};
+use tamis_config::{BackendKind, Config, LoraBase, MomentFormat};
 
 use super::model_sizes::ModelSizes;
 
@@ -27,12 +29,74 @@ pub struct Kept {
     pub rounds: bool,
     /// Parameters of an adapter that is trained instead of the weights.
     pub adapter: Option<u64>,
+    /// How the weights below the adapter are held.
+    pub base: LoraBase,
+    /// How moments are held.
+    pub moments: MomentFormat,
     /// Number of parameters of the teachers that the learner loads.
     pub teachers: u64,
-    /// Whether the reference and the teachers are offloaded to main memory.
-    pub offloads_reference: bool,
+    /// What is in main memory instead of on the GPU.
+    pub offloads: Offloads,
     /// The first rank sends weights over NCCL. It keeps a copy of them in main memory.
     pub sends_weights: bool,
+}
+
+/// What waits in main memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offloads {
+    /// The reference and the teachers.
+    pub reference: bool,
+    /// AdamW's moments.
+    pub moments: bool,
+}
+
+impl Kept {
+    /// Bytes of the moments of so many weights.
+    fn of_moments(&self, learned: u64) -> u64 {
+        match self.moments {
+            MomentFormat::F32 => 8 * learned,
+            MomentFormat::EightBits => 2 * (learned + learned.div_ceil(256) * 4),
+        }
+    }
+
+    /// Bytes of a policy's weights below an adapter, `number` for each that is not in 4 bits.
+    fn of_base(&self, policy: &ModelSizes, number: u64) -> u64 {
+        let quantised = if self.base == LoraBase::Nf4 { policy.in_linears() } else { 0 };
+        let scales = quantised.div_ceil(64);
+        quantised.div_ceil(2)
+            + scales
+            + scales.div_ceil(256) * 4
+            + number * (policy.num_parameters - quantised)
+    }
+}
+
+/// A policy's parameters and the bytes of all its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PolicyBytes {
+    /// All of them.
+    pub parameters: u64,
+    /// Those that learn.
+    pub learned: u64,
+    /// Bytes in the type of passes.
+    pub in_passes: u64,
+    /// Bytes of one weight in the type of passes.
+    pub of_each: u64,
+    /// Bytes with the linear layers in 4 bits.
+    pub in_four_bits: u64,
+}
+
+impl PolicyBytes {
+    /// Of a policy that is kept like this.
+    pub fn new(policy: &ModelSizes, kept: Kept) -> Self {
+        let number = if kept.rounds { 2 } else { 4 };
+        Self {
+            parameters: policy.num_parameters,
+            learned: kept.adapter.unwrap_or(policy.num_parameters),
+            in_passes: number * policy.num_parameters,
+            of_each: number,
+            in_four_bits: Kept { base: LoraBase::Nf4, ..kept }.of_base(policy, number),
+        }
+    }
 }
 
 /// A part of the memory.
@@ -65,24 +129,28 @@ impl RankMemory {
         let copies = if kept.ranks == 1 && kept.rounds { number } else { 0 };
         let each = |bytes: u64| bytes.div_ceil(kept.ranks);
         let learned = kept.adapter.unwrap_or(policy.num_parameters);
-        let frozen = if kept.adapter.is_some() { policy.num_parameters } else { 0 };
+        let frozen = if kept.adapter.is_some() { kept.of_base(policy, number) } else { 0 };
+        let of_critic = critic.map_or(0, |critic| critic.num_parameters);
+        let (moments, critic_moments) = (kept.of_moments(learned), kept.of_moments(of_critic));
+        let stays = |bytes: u64| if kept.offloads.moments { 0 } else { bytes };
         let of_reference = reference.map_or(0, |reference| number * reference.num_parameters);
         let of_teachers = number * kept.teachers;
         let frozen_parts = [of_reference, of_teachers];
-        let on_gpu = if kept.offloads_reference { [0; 2] } else { frozen_parts };
-        let off_gpu = if kept.offloads_reference { of_reference + of_teachers } else { 0 };
+        let on_gpu = if kept.offloads.reference { [0; 2] } else { frozen_parts };
+        let off_gpu = if kept.offloads.reference { of_reference + of_teachers } else { 0 };
         let part = |name, bytes| MemoryPart { name, bytes: each(bytes) };
         let mut parts = vec![
-            part("weights", (4 + copies) * learned + number * frozen),
+            part("weights", (4 + copies) * learned + frozen),
             part("gradients", 4 * learned),
-            part("moments", 8 * learned),
+            part("moments", stays(moments)),
             part("reference", on_gpu[0]),
             part("teachers", on_gpu[1]),
-            part("critic", critic.map_or(0, |critic| (16 + copies) * critic.num_parameters)),
+            part("critic", (8 + copies) * of_critic + stays(critic_moments)),
         ];
         parts.retain(|part| part.bytes > 0);
         let sent = if kept.sends_weights { number * policy.num_parameters } else { 0 };
-        Self { parts, host: sent + off_gpu }
+        let moments = moments + critic_moments - stays(moments + critic_moments);
+        Self { parts, host: sent + off_gpu + moments }
     }
 
     /// Bytes of all parts.
@@ -93,6 +161,37 @@ impl RankMemory {
     /// Whether there is a part of this name.
     pub fn has(&self, name: &str) -> bool {
         self.parts.iter().any(|part| part.name == name)
+    }
+}
+
+/// What a rank needs while it computes, beside its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Working {
+    /// Least bytes of the activations of its largest micro-batch: the inputs of layers and the outputs of linear
+    /// layers, of which only one layer's are there if activations are recomputed.
+    pub activations: u64,
+    /// Most bytes of keys and values while it samples; 0 if it does not.
+    pub cache: u64,
+}
+
+impl Working {
+    /// Of a policy of which the learner computes so many tokens at once. `None` if its layers are not known, or not
+    /// every token passes all of them.
+    pub fn new(config: &Config, policy: &ModelSizes, tokens: u64, number: u64) -> Option<Self> {
+        let (inputs, outputs, layers) = policy.per_token()?;
+        let recomputes = config.model.recompute_activations;
+        let per_token = inputs + if recomputes { outputs.div_ceil(layers) } else { outputs };
+        let cache = if config.samples_through_learner() {
+            // A row for each sample, and one for each prompt that has some.
+            let rows = config.rollout.max_num_seqs as u64;
+            let prompts = rows.div_ceil(config.rollout.n.max(1) as u64);
+            let (prompt, response) =
+                (config.data.max_prompt_length as u64, config.max_completion_length() as u64);
+            number * policy.cached_per_token() * (rows * response + prompts * prompt)
+        } else {
+            0
+        };
+        Some(Self { activations: number * per_token * tokens, cache })
     }
 }
 
@@ -174,10 +273,44 @@ fn read_count(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model_sizes::Linear;
     use super::*;
 
     fn sizes(num_parameters: u64) -> ModelSizes {
         ModelSizes { num_parameters, served_bytes: 2, outside: 0, hidden: 0, vocab: 0, linears: Vec::new() }
+    }
+
+    #[test]
+    fn four_bits_and_eight_by_hand() {
+        let linear =
+            Linear { name: "q_proj".to_owned(), rows: 64, columns: 1024, count: 2, stays_whole: false };
+        let experts = Linear { name: "up_proj".to_owned(), stays_whole: true, ..linear.clone() };
+        let policy = ModelSizes { linears: vec![linear, experts], ..sizes(300_000) };
+        let kept = Kept {
+            ranks: 1,
+            rounds: true,
+            adapter: Some(51_200),
+            base: LoraBase::Nf4,
+            moments: MomentFormat::EightBits,
+            teachers: 0,
+            offloads: Offloads::default(),
+            sends_weights: false,
+        };
+        // 131,072 weights in 4 bits have 2,048 scales of a byte, and these 8 of four.
+        let base = 131_072 / 2 + 2048 + 32 + 2 * (300_000 - 131_072);
+        let bytes = |memory: &RankMemory| memory.parts.iter().map(|part| part.bytes).collect::<Vec<_>>();
+        let moments = 2 * (51_200 + 200 * 4);
+        let memory = RankMemory::new(&policy, None, None, kept);
+        assert_eq!(bytes(&memory), [6 * 51_200 + base, 4 * 51_200, moments]);
+        let offloads = Offloads { moments: true, reference: false };
+        let memory = RankMemory::new(&policy, None, Some(&sizes(256)), Kept { offloads, ..kept });
+        assert_eq!(bytes(&memory), [6 * 51_200 + base, 4 * 51_200, 10 * 256]);
+        assert_eq!(memory.host, moments + 2 * (256 + 4));
+        let plain = Kept { base: LoraBase::Dtype, moments: MomentFormat::F32, ..kept };
+        assert_eq!(
+            bytes(&RankMemory::new(&policy, None, None, plain)),
+            [6 * 51_200 + 600_000, 4 * 51_200, 8 * 51_200]
+        );
     }
 
     #[test]
@@ -186,10 +319,13 @@ mod tests {
             ranks: 1,
             rounds: true,
             adapter: None,
+            base: LoraBase::Dtype,
+            moments: MomentFormat::F32,
             teachers: 0,
-            offloads_reference: false,
+            offloads: Offloads::default(),
             sends_weights: false,
         };
+        let reference = Offloads { reference: true, moments: false };
         let of = |kept| RankMemory::new(&sizes(1000), Some(&sizes(10)), Some(&sizes(100)), kept);
         let bytes = |memory: &RankMemory| memory.parts.iter().map(|part| part.bytes).collect::<Vec<_>>();
         assert_eq!(bytes(&of(kept)), [6000, 4000, 8000, 20, 1800]);
@@ -197,12 +333,12 @@ mod tests {
         assert_eq!(bytes(&of(Kept { rounds: false, ..kept })), [4000, 4000, 8000, 40, 1600]);
         let adapted = of(Kept { adapter: Some(50), ..kept });
         assert_eq!(bytes(&adapted), [6 * 50 + 2000, 200, 400, 20, 1800]);
-        let elsewhere = of(Kept { offloads_reference: true, sends_weights: true, ..kept });
+        let elsewhere = of(Kept { offloads: reference, sends_weights: true, ..kept });
         assert_eq!((bytes(&elsewhere).len(), elsewhere.host), (4, 20 + 2000));
         assert_eq!(elsewhere.total(), 6000 + 4000 + 8000 + 1800);
         // Teachers are kept as the reference is.
         assert_eq!(bytes(&of(Kept { teachers: 7, ..kept })), [6000, 4000, 8000, 20, 14, 1800]);
-        let taught = of(Kept { teachers: 7, offloads_reference: true, ..kept });
+        let taught = of(Kept { teachers: 7, offloads: reference, ..kept });
         assert_eq!((taught.has("teachers"), taught.host), (false, 20 + 14));
     }
 

@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tamis_config::{
-    BackendKind, Config, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, ModelSource, PublishMode,
+    BackendKind, Config, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoraBase, ModelSource,
+    MomentFormat, PublishMode,
 };
 
 use tamis_core::figure::{self, agreed, counted};
@@ -28,7 +29,7 @@ use tamis_model::TransformerConfig;
 use tamis_train::launcher::RunPlan;
 
 use machines::{Gpu, Machine, Machines};
-use memory::{Kept, MemoryPart, Options, RankMemory, ServerMemory};
+use memory::{Kept, MemoryPart, Offloads, Options, PolicyBytes, RankMemory, ServerMemory, Working};
 use model_sizes::ModelSizes;
 
 /// PyTorch may not use a smaller GPU at all: it may drive a display, and PyTorch may be a build for CPUs.
@@ -84,8 +85,14 @@ pub struct LearnerPlan {
     pub gpus: Option<Vec<String>>,
     /// Tokens of a rank's largest micro-batch. A wave has one micro-batch for each rank.
     pub tokens: u64,
+    /// The policy's parameters, if one rank has all of them.
+    pub sizes: Option<PolicyBytes>,
     /// Memory of parameters on each rank; `None` if the model's sizes or the number of ranks are not known.
     pub memory: Option<RankMemory>,
+    /// What one rank needs beside them while it computes, if that is known.
+    pub working: Option<Working>,
+    /// Settings with which one rank would keep less, and the bytes that it would keep, from the one that changes least.
+    pub smaller: Vec<(String, u64)>,
     /// Memory of each of its GPUs, or of each machine without GPUs; `None` if unknown.
     pub capacity: Option<u64>,
 }
@@ -238,11 +245,9 @@ impl Plan {
             Device::Gpu => fewest_of_best(known, ranks.unwrap_or(1) as usize),
             Device::Cpu => known.iter().filter_map(|machine| machine.memory).max(),
         };
+        let rounds = computes_in_bf16(config, device);
+        let (mut smaller, mut sizes) = (Vec::new(), None);
         let memory = models.policy.as_ref().zip(ranks).map(|(policy, ranks)| {
-            // With an adapter the reference is the policy without it, unless another model is named.
-            let has_reference = config.objective.kl.place != KlPlace::None
-                && (learner.lora.is_none() || config.model.reference.is_some());
-            let reference = models.reference.as_ref().or(Some(policy)).filter(|_| has_reference);
             let critic = config.has_critic().then(|| match &models.critic {
                 // A language model gets a value head instead of its output head.
                 Some(critic) => critic.as_critic(),
@@ -251,15 +256,46 @@ impl Plan {
             let adapter = learner.lora.as_ref();
             let kept = Kept {
                 ranks,
-                rounds: computes_in_bf16(config, device),
+                rounds,
                 adapter: adapter.map(|lora| policy.adapter(lora.rank as u64, lora.targets.as_deref())),
+                base: adapter.map_or(LoraBase::Dtype, |lora| lora.base),
+                moments: learner.moments,
                 teachers: models.teachers.iter().map(|teacher| teacher.num_parameters).sum(),
-                offloads_reference: learner.offload_reference && device == Device::Gpu,
+                offloads: Offloads {
+                    reference: learner.offload_reference && device == Device::Gpu,
+                    moments: learner.offload_moments && device == Device::Gpu,
+                },
                 sends_weights: config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
             };
-            RankMemory::new(policy, reference, critic.as_ref(), kept)
+            let of = |kept: Kept| {
+                // With an adapter the reference is the policy without it, unless another model is named.
+                let has_reference = config.objective.kl.place != KlPlace::None
+                    && (kept.adapter.is_none() || config.model.reference.is_some());
+                let reference = models.reference.as_ref().or(Some(policy)).filter(|_| has_reference);
+                RankMemory::new(policy, reference, critic.as_ref(), kept)
+            };
+            // A critic cannot start from the layers of a policy that has an adapter.
+            let may_adapt = critic.is_none() || config.critic.model.path.is_some();
+            smaller = ways_to_keep_less(kept, policy, may_adapt, device, &of);
+            sizes = (ranks == 1).then(|| PolicyBytes::new(policy, kept));
+            of(kept)
         });
-        LearnerPlan { machines: learner.nodes, ranks_per_machine, device, gpus, tokens, memory, capacity }
+        let working = models.policy.as_ref().and_then(|policy| {
+            let working = Working::new(config, policy, tokens, if rounds { 2 } else { 4 })?;
+            (ranks == Some(1)).then_some(working)
+        });
+        LearnerPlan {
+            machines: learner.nodes,
+            ranks_per_machine,
+            device,
+            gpus,
+            tokens,
+            sizes,
+            memory,
+            working,
+            smaller,
+            capacity,
+        }
     }
 
     fn servers(&self, config: &Config, models: &RunModels) -> ServersPlan {
@@ -421,9 +457,15 @@ impl Plan {
             if memory.has("reference") && plan.device == Device::Gpu {
                 ways.push("`learner.offload_reference: true`");
             }
-            if config.learner.lora.is_none() {
-                ways.push("an adapter (`learner.lora: {rank: 32, alpha: 32}`)");
+            // Those that suffice; if none does, the one with the least.
+            let fits = |way: &&(String, u64)| each * way.1 <= capacity;
+            let mut enough: Vec<&(String, u64)> = plan.smaller.iter().filter(fits).collect();
+            if enough.is_empty() {
+                enough.extend(plan.smaller.iter().min_by_key(|way| way.1));
             }
+            let enough: Vec<String> =
+                enough.iter().map(|(way, bytes)| format!("{way}: {}", figure::bytes(*bytes))).collect();
+            ways.extend(enough.iter().map(String::as_str));
             if plan.device == Device::Gpu {
                 ways.push("more GPUs (`learner.gpus_per_node`, `learner.nodes`)");
             }
@@ -537,6 +579,36 @@ impl Plan {
             });
         }
     }
+}
+
+/// Settings with which a rank keeps less than with `kept`, each with the bytes that it then keeps (`of`), from the one
+/// that changes least. `may_adapt`: an adapter is possible.
+fn ways_to_keep_less(
+    kept: Kept,
+    policy: &ModelSizes,
+    may_adapt: bool,
+    device: Device,
+    of: &dyn Fn(Kept) -> RankMemory,
+) -> Vec<(String, u64)> {
+    let offloads = Offloads { moments: true, ..kept.offloads };
+    let (eight, nf4) = (MomentFormat::EightBits, LoraBase::Nf4);
+    let mut ways = vec![("`learner.moments: 8bit`", Kept { moments: eight, ..kept })];
+    if device == Device::Gpu {
+        ways.push(("`learner.offload_moments: true`", Kept { offloads, ..kept }));
+    }
+    if kept.adapter.is_some() && kept.ranks == 1 {
+        ways.push(("4-bit weights below the adapter (`learner.lora.base: nf4`)", Kept { base: nf4, ..kept }));
+    } else if kept.adapter.is_none() && may_adapt {
+        let adapted = Kept { adapter: Some(policy.adapter(32, None)), ..kept };
+        ways.push(("an adapter (`learner.lora: {rank: 32, alpha: 32}`)", adapted));
+        if kept.ranks == 1 {
+            let way = "an adapter over 4-bit weights (`learner.lora: {rank: 32, alpha: 32, base: nf4}`)";
+            ways.push((way, Kept { base: nf4, ..adapted }));
+        }
+    }
+    let now = of(kept).total();
+    let found = ways.into_iter().map(|(way, other)| (way.to_owned(), of(other).total()));
+    found.filter(|&(_, bytes)| bytes < now).collect()
 }
 
 fn computes_in_bf16(config: &Config, device: Device) -> bool {

@@ -39,6 +39,9 @@ pub struct Linear {
     pub columns: u64,
     /// Number of them.
     pub count: u64,
+    /// Whether `learner.lora.base: nf4` leaves them as they are: experts, which PyTorch holds fused, their router, and
+    /// a vision tower. A token does not pass all of these.
+    pub stays_whole: bool,
 }
 
 /// A decoder of the Llama family, dense or with experts.
@@ -68,6 +71,7 @@ impl Decoder {
             rows,
             columns,
             count: layers * count,
+            stays_whole: self.is_mixture && (count > 1 || name == "gate"),
         };
         let mut linears = vec![
             linear("q_proj", q, d, 1),
@@ -164,7 +168,7 @@ impl ModelSizes {
     fn of_tensors(tensors: &BTreeMap<String, Vec<u64>>, config: &Value) -> Self {
         let number = |key: &str| text_of(config).get(key).and_then(Value::as_u64).unwrap_or(0);
         let (mut num_parameters, mut outside) = (0, 0);
-        let mut linears: BTreeMap<(String, u64, u64), u64> = BTreeMap::new();
+        let mut linears: BTreeMap<(String, u64, u64, bool), u64> = BTreeMap::new();
         for (name, shape) in tensors {
             let numbers: u64 = shape.iter().product();
             num_parameters += numbers;
@@ -172,7 +176,9 @@ impl ModelSizes {
                 outside += numbers;
             } else if let ([rows, columns], Some(whole)) = (shape.as_slice(), name.strip_suffix(".weight")) {
                 let last = whole.rsplit('.').next().unwrap_or(whole).to_owned();
-                *linears.entry((last, *rows, *columns)).or_default() += 1;
+                let part = |one: &str| whole.split('.').any(|part| part == one);
+                let stays_whole = part("experts") || part("visual") || last == "gate" || last == "router";
+                *linears.entry((last, *rows, *columns, stays_whole)).or_default() += 1;
             }
         }
         let linears = linears.into_iter();
@@ -183,7 +189,13 @@ impl ModelSizes {
             hidden: number("hidden_size"),
             vocab: number("vocab_size"),
             linears: linears
-                .map(|((name, rows, columns), count)| Linear { name, rows, columns, count })
+                .map(|((name, rows, columns, stays_whole), count)| Linear {
+                    name,
+                    rows,
+                    columns,
+                    count,
+                    stays_whole,
+                })
                 .collect(),
         }
     }
@@ -196,6 +208,27 @@ impl ModelSizes {
         };
         let of = |linear: &Linear| rank * (linear.rows + linear.columns) * linear.count;
         self.linears.iter().filter(has_one).map(of).sum()
+    }
+
+    /// Parameters of the linear layers that can be held in 4 bits.
+    pub fn in_linears(&self) -> u64 {
+        let held = self.linears.iter().filter(|linear| !linear.stays_whole);
+        held.map(|linear| linear.rows * linear.columns * linear.count).sum()
+    }
+
+    /// Numbers that all layers take in and that their linear layers give for one token, and the number of layers. `None`
+    /// if they are not known, or there are experts.
+    pub fn per_token(&self) -> Option<(u64, u64, u64)> {
+        let layers: u64 = self.linears.iter().filter(|one| one.name == "k_proj").map(|one| one.count).sum();
+        let is_dense = !self.linears.iter().any(|one| one.stays_whole);
+        let outputs = self.linears.iter().map(|one| one.rows * one.count).sum();
+        (layers > 0 && is_dense).then_some((layers * self.hidden, outputs, layers))
+    }
+
+    /// Numbers of keys and values that all layers cache for one token; 0 if they are not known.
+    pub fn cached_per_token(&self) -> u64 {
+        let cached = self.linears.iter().filter(|one| one.name == "k_proj" || one.name == "v_proj");
+        cached.map(|one| one.rows * one.count).sum()
     }
 
     /// Sizes of a critic with this model's layers: a value head replaces the output head.
@@ -299,6 +332,22 @@ mod tests {
         assert_eq!(sizes.adapter(4, Some(&targets)), 2 * 4 * ((8 + 8) + (4 + 8)));
         // And k, o; gate, up, down.
         assert_eq!(sizes.adapter(4, None), 2 * 4 * (16 + 12 + 12 + 16 + 3 * 24));
+    }
+
+    #[test]
+    fn a_token_passes_linear_layers_and_is_cached() {
+        let config = json!({"model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32});
+        let sizes = ModelSizes::of_config(&config).expect("sizes");
+        // q, k, v, o of 8, 4, 4, 8; gate, up, down of 16, 16, 8.
+        assert_eq!(sizes.per_token(), Some((2 * 8, 2 * 64, 2)));
+        assert_eq!((sizes.cached_per_token(), sizes.in_linears()), (2 * 8, 2 * (8 * 24 + 3 * 128)));
+        let mixture = json!({"model_type": "qwen3_moe", "hidden_size": 8, "moe_intermediate_size": 16,
+            "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "vocab_size": 32});
+        let sizes = ModelSizes::of_config(&mixture).expect("sizes");
+        // Experts and their router stay as they are.
+        assert_eq!((sizes.per_token(), sizes.in_linears()), (None, 2 * 8 * 24));
     }
 
     fn saved(model: &TransformerConfig) -> tempfile::TempDir {

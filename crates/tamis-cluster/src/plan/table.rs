@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde_json::json;
 use tamis_core::figure::counted;
 
-use super::memory::{Kept, RankMemory};
+use tamis_config::{LoraBase, MomentFormat};
+
+use super::memory::{Kept, Offloads, RankMemory};
 use super::model_sizes::ModelSizes;
 
 /// Rank of the adapters.
@@ -23,6 +25,23 @@ const MODELS: [(&str, [u64; 6], bool); 7] = [
     ("Qwen2.5-14B", [5120, 13_824, 48, 40, 8, 152_064], false),
     ("Qwen2.5-32B", [5120, 27_648, 64, 40, 8, 152_064], false),
     ("Qwen2.5-72B", [8192, 29_568, 80, 64, 8, 152_064], false),
+];
+
+/// What learns, and how it is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Learns {
+    All,
+    AllWithSmallMoments,
+    Adapter,
+    AdapterOverFourBits,
+}
+
+/// The rows of each model, by what learns.
+const ROWS: [(&str, Learns); 4] = [
+    ("all", Learns::All),
+    ("all, 8bit", Learns::AllWithSmallMoments),
+    ("LoRA 32", Learns::Adapter),
+    ("LoRA 32, nf4", Learns::AdapterOverFourBits),
 ];
 
 fn models() -> Vec<(&'static str, ModelSizes)> {
@@ -44,11 +63,23 @@ fn models() -> Vec<(&'static str, ModelSizes)> {
 }
 
 /// GiB that each rank keeps.
-fn kept(sizes: &ModelSizes, has_adapter: bool, ranks: u64) -> f64 {
+fn kept(sizes: &ModelSizes, learns: Learns, ranks: u64) -> f64 {
     // An adapter on all linear layers.
-    let adapter = has_adapter.then(|| sizes.adapter(RANK, None));
-    let kept =
-        Kept { ranks, rounds: true, adapter, teachers: 0, offloads_reference: false, sends_weights: false };
+    let is_all = matches!(learns, Learns::All | Learns::AllWithSmallMoments);
+    let kept = Kept {
+        ranks,
+        rounds: true,
+        adapter: (!is_all).then(|| sizes.adapter(RANK, None)),
+        base: if learns == Learns::AdapterOverFourBits { LoraBase::Nf4 } else { LoraBase::Dtype },
+        moments: if learns == Learns::AllWithSmallMoments {
+            MomentFormat::EightBits
+        } else {
+            MomentFormat::F32
+        },
+        teachers: 0,
+        offloads: Offloads::default(),
+        sends_weights: false,
+    };
     RankMemory::new(sizes, None, None, kept).total() as f64 / f64::from(1 << 30)
 }
 
@@ -62,8 +93,9 @@ const AFTER: &str = "
 Bytes for each parameter:
   weights that learn                                          4 (6 on one rank, which also holds them rounded)
   weights that do not learn: below an adapter, the reference  2 (4 in `f32`)
+  linear layers below an adapter (`learner.lora.base: nf4`)   0.516
   gradients                                                   4
-  AdamW's moments                                             8
+  AdamW's moments                                             8 (2.031 with `learner.moments: 8bit`)
 
 Ranks share all of it. A GPU needs more than that: activations and logits of a micro-batch, one whole layer of
 the model at a time, CUDA and NCCL. None of those is estimated; `model.recompute_activations: true` and smaller
@@ -87,10 +119,15 @@ pub fn page() -> String {
     let mut lines =
         vec![["model", "parameters", "learns"].map(str::to_owned).into_iter().chain(headings).collect()];
     for (name, sizes) in models() {
-        for (learns, has_adapter) in [("all", false), ("LoRA 32", true)] {
+        for (named, learns) in ROWS {
             let billions = format!("{:.2} B", sizes.num_parameters as f64 / 1e9);
-            let numbers = RANKS.iter().map(|&ranks| format!("{:.1}", kept(&sizes, has_adapter, ranks)));
-            let named = [name.to_owned(), billions, learns.to_owned()];
+            // Weights in 4 bits are not shared out.
+            let shares = learns != Learns::AdapterOverFourBits;
+            let numbers = RANKS.iter().map(|&ranks| match shares || ranks == 1 {
+                true => format!("{:.1}", kept(&sizes, learns, ranks)),
+                false => "-".to_owned(),
+            });
+            let named = [name.to_owned(), billions, named.to_owned()];
             lines.push(named.into_iter().chain(numbers).collect::<Vec<String>>());
         }
     }
@@ -116,12 +153,21 @@ mod tests {
         let models = models();
         let (_, seven) = models.iter().find(|(name, _)| *name == "Qwen2.5-7B").expect("there");
         // 18 bytes of 7,615,616,512 parameters; 16 over eight ranks.
-        assert!((kept(seven, false, 1) - 127.66).abs() < 0.01, "{}", kept(seven, false, 1));
-        assert!((kept(seven, false, 8) - 14.18).abs() < 0.01, "{}", kept(seven, false, 8));
+        assert!((kept(seven, Learns::All, 1) - 127.66).abs() < 0.01, "{}", kept(seven, Learns::All, 1));
+        assert!((kept(seven, Learns::All, 8) - 14.18).abs() < 0.01, "{}", kept(seven, Learns::All, 8));
+        // 12.03 bytes: 6 of weights, 4 of gradients, 2 and 1/32 of moments.
+        let small = kept(seven, Learns::AllWithSmallMoments, 1);
+        assert!((small - 12.031_25 * 7_615_616_512.0 / f64::from(1 << 30)).abs() < 0.01, "{small}");
         // The rounded weights, and 18 bytes of the adapter.
         let adapter = seven.adapter(RANK, None) as f64;
         let expected = (2.0 * 7_615_616_512.0 + 18.0 * adapter) / f64::from(1 << 30);
-        assert!((kept(seven, true, 1) - expected).abs() < 1e-6);
+        assert!((kept(seven, Learns::Adapter, 1) - expected).abs() < 1e-6);
+        // Of each layer 3,584 x (3,584 + 512 + 512 + 3,584) + 3 x 3,584 x 18,944 weights are in 4 bits.
+        let linears = 28.0 * (3584.0 * 8192.0 + 3.0 * 3584.0 * 18_944.0);
+        let expected =
+            (0.5 + 1.0 / 64.0 + 1.0 / 4096.0) * linears + 2.0 * (7_615_616_512.0 - linears) + 18.0 * adapter;
+        let found = kept(seven, Learns::AdapterOverFourBits, 1);
+        assert!((found - expected / f64::from(1 << 30)).abs() < 1e-6, "{found}");
     }
 
     #[test]
@@ -129,10 +175,10 @@ mod tests {
         let page = page();
         assert!(!page.contains(['|', '#']), "{page}");
         let line = page.lines().find(|line| line.starts_with("Qwen2.5-7B ")).expect("there");
-        assert_eq!(line, "Qwen2.5-7B         7.62 B  all       127.7    56.7    28.4    14.2      7.1");
+        assert_eq!(line, "Qwen2.5-7B         7.62 B  all            127.7    56.7    28.4    14.2      7.1");
         let widths: Vec<usize> =
             page.lines().filter(|line| line.starts_with("Qwen")).map(|line| line.chars().count()).collect();
-        assert_eq!(widths, [widths[0]; 16]);
+        assert_eq!(widths, [widths[0]; 32]);
         assert!(page.lines().all(|line| line.chars().count() <= 112), "{page}");
     }
 }

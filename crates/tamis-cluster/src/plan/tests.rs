@@ -72,7 +72,7 @@ fn what_cannot_fit_is_refused_with_the_numbers() {
     let plan = plan(&["rollout.launch.replicas=1"], "2x24GiB");
     insta::assert_snapshot!(messages(&plan.misfits), @r"
     the learner needs 127.7 GiB on each GPU before a token is computed, but has 24.0 GiB: weights 42.6 GiB, gradients 28.4 GiB, moments 56.7 GiB
-      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`): 15.5 GiB, an adapter over 4-bit weights (`learner.lora: {rank: 32, alpha: 32, base: nf4}`): 6.5 GiB, more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(plan.doubts.is_empty());
 }
@@ -344,4 +344,86 @@ fn a_micro_batch_is_no_larger_than_the_mini_batch_of_a_rank() {
     assert_eq!(micro_batch_tokens(&config, 64), 850);
     let long = self::config(&["rollout.max_response_length=20000"]);
     assert_eq!(micro_batch_tokens(&long, 1), 21_024);
+}
+
+/// Qwen2.5-0.5B.
+fn half() -> RunModels {
+    let config = json!({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+        "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151_936,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16"});
+    RunModels { policy: ModelSizes::of_config(&config), ..RunModels::default() }
+}
+
+const ONE: &[&str] = &[
+    "learner.backend=torch",
+    "rollout.backend=learner",
+    "train.micro_batch_tokens=16384",
+    "model.recompute_activations=true",
+];
+
+fn plan_one(models: &RunModels, overrides: &[&str]) -> Plan {
+    let machines = Machines::parse("1x24GiB").expect("machines");
+    Plan::new(&config(&[ONE, overrides].concat()), models, machines)
+}
+
+#[test]
+fn one_card_of_24_gib_and_a_model_of_7b() {
+    let whole = plan_one(&seven(), &[]);
+    insta::assert_snapshot!(messages(&whole.misfits), @r"
+    the learner needs 127.7 GiB on each GPU before a token is computed, but has 24.0 GiB: weights 42.6 GiB, gradients 28.4 GiB, moments 56.7 GiB
+      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`): 15.5 GiB, an adapter over 4-bit weights (`learner.lora: {rank: 32, alpha: 32, base: nf4}`): 6.5 GiB, more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+    ");
+    let adapted = plan_one(&seven(), &["learner.lora={rank: 32}"]);
+    insta::assert_snapshot!(adapted.lines().join("\n"), @r"
+    plan: machine 1, 1 GPU with 24.0 GiB
+      learner: 1 rank on GPU 0; a micro-batch has at most 16384 tokens
+        each GPU: 15.5 GiB of 24.0 GiB before a token is computed: weights 14.6 GiB, gradients 308.0 MiB, moments 616.0 MiB
+        policy: 7.62e9 parameters, of which 8.07e7 learn: 14.2 GiB in bf16, 5.2 GiB with its linear layers in 4 bits
+        beside it: at least 4.6 GiB of activations in a micro-batch, and at most 57.8 GiB of keys and values while it samples
+        it would keep 15.1 GiB with `learner.moments: 8bit`, 14.9 GiB with `learner.offload_moments: true`, 6.5 GiB with 4-bit weights below the adapter (`learner.lora.base: nf4`)
+    ");
+    assert_eq!(messages(&adapted.misfits), "");
+    let plan = adapted.learner.expect("one");
+    // Rank 32 on q, k, v, o, gate, up and down of 28 layers.
+    let adapter = 32 * 28 * (2 * (3584 + 3584) + 2 * (512 + 3584) + 3 * (18_944 + 3584));
+    let sizes = plan.sizes.expect("known");
+    assert_eq!((sizes.parameters, sizes.learned, sizes.in_passes), (7_615_616_512, adapter, 15_231_233_024));
+    // 6,525,288,448 weights are in linear layers: half a byte, a byte for 64, four for 256 of these.
+    let linears = 28 * (3584 * 8192 + 3 * 3584 * 18_944);
+    let in_four_bits = linears / 2 + linears / 64 + linears / 4096 + 2 * (7_615_616_512 - linears);
+    assert_eq!(sizes.in_four_bits, in_four_bits);
+    assert_eq!(plan.memory.expect("known").total(), 15_231_233_024 + 18 * adapter);
+    // The inputs of 28 layers and the outputs of one's linear layers, 2 bytes each, of 16,384 tokens.
+    let outputs = 3584 + 2 * 512 + 3584 + 2 * 18_944 + 3584;
+    let working = plan.working.expect("known");
+    assert_eq!(working.activations, 2 * 16_384 * (28 * 3584 + outputs));
+    // Keys and values of 256 completions and 32 prompts.
+    assert_eq!(working.cache, 2 * 28 * 2 * 512 * (256 * 4096 + 32 * 1024));
+    // The adapter over 4 bits with moments in 8 bits.
+    let small = plan_one(&seven(), &["learner.lora={rank: 32, base: nf4}", "learner.moments=8bit"]);
+    let found = small.learner.expect("one");
+    let moments = 2 * (adapter + adapter / 64);
+    assert_eq!(found.memory.expect("known").total(), in_four_bits + 10 * adapter + moments);
+    assert_eq!(found.smaller.len(), 1, "moments on the host: {:?}", found.smaller);
+}
+
+#[test]
+fn one_card_of_24_gib_and_a_model_of_half_a_billion() {
+    let plan = plan_one(&half(), &["learner.moments=8bit", "learner.offload_moments=true"]);
+    insta::assert_snapshot!(plan.lines().join("\n"), @r"
+    plan: machine 1, 1 GPU with 24.0 GiB
+      learner: 1 rank on GPU 0; a micro-batch has at most 16384 tokens
+        each GPU: 4.6 GiB of 24.0 GiB before a token is computed: weights 2.8 GiB, gradients 1.8 GiB
+        policy: 4.94e8 parameters, of which 4.94e8 learn: 942.3 MiB in bf16, 435.8 MiB with its linear layers in 4 bits
+        beside it: at least 1.0 GiB of activations in a micro-batch, and at most 12.4 GiB of keys and values while it samples
+        it would keep 1.1 GiB with an adapter (`learner.lora: {rank: 32, alpha: 32}`), 603.6 MiB with an adapter over 4-bit weights (`learner.lora: {rank: 32, alpha: 32, base: nf4}`)
+        main memory of all machines: 957.0 MiB
+    ");
+    assert_eq!(messages(&plan.misfits), "");
+    let learner = plan.learner.expect("one");
+    let memory = learner.memory.expect("known");
+    // 6 bytes of weights and 4 of gradients; moments of 2 bytes and 1/32 in the main memory.
+    assert_eq!(memory.total(), 10 * 494_032_768);
+    assert_eq!(memory.host, 2 * (494_032_768 + 1_929_816 * 4));
+    assert_eq!(learner.working.expect("known").cache, 2 * 24 * 2 * 128 * (256 * 4096 + 32 * 1024));
 }

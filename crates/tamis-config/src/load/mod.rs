@@ -34,7 +34,7 @@ pub use loaded::Loaded;
 pub use unread::drop_unread;
 
 /// A function that loads a configuration like [`load`], possibly with more features.
-pub type Load = fn(&[PathBuf], &[String]) -> Result<Loaded, ConfigErrors>;
+pub type LoadFunction = fn(&[PathBuf], &[String]) -> Result<Loaded, ConfigErrors>;
 
 /// Loads a configuration from files and command-line overrides.
 ///

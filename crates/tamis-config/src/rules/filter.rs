@@ -83,7 +83,8 @@ impl Checker<'_> {
         let Err(error) = filter.kind.check() else { return };
         let keys: Vec<String> = error.keys().iter().map(|key| format!("filter.{key}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).chain(["filter.kind"]).collect();
-        let hint = error.hint().unwrap_or_else(|| format!("see `tamis config explain {}`", keys[0]));
+        let hint =
+            error.hint().map_or_else(|| format!("see `tamis config explain {}`", keys[0]), str::to_owned);
         self.error(&keys, error.to_string(), hint);
     }
 

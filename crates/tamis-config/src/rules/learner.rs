@@ -1,7 +1,7 @@
 //! Rules about the learner.
 
 use super::Checker;
-use crate::schema::{BackendKind, KlPlace, LauncherKind, LearnerBackend};
+use crate::schema::{BackendKind, KlPlace, LauncherKind, LearnerBackend, LoraBase, PublishMode};
 
 impl Checker<'_> {
     pub(super) fn learner(&mut self) {
@@ -10,6 +10,10 @@ impl Checker<'_> {
             (learner.backend == LearnerBackend::Torch, learner.url.is_some(), learner.lora.is_some());
         if is_torch {
             self.reference_in_torch();
+            self.base_in_four_bits();
+            if learner.device == "cpu" {
+                self.warn_ignored(&["learner.offload_moments"], "`learner.device` is `cpu`");
+            }
             if has_adapter {
                 let reason = "an adapter trains only the language model, and everything else stays frozen";
                 self.warn_ignored(&["learner.freeze_vision"], reason);
@@ -28,6 +32,8 @@ impl Checker<'_> {
                 "learner.attention",
                 "learner.logprob_chunk",
                 "learner.offload_reference",
+                "learner.moments",
+                "learner.offload_moments",
                 "learner.continuous_batching",
                 "learner.freeze_vision",
             ];
@@ -75,6 +81,32 @@ impl Checker<'_> {
             if self.config.cluster.launcher == LauncherKind::None {
                 self.warn_ignored(&["learner.python"], why);
             }
+        }
+    }
+
+    /// Checks that the weights below an adapter can be in 4 bits.
+    fn base_in_four_bits(&mut self) {
+        let learner = &self.config.learner;
+        if learner.lora.as_ref().is_none_or(|lora| lora.base != LoraBase::Nf4) {
+            return;
+        }
+        let ranks = learner.nodes.max(1) * learner.gpus_per_node.unwrap_or(1);
+        if self.config.cluster.launcher != LauncherKind::None && ranks > 1 {
+            let message = format!(
+                "`learner.lora.base: nf4` needs one rank: weights in 4 bits are not shared out, but the learner has {ranks}"
+            );
+            self.error(
+                &["learner.lora.base", "learner.gpus_per_node", "learner.nodes"],
+                message,
+                "set `learner.gpus_per_node: 1` and `learner.nodes: 1`, or remove `learner.lora.base`",
+            );
+        }
+        if self.config.publish.mode == Some(PublishMode::Adapter) {
+            self.error(
+                &["publish.mode", "learner.lora.base"],
+                "`publish.mode: adapter` applies the adapter to the servers' weights, which are not the 4-bit ones below which it learns",
+                "set `publish.mode: folder`, which publishes those with the adapter merged into them",
+            );
         }
     }
 

@@ -16,7 +16,7 @@ choice! {
 }
 
 choice! {
-    /// Number format that PyTorch computes in. Trained weights and moments are always in f32.
+    /// Number format that PyTorch computes in. Trained weights are always in f32.
     pub enum LearnerDtype {
         /// `bf16` on a GPU, `f32` on a CPU.
         Auto = "auto",
@@ -24,6 +24,26 @@ choice! {
         F32 = "f32",
         /// bfloat16.
         Bf16 = "bf16",
+    }
+}
+
+choice! {
+    /// How AdamW's moments are held.
+    pub enum MomentFormat {
+        /// 32 bits: 8 bytes for each trained weight.
+        F32 = "f32",
+        /// 8 bits and a scale for each block of 256 (Dettmers et al. 2022): 2 bytes for each trained weight.
+        EightBits = "8bit",
+    }
+}
+
+choice! {
+    /// How the weights below an adapter are held.
+    pub enum LoraBase {
+        /// In `learner.dtype`.
+        Dtype = "dtype",
+        /// Linear layers in 4 bits (NF4 of bitsandbytes with 8-bit scales, QLoRA): half a byte for each weight.
+        Nf4 = "nf4",
     }
 }
 
@@ -37,6 +57,10 @@ settings! {
         /// Layers that get an adapter, by the ends of their names (`[q_proj, v_proj]`). Null: every linear
         /// layer except the output head.
         targets: Option<Vec<String>> = None;
+        /// How the policy's own weights are held, which do not learn. `nf4` needs the Python package
+        /// `bitsandbytes` and one rank. Samples, training and published weights then use the rounded weights;
+        /// published ones have the adapter merged into them.
+        base: LoraBase = LoraBase::Dtype;
     }
 }
 
@@ -98,6 +122,11 @@ settings! {
         logprob_chunk: Option<usize> = None, AtLeast(1.0), Free;
         /// Keep the reference and the teachers in main memory instead of on the GPU while they are not used.
         offload_reference: bool = false, Any, Free;
+        /// How PyTorch holds AdamW's moments. Checkpoints have them in 32 bits.
+        moments: MomentFormat = MomentFormat::F32, Any, Free;
+        /// Keep AdamW's moments in main memory instead of on the GPU. Each update copies them to the GPU and
+        /// back, part by part.
+        offload_moments: bool = false, Any, Free;
         /// Sample in PyTorch by the continuous batching of transformers, which has a paged cache
         /// (`rollout.backend: learner`). On a GPU it needs flash-attention; on a CPU it is slow. False: the
         /// learner's own cache, which has one row per sequence.

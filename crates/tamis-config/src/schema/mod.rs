@@ -32,7 +32,7 @@ pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, CurriculumConfig, DataConfig, GoldCheck};
 pub use environment::{EnvironmentConfig, two_of_one_name};
 pub use filter::FilterConfig;
-pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
+pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraBase, LoraConfig, MomentFormat};
 pub use loggers::{
     ConsoleSettings, JsonlSettings, LoggerKind, MlflowSettings, OtlpSettings, PrometheusSettings,
     TensorboardSettings, TrackioSettings, WandbMode, WandbSettings,
@@ -47,8 +47,8 @@ pub use run::RunConfig;
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
 pub use sft::{LossOn, SftColumnsConfig, SftConfig};
 pub use simulate::{
-    BetaRates, HistogramRates, PassRates, RolloutRates, SimulateConfig, SimulatedDriftConfig,
-    SimulatedLengthConfig, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
+    BetaRates, HistogramRates, RolloutRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,
+    SimulatedPassRates, SimulatedPolicy, SimulatedPublicationConfig, SimulatedServersConfig,
     SimulatedTrainTimeConfig,
 };
 pub use teacher::TeacherConfig;

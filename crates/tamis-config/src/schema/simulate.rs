@@ -43,7 +43,7 @@ settings! {
 
 tagged! {
     /// Distribution of the prompts' pass rates.
-    pub enum PassRates, default Beta {
+    pub enum SimulatedPassRates, default Beta {
         /// A Beta distribution.
         Beta(BetaRates) = "beta",
         /// Rates with the number of prompts at each.
@@ -195,7 +195,7 @@ settings! {
     /// The simulated data, servers and learner of `tamis simulate`. A run does not read it.
     pub struct SimulateConfig {
         /// Distribution of the prompts' pass rates.
-        pass_rate: PassRates = PassRates::default(), Any, Free;
+        pass_rate: SimulatedPassRates = SimulatedPassRates::default(), Any, Free;
         /// Number of kept groups that each policy trains on, rounded up to whole steps. The printed numbers
         /// are those of the second half. Null: 60 steps.
         groups: Option<usize> = None, Between(1.0, 1e9), Free;

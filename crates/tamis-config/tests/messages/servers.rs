@@ -181,6 +181,18 @@ error: `publish.mode: adapter` needs vLLM, but `rollout.backend` is `sglang`
   at command line: publish.mode=«adapter»
   hint: set `publish.mode: folder`
 "#);
+    let four_bits = ["learner.lora={base: nf4}", "cluster.launcher=local", "learner.gpus_per_node=2"];
+    assert_eq!(errors(&four_bits[..2]), "");
+    assert_snapshot!(errors(&four_bits), @r#"
+error: `learner.lora.base: nf4` needs one rank: weights in 4 bits are not shared out, but the learner has 2
+  at command line: learner.lora={base: «nf4»}
+  hint: set `learner.gpus_per_node: 1` and `learner.nodes: 1`, or remove `learner.lora.base`
+"#);
+    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={base: nf4}"]), @r#"
+error: `publish.mode: adapter` applies the adapter to the servers' weights, which are not the 4-bit ones below which it learns
+  at command line: publish.mode=«adapter»
+  hint: set `publish.mode: folder`, which publishes those with the adapter merged into them
+"#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]), @r#"
 error: vLLM takes adapters up to rank 512, but `learner.lora.rank` is 1024
   at command line: learner.lora={rank: «1024»}

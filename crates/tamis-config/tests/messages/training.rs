@@ -138,6 +138,17 @@ warning: `learner.offload_reference` has no effect: `learner.device` is `cpu`
   at command line: learner.offload_reference=«true»
   hint: remove `learner.offload_reference`
 "#);
+    assert_eq!(errors(&["learner.moments=8bit", "learner.offload_moments=true"]), "");
+    assert_snapshot!(errors(&["learner.device=cpu", "learner.moments=8bit", "learner.offload_moments=true"]), @r#"
+warning: `learner.offload_moments` has no effect: `learner.device` is `cpu`
+  at command line: learner.offload_moments=«true»
+  hint: remove `learner.offload_moments`
+"#);
+    assert_snapshot!(show_errors("", &["learner.moments=8bit"]), @r#"
+warning: `learner.moments` has no effect: `learner.backend` is `native`
+  at command line: learner.moments=«8bit»
+  hint: remove `learner.moments`
+"#);
     assert_eq!(errors(&["learner.freeze_vision=true"]), "");
     assert_snapshot!(errors(&["learner.freeze_vision=true", "learner.lora={}"]), @r#"
 warning: `learner.freeze_vision` has no effect: an adapter trains only the language model, and everything else stays frozen

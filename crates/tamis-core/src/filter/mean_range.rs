@@ -89,7 +89,12 @@ impl Filter for MeanRange {
         if holds_something {
             return Ok(());
         }
-        Err(FilterError::EmptyRange { range: format!("{open}{}, {}{close}", shortest(low), shortest(high)) })
+        let message = format!(
+            "no group mean lies within the bounds of the mean_range filter, {open}{}, {}{close}",
+            shortest(low),
+            shortest(high)
+        );
+        Err(FilterError::of_keys(&["low", "high"], message, "swap `low` and `high`, or raise `high`"))
     }
 
     fn rule(&self) -> String {

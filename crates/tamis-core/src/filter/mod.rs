@@ -63,7 +63,6 @@ pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
 use crate::fault::Fault;
-use crate::figure::shortest;
 use crate::setting::{Named, OutOfRange, Ranged};
 
 /// The catalogue's entries of this module.
@@ -159,72 +158,40 @@ pub trait Filter: Named + Ranged {
     }
 }
 
-/// A filter's settings are not valid.
+/// A filter's settings are not valid, or its groups cannot be judged.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum FilterError {
-    /// A setting outside its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// No mean can lie in the range.
-    #[error("no group mean lies within the bounds of the mean_range filter, {range}")]
-    EmptyRange {
-        /// The range as written, `(0.5, 0.5)`.
-        range: String,
-    },
-    /// Both of two alternative keys are set, or neither.
-    #[error("the {filter} filter needs one of `k` and `fraction`, but has {has}")]
-    Quota {
-        /// The filter.
-        filter: &'static str,
-        /// `both` or `neither`.
-        has: &'static str,
-    },
-    /// Shares of the variance need the deviation as the score.
-    #[error(
-        "the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `{score}`"
-    )]
-    VarianceMass {
-        /// The score.
-        score: PoolScore,
-    },
-    /// Not a band of the ranking.
-    #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {} to {}", shortest(*.low), shortest(*.high))]
-    Band {
-        /// Start of the range.
-        low: f64,
-        /// End of the range.
-        high: f64,
-    },
-    /// The metric could not be read.
-    #[error(transparent)]
-    Metric(#[from] MetricError),
-    /// Anything else.
-    #[error(transparent)]
-    Fault(#[from] Fault),
+#[error("{fault}")]
+pub struct FilterError {
+    fault: Fault,
+    keys: Vec<&'static str>,
 }
 
 impl FilterError {
+    /// Keys of a filter that do not go together, and the fix.
+    fn of_keys(keys: &[&'static str], message: impl Into<String>, hint: &str) -> Self {
+        Self { fault: Fault::new(message).with_hint(hint), keys: keys.to_vec() }
+    }
+
     /// The keys of the filter to which it applies; empty if it is about the groups.
-    pub fn keys(&self) -> Vec<&'static str> {
-        match self {
-            Self::Range(range) => vec![range.key],
-            Self::EmptyRange { .. } | Self::Band { .. } => vec!["low", "high"],
-            Self::Quota { .. } => vec!["fraction", "k"],
-            Self::VarianceMass { .. } => vec!["mass", "score"],
-            Self::Fault(_) | Self::Metric(_) => Vec::new(),
-        }
+    pub fn keys(&self) -> &[&'static str] {
+        &self.keys
     }
 
     /// The fix, if the message does not contain it.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::EmptyRange { .. } => Some("swap `low` and `high`, or raise `high`".to_owned()),
-            Self::Band { .. } => Some("`low: 0, high: 0.25` is the best quarter".to_owned()),
-            Self::Quota { has: "both", .. } => Some("remove `k` or `fraction`".to_owned()),
-            Self::Quota { .. } => Some("`fraction: 0.5` is half of them".to_owned()),
-            Self::VarianceMass { .. } => Some("use `score: deviation`, or `mass: linear`".to_owned()),
-            _ => None,
-        }
+    pub fn hint(&self) -> Option<&str> {
+        self.fault.hint()
+    }
+}
+
+impl From<Fault> for FilterError {
+    fn from(fault: Fault) -> Self {
+        Self { fault, keys: Vec::new() }
+    }
+}
+
+impl From<OutOfRange> for FilterError {
+    fn from(range: OutOfRange) -> Self {
+        Self { keys: vec![range.key], fault: range.into() }
     }
 }
 

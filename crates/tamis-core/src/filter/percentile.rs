@@ -3,6 +3,7 @@
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::exact_percent;
+use crate::figure::shortest;
 use crate::setting::Ranged as _;
 use crate::settings;
 
@@ -55,7 +56,12 @@ impl Filter for Percentile {
         if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
             Ok(())
         } else {
-            Err(FilterError::Band { low: self.low, high: self.high })
+            let message = format!(
+                "the percentile filter's band must satisfy 0 <= low < high <= 1, got {} to {}",
+                shortest(self.low),
+                shortest(self.high)
+            );
+            Err(FilterError::of_keys(&["low", "high"], message, "`low: 0, high: 0.25` is the best quarter"))
         }
     }
 

@@ -237,9 +237,10 @@ fn verdicts(
     metric: &Metric,
     groups: &[Group],
     extra: &ExtraColumns<'_>,
-) -> Result<Vec<&'static str>, FilterError> {
+) -> Result<Vec<&'static str>, MetricError> {
     let values = metric.values(groups, extra)?;
-    let (verdicts, _) = judge_columns(&Variance::default(), metric.outcome_scale(), &values, &[0, 2, 4, 6])?;
+    let (verdicts, _) =
+        judge_columns(&Variance::default(), metric.outcome_scale(), &values, &[0, 2, 4, 6]).unwrap();
     Ok(verdicts.iter().map(|verdict| verdict.name()).collect())
 }
 
@@ -253,7 +254,7 @@ fn groups_are_judged_by_the_metric_of_their_members() {
         group(1, vec![trajectory(0.9, &[("acc", 1.0)], &[true]), trajectory(0.9, &[("acc", 0.0)], &[true])]),
         group(2, vec![trajectory(0.9, &[], &[true]), trajectory(0.9, &[("acc", 0.0)], &[true])]),
     ];
-    let judge = |metric: &str, extra: &ExtraColumns<'_>| -> Result<Vec<&'static str>, FilterError> {
+    let judge = |metric: &str, extra: &ExtraColumns<'_>| -> Result<Vec<&'static str>, MetricError> {
         verdicts(&Metric::from(metric), &groups, extra)
     };
     assert_eq!(judge("acc", &ExtraColumns::NONE).unwrap(), ["all_correct", "kept", "unscored"]);

@@ -58,9 +58,13 @@ impl Quota {
         k: Option<usize>,
         fraction: Option<f64>,
     ) -> Result<(), FilterError> {
+        let refuse = |has, hint| {
+            let message = format!("the {filter} filter needs one of `k` and `fraction`, but has {has}");
+            Err(FilterError::of_keys(&["fraction", "k"], message, hint))
+        };
         match (k, fraction) {
-            (Some(_), Some(_)) => Err(FilterError::Quota { filter, has: "both" }),
-            (None, None) => Err(FilterError::Quota { filter, has: "neither" }),
+            (Some(_), Some(_)) => refuse("both", "remove `k` or `fraction`"),
+            (None, None) => refuse("neither", "`fraction: 0.5` is half of them"),
             _ => Ok(()),
         }
     }

@@ -139,7 +139,15 @@ impl Filter for TopP {
     fn check(&self) -> Result<(), FilterError> {
         self.check_ranges()?;
         if self.mass == Mass::Variance && self.pool.score != PoolScore::Deviation {
-            return Err(FilterError::VarianceMass { score: self.pool.score });
+            let message = format!(
+                "the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `{}`",
+                self.pool.score
+            );
+            return Err(FilterError::of_keys(
+                &["mass", "score"],
+                message,
+                "use `score: deviation`, or `mass: linear`",
+            ));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::{Diagnosis, GroupFacts, RoundReport, SettingsError, SkipReason, Spent, StepReport, Unbalanced};
 use crate::fault::Fault;
+use crate::faults;
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 
@@ -242,10 +243,9 @@ pub enum ScheduleError {
     /// Contradictory settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Groups were lost or counted twice.
-    #[error(transparent)]
-    Unbalanced(#[from] Unbalanced),
     /// Anything else.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
+
+faults!(ScheduleError: Unbalanced);

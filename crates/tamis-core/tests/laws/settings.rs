@@ -3,7 +3,7 @@
 use serde_json::Map;
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, AdvantageError};
-use tamis_core::filter::{FilterError, GroupFilter};
+use tamis_core::filter::GroupFilter;
 use tamis_core::objective::{
     AdaptiveEntropy, Aggregation, ClipCov, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm,
     LengthDivisors, LossMasks, Objective, ObjectiveError, PolicyLoss, Reinforce, ValueTerm,
@@ -135,9 +135,8 @@ fn every_key_of_every_kind_is_held_to_its_range() {
         Err(AdvantageError::Range(found)) => Some(found),
         _ => None,
     });
-    check_keys(GroupFilter::NAMES, |filter: &GroupFilter| match filter.check() {
-        Err(FilterError::Range(found)) => Some(found),
-        _ => None,
+    check_keys(GroupFilter::NAMES, |filter: &GroupFilter| {
+        filter.check().err().and_then(|_| filter.check_ranges().err())
     });
 }
 

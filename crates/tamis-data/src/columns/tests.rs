@@ -16,14 +16,14 @@ fn file() -> tempfile::NamedTempFile {
     file
 }
 
-fn lists<T: Clone>(ragged: Option<Ragged<T>>) -> Vec<Vec<T>> {
+fn lists<T: Clone>(ragged: Option<RaggedColumn<T>>) -> Vec<Vec<T>> {
     ragged.unwrap().rows().map(<[T]>::to_vec).collect()
 }
 
 #[test]
 fn columns_of_all_rows_and_of_some() {
     let file = file();
-    let columns = Columns::open(file.path()).unwrap();
+    let columns = ColumnFile::open(file.path()).unwrap();
     assert_eq!(columns.num_rows(), 5);
     let texts = |rows| lists(columns.texts("completion", rows).unwrap());
     assert_eq!(texts(None)[4], ["réponse 4"]);
@@ -41,7 +41,7 @@ fn columns_of_all_rows_and_of_some() {
 #[test]
 fn what_a_column_is() {
     let file = file();
-    let columns = Columns::open(file.path()).unwrap();
+    let columns = ColumnFile::open(file.path()).unwrap();
     assert!(columns.names().iter().any(|name| name == "acc"));
     let kinds = ["acc", "step", "token_ids", "verdict", "nothing"].map(|name| columns.is_number(name));
     assert_eq!(kinds, [true, true, false, false, false]);
@@ -55,5 +55,5 @@ fn a_damaged_file_is_refused() {
     let file = file();
     let bytes = std::fs::read(file.path()).unwrap();
     std::fs::write(file.path(), &bytes[..bytes.len() / 2]).unwrap();
-    assert!(Columns::open(file.path()).is_err());
+    assert!(ColumnFile::open(file.path()).is_err());
 }

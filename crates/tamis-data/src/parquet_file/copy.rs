@@ -15,7 +15,7 @@ use tamis_core::caught::catch;
 use super::pages::{Decoded, VALUE_BYTES, column_reader};
 use super::{ParquetFile, catch_panics, parquet_error};
 use crate::data_record::Copied;
-use crate::record_error::RecordError;
+use crate::record_error::{RecordError, unwritten};
 use crate::whole_file::WholeFile;
 
 /// Rows copied at a time from columns without lists. From the others it is one.
@@ -43,10 +43,7 @@ fn copy(
     let mut copied = Copied::default();
     let mut writer: Option<SerializedFileWriter<&mut WholeFile>> = None;
     let mut file = Some(file);
-    let write = |detail: ParquetError| RecordError::Write {
-        path: target.to_owned(),
-        source: crate::table::io_error(detail),
-    };
+    let write = |detail: ParquetError| unwritten(target, crate::table::io_error(detail));
     for (index, source) in sources.iter().enumerate() {
         let opened = ParquetFile::open(source)?;
         let metadata = opened.reader.metadata();

@@ -5,7 +5,7 @@ use parquet::file::writer::SerializedFileWriter;
 use serde_json::json;
 
 use super::*;
-use crate::columns::Columns;
+use crate::columns::ColumnFile;
 use crate::records::tests::{files, rows};
 use crate::records::{Records, copy_rows};
 
@@ -85,7 +85,7 @@ fn json_as_the_datasets_library_writes_uneven_rows() {
             }),
         ]
     );
-    let columns = Columns::open(&path).unwrap();
+    let columns = ColumnFile::open(&path).unwrap();
     let infos = columns.texts("extra_info", None).unwrap().unwrap();
     assert_eq!(infos.rows().next().unwrap(), [r#"{"index":0}"#], "an object stays as it is");
     let prompts = crate::dataset::Dataset::read(&[&path], &crate::dataset::ReadOptions::default()).unwrap();
@@ -104,7 +104,7 @@ fn text_in_a_column_of_json() {
     let Err(RecordError::Row { place, fault }) = &read[1] else { panic!("{read:?}") };
     assert_eq!(place.row, 2);
     insta::assert_snapshot!(fault, @"column `x` holds invalid JSON, although the file declares JSON (EOF while parsing an object at line 1 column 1); write the column as text if it is");
-    let columns = Columns::open(file.path()).unwrap();
+    let columns = ColumnFile::open(file.path()).unwrap();
     let shown = columns.texts("x", None).unwrap().unwrap();
     assert_eq!(shown.rows().flatten().collect::<Vec<_>>(), ["1/2", "{", "7"]);
     let schema = "message m { required binary x (UTF8); }";
@@ -149,7 +149,7 @@ fn a_row_has_the_limit_of_a_line() {
     let long = one_list::<Int32Type>(NUMBERS, &vec![7; 8_500_000]);
     assert!(std::fs::metadata(long.path()).unwrap().len() < 10_000, "the input is small");
     insta::assert_snapshot!(error(long.path()), @"failed to read FILE as Parquet: Parquet error: a row has more than 8388608 values in column `x.list.element`");
-    let columns = Columns::open(long.path()).unwrap();
+    let columns = ColumnFile::open(long.path()).unwrap();
     assert!(columns.numbers("x", None).unwrap_err().to_string().contains("more than 8388608 values"));
     let target = tempfile::NamedTempFile::new().unwrap();
     let copied = copy_rows(&[long.path().to_owned()], |_, _| true, target.path());
@@ -179,13 +179,13 @@ fn a_file_does_not_unpack_to_more_than_data_does() {
     assert!(length < 20_000, "the input is small: {length}");
     let message = error(claims.path());
     assert!(message.contains("it claims 1200000 rows in ") && message.contains("implausible"), "{message}");
-    assert!(Columns::open(claims.path()).is_err());
+    assert!(ColumnFile::open(claims.path()).is_err());
     // As many rows as a small file may have, each a text of 2 kB.
     let schema = "message m { required binary x (UTF8); }";
     let same = texts((0..200_000).map(|_| "x".repeat(2_000)));
     let same = write::<ByteArrayType>(schema, WriterProperties::builder(), &same, None);
     assert!(error(same.path()).contains("of rows, which is implausible"), "{}", error(same.path()));
-    let columns = Columns::open(same.path()).unwrap();
+    let columns = ColumnFile::open(same.path()).unwrap();
     assert!(columns.texts("x", None).unwrap_err().to_string().contains("of rows, which is implausible"));
     assert_eq!(columns.texts("x", Some(&[3, 100_000])).unwrap().unwrap().rows().count(), 2);
     let decoded = Decoded::new(1000);

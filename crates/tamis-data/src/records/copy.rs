@@ -7,7 +7,7 @@ use crate::data_record::Copied;
 use crate::file_format::FileFormat;
 use crate::jsonl::JsonLines;
 use crate::parquet_file;
-use crate::record_error::RecordError;
+use crate::record_error::{RecordError, unwritten};
 use crate::whole_file::WholeFile;
 
 /// Writes the rows for which `keep(file, row)` is true into `target`. `file` is the index of the source and
@@ -36,7 +36,7 @@ pub fn copy_rows(
             Some(_) => {}
         }
     }
-    let write = |source| RecordError::Write { path: target.to_owned(), source };
+    let write = |source| unwritten(target, source);
     let mut file = WholeFile::create(target).map_err(write)?;
     let copied = match format {
         Some((FileFormat::Parquet, _)) => parquet_file::copy_rows(sources, &mut keep, &mut file, target)?,

@@ -176,7 +176,7 @@ fn columns_that_are_not_wanted_are_left_out() {
     assert_eq!(without(&every), vec![json!({}); 10], "rows without columns are counted all the same");
     let numbers: Vec<String> = {
         let found = std::cell::RefCell::new(Vec::new());
-        let is_number = |column: Column<'_>| {
+        let is_number = |column: FileColumn<'_>| {
             found.borrow_mut().extend(column.is_number.then(|| column.name.to_owned()));
             false
         };

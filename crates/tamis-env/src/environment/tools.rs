@@ -10,7 +10,7 @@ use tamis_core::random::Key;
 use tamis_core::setting::{Program, TimeSpan};
 use tamis_data::prompt::Message;
 
-use super::foreign::settings::{ForeignSpec, Reach, WorkerPool};
+use super::foreign::settings::{ForeignReach, ForeignSpec, WorkerPool};
 use super::foreign::{Foreign, ForeignCalls};
 use super::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
 use crate::tool::{PythonTool, PythonToolSettings, Tool, tool_calls};
@@ -39,7 +39,7 @@ impl ToolSettings {
     /// How its functions run; `None` if it has none.
     pub fn spec(&self) -> Option<ForeignSpec> {
         (!self.functions.is_empty()).then(|| ForeignSpec {
-            reach: Reach::Module { python: self.python.display().to_string() },
+            reach: ForeignReach::Module { python: self.python.display().to_string() },
             settings: serde_json::json!({"kind": "tools", "functions": self.functions}),
             timeout: self.call_timeout.0,
             workers: self.workers.clone(),

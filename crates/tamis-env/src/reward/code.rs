@@ -246,8 +246,9 @@ impl CodeReward {
             max_report: REPORT_BYTES + REPORT_BYTES_PER_BYTE * num_bytes,
         };
         let execution = self.sandbox.execute(&job)?;
-        serde_json::from_slice(&execution.report).map_err(|_| SandboxError::Broken {
-            reason: format!("it could not split the tests: {}, {}", execution.exit, execution.stderr.trim()),
+        serde_json::from_slice(&execution.report).map_err(|_| {
+            let (exit, stderr) = (execution.exit, execution.stderr.trim());
+            SandboxError::broken(format_args!("it could not split the tests: {exit}, {stderr}"))
         })
     }
 

@@ -11,7 +11,7 @@ use super::failure::RewardFailure;
 pub enum RewardError {
     /// The functions, or one of their parameters, cannot be used.
     #[error(transparent)]
-    Setup(#[from] Fault),
+    Fault(#[from] Fault),
     /// A pattern is no regular expression.
     #[error(
         "reward `format` cannot use the pattern `{pattern}` (look-around and back-references are not supported)"

@@ -5,7 +5,7 @@ use tamis_core::figure::counted;
 
 use tamis_core::fault;
 use tamis_core::fault::Fault;
-use tamis_process::ending;
+use tamis_process::{Silence, ending};
 use thiserror::Error;
 
 /// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over
@@ -42,7 +42,7 @@ pub enum RewardFailure {
     },
     /// An answer that cannot be used.
     #[error(transparent)]
-    Answer(#[from] Fault),
+    Fault(#[from] Fault),
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
@@ -71,6 +71,16 @@ pub enum RewardFailure {
     /// The caller no longer wants the answer.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<Silence> for RewardFailure {
+    fn from(silence: Silence) -> Self {
+        match silence {
+            Silence::Interrupted => Self::Interrupted,
+            Silence::TimedOut { allowed, stderr } => Self::TimedOut { timeout: allowed, stderr },
+            Silence::Ended { status, stderr } => Self::Ended { status, stderr },
+        }
+    }
 }
 
 impl RewardFailure {

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value as Json;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use thiserror::Error;
 
 pub use protection::{Layer, Protection};
@@ -47,18 +49,16 @@ pub enum SandboxError {
         /// What is in force and what is not.
         protection: String,
     },
-    /// A file outside the working folder.
-    #[error("the file `{name}` must be in the working folder: a relative path without `..`")]
-    File {
-        /// Its name.
-        name: String,
-    },
+    /// A file is outside the working folder, or the harness failed, not the code.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl SandboxError {
     /// The harness failed, not the code.
-    #[error("the sandbox failed: {reason}")]
-    Broken {
-        /// The reason.
-        reason: String,
-    },
+    pub(crate) fn broken(reason: impl std::fmt::Display) -> Self {
+        fault!("the sandbox failed: {reason}").into()
+    }
 }
 
 /// A program with its input and files.
@@ -208,7 +208,10 @@ impl Sandbox {
         for name in code.files.keys() {
             let is_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
             if !is_inside || name.is_empty() || name.ends_with('/') || name.contains('\0') {
-                return Err(SandboxError::File { name: name.clone() });
+                return Err(fault!(
+                    "the file `{name}` must be in the working folder: a relative path without `..`"
+                )
+                .into());
             }
         }
         self.execute(&Job {
@@ -241,8 +244,8 @@ impl Sandbox {
         if protection.is_same(&self.protection) {
             return Ok(server);
         }
-        let reason = format!("the protection has changed from {} to {protection}", self.protection);
-        Err(SandboxError::Broken { reason })
+        let was = &self.protection;
+        Err(SandboxError::broken(format_args!("the protection has changed from {was} to {protection}")))
     }
 
     fn execute_in(&self, mut server: Server, job: &Job<'_>) -> Result<Execution, SandboxError> {

@@ -194,7 +194,7 @@ impl Server {
 
     /// Runs one job. After an error the server must be dropped.
     pub(super) fn run(&mut self, job: &Job, max_output: usize) -> Result<Execution, SandboxError> {
-        let broken = |reason: &str| SandboxError::Broken { reason: reason.to_owned() };
+        let broken = |reason: &str| SandboxError::broken(reason);
         let late = job.late.as_ref().map(ToString::to_string).unwrap_or_default();
         let early = json!({
             "mode": job.mode,

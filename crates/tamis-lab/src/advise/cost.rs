@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tamis_core::schedule::yields::limit_for_pass_rate;
 
-use super::keep_rate::Estimate;
-use super::plan::{Plan, SCREENED};
+use super::keep_rate::KeepEstimate;
+use super::plan::{AdvicePlan, SCREENED};
 use crate::cost::generated_per_kept;
 use crate::cost::rounds::{Rounds, below, deficit, filling_round, granularity};
 
@@ -23,13 +23,13 @@ pub struct ModeCost {
     /// A description.
     pub what: String,
     /// Rounds per step.
-    pub rounds: Option<Estimate>,
+    pub rounds: Option<KeepEstimate>,
     /// Generated groups for each trained group whose members differ.
-    pub generated_per_kept: Estimate,
+    pub generated_per_kept: KeepEstimate,
     /// Generated trajectories per step, if the group size is known.
-    pub trajectories: Option<Estimate>,
+    pub trajectories: Option<KeepEstimate>,
     /// Generated completion tokens per step, if completion lengths are known.
-    pub tokens: Option<Estimate>,
+    pub tokens: Option<KeepEstimate>,
     /// Groups of the batch whose members differ.
     pub with_signal: f64,
 }
@@ -91,10 +91,10 @@ pub struct Costs {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostBasis {
     /// Keep rate of groups of the plan's n. If unknown, only screened groups have a cost.
-    pub keep: Option<Estimate>,
+    pub keep: Option<KeepEstimate>,
     /// Keep rate of the plan's first members, if groups are screened: the share of drawn prompts that yield a
     /// kept group.
-    pub keep_first: Option<Estimate>,
+    pub keep_first: Option<KeepEstimate>,
     /// Mean tokens per completion.
     pub tokens: Option<f64>,
     /// Share of correct completions.
@@ -103,33 +103,36 @@ pub struct CostBasis {
 
 impl CostBasis {
     /// A basis with only a keep rate.
-    pub fn new(keep: Estimate) -> Self {
+    pub fn new(keep: KeepEstimate) -> Self {
         Self { keep: Some(keep), keep_first: None, tokens: None, pass_rate: None }
     }
 }
 
 impl Costs {
     /// Costs under the plan's batch size and n.
-    pub fn of(basis: CostBasis, plan: &Plan) -> Self {
+    pub fn of(basis: CostBasis, plan: &AdvicePlan) -> Self {
         let CostBasis { keep, keep_first, tokens, pass_rate } = basis;
         let train = plan.train_batch_size;
         let tokens = tokens.filter(|_| plan.n > 0);
         let of = |generated: usize| move |keep: f64| Rounds { train, generated, keep };
-        let mode =
-            |name, what: String, rounds: Option<Estimate>, cost: Option<Estimate>, with_signal: f64| {
-                let generated_per_kept = cost?;
-                let scale = |by: f64| {
-                    let of = |end: f64| end * with_signal * by;
-                    Estimate {
-                        value: of(generated_per_kept.value),
-                        low: generated_per_kept.low.map(of),
-                        high: generated_per_kept.high.map(of),
-                    }
-                };
-                let trajectories = (plan.n > 0).then(|| scale(plan.n as f64));
-                let tokens = tokens.map(|tokens| scale(plan.n as f64 * tokens));
-                Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
+        let mode = |name,
+                    what: String,
+                    rounds: Option<KeepEstimate>,
+                    cost: Option<KeepEstimate>,
+                    with_signal: f64| {
+            let generated_per_kept = cost?;
+            let scale = |by: f64| {
+                let of = |end: f64| end * with_signal * by;
+                KeepEstimate {
+                    value: of(generated_per_kept.value),
+                    low: generated_per_kept.low.map(of),
+                    high: generated_per_kept.high.map(of),
+                }
             };
+            let trajectories = (plan.n > 0).then(|| scale(plan.n as f64));
+            let tokens = tokens.map(|tokens| scale(plan.n as f64 * tokens));
+            Some(ModeCost { name, what, rounds, generated_per_kept, trajectories, tokens, with_signal })
+        };
         let all = train as f64;
         let screened = plan.screen_first.zip(keep_first).filter(|(first, _)| *first < plan.n).and_then(
             |(first, keep)| {
@@ -150,7 +153,7 @@ impl Costs {
             return Self { modes, round: None, limit: None, planned_limit, usual_limit };
         };
         let grain = granularity(train);
-        let filling = |keep: Estimate| {
+        let filling = |keep: KeepEstimate| {
             let size = filling_round(train, keep.value, FILLED, grain)?;
             Some(RoundAdvice {
                 gen_batch_size: size,
@@ -170,13 +173,13 @@ impl Costs {
             mode(
                 "no_filter",
                 "no filter: all groups are trained on".to_owned(),
-                Some(Estimate::exact(1.0)),
+                Some(KeepEstimate::exact(1.0)),
                 inverse,
                 all * keep.value,
             )
             .map(|mode| ModeCost {
-                trajectories: mode.trajectories.map(|all| Estimate::exact(all.value)),
-                tokens: mode.tokens.map(|tokens| Estimate::exact(tokens.value)),
+                trajectories: mode.trajectories.map(|all| KeepEstimate::exact(all.value)),
+                tokens: mode.tokens.map(|tokens| KeepEstimate::exact(tokens.value)),
                 ..mode
             }),
             {
@@ -224,33 +227,35 @@ mod tests {
 
     #[test]
     fn groups_that_end_with_their_first_members() {
-        let plan = Plan { n: 8, screen_first: Some(2), ..Plan::default() };
-        let first = Estimate { value: 0.1, low: Some(0.05), high: Some(0.2) };
-        let basis = CostBasis { keep_first: Some(first), ..CostBasis::new(Estimate::exact(0.25)) };
+        let plan = AdvicePlan { n: 8, screen_first: Some(2), ..AdvicePlan::default() };
+        let first = KeepEstimate { value: 0.1, low: Some(0.05), high: Some(0.2) };
+        let basis = CostBasis { keep_first: Some(first), ..CostBasis::new(KeepEstimate::exact(0.25)) };
         let cost = Costs::of(basis, &plan).mode("screened").unwrap().generated_per_kept;
         // Ten groups start with two members, and one of them gets all eight.
         assert_eq!((cost.value, cost.low, cost.high), (26.0 / 8.0, Some(16.0 / 8.0), Some(46.0 / 8.0)));
-        assert_eq!(Costs::of(basis, &Plan { screen_first: None, ..plan }).mode("screened"), None);
+        assert_eq!(Costs::of(basis, &AdvicePlan { screen_first: None, ..plan }).mode("screened"), None);
     }
 
     /// The limit allows 400 prompts. They almost always hold 64 groups that are kept whole (a quarter of the
     /// prompts), and almost never 64 groups whose first two members differ (a tenth).
     #[test]
     fn limits_of_groups_that_end_early_go_by_their_first_members() {
-        let screened = Plan {
+        let screened = AdvicePlan {
             n: 8,
             screen_first: Some(2),
             mode: Some("screened"),
             gen_batch_size: 40,
             max_num_gen_batches: Some(10),
-            ..Plan::default()
+            ..AdvicePlan::default()
         };
-        let basis =
-            CostBasis { keep_first: Some(Estimate::exact(0.1)), ..CostBasis::new(Estimate::exact(0.25)) };
-        let of = |basis, plan: &Plan| Costs::of(basis, plan);
+        let basis = CostBasis {
+            keep_first: Some(KeepEstimate::exact(0.1)),
+            ..CostBasis::new(KeepEstimate::exact(0.25))
+        };
+        let of = |basis, plan: &AdvicePlan| Costs::of(basis, plan);
         let early = of(basis, &screened);
         assert!(early.planned_limit.unwrap().exceeded > 0.99, "{early:?}");
-        let whole = of(basis, &Plan { mode: Some("carried"), ..screened.clone() });
+        let whole = of(basis, &AdvicePlan { mode: Some("carried"), ..screened.clone() });
         assert!(whole.planned_limit.unwrap().exceeded < 1e-3, "{whole:?}");
         // A screened round fills the batch from prompts whose first members differ. Rounds of whole groups
         // cost the same as before.
@@ -265,14 +270,14 @@ mod tests {
 
     #[test]
     fn a_batch_at_a_keep_rate_of_a_half() {
-        let plan = Plan {
+        let plan = AdvicePlan {
             n: 8,
             train_batch_size: 64,
             gen_batch_size: 64,
             max_num_gen_batches: Some(2),
-            ..Plan::default()
+            ..AdvicePlan::default()
         };
-        let keep = Estimate { value: 0.5, low: Some(0.45), high: Some(0.55) };
+        let keep = KeepEstimate { value: 0.5, low: Some(0.45), high: Some(0.55) };
         let basis = CostBasis { tokens: Some(100.0), pass_rate: Some(0.3), ..CostBasis::new(keep) };
         let costs = Costs::of(basis, &plan);
         let of = |name| costs.mode(name).unwrap();
@@ -300,16 +305,16 @@ mod tests {
 
     #[test]
     fn nothing_that_is_kept_costs_nothing_that_can_be_told() {
-        let plan = Plan { n: 4, ..Plan::default() };
-        let none = Estimate { value: 0.0, low: Some(0.0), high: Some(0.1) };
+        let plan = AdvicePlan { n: 4, ..AdvicePlan::default() };
+        let none = KeepEstimate { value: 0.0, low: Some(0.0), high: Some(0.1) };
         let costs = Costs::of(CostBasis::new(none), &plan);
         assert_eq!((costs.modes.len(), costs.round, costs.limit), (0, None, None));
-        let all = Costs::of(CostBasis::new(Estimate::exact(1.0)), &plan);
+        let all = Costs::of(CostBasis::new(KeepEstimate::exact(1.0)), &plan);
         assert!(all.modes.iter().all(|mode| (mode.generated_per_kept.value - 1.0).abs() < 1e-12), "{all:?}");
         assert_eq!(all.round.unwrap().gen_batch_size, 64);
         // The group size is unknown, and no limit is needed if it would be very high.
-        let basis = CostBasis { tokens: Some(10.0), ..CostBasis::new(Estimate::exact(0.5)) };
-        let unknown = Costs::of(basis, &Plan::default());
+        let basis = CostBasis { tokens: Some(10.0), ..CostBasis::new(KeepEstimate::exact(0.5)) };
+        let unknown = Costs::of(basis, &AdvicePlan::default());
         assert!(unknown.modes.iter().all(|mode| (mode.trajectories, mode.tokens) == (None, None)));
         assert_eq!(
             (Costs::limit_of_whole_batches(0.5, 64) > 1, Costs::limit_of_whole_batches(1e-4, 64)),

@@ -8,8 +8,8 @@ use tamis_core::schedule::yields::keep_probability;
 use tamis_data::records::Records;
 
 use super::cost::{CostBasis, Costs};
-use super::keep_rate::Estimate;
-use super::plan::Plan;
+use super::keep_rate::KeepEstimate;
+use super::plan::AdvicePlan;
 use super::text::cost_lines;
 
 /// Suffixes of columns that hold some policy's pass rates (`llama8b_solve_rate`).
@@ -62,7 +62,7 @@ fn read_rates(files: &[PathBuf]) -> Option<(String, Vec<f64>)> {
 /// The lines that a run prints at its start if its training data has a pass-rate column: the share of groups
 /// whose members would differ if the policy had these pass rates, and the cost of a batch. Empty if there is
 /// no such column.
-pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
+pub fn start_lines_of_data(files: &[PathBuf], plan: &AdvicePlan) -> Vec<String> {
     let Some((column, rates)) = read_rates(files).filter(|_| plan.n > 1) else { return Vec::new() };
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rates.len() as f64;
     let pass_rate = mean(&mut rates.iter().copied());
@@ -74,9 +74,10 @@ pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
         percent(keep),
         plan.n
     );
-    let at = |n: usize| Estimate::exact(mean(&mut rates.iter().map(|rate| keep_probability(*rate, n))));
+    let at = |n: usize| KeepEstimate::exact(mean(&mut rates.iter().map(|rate| keep_probability(*rate, n))));
     let keep_first = plan.screen_first.map(at);
-    let basis = CostBasis { keep_first, pass_rate: Some(pass_rate), ..CostBasis::new(Estimate::exact(keep)) };
+    let basis =
+        CostBasis { keep_first, pass_rate: Some(pass_rate), ..CostBasis::new(KeepEstimate::exact(keep)) };
     let costs = Costs::of(basis, plan);
     cost_lines(head, Some(&costs), plan)
 }
@@ -85,15 +86,15 @@ pub fn start_lines_of_data(files: &[PathBuf], plan: &Plan) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn said(rows: &str, plan: &Plan) -> Vec<String> {
+    fn said(rows: &str, plan: &AdvicePlan) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("train.jsonl");
         std::fs::write(&file, rows).unwrap();
         start_lines_of_data(&[file], plan)
     }
 
-    fn plan() -> Plan {
-        Plan { n: 4, mode: Some("rounds"), max_num_gen_batches: Some(1), ..Plan::default() }
+    fn plan() -> AdvicePlan {
+        AdvicePlan { n: 4, mode: Some("rounds"), max_num_gen_batches: Some(1), ..AdvicePlan::default() }
     }
 
     #[test]
@@ -107,7 +108,7 @@ mod tests {
         ");
         // The place in verl's data.
         let nested = "{\"prompt\": \"a\", \"extra_info\": {\"pass_rate\": 0.5}}\n";
-        let line = said(nested, &Plan { mode: Some("no_filter"), ..plan() });
+        let line = said(nested, &AdvicePlan { mode: Some("no_filter"), ..plan() });
         insta::assert_snapshot!(line.join("\n"), @"advice: with the pass rates of the data's column `extra_info.pass_rate` (mean 0.50 of 1 prompt), 87.5% of groups of 4 have members that differ");
     }
 
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn a_run_that_ends_groups_early_is_told_what_that_costs() {
         let rows = "{\"prompt\": \"a\", \"solve_rate\": 1}\n{\"prompt\": \"b\", \"solve_rate\": 0.5}\n";
-        let lines = said(rows, &Plan { mode: Some("screened"), screen_first: Some(2), ..plan() });
+        let lines = said(rows, &AdvicePlan { mode: Some("screened"), screen_first: Some(2), ..plan() });
         assert!(lines[0].ends_with(": about 2.50 groups generated for each that is trained on"), "{lines:?}");
     }
 
@@ -133,7 +134,7 @@ mod tests {
             assert!(said(rows, &plan()).is_empty(), "{rows}");
         }
         let rows = "{\"prompt\": \"a\", \"pass_rate\": 0.5}\n";
-        assert!(said(rows, &Plan { n: 1, ..plan() }).is_empty());
+        assert!(said(rows, &AdvicePlan { n: 1, ..plan() }).is_empty());
         assert!(start_lines_of_data(&["missing.parquet".into()], &plan()).is_empty());
     }
 }

@@ -13,7 +13,7 @@ use tamis_core::figure::{counted, percent};
 use tamis_run::metrics::summary::{Change, PairedDifference};
 
 use super::finding::Weight;
-use super::{Advice, Plan, advise, read};
+use super::{Advice, AdvicePlan, advise, read};
 pub use crate::compare::paired::Gains;
 use crate::compare::rewards::reward_is_unclear;
 use crate::compare::series::Series;
@@ -50,7 +50,7 @@ impl EndAdvice {
 /// told: without a validation before and after of runs of a few steps.
 pub fn end_advice(run: &Path, config: &Config, held_out: Option<Gains>) -> Option<EndAdvice> {
     let series = Series::read(run).unwrap_or_default();
-    let plan = Plan::of_run(config);
+    let plan = AdvicePlan::of_run(config);
     let advice = read(run, None, None, &plan).ok().map(|evidence| advise("", &evidence, &plan));
     let verdict = verdict(held_out, &series, advice.as_ref())?;
     let mut changes = changes(run, config, held_out, &series, advice.as_ref());

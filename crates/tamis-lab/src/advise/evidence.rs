@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::keep_rate::{Counts, Estimate};
-use super::plan::Plan;
+use super::keep_rate::{KeepEstimate, OutcomeCounts};
+use super::plan::AdvicePlan;
 
 /// One member of a group.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -29,7 +29,7 @@ pub struct Member {
 
 /// One group.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Group {
+pub struct EvidenceGroup {
     /// Its name in the file. If only the prompt's text identifies the group: the place of its first row.
     pub id: String,
     /// Number of its prompt.
@@ -42,7 +42,7 @@ pub struct Group {
     pub inclusion: Option<f64>,
 }
 
-impl Group {
+impl EvidenceGroup {
     /// Number of groups of the data that this group counts for.
     pub fn weight(&self) -> f64 {
         self.inclusion.map_or(1.0, |inclusion| 1.0 / inclusion)
@@ -70,7 +70,7 @@ pub struct Groups {
     /// Index in [`Self::scores`] of the number that decides what is correct.
     pub outcome: usize,
     /// The groups, in the order of the files.
-    pub groups: Vec<Group>,
+    pub groups: Vec<EvidenceGroup>,
     /// First and last step, if the files name steps.
     pub steps: Option<(u64, u64)>,
     /// Whether members were played in several turns.
@@ -93,7 +93,7 @@ pub struct Groups {
 
 /// How many values an outcome has.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scale {
+pub enum RewardScale {
     /// Two values. The larger one is correct.
     Binary {
         /// The smaller one.
@@ -113,13 +113,13 @@ pub enum Scale {
 const FULL: f64 = 0.9;
 /// Dropped groups with less than this share of their members ended with their first members.
 const SHORT: f64 = 0.9;
-/// Number of values from which an outcome counts as [`Scale::Many`].
+/// Number of values from which an outcome counts as [`RewardScale::Many`].
 const MANY: usize = 3;
 
 impl Groups {
     /// Groups from `(correct, members)` pairs, for tests and for callers that only have counts.
     pub fn of_counts(groups: &[(usize, usize)]) -> Self {
-        let group = |(prompt, &(correct, n)): (usize, &(usize, usize))| Group {
+        let group = |(prompt, &(correct, n)): (usize, &(usize, usize))| EvidenceGroup {
             id: format!("group {prompt}"),
             prompt,
             members: (0..n)
@@ -128,14 +128,14 @@ impl Groups {
                     ..Member::default()
                 })
                 .collect(),
-            ..Group::default()
+            ..EvidenceGroup::default()
         };
         let groups = groups.iter().enumerate().map(group).collect();
         Self { scores: vec!["acc".to_owned()], groups, ..Self::default() }
     }
 
     /// One score of every member of a group; NaN if a member lacks it.
-    pub fn values(group: &Group, score: usize) -> Vec<f64> {
+    pub fn values(group: &EvidenceGroup, score: usize) -> Vec<f64> {
         let of = |member: &Member| member.scores.get(score).copied().unwrap_or(f64::NAN);
         group.members.iter().map(of).collect()
     }
@@ -171,8 +171,8 @@ impl Groups {
     /// sampled beyond their first members count, if there are any.
     pub fn size(&self) -> usize {
         let first = self.first_members.unwrap_or(0);
-        let went_on = |group: &&Group| !group.is_screened && group.members.len() > first;
-        let commonest = |groups: &mut dyn Iterator<Item = &Group>| {
+        let went_on = |group: &&EvidenceGroup| !group.is_screened && group.members.len() > first;
+        let commonest = |groups: &mut dyn Iterator<Item = &EvidenceGroup>| {
             let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
             for group in groups {
                 *sizes.entry(group.members.len()).or_default() += 1;
@@ -226,19 +226,19 @@ impl Groups {
     }
 
     /// How many values a score has.
-    pub fn scale(&self, score: usize) -> Scale {
+    pub fn scale(&self, score: usize) -> RewardScale {
         match self.distinct(score).as_slice() {
-            [] => Scale::None,
-            [one] => Scale::Constant(*one),
-            [one, other] => Scale::Binary { low: one.min(*other), top: one.max(*other) },
-            _ => Scale::Many,
+            [] => RewardScale::None,
+            [one] => RewardScale::Constant(*one),
+            [one, other] => RewardScale::Binary { low: one.min(*other), top: one.max(*other) },
+            _ => RewardScale::Many,
         }
     }
 
     /// The larger of two values, correct or not: it does not change which groups differ.
     pub fn larger(&self) -> Option<f64> {
         match self.scale(self.outcome) {
-            Scale::Binary { top, .. } => Some(top),
+            RewardScale::Binary { top, .. } => Some(top),
             _ => self.top(),
         }
     }
@@ -246,7 +246,7 @@ impl Groups {
     /// The smaller and the larger of two values, if even the larger one is less than a right answer is worth.
     pub fn doubtful(&self) -> Option<(f64, f64)> {
         match self.scale(self.outcome) {
-            Scale::Binary { low, top } if top < FULL => Some((low, top)),
+            RewardScale::Binary { low, top } if top < FULL => Some((low, top)),
             _ => None,
         }
     }
@@ -254,21 +254,21 @@ impl Groups {
     /// The value from which a member is correct; `None` if the outcome does not decide that.
     pub fn top(&self) -> Option<f64> {
         match self.scale(self.outcome) {
-            Scale::Binary { top, .. } if top < FULL => None,
-            Scale::Binary { top, .. } => Some(top),
+            RewardScale::Binary { top, .. } if top < FULL => None,
+            RewardScale::Binary { top, .. } => Some(top),
             // A single value is correct if it is at least 1.
-            Scale::Constant(_) => Some(1.0),
-            Scale::Many | Scale::None => None,
+            RewardScale::Constant(_) => Some(1.0),
+            RewardScale::Many | RewardScale::None => None,
         }
     }
 
     /// For each group with any value of a score: number of members by value.
-    pub fn counts(&self, score: usize, top: Option<f64>) -> Vec<Counts> {
+    pub fn counts(&self, score: usize, top: Option<f64>) -> Vec<OutcomeCounts> {
         self.groups
             .iter()
             .filter_map(|group| {
-                let counts = Counts::of(group.prompt, &Self::values(group, score), top)?;
-                Some(Counts { weight: group.weight(), ..counts })
+                let counts = OutcomeCounts::of(group.prompt, &Self::values(group, score), top)?;
+                Some(OutcomeCounts { weight: group.weight(), ..counts })
             })
             .collect()
     }
@@ -277,7 +277,7 @@ impl Groups {
     pub fn mean_tokens(&self) -> Option<(f64, Option<f64>)> {
         let (mut all, mut kept) = ((0.0, 0.0), (0.0, 0.0));
         for group in &self.groups {
-            let is_mixed = Counts::of(0, &Self::values(group, self.outcome), None)
+            let is_mixed = OutcomeCounts::of(0, &Self::values(group, self.outcome), None)
                 .is_some_and(|counts| counts.by_value.len() > 1);
             let weight = group.weight();
             for tokens in group.members.iter().filter_map(|member| member.tokens) {
@@ -338,7 +338,7 @@ pub struct LoggedCounts {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FilledSteps {
     /// The keep rate of maximum likelihood.
-    pub keep_rate: Estimate,
+    pub keep_rate: KeepEstimate,
     /// Steps with missing lines, or with lines that cannot be from one run.
     pub num_left_out: usize,
     /// Planned number of prompts per batch, if the log does not have it.
@@ -354,7 +354,7 @@ impl LoggedCounts {
     /// Finds the number of members of a group if the configuration lacks it and all groups have the same
     /// number. Otherwise finds whether groups ended with their first members: the configuration says so, the
     /// filter has that reason, or dropped groups had fewer members than kept ones.
-    pub(super) fn find_members(&mut self, plan: &Plan) {
+    pub(super) fn find_members(&mut self, plan: &AdvicePlan) {
         let has_reason = self.dropped_by.get("screened").is_some_and(|number| *number > 0);
         let size = self.sampled.n.unwrap_or(plan.n);
         if self.sampled.screen_first.is_none()
@@ -454,19 +454,19 @@ mod tests {
         let of = |values: &[f64]| {
             let member = |value: &f64| Member { scores: vec![*value], ..Member::default() };
             let members = values.iter().map(member).collect();
-            let group = Group { members, ..Group::default() };
+            let group = EvidenceGroup { members, ..EvidenceGroup::default() };
             Groups { scores: vec!["x".to_owned()], groups: vec![group], ..Groups::default() }
         };
-        assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), Scale::Binary { low: 0.0, top: 1.0 });
+        assert_eq!(of(&[0.0, 1.0, f64::NAN]).scale(0), RewardScale::Binary { low: 0.0, top: 1.0 });
         // The scores of verl's math verifier, and a wrong answer that scores above 0.
         assert_eq!([of(&[-1.0, 1.0]).top(), of(&[0.1, 1.1]).top()], [Some(1.0), Some(1.1)]);
         assert_eq!(
             [of(&[0.0]).top(), of(&[0.0, 0.5, 1.0]).top(), of(&[f64::NAN]).top()],
             [Some(1.0), None, None]
         );
-        assert_eq!(of(&[0.0, 0.5, 1.0, 2.0]).scale(0), Scale::Many);
+        assert_eq!(of(&[0.0, 0.5, 1.0, 2.0]).scale(0), RewardScale::Many);
         // Zero has no sign. Neither the absence of a penalty nor a right format is a right answer.
-        assert_eq!(of(&[0.0, -0.0]).scale(0), Scale::Constant(0.0));
+        assert_eq!(of(&[0.0, -0.0]).scale(0), RewardScale::Constant(0.0));
         for (low, top) in [(-0.5, 0.0), (0.0, 0.1)] {
             let doubtful = of(&[top, low]);
             assert_eq!(
@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(groups.unbiased().num_trajectories(), 8);
         let groups = Groups { first_members: Some(2), ..groups };
         let first = groups.unbiased();
-        assert_eq!((first.num_trajectories(), first.scale(0)), (6, Scale::Constant(0.0)));
+        assert_eq!((first.num_trajectories(), first.scale(0)), (6, RewardScale::Constant(0.0)));
         // Whole groups have four members, although most groups have two.
         assert_eq!((groups.size(), first.size()), (4, 2));
         // A group that lost two rows, and so has as many as the first members, does not count.
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(torn.size(), 4);
         // Neither do five screened groups of three.
         torn.groups.extend(Groups::of_counts(&[(1, 3), (1, 4), (1, 4)]).groups);
-        let of_three = Group { is_screened: true, ..torn.groups[4].clone() };
+        let of_three = EvidenceGroup { is_screened: true, ..torn.groups[4].clone() };
         torn.groups.extend(vec![of_three; 5]);
         assert_eq!(torn.size(), 4);
     }
@@ -511,19 +511,22 @@ mod tests {
     #[test]
     fn a_mean_of_one_step_is_no_size_where_the_plan_says_otherwise() {
         let counts = |steps: &[[u64; 4]]| LoggedCounts { members: steps.to_vec(), ..LoggedCounts::default() };
-        let found = |steps: &[[u64; 4]], plan: &Plan| {
+        let found = |steps: &[[u64; 4]], plan: &AdvicePlan| {
             let mut counts = counts(steps);
             counts.find_members(plan);
             (counts.sampled.n, counts.is_screened, counts.first_members)
         };
-        let eight = Plan { n: 8, ..Plan::default() };
-        let three = Plan { screen_first: Some(3), ..eight.clone() };
+        let eight = AdvicePlan { n: 8, ..AdvicePlan::default() };
+        let three = AdvicePlan { screen_first: Some(3), ..eight.clone() };
         let step = [20, 80, 16, 4];
-        assert_eq!(found(&[step], &Plan::default()), (Some(4), false, None));
+        assert_eq!(found(&[step], &AdvicePlan::default()), (Some(4), false, None));
         assert_eq!(found(&[step], &eight), (None, true, Some(3)));
         assert_eq!(found(&[step], &three), (None, true, Some(3)));
         // Not with two first members, nor with a step that contradicts three first members.
-        assert_eq!(found(&[step], &Plan { screen_first: Some(2), ..eight.clone() }), (Some(4), false, None));
+        assert_eq!(
+            found(&[step], &AdvicePlan { screen_first: Some(2), ..eight.clone() }),
+            (Some(4), false, None)
+        );
         assert_eq!(found(&[step, [20, 80, 15, 5]], &eight), (Some(4), false, None));
         assert_eq!(found(&[step, [25, 100, 20, 5]], &eight), (None, true, Some(3)));
     }

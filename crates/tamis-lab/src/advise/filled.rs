@@ -5,7 +5,7 @@
 //! groups is followed by another one. The likelihood of keep rate k is that of S among (M - 1) G, times
 //! P(Bin(G, k) >= T - S). It is log-concave in k.
 
-use super::keep_rate::Estimate;
+use super::keep_rate::KeepEstimate;
 use crate::cost::rounds::ln_at_least;
 
 /// Twice the log likelihood ratio that is exceeded in a tenth of cases: the quantile of a chi-square with one
@@ -60,7 +60,7 @@ impl FilledStep {
 
 /// The keep rate of maximum likelihood, with the 90 % interval of the likelihood ratio. Each step must be
 /// [possible](FilledStep::is_possible), and its target must exceed what its first batches kept.
-pub(super) fn keep_rate(steps: &[FilledStep]) -> Estimate {
+pub(super) fn keep_rate(steps: &[FilledStep]) -> KeepEstimate {
     let of = |keep: f64| steps.iter().map(|step| step.log_likelihood(keep)).sum::<f64>();
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
     let mut inner = [1.0 - LEFT, LEFT];
@@ -90,7 +90,7 @@ pub(super) fn keep_rate(steps: &[FilledStep]) -> Estimate {
         }
         inside
     };
-    Estimate { value, low: Some(bound(0.0)), high: Some(bound(1.0)) }
+    KeepEstimate { value, low: Some(bound(0.0)), high: Some(bound(1.0)) }
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use tamis_core::figure::{counted, percent, shortest};
 
-use super::evidence::{Group, Groups, LoggedCounts, Scale};
-use super::keep_rate::Estimate;
-use super::plan::Plan;
+use super::evidence::{EvidenceGroup, Groups, LoggedCounts, RewardScale};
+use super::keep_rate::KeepEstimate;
+use super::plan::AdvicePlan;
 
 /// Importance of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,7 +23,7 @@ pub enum Weight {
 
 /// Something to check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
+pub struct AdviceFinding {
     /// Its topic: `verifier`, `diversity`, `truncation`, `metric`, `sample`.
     pub topic: &'static str,
     /// Its importance.
@@ -50,15 +50,15 @@ const OF_A_SIZE: usize = 20;
 /// Prompts from which an interval is reliable.
 const MANY_PROMPTS: usize = 30;
 
-fn warning(topic: &'static str, text: String, fix: impl Into<String>) -> Finding {
-    Finding { topic, weight: Weight::Warning, text, fix: Some(fix.into()) }
+fn warning(topic: &'static str, text: String, fix: impl Into<String>) -> AdviceFinding {
+    AdviceFinding { topic, weight: Weight::Warning, text, fix: Some(fix.into()) }
 }
 
-fn note(topic: &'static str, text: String, fix: Option<&str>) -> Finding {
-    Finding { topic, weight: Weight::Note, text, fix: fix.map(ToOwned::to_owned) }
+fn note(topic: &'static str, text: String, fix: Option<&str>) -> AdviceFinding {
+    AdviceFinding { topic, weight: Weight::Note, text, fix: fix.map(ToOwned::to_owned) }
 }
 
-pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes) {
+pub(super) fn of_groups(groups: &Groups, plan: &AdvicePlan) -> (Vec<AdviceFinding>, Changes) {
     let unbiased = groups.unbiased();
     let mut changes = Changes::default();
     let mut found = of_verifier(groups);
@@ -71,7 +71,7 @@ pub(super) fn of_groups(groups: &Groups, plan: &Plan) -> (Vec<Finding>, Changes)
 
 /// Prompts were chosen, and rates are corrected to those of the data. `keep` is the keep rate of the chosen
 /// prompts, if costs are computed from it.
-pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
+pub(super) fn of_choice(keep: Option<KeepEstimate>) -> AdviceFinding {
     let goes_by = keep.map_or_else(String::new, |keep| {
         format!("; {} of the chosen ones are kept, which decides the cost of a batch", percent(keep.value))
     });
@@ -82,8 +82,8 @@ pub(super) fn of_choice(keep: Option<Estimate>) -> Finding {
 }
 
 /// Findings that matter for pass rates of prompts.
-pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
-    let plan = Plan::default();
+pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<AdviceFinding> {
+    let plan = AdvicePlan::default();
     let mut found = of_verifier(groups);
     let of_sample = sample(groups, &groups.unbiased(), &plan).into_iter();
     found.extend(of_sample.filter(|finding| finding.weight == Weight::Warning));
@@ -99,7 +99,7 @@ pub(crate) fn of_pass_rates(groups: &Groups) -> Vec<Finding> {
     found
 }
 
-fn of_verifier(groups: &Groups) -> Vec<Finding> {
+fn of_verifier(groups: &Groups) -> Vec<AdviceFinding> {
     [constant(groups), doubtful(groups), random(groups), right_looking(groups), unscored(groups)]
         .into_iter()
         .flatten()
@@ -107,10 +107,10 @@ fn of_verifier(groups: &Groups) -> Vec<Finding> {
 }
 
 /// All findings in a log's counts.
-pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Changes) {
+pub(super) fn of_counts(counts: &LoggedCounts, plan: &AdvicePlan) -> (Vec<AdviceFinding>, Changes) {
     let mut changes = Changes::default();
     let limit = counts.sampled.max_response_length.or(plan.max_response_length);
-    let mut found: Vec<Finding> = counts
+    let mut found: Vec<AdviceFinding> = counts
         .truncated
         .and_then(|share| cut_share(share, None, limit, plan, &mut changes))
         .into_iter()
@@ -142,14 +142,14 @@ pub(super) fn of_counts(counts: &LoggedCounts, plan: &Plan) -> (Vec<Finding>, Ch
             "groups whose rewards differ count as kept (`all/frac_reward_zero_std`), whatever the run itself kept".to_owned(),
             None,
         ));
-        found.extend(of_plan(&Plan { other_filter: None, ..plan.clone() }, false));
+        found.extend(of_plan(&AdvicePlan { other_filter: None, ..plan.clone() }, false));
     } else {
         found.extend(of_plan(plan, false));
     }
     (found, changes)
 }
 
-fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
+fn of_plan(plan: &AdvicePlan, is_weighted: bool) -> Vec<AdviceFinding> {
     let mut found = Vec::new();
     if plan.chooses_prompts && !is_weighted {
         found.push(note(
@@ -169,8 +169,8 @@ fn of_plan(plan: &Plan, is_weighted: bool) -> Vec<Finding> {
 }
 
 /// Only one score occurs.
-fn constant(groups: &Groups) -> Option<Finding> {
-    let Scale::Constant(value) = groups.scale(groups.outcome) else { return None };
+fn constant(groups: &Groups) -> Option<AdviceFinding> {
+    let RewardScale::Constant(value) = groups.scale(groups.outcome) else { return None };
     let (name, number) = (groups.outcome_name(), groups.num_trajectories());
     let all = if number == 1 {
         "the only trajectory".to_owned()
@@ -188,7 +188,7 @@ fn constant(groups: &Groups) -> Option<Finding> {
 }
 
 /// Two scores occur, and neither is that of a right answer.
-fn doubtful(groups: &Groups) -> Option<Finding> {
+fn doubtful(groups: &Groups) -> Option<AdviceFinding> {
     let (low, top) = groups.doubtful()?;
     let name = groups.outcome_name();
     Some(warning(
@@ -205,7 +205,7 @@ fn doubtful(groups: &Groups) -> Option<Finding> {
 }
 
 /// The same completion of the same prompt has different scores.
-fn random(groups: &Groups) -> Option<Finding> {
+fn random(groups: &Groups) -> Option<AdviceFinding> {
     let mut seen: HashMap<(usize, u64), (f64, bool)> = HashMap::new();
     let mut repeated = 0;
     for group in &groups.groups {
@@ -235,7 +235,7 @@ fn random(groups: &Groups) -> Option<Finding> {
     })
 }
 
-fn is_all_wrong(groups: &Groups, group: &Group) -> bool {
+fn is_all_wrong(groups: &Groups, group: &EvidenceGroup) -> bool {
     let top = groups.top();
     let values = Groups::values(group, groups.outcome);
     let mut known = values.iter().filter(|value| value.is_finite()).peekable();
@@ -243,10 +243,11 @@ fn is_all_wrong(groups: &Groups, group: &Group) -> bool {
 }
 
 /// All members of a group are wrong although one ends with the answer.
-fn right_looking(groups: &Groups) -> Option<Finding> {
-    let failed: Vec<&Group> = groups.groups.iter().filter(|group| is_all_wrong(groups, group)).collect();
-    let shows = |group: &&&Group| group.members.iter().any(|member| member.shows_gold == Some(true));
-    let looking: Vec<&&Group> = failed.iter().filter(shows).collect();
+fn right_looking(groups: &Groups) -> Option<AdviceFinding> {
+    let failed: Vec<&EvidenceGroup> =
+        groups.groups.iter().filter(|group| is_all_wrong(groups, group)).collect();
+    let shows = |group: &&&EvidenceGroup| group.members.iter().any(|member| member.shows_gold == Some(true));
+    let looking: Vec<&&EvidenceGroup> = failed.iter().filter(shows).collect();
     let is_enough = looking.len() >= 2 && looking.len() as f64 >= 0.05 * failed.len() as f64;
     if !is_enough {
         return None;
@@ -264,7 +265,7 @@ fn right_looking(groups: &Groups) -> Option<Finding> {
     ))
 }
 
-fn unscored(groups: &Groups) -> Option<Finding> {
+fn unscored(groups: &Groups) -> Option<AdviceFinding> {
     let all = groups.num_trajectories();
     let scored: usize = groups
         .groups
@@ -285,7 +286,7 @@ fn unscored(groups: &Groups) -> Option<Finding> {
 }
 
 /// All members of a group wrote the same.
-fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
+fn alike(groups: &Groups, plan: &AdvicePlan, changes: &mut Changes) -> Option<AdviceFinding> {
     let (mut with_texts, mut identical, mut distinct, mut wrong, mut wrong_alike) = (0, 0, 0.0, 0, 0);
     for group in groups.groups.iter().filter(|group| group.members.len() > 1) {
         let texts: Option<Vec<u64>> = group.members.iter().map(|member| member.text).collect();
@@ -339,7 +340,7 @@ fn alike(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding>
     Some(warning("diversity", text, fix))
 }
 
-fn cut(groups: &Groups, plan: &Plan, changes: &mut Changes) -> Option<Finding> {
+fn cut(groups: &Groups, plan: &AdvicePlan, changes: &mut Changes) -> Option<AdviceFinding> {
     let (mut known, mut cut, mut right, mut longest) = (0, 0, 0, 0);
     let top = groups.top();
     for member in groups.groups.iter().flat_map(|group| &group.members) {
@@ -363,9 +364,9 @@ fn cut_share(
     share: f64,
     right: Option<f64>,
     limit: Option<usize>,
-    plan: &Plan,
+    plan: &AdvicePlan,
     changes: &mut Changes,
-) -> Option<Finding> {
+) -> Option<AdviceFinding> {
     let is_raised = plan.max_response_length.zip(limit).is_some_and(|(planned, limit)| planned > limit);
     if share < CUT || is_raised {
         return None;
@@ -394,12 +395,12 @@ fn cut_share(
 }
 
 /// Whether dropped groups are missing from the files. A run without a filter drops none.
-pub(super) fn is_kept_alone(groups: &Groups, plan: &Plan) -> bool {
+pub(super) fn is_kept_alone(groups: &Groups, plan: &AdvicePlan) -> bool {
     groups.has_kept_alone && plan.has_filter != Some(false)
 }
 
 /// Groups of one size are solved more often than those of another.
-fn unlike(groups: &Groups) -> Option<Finding> {
+fn unlike(groups: &Groups) -> Option<AdviceFinding> {
     let top = groups.top()?;
     let mut rates: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for counts in groups.counts(groups.outcome, Some(top)) {
@@ -433,7 +434,7 @@ fn unlike(groups: &Groups) -> Option<Finding> {
 }
 
 /// Rows that were left out, and repeated prompts.
-fn unread(groups: &Groups) -> Option<Finding> {
+fn unread(groups: &Groups) -> Option<AdviceFinding> {
     let rows = |number: u64| counted(number, "row");
     let mut parts = Vec::new();
     if groups.num_unread > 0 {
@@ -455,7 +456,7 @@ fn unread(groups: &Groups) -> Option<Finding> {
 }
 
 /// What limits the figures. `unbiased` are the groups that the figures count.
-fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
+fn sample(groups: &Groups, unbiased: &Groups, plan: &AdvicePlan) -> Vec<AdviceFinding> {
     let mut found = Vec::new();
     let prompts = groups.num_prompts();
     if prompts == 1 {
@@ -499,7 +500,7 @@ fn sample(groups: &Groups, unbiased: &Groups, plan: &Plan) -> Vec<Finding> {
             "name rollouts of an unfiltered run, which verl's DAPO recipe with its filter does not dump; of tamis, those with `rollout.save: all`, or the run itself, or its log",
         ));
     }
-    if matches!(groups.scale(groups.outcome), Scale::Many) {
+    if matches!(groups.scale(groups.outcome), RewardScale::Many) {
         found.push(note(
             "metric",
             format!("`{}` has more than two values: a group is kept if any two differ, and there is no pass rate; beyond the groups' own \
@@ -541,11 +542,11 @@ mod tests {
             shows_gold: Some(shows),
             ..Member::default()
         };
-        let group = |(prompt, members): (usize, &&[(f64, &str, bool)])| Group {
+        let group = |(prompt, members): (usize, &&[(f64, &str, bool)])| EvidenceGroup {
             id: format!("group {prompt}"),
             prompt,
             members: members.iter().map(member).collect(),
-            ..Group::default()
+            ..EvidenceGroup::default()
         };
         Groups {
             scores: vec!["acc".to_owned()],
@@ -555,7 +556,7 @@ mod tests {
     }
 
     fn told(groups: &Groups, topic: &str) -> Vec<String> {
-        let (found, _) = of_groups(groups, &Plan::default());
+        let (found, _) = of_groups(groups, &AdvicePlan::default());
         found.into_iter().filter(|finding| finding.topic == topic).map(|finding| finding.text).collect()
     }
 
@@ -591,7 +592,7 @@ mod tests {
     fn too_little_diversity_and_cut_completions_change_settings() {
         let same =
             groups(&[&[(0.0, "a", false), (0.0, "a", false)], &[(1.0, "b", false), (0.0, "c", false)]]);
-        let plan = Plan { temperature: Some(0.6), ..Plan::default() };
+        let plan = AdvicePlan { temperature: Some(0.6), ..AdvicePlan::default() };
         let (found, changes) = of_groups(&same, &plan);
         let told = found.iter().find(|finding| finding.topic == "diversity").unwrap();
         assert!(
@@ -599,7 +600,7 @@ mod tests {
                 && told.fix.as_deref().unwrap().contains("from 0.6")
         );
         assert_eq!(changes.temperature, Some(1.0));
-        let (_, changes) = of_groups(&same, &Plan { temperature: Some(1.0), ..Plan::default() });
+        let (_, changes) = of_groups(&same, &AdvicePlan { temperature: Some(1.0), ..AdvicePlan::default() });
         assert_eq!(changes.temperature, None);
 
         let of_two = [(0.0, "a", false), (1.0, "b", false)];
@@ -607,22 +608,24 @@ mod tests {
         for (number, member) in cut.groups.iter_mut().flat_map(|group| &mut group.members).enumerate() {
             (member.is_truncated, member.tokens) = (Some(number < 2), Some(64));
         }
-        let (found, changes) = of_groups(&cut, &Plan::default());
+        let (found, changes) = of_groups(&cut, &AdvicePlan::default());
         let told = found.iter().find(|finding| finding.topic == "truncation").unwrap();
         assert_eq!(told.text, "20.0% of the completions are cut at 64 tokens; 50.0% of these are right");
         assert_eq!(changes.max_response_length, Some(128));
         // Some truncated completions are right.
         assert!(!told.fix.as_deref().unwrap().contains("count as wrong"), "{told:?}");
         // A planned limit did not truncate them, and a larger one already answers the finding.
-        let planned = |limit| Plan { max_response_length: Some(limit), ..Plan::default() };
+        let planned = |limit| AdvicePlan { max_response_length: Some(limit), ..AdvicePlan::default() };
         assert!(
             of_groups(&cut, &planned(32)).0.iter().any(|finding| finding.text.contains("cut at 64 tokens"))
         );
         assert!(of_groups(&cut, &planned(256)).0.iter().all(|finding| finding.topic != "truncation"));
         // The same for temperatures.
         let sampled = Sampled { temperature: Some(0.6), ..Sampled::default() };
-        let (found, changes) =
-            of_groups(&Groups { sampled, ..same }, &Plan { temperature: Some(1.2), ..Plan::default() });
+        let (found, changes) = of_groups(
+            &Groups { sampled, ..same },
+            &AdvicePlan { temperature: Some(1.2), ..AdvicePlan::default() },
+        );
         assert_eq!(changes.temperature, None);
         assert!(found.iter().all(|finding| finding.topic != "diversity" || finding.weight == Weight::Note));
     }

@@ -1,10 +1,10 @@
 //! Histogram of the groups' pass rates, and the distribution of the prompts' pass rates behind them.
 
 use serde::Serialize;
-use tamis_config::{BetaRates, PassRates};
+use tamis_config::{BetaRates, SimulatedPassRates};
 use tamis_core::schedule::yields::PassRateSpread;
 
-use super::keep_rate::Counts;
+use super::keep_rate::OutcomeCounts;
 use crate::simulate::Population;
 
 /// Prompts that represent a distribution.
@@ -28,7 +28,7 @@ pub struct Bin {
 }
 
 /// Groups by the share of their members that are correct: none, quarters, all.
-pub(super) fn bins(groups: &[Counts]) -> Vec<Bin> {
+pub(super) fn bins(groups: &[OutcomeCounts]) -> Vec<Bin> {
     let mut counts = [(0_u64, 0.0); QUARTERS.len() + 2];
     for group in groups {
         let Some(correct) = group.correct else { continue };
@@ -79,7 +79,7 @@ impl Spread {
                 Some(Self { kind: "split", a: None, b: None, hard: 1.0 - rate, easy: rate })
             }
             PassRateSpread::Beta { a, b } => {
-                let of = PassRates::Beta(BetaRates { a, b, prompts: PROMPTS });
+                let of = SimulatedPassRates::Beta(BetaRates { a, b, prompts: PROMPTS });
                 let population = Population::new(&of, 0).ok()?;
                 let share = |is: &dyn Fn(f64) -> bool| {
                     population.rates().filter(|rate| is(*rate)).count() as f64 / PROMPTS as f64

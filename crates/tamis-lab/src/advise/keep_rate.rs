@@ -23,7 +23,7 @@ const COUNTED: usize = 20;
 
 /// A number and its 90 % interval, if one is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Estimate {
+pub struct KeepEstimate {
     /// The number.
     pub value: f64,
     /// The lower end.
@@ -32,7 +32,7 @@ pub struct Estimate {
     pub high: Option<f64>,
 }
 
-impl Estimate {
+impl KeepEstimate {
     /// A number without an interval.
     pub fn exact(value: f64) -> Self {
         Self { value, low: None, high: None }
@@ -68,14 +68,14 @@ pub struct KeepRate {
     /// Members of a group.
     pub n: usize,
     /// Share whose members differ.
-    pub rate: Estimate,
+    pub rate: KeepEstimate,
     /// Its origin.
     pub source: KeepRateSource,
 }
 
 /// Number of members of a group by value. Only equality of values matters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Counts {
+pub struct OutcomeCounts {
     /// Number of the prompt.
     pub prompt: usize,
     /// Number of groups that this one counts for: 1 / (probability with which its prompt was chosen).
@@ -86,7 +86,7 @@ pub struct Counts {
     pub correct: Option<usize>,
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// Counts the finite values of one group. Returns `None` if there is none. Members with `top` or more are
     /// correct.
     pub fn of(prompt: usize, values: &[f64], top: Option<f64>) -> Option<Self> {
@@ -173,7 +173,7 @@ impl Sums {
         }
     }
 
-    fn add_group(&mut self, sizes: &[usize], common: usize, group: &Counts) {
+    fn add_group(&mut self, sizes: &[usize], common: usize, group: &OutcomeCounts) {
         let (mut before, weight) = (0.0, group.weight);
         for (sum, size) in self.mixed.iter_mut().zip(sizes) {
             let Some(mixed) = group.mixed(*size).filter(|_| group.n() >= common) else { break };
@@ -270,7 +270,7 @@ pub struct KeepRates {
     /// Keep rates by ascending size.
     pub rates: Vec<KeepRate>,
     /// Mean share of correct members.
-    pub pass_rate: Option<Estimate>,
+    pub pass_rate: Option<KeepEstimate>,
     /// The distribution fitted to pass rates.
     pub spread: Option<PassRateSpread>,
 }
@@ -278,11 +278,11 @@ pub struct KeepRates {
 impl KeepRates {
     /// Estimates keep rates at the sizes in `wanted`. Intervals come from resampling prompts, each with all
     /// of its groups.
-    pub fn of(groups: &[Counts], wanted: &[usize]) -> Self {
+    pub fn of(groups: &[OutcomeCounts], wanted: &[usize]) -> Self {
         let mut sizes: Vec<usize> = wanted.iter().copied().filter(|size| *size > 1).collect();
         let enough = COUNTED.min(groups.len());
         // The largest size of enough groups, and the size before it, which bounds the gain beyond.
-        let mut own: Vec<usize> = groups.iter().map(Counts::n).collect();
+        let mut own: Vec<usize> = groups.iter().map(OutcomeCounts::n).collect();
         own.sort_unstable();
         let largest = own.iter().rev().nth(enough.saturating_sub(1)).copied().unwrap_or(0);
         // At least half of the groups have this size or more.
@@ -322,7 +322,10 @@ impl KeepRates {
             let at = |share: f64| {
                 found.get((share * found.len().saturating_sub(1) as f64).round() as usize).copied()
             };
-            widen(Estimate { value, low: at(OUTSIDE / 2.0), high: at(1.0 - OUTSIDE / 2.0) }, prompts.len())
+            widen(
+                KeepEstimate { value, low: at(OUTSIDE / 2.0), high: at(1.0 - OUTSIDE / 2.0) },
+                prompts.len(),
+            )
         };
         let rates = wanted
             .iter()
@@ -345,23 +348,23 @@ impl KeepRates {
 
 /// If no group or every group was kept, resampling shows no spread. The interval is then that of a share that
 /// was observed 0 or `count` times in `count` draws.
-fn widen(estimate: Estimate, count: usize) -> Estimate {
+fn widen(estimate: KeepEstimate, count: usize) -> KeepEstimate {
     if count < 2 {
-        return Estimate { low: None, high: None, ..estimate };
+        return KeepEstimate { low: None, high: None, ..estimate };
     }
     let seen = (OUTSIDE / 2.0).powf(1.0 / count as f64);
     match estimate.value {
-        value if value <= 1e-12 => Estimate { low: Some(0.0), high: Some(1.0 - seen), value },
-        value if value >= 1.0 - 1e-12 => Estimate { low: Some(seen), high: Some(1.0), value },
+        value if value <= 1e-12 => KeepEstimate { low: Some(0.0), high: Some(1.0 - seen), value },
+        value if value >= 1.0 - 1e-12 => KeepEstimate { low: Some(seen), high: Some(1.0), value },
         // All resamples gave the same value.
-        _ if estimate.low >= estimate.high => Estimate { low: None, high: None, ..estimate },
+        _ if estimate.low >= estimate.high => KeepEstimate { low: None, high: None, ..estimate },
         _ => estimate,
     }
 }
 
 /// The keep rate over steps of (judged, kept) groups. The interval comes from resampling steps, and is at
 /// least as wide as that of as many independent groups.
-pub(super) fn of_steps(steps: &[(u64, u64)]) -> Estimate {
+pub(super) fn of_steps(steps: &[(u64, u64)]) -> KeepEstimate {
     let sums = |steps: &mut dyn Iterator<Item = (u64, u64)>| {
         steps.fold((0.0, 0.0), |sum, step| (sum.0 + step.0 as f64, sum.1 + step.1 as f64))
     };
@@ -381,7 +384,7 @@ pub(super) fn of_steps(steps: &[(u64, u64)]) -> Estimate {
     let apart = 1.645 * (value * (1.0 - value) / judged).sqrt();
     let low = at(OUTSIDE / 2.0).map(|low| low.min(value - apart).max(0.0));
     let high = at(1.0 - OUTSIDE / 2.0).map(|high| high.max(value + apart).min(1.0));
-    widen(Estimate { value, low, high }, judged as usize)
+    widen(KeepEstimate { value, low, high }, judged as usize)
 }
 
 /// The Beta distribution with this mean whose keep rate for groups of n is `keep`, or as near as possible.
@@ -408,16 +411,16 @@ mod tests {
 
     use super::*;
 
-    fn counts(groups: &[(usize, usize)]) -> Vec<Counts> {
+    fn counts(groups: &[(usize, usize)]) -> Vec<OutcomeCounts> {
         let of = |(prompt, &(correct, n)): (usize, &(usize, usize))| {
             let values: Vec<f64> = (0..n).map(|member| f64::from(u8::from(member < correct))).collect();
-            Counts::of(prompt, &values, Some(1.0)).unwrap()
+            OutcomeCounts::of(prompt, &values, Some(1.0)).unwrap()
         };
         groups.iter().enumerate().map(of).collect()
     }
 
     /// Groups of n members whose prompts' pass rates are `rate(u)` for uniform `u`.
-    fn sampled(number: usize, n: usize, rate: impl Fn(f64) -> f64) -> Vec<Counts> {
+    fn sampled(number: usize, n: usize, rate: impl Fn(f64) -> f64) -> Vec<OutcomeCounts> {
         let key = Key::new(11, Purpose::Task);
         let of = |group: u64| {
             let p = rate(key.with(1).uniform(group));
@@ -434,11 +437,11 @@ mod tests {
         assert!((group.mixed(2).unwrap() - 4.0 / 6.0).abs() < 1e-15);
         assert_eq!((group.mixed(3), group.mixed(4), group.mixed(5)), (Some(1.0), Some(1.0), None));
         // Any values count.
-        let three = Counts::of(0, &[0.5, -1.0, 0.5, 2.5, f64::NAN], None).unwrap();
+        let three = OutcomeCounts::of(0, &[0.5, -1.0, 0.5, 2.5, f64::NAN], None).unwrap();
         assert_eq!((three.by_value.clone(), three.correct), (vec![1, 2, 1], None));
         assert!((three.mixed(2).unwrap() - 5.0 / 6.0).abs() < 1e-15);
-        assert_eq!(Counts::of(0, &[f64::NAN], None), None);
-        assert_eq!(Counts::of(0, &[0.25; 5], None).unwrap().mixed(5), Some(0.0));
+        assert_eq!(OutcomeCounts::of(0, &[f64::NAN], None), None);
+        assert_eq!(OutcomeCounts::of(0, &[0.25; 5], None).unwrap().mixed(5), Some(0.0));
     }
 
     /// Uniform pass rates keep 1 - 2/(m + 1): counted up to 8, fitted above, and both within their intervals.
@@ -476,7 +479,7 @@ mod tests {
     fn few_groups_and_groups_that_are_all_alike() {
         assert_eq!(KeepRates::of(&[], &[2, 4]).rates, []);
         let one = KeepRates::of(&counts(&[(1, 4)]), &[4, 8]);
-        assert_eq!(one.at(4).unwrap().rate, Estimate::exact(1.0));
+        assert_eq!(one.at(4).unwrap().rate, KeepEstimate::exact(1.0));
         let alike = KeepRates::of(&counts(&[(0, 4); 30]), &[2, 4, 8]);
         for rate in &alike.rates {
             // None of 30 prompts was kept: at most 1 - 0.05^(1/30).
@@ -488,8 +491,8 @@ mod tests {
         assert_eq!((single.rates.len(), single.spread), (0, None));
         assert!((single.pass_rate.unwrap().value - 2.0 / 3.0).abs() < 1e-15);
         // Not binary: beyond their size there is only a bound.
-        let shaped: Vec<Counts> =
-            (0..30).filter_map(|i| Counts::of(i, &[0.1 * i as f64, 3.0], None)).collect();
+        let shaped: Vec<OutcomeCounts> =
+            (0..30).filter_map(|i| OutcomeCounts::of(i, &[0.1 * i as f64, 3.0], None)).collect();
         let found = KeepRates::of(&shaped, &[2, 4]);
         assert_eq!(
             found.rates.iter().map(|rate| rate.source).collect::<Vec<_>>(),
@@ -501,7 +504,9 @@ mod tests {
     fn groups_of_mixed_sizes_count_where_they_are_large_enough() {
         let mut groups = sampled(500, 4, |u| u);
         groups.extend(
-            sampled(500, 8, |u| u).into_iter().map(|group| Counts { prompt: group.prompt + 500, ..group }),
+            sampled(500, 8, |u| u)
+                .into_iter()
+                .map(|group| OutcomeCounts { prompt: group.prompt + 500, ..group }),
         );
         let found = KeepRates::of(&groups, &[4, 8, 16]);
         assert!((found.at(4).unwrap().rate.value - 0.6).abs() < 0.04);
@@ -511,7 +516,7 @@ mod tests {
         );
         // A few large groups of hard prompts do not lower a keep rate.
         let mut few = sampled(200, 4, |u| 0.3 + 0.4 * u);
-        few.extend((0..25).map(|group| Counts {
+        few.extend((0..25).map(|group| OutcomeCounts {
             prompt: 200 + group,
             ..counts(&[(usize::from(group == 0), 8)]).remove(0)
         }));
@@ -526,16 +531,17 @@ mod tests {
     fn groups_that_were_chosen_say_what_the_data_are_by_their_weights() {
         let all = sampled(8000, 8, |u| if u < 0.5 { 0.5 } else { 1.0 / 16.0 });
         let key = Key::new(11, Purpose::Task);
-        let chosen: Vec<Counts> = all
+        let chosen: Vec<OutcomeCounts> = all
             .iter()
             .filter_map(|group| {
                 let at = group.prompt as u64;
                 let inclusion = if key.with(1).uniform(at) < 0.5 { 1.0 } else { 0.125 };
                 let is_taken = key.with(3).uniform(at) < inclusion;
-                is_taken.then(|| Counts { weight: 1.0 / inclusion, ..group.clone() })
+                is_taken.then(|| OutcomeCounts { weight: 1.0 / inclusion, ..group.clone() })
             })
             .collect();
-        let blind: Vec<Counts> = chosen.iter().map(|group| Counts { weight: 1.0, ..group.clone() }).collect();
+        let blind: Vec<OutcomeCounts> =
+            chosen.iter().map(|group| OutcomeCounts { weight: 1.0, ..group.clone() }).collect();
         let [all, chosen, blind] = [&all, &chosen, &blind].map(|groups| KeepRates::of(groups, &[4, 8, 16]));
         for n in [4, 8, 16] {
             let [all, chosen, blind] = [&all, &chosen, &blind].map(|found| found.at(n).unwrap().rate.value);

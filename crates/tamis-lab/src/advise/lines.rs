@@ -9,7 +9,7 @@ use tamis_core::figure::shortest;
 
 use super::cost::Costs;
 use super::finding::Changes;
-use super::plan::Plan;
+use super::plan::AdvicePlan;
 
 /// Lines for one system.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,7 +25,7 @@ pub struct ConfigLines {
 /// Values for all systems.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Values<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a AdvicePlan,
     pub(super) n: usize,
     /// Keep rate at the recommended n.
     pub(super) keep: f64,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::evidence::{Groups, Scale};
+use super::evidence::{Groups, RewardScale};
 
 /// Numbers that are listed at most.
 const MOST: usize = 8;
@@ -41,10 +41,10 @@ pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
     places.sort_by_key(|place| *place != groups.outcome);
     let of = |place: usize| {
         let values = match groups.scale(place) {
-            Scale::Binary { .. } => "binary",
-            Scale::Constant(_) => "constant",
-            Scale::Many => "many",
-            Scale::None => return None,
+            RewardScale::Binary { .. } => "binary",
+            RewardScale::Constant(_) => "constant",
+            RewardScale::Many => "many",
+            RewardScale::None => return None,
         };
         let is_outcome = place == groups.outcome;
         // The filter's own number also has a column under its name.
@@ -75,16 +75,16 @@ pub fn metrics(groups: &Groups) -> Vec<MetricAdvice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::{Group, Member};
+    use super::super::evidence::{EvidenceGroup, Member};
     use super::*;
 
     #[test]
     fn a_shaped_reward_keeps_groups_of_one_outcome() {
-        let group = |members: &[[f64; 2]]| Group {
+        let group = |members: &[[f64; 2]]| EvidenceGroup {
             id: String::new(),
             prompt: 0,
             members: members.iter().map(|of| Member { scores: of.to_vec(), ..Member::default() }).collect(),
-            ..Group::default()
+            ..EvidenceGroup::default()
         };
         let groups = Groups {
             scores: vec!["reward".to_owned(), "acc".to_owned()],

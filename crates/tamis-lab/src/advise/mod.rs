@@ -37,15 +37,17 @@ use tamis_core::schedule::yields::{PassRateSpread, Screening};
 pub use cost::{CostBasis, Costs, LimitAdvice, ModeCost, RoundAdvice};
 pub use data_column::start_lines_of_data;
 pub use ended::{EndAdvice, Gains, end_advice};
-pub use evidence::{Evidence, FilledSteps, Group, Groups, LoggedCounts, Member, Sampled, Scale};
+pub use evidence::{
+    Evidence, EvidenceGroup, FilledSteps, Groups, LoggedCounts, Member, RewardScale, Sampled,
+};
 pub(crate) use finding::of_pass_rates;
-pub use finding::{Finding, Weight};
+pub use finding::{AdviceFinding, Weight};
 pub use gold::shows_gold;
 pub use histogram::{Bin, Spread};
-pub use keep_rate::{Counts, Estimate, KeepRate, KeepRateSource, KeepRates, spread_of};
+pub use keep_rate::{KeepEstimate, KeepRate, KeepRateSource, KeepRates, OutcomeCounts, spread_of};
 pub use lines::ConfigLines;
 pub use metric::{MetricAdvice, metrics};
-pub use plan::Plan;
+pub use plan::AdvicePlan;
 pub(crate) use read::read_groups;
 pub use read::{EvidenceSource, read, read_with_notes};
 
@@ -79,7 +81,7 @@ pub struct Screened {
 
 /// Summary of the evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sample {
+pub struct AdviceSample {
     /// Rollouts, or only counts.
     pub kind: EvidenceSource,
     /// Number of groups.
@@ -163,11 +165,11 @@ pub struct Advice {
     /// Name of the input.
     pub source: String,
     /// Summary of the evidence.
-    pub sample: Sample,
+    pub sample: AdviceSample,
     /// The settings that the advice is for.
-    pub plan: Plan,
+    pub plan: AdvicePlan,
     /// Share of correct trajectories.
-    pub pass_rate: Option<Estimate>,
+    pub pass_rate: Option<KeepEstimate>,
     /// Groups by their share of correct members.
     pub histogram: Vec<Bin>,
     /// The distribution of pass rates over prompts, estimated from the groups.
@@ -176,10 +178,10 @@ pub struct Advice {
     pub keep_rates: Vec<KeepRate>,
     /// Keep rate at the plan's group size, from which costs are computed. If the run continues to choose
     /// prompts, this is the keep rate of chosen prompts.
-    pub keep_rate: Option<Estimate>,
+    pub keep_rate: Option<KeepEstimate>,
     /// Number of first members of screened groups, and the keep rate of that many.
     #[serde(skip)]
-    pub keep_first: Option<(usize, Estimate)>,
+    pub keep_first: Option<(usize, KeepEstimate)>,
     /// Costs of a batch.
     pub costs: Option<Costs>,
     /// Recommended group size and the reason, if it differs from the plan's.
@@ -192,7 +194,7 @@ pub struct Advice {
     /// Whether to filter.
     pub filter: FilterAdvice,
     /// What to look at.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<AdviceFinding>,
     /// Questions that the input does not answer.
     pub unknown: Vec<String>,
     /// Lines of configuration for each system.
@@ -201,12 +203,12 @@ pub struct Advice {
 
 /// Results from rollouts or a log, before the plan is applied.
 struct Found {
-    sample: Sample,
+    sample: AdviceSample,
     keep_rates: Vec<KeepRate>,
     /// Keep rates for costs, including those for candidate numbers of first members.
     cost_rates: Vec<KeepRate>,
-    keep: Option<Estimate>,
-    pass_rate: Option<Estimate>,
+    keep: Option<KeepEstimate>,
+    pass_rate: Option<KeepEstimate>,
     spread: Option<PassRateSpread>,
     /// The smaller and the larger value of the outcome, if it has two.
     values: Option<(f64, f64)>,
@@ -214,7 +216,7 @@ struct Found {
     is_kept_alone: bool,
     histogram: Vec<Bin>,
     metrics: Vec<MetricAdvice>,
-    findings: Vec<Finding>,
+    findings: Vec<AdviceFinding>,
     changes: finding::Changes,
     unknown: Vec<String>,
 }
@@ -228,15 +230,15 @@ fn sizes_with(others: impl IntoIterator<Item = usize>) -> Vec<usize> {
 }
 
 /// Computes the advice for a plan from evidence.
-pub fn advise(source: &str, evidence: &Evidence, plan: &Plan) -> Advice {
+pub fn advise(source: &str, evidence: &Evidence, plan: &AdvicePlan) -> Advice {
     match evidence {
         Evidence::Groups(groups) => of_rollouts(source, groups, plan),
         Evidence::Counts(counts) => of_log(source, counts, plan),
     }
 }
 
-fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
-    let plan = Plan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
+fn of_rollouts(source: &str, groups: &Groups, plan: &AdvicePlan) -> Advice {
+    let plan = AdvicePlan { n: if plan.n > 0 { plan.n } else { groups.size() }, ..plan.clone() };
     let top = groups.top();
     let unbiased = groups.unbiased();
     let counted = unbiased.counts(groups.outcome, groups.larger());
@@ -251,7 +253,8 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     // A run that continues to choose prompts costs what its chosen prompts cost so far.
     let goes_on_choosing = groups.are_chosen() && plan.chooses_prompts && !is_kept_alone;
     let cost_rates = if goes_on_choosing {
-        let as_chosen: Vec<Counts> = counted.iter().cloned().map(|of| Counts { weight: 1.0, ..of }).collect();
+        let as_chosen: Vec<OutcomeCounts> =
+            counted.iter().cloned().map(|of| OutcomeCounts { weight: 1.0, ..of }).collect();
         KeepRates::of(&as_chosen, &all_sizes).rates
     } else {
         all_rates
@@ -266,7 +269,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         findings.push(of_choice(keep.filter(|_| goes_on_choosing)));
     }
     let tokens = unbiased.mean_tokens();
-    let sample = Sample {
+    let sample = AdviceSample {
         kind: EvidenceSource::Rollouts,
         groups: groups.groups.len() as u64,
         prompts: Some(groups.num_prompts()),
@@ -309,8 +312,8 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
         pass_rate: found.pass_rate.filter(|_| top.is_some()),
         spread: found.spread.filter(|_| top.is_some() && !is_kept_alone),
         values: match groups.scale(groups.outcome) {
-            Scale::Binary { low, top } => Some((low, top)),
-            Scale::Constant(_) | Scale::Many | Scale::None => None,
+            RewardScale::Binary { low, top } => Some((low, top)),
+            RewardScale::Constant(_) | RewardScale::Many | RewardScale::None => None,
         },
         is_kept_alone,
         histogram: if top.is_some() { histogram::bins(&counted) } else { Vec::new() },
@@ -322,7 +325,7 @@ fn of_rollouts(source: &str, groups: &Groups, plan: &Plan) -> Advice {
     finish(source, plan, facts)
 }
 
-fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
+fn of_log(source: &str, counts: &LoggedCounts, plan: &AdvicePlan) -> Advice {
     let mut plan = plan.clone();
     if let Some(size) = counts.train_batch_size.filter(|_| !plan.is_batch_known) {
         (plan.train_batch_size, plan.is_batch_known) = (size, true);
@@ -339,7 +342,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     let pass_rate = counts.pass_rate.filter(|_| !counts.is_screened);
     let counted = match counts.sums() {
         _ if counts.of_filled.is_some() => counts.of_filled.map(|filled| filled.keep_rate),
-        (0, _) => counts.keep_rate.map(Estimate::exact),
+        (0, _) => counts.keep_rate.map(KeepEstimate::exact),
         _ => Some(keep_rate::of_steps(&counts.steps)),
     };
     let known = own > 1;
@@ -397,7 +400,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         unknown.push("entropy: the log does not have it".to_owned());
     }
     let (judged, _) = counts.sums();
-    let sample = Sample {
+    let sample = AdviceSample {
         kind: EvidenceSource::Log,
         groups: judged,
         prompts: None,
@@ -418,7 +421,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
         cost_rates: keep_rates.clone(),
         keep_rates,
         keep,
-        pass_rate: pass_rate.map(Estimate::exact),
+        pass_rate: pass_rate.map(KeepEstimate::exact),
         spread,
         values: Some((0.0, 1.0)),
         is_kept_alone: false,
@@ -431,7 +434,7 @@ fn of_log(source: &str, counts: &LoggedCounts, plan: &Plan) -> Advice {
     finish(source, plan, facts)
 }
 
-fn finish(source: &str, plan: Plan, found: Found) -> Advice {
+fn finish(source: &str, plan: AdvicePlan, found: Found) -> Advice {
     let Found { sample, keep_rates, cost_rates, keep, pass_rate, spread, values, is_kept_alone, .. } = found;
     let Found { histogram, metrics, findings, changes, mut unknown, .. } = found;
     if !plan.is_batch_known {
@@ -443,7 +446,7 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
     }
     let keep = keep.filter(|keep| keep.value.is_finite());
     let keep_at = |n: usize| cost_rates.iter().find(|rate| rate.n == n).map(|rate| rate.rate);
-    let basis = |keep: Option<Estimate>| CostBasis {
+    let basis = |keep: Option<KeepEstimate>| CostBasis {
         keep,
         keep_first: plan.screen_first.and_then(keep_at),
         tokens: sample.mean_tokens,
@@ -475,7 +478,7 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
     let there = if n == plan.n { keep } else { keep_at(n).or(keep) }.map(|keep| {
         let mode = if screen_first.is_some() { Some(SCREENED) } else { None };
         let basis = CostBasis { keep_first: screen_first.and_then(keep_at), ..basis(Some(keep)) };
-        (keep, Costs::of(basis, &Plan { n, mode, screen_first, ..plan.clone() }))
+        (keep, Costs::of(basis, &AdvicePlan { n, mode, screen_first, ..plan.clone() }))
     });
     // Show the round and the limit that the lines contain.
     let costs = costs.map(|costs| match &there {
@@ -515,10 +518,10 @@ fn finish(source: &str, plan: Plan, found: Found) -> Advice {
 
 /// Whether to filter, and why.
 fn filter_advice(
-    keep: Option<Estimate>,
-    pass_rate: Option<Estimate>,
+    keep: Option<KeepEstimate>,
+    pass_rate: Option<KeepEstimate>,
     histogram: &[Bin],
-    plan: &Plan,
+    plan: &AdvicePlan,
     is_kept_alone: bool,
 ) -> FilterAdvice {
     let mut reasons = Vec::new();
@@ -619,7 +622,7 @@ enum LargerGroups {
 }
 
 /// Judges larger groups, if the plan's groups are kept too rarely and larger ones clearly more often.
-fn larger_groups(keep: Estimate, rates: &[KeepRate], plan: &Plan) -> Option<LargerGroups> {
+fn larger_groups(keep: KeepEstimate, rates: &[KeepRate], plan: &AdvicePlan) -> Option<LargerGroups> {
     if plan.n < 2 || keep.value >= DEAR || keep.value <= 0.0 {
         return None;
     }

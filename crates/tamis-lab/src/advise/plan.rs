@@ -16,7 +16,7 @@ pub(super) const SCREENED: &str = "screened";
 
 /// Settings of the run, as far as they are known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
+pub struct AdvicePlan {
     /// Members of a group.
     pub n: usize,
     /// Groups of a training batch.
@@ -74,7 +74,7 @@ pub struct Plan {
     pub saves_kept_alone: bool,
 }
 
-impl Default for Plan {
+impl Default for AdvicePlan {
     fn default() -> Self {
         Self {
             n: 0,
@@ -117,7 +117,7 @@ fn mode(config: &Config) -> &'static str {
     }
 }
 
-impl Plan {
+impl AdvicePlan {
     /// The plan of a configuration. `is_given` returns whether the user set a key.
     pub fn of(config: &Config, is_given: impl Fn(&str) -> bool) -> Self {
         let filter = config.filter.as_ref();

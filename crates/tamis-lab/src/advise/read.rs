@@ -7,13 +7,13 @@ use crate::monitor::{LogFormat, Watch};
 use crate::report::StepRange;
 use serde::Serialize;
 use tamis_config::load_of_run;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 use tamis_data::records::{FileFormat, RecordError, Records};
 use tamis_run::directory::{CONFIG, FolderError, METRICS, ROLLOUTS, RUN_LOG, step_files};
 
 use super::evidence::{Evidence, FilledSteps, Groups, LoggedCounts, Sampled};
 use super::filled::{self, FilledStep};
-use super::plan::Plan;
+use super::plan::AdvicePlan;
 use super::rows::{Outcome, Reader, not_of_steps};
 use crate::Fault;
 use crate::other_runs::OtherRun;
@@ -42,7 +42,7 @@ pub fn read(
     path: &Path,
     steps: Option<StepRange>,
     metric: Option<&str>,
-    plan: &Plan,
+    plan: &AdvicePlan,
 ) -> Result<Evidence, Fault> {
     read_with_notes(path, steps, metric, plan).map(|(evidence, _)| evidence)
 }
@@ -55,7 +55,7 @@ pub fn read_with_notes(
     path: &Path,
     steps: Option<StepRange>,
     metric: Option<&str>,
-    plan: &Plan,
+    plan: &AdvicePlan,
 ) -> Result<(Evidence, Vec<String>), Fault> {
     if !path.exists() {
         let hint = "name a run directory, a file of rollouts (JSONL or Parquet), or a log";
@@ -126,7 +126,7 @@ fn own_files(other: &OtherRun, steps: Option<StepRange>) -> Result<Vec<(Option<u
         if (other.is_table() || steps.is_none_or(|range| range.contains(step)))
             && let Some(file) = other.rollouts(step)?
         {
-            num_rows += Columns::open(&file)?.num_rows();
+            num_rows += ColumnFile::open(&file)?.num_rows();
             files.push((Some(step).filter(|_| !other.is_table()), file));
         }
         // A group has at least two members, or teaches nothing.
@@ -236,7 +236,7 @@ fn is_rollouts(path: &Path) -> Result<bool, Fault> {
     }
 }
 
-fn log(path: &Path, steps: Option<StepRange>, plan: &Plan) -> Result<Evidence, Fault> {
+fn log(path: &Path, steps: Option<StepRange>, plan: &AdvicePlan) -> Result<Evidence, Fault> {
     let mut watch = Watch::open(path)?;
     watch.check_understood()?;
     let summary = watch.summary();
@@ -301,7 +301,7 @@ impl VerlGap {
 fn count_filled(
     summary: &WatchedRun,
     range: Option<StepRange>,
-    plan: &Plan,
+    plan: &AdvicePlan,
     counts: &mut LoggedCounts,
 ) -> Result<(), VerlGap> {
     let steps = summary.history.iter();
@@ -386,7 +386,7 @@ fn count_filled(
 /// The counts of a summary. If the filter has another rule, or there is none, the number of kept groups is
 /// not the number of groups whose members differ. The latter is then computed from the share of groups with
 /// equal rewards.
-fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &Plan) -> LoggedCounts {
+fn counts(summary: &WatchedRun, range: StepRange, is_cut: bool, plan: &AdvicePlan) -> LoggedCounts {
     let mut counts = LoggedCounts {
         dropped_by: summary.dropped_by.clone(),
         truncated: summary

@@ -9,12 +9,12 @@ use crate::filter::{GroupLayout, Repeats, split_prompts};
 use crate::report::StepRange;
 use serde_json::{Map, Value};
 use tamis_core::fault::chain;
-use tamis_data::columns::Columns;
-use tamis_data::records::{Column, FileFormat, RecordError, Records, lookup};
+use tamis_data::columns::ColumnFile;
+use tamis_data::records::{FileColumn, FileFormat, RecordError, Records, lookup};
 
-use super::evidence::{Group, Groups, Member, Numbers, Scale};
+use super::evidence::{EvidenceGroup, Groups, Member, Numbers, RewardScale};
 use super::gold::shows_gold;
-use super::keep_rate::Counts;
+use super::keep_rate::OutcomeCounts;
 
 /// Columns that are read row by row besides those below and besides numbers.
 const OTHERS: [&str; 4] = ["verdict", "metric", "turn_texts", "finish_reason"];
@@ -77,7 +77,7 @@ pub(super) struct Reader<'a> {
     /// The group of each row that only its prompt's text identifies, in the order of rows.
     by_text: Vec<usize>,
     /// Groups cut off from prompts that are repeated in a file.
-    cut: Vec<Group>,
+    cut: Vec<EvidenceGroup>,
     has_verdicts: bool,
     has_dropped: bool,
     named_metric: Option<String>,
@@ -189,8 +189,9 @@ impl<'a> Reader<'a> {
         for place in places.into_iter().collect::<BTreeSet<_>>() {
             let Some(group) = self.groups.groups.get_mut(place) else { continue };
             let rest = group.members.split_off(size.min(group.members.len()));
-            let like = Group { members: Vec::new(), ..group.clone() };
-            let cut = rest.chunks(size).map(|members| Group { members: members.to_vec(), ..like.clone() });
+            let like = EvidenceGroup { members: Vec::new(), ..group.clone() };
+            let cut =
+                rest.chunks(size).map(|members| EvidenceGroup { members: members.to_vec(), ..like.clone() });
             self.cut.extend(cut);
         }
     }
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
                 // Steps may reuse group numbers.
                 step.map_or_else(String::new, |step| format!("step {step} ")) + &format!("group {id}")
             };
-            self.groups.groups.push(Group { id, prompt, ..Group::default() });
+            self.groups.groups.push(EvidenceGroup { id, prompt, ..EvidenceGroup::default() });
         }
         if is_by_text && !is_whole {
             self.by_text.push(place);
@@ -354,10 +355,10 @@ impl<'a> Reader<'a> {
         };
         self.groups.outcome = outcome;
         self.groups.first_members = first_members(&self.groups.groups);
-        let differs = |counts: &Counts| counts.by_value.len() > 1;
+        let differs = |counts: &OutcomeCounts| counts.by_value.len() > 1;
         let counts = self.groups.counts(outcome, None);
         // Without a filter, some of this many groups with two values would be alike.
-        let has_two_values = matches!(self.groups.scale(outcome), Scale::Binary { .. });
+        let has_two_values = matches!(self.groups.scale(outcome), RewardScale::Binary { .. });
         self.groups.has_kept_alone = !self.has_dropped
             && (self.has_verdicts || has_two_values && counts.len() >= ALL_MIXED)
             && counts.iter().all(differs);
@@ -385,7 +386,7 @@ fn named_scores(there: &[String]) -> String {
 }
 
 /// Whether a column is needed. Columns such as token ids take long to decode.
-fn is_wanted(column: Column<'_>) -> bool {
+fn is_wanted(column: FileColumn<'_>) -> bool {
     let is_list = |outcomes: &[&str]| {
         outcomes.contains(&column.name)
             || outcomes.contains(&column.name.strip_suffix('s').unwrap_or_default())
@@ -401,7 +402,7 @@ fn is_wanted(column: Column<'_>) -> bool {
 }
 
 /// The number of first members of screened groups. If the run changed it, the smallest one.
-fn first_members(groups: &[Group]) -> Option<usize> {
+fn first_members(groups: &[EvidenceGroup]) -> Option<usize> {
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.is_screened) {
         *sizes.entry(group.members.len()).or_default() += 1;
@@ -487,7 +488,7 @@ fn token_counts(file: &Path) -> Result<HashMap<u64, u64>, Fault> {
     if FileFormat::of(file)? != FileFormat::Parquet {
         return Ok(HashMap::new());
     }
-    let columns = Columns::open(file)?;
+    let columns = ColumnFile::open(file)?;
     let rows: Vec<usize> =
         (0..columns.num_rows()).step_by(columns.num_rows().div_ceil(COUNTED_ROWS).max(1)).collect();
     let Some(ids) = columns.numbers("token_ids", Some(&rows))? else { return Ok(HashMap::new()) };

@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{BetaRates, Config, PassRates, SimulateConfig, SimulatedPolicy, load_sources_to_show};
+use tamis_config::{
+    BetaRates, Config, SimulateConfig, SimulatedPassRates, SimulatedPolicy, load_sources_to_show,
+};
 use tamis_import::import;
 
 use super::*;
-use crate::simulate::{World, simulate_in};
+use crate::simulate::{SimulatedWorld, simulate_in};
 
 mod of_verl;
 mod over_plan;
 
-fn advice(groups: &Groups, plan: &Plan) -> Advice {
+fn advice(groups: &Groups, plan: &AdvicePlan) -> Advice {
     advise("x.jsonl", &Evidence::Groups(groups.clone()), plan)
 }
 
@@ -28,7 +30,12 @@ fn lines<'a>(advice: &'a Advice, system: &str) -> &'a [String] {
 
 #[test]
 fn what_is_said_of_plain_groups() {
-    let plan = Plan { train_batch_size: 128, gen_batch_size: 128, is_batch_known: true, ..Plan::default() };
+    let plan = AdvicePlan {
+        train_batch_size: 128,
+        gen_batch_size: 128,
+        is_batch_known: true,
+        ..AdvicePlan::default()
+    };
     let advice = advice(&spread_out(), &plan);
     insta::assert_snapshot!(advice.to_string());
     assert_eq!(advice.start_lines().len(), 1);
@@ -38,9 +45,14 @@ fn what_is_said_of_plain_groups() {
 /// same settings.
 #[test]
 fn lines_are_accepted_by_the_systems_they_are_for() {
-    let plain = Plan { train_batch_size: 96, gen_batch_size: 96, is_batch_known: true, ..Plan::default() };
+    let plain = AdvicePlan {
+        train_batch_size: 96,
+        gen_batch_size: 96,
+        is_batch_known: true,
+        ..AdvicePlan::default()
+    };
     let solved = Groups::of_counts(&(0..400).map(|prompt| (8 - prompt % 3, 8)).collect::<Vec<_>>());
-    let at_servers = Plan { samples_at_servers: true, ..plain.clone() };
+    let at_servers = AdvicePlan { samples_at_servers: true, ..plain.clone() };
     for (groups, plan, filters) in
         [(spread_out(), &plain, true), (spread_out(), &at_servers, true), (solved, &plain, false)]
     {
@@ -92,7 +104,7 @@ fn settings_that_findings_change_are_in_the_lines() {
             ..member.clone()
         };
     }
-    let plan = Plan { temperature: Some(0.7), max_response_length: Some(100), ..Plan::default() };
+    let plan = AdvicePlan { temperature: Some(0.7), max_response_length: Some(100), ..AdvicePlan::default() };
     let advice = advice(&groups, &plan);
     assert!(
         lines(&advice, "tamis")
@@ -108,11 +120,11 @@ fn settings_that_findings_change_are_in_the_lines() {
 
 #[test]
 fn degenerate_evidence_is_answered() {
-    let plan = Plan::default();
+    let plan = AdvicePlan::default();
     let empty = advice(&Groups::of_counts(&[]), &plan);
     assert_eq!((empty.filter.filter, empty.keep_rates.len(), empty.lines.len()), (None, 0, 0));
     let one = advice(&Groups::of_counts(&[(3, 8)]), &plan);
-    assert_eq!(one.keep_rate, Some(Estimate::exact(1.0)));
+    assert_eq!(one.keep_rate, Some(KeepEstimate::exact(1.0)));
     assert!(one.to_string().contains("one prompt"), "{one}");
     let single = advice(&Groups::of_counts(&[(1, 1), (0, 1)]), &plan);
     assert_eq!((single.filter.filter, single.lines.len()), (Some(false), 0));
@@ -130,7 +142,7 @@ fn degenerate_evidence_is_answered() {
 
 #[test]
 fn when_not_to_filter_and_when_groups_are_too_small() {
-    let critic = Plan { has_critic: true, ..Plan::default() };
+    let critic = AdvicePlan { has_critic: true, ..AdvicePlan::default() };
     let found = advice(&spread_out(), &critic);
     assert_eq!(found.filter.filter, Some(false));
     // Both reasons come from measurements.
@@ -140,7 +152,7 @@ fn when_not_to_filter_and_when_groups_are_too_small() {
     // One prompt in twenty is solved now and then.
     let hard =
         Groups::of_counts(&(0..2000).map(|prompt| (usize::from(prompt % 10 == 0), 4)).collect::<Vec<_>>());
-    let found = advice(&hard, &Plan::default());
+    let found = advice(&hard, &AdvicePlan::default());
     let (n, why) = found.group_size.clone().unwrap();
     assert!(n > 4 && why.contains("instead of 10.0%"), "{n}: {why}");
     assert!(lines(&found, "tamis").iter().any(|line| line.contains(&format!("n: {n}"))), "{found}");
@@ -156,7 +168,7 @@ fn a_log_says_less_and_says_so() {
         gen_batch_size: Some(64),
         ..LoggedCounts::default()
     };
-    let plan = Plan { n: 8, ..Plan::default() };
+    let plan = AdvicePlan { n: 8, ..AdvicePlan::default() };
     let found = advise("run.log", &Evidence::Counts(counts.clone()), &plan);
     let keep = found.keep_rate.unwrap();
     // All steps are alike: at least the interval of 1280 groups.
@@ -165,7 +177,7 @@ fn a_log_says_less_and_says_so() {
     let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
     assert!(at(4) < 0.5 && at(16) > 0.5 && (at(8) - 0.5).abs() < 1e-12);
     assert!(found.to_string().contains("counts have no single groups"), "{found}");
-    let without = advise("run.log", &Evidence::Counts(counts), &Plan::default());
+    let without = advise("run.log", &Evidence::Counts(counts), &AdvicePlan::default());
     assert!(without.keep_rates.is_empty() && without.lines.is_empty());
     assert!(without.to_string().contains("does not show how large groups are"), "{without}");
 }
@@ -176,10 +188,10 @@ fn costs_are_those_of_the_simulation() {
     let (train, n) = (64, 8);
     let mut config = Config::default();
     (config.data.train_batch_size, config.rollout.n, config.run.seed) = (train, n, 5);
-    let rates = PassRates::Beta(BetaRates { a: 0.4, b: 0.6, prompts: 20_000 });
+    let rates = SimulatedPassRates::Beta(BetaRates { a: 0.4, b: 0.6, prompts: 20_000 });
     config.simulate = Some(SimulateConfig { pass_rate: rates, servers: None, ..SimulateConfig::default() });
     let keys = config.simulate.clone().unwrap();
-    let mut world = World::new(&config, &keys).unwrap();
+    let mut world = SimulatedWorld::new(&config, &keys).unwrap();
     (world.steps, world.warm_up) = (400, 50);
     let policies = [SimulatedPolicy::Verl, SimulatedPolicy::StreamingCarry, SimulatedPolicy::Deficit];
     let simulated = simulate_in(&world, &config, &policies).unwrap();
@@ -196,7 +208,7 @@ fn costs_are_those_of_the_simulation() {
             ((0..n as u64).filter(|member| key.uniform(*member) < rate).count(), n)
         })
         .collect();
-    let plan = Plan { train_batch_size: train, gen_batch_size: train, ..Plan::default() };
+    let plan = AdvicePlan { train_batch_size: train, gen_batch_size: train, ..AdvicePlan::default() };
     let advice = advice(&Groups::of_counts(&groups), &plan);
     let costs = advice.costs.unwrap();
     for (policy, mode) in policies.iter().zip(["rounds", "carried", "deficit"]) {
@@ -209,7 +221,7 @@ fn costs_are_those_of_the_simulation() {
 }
 
 /// Writes files into a folder, and reads the folder or the file `name`.
-fn read_of(files: &[(&str, String)], name: &str, plan: &Plan) -> Advice {
+fn read_of(files: &[(&str, String)], name: &str, plan: &AdvicePlan) -> Advice {
     let folder = tempfile::tempdir().unwrap();
     for (file, content) in files {
         std::fs::write(folder.path().join(file), content).unwrap();
@@ -227,7 +239,7 @@ fn counts_stay_those_of_the_n_that_was_sampled() {
         ..LoggedCounts::default()
     };
     let of = |counts: &LoggedCounts, n| {
-        advise("run", &Evidence::Counts(counts.clone()), &Plan { n, ..Plan::default() })
+        advise("run", &Evidence::Counts(counts.clone()), &AdvicePlan { n, ..AdvicePlan::default() })
     };
     let at = |advice: &Advice, n| advice.keep_rates.iter().find(|rate| rate.n == n).copied();
     let planned = of(&counts, 16);
@@ -252,7 +264,7 @@ fn logs_that_begin_with_a_bracket() {
     let dynamic = "[Dynamic Sampling] Step 42, Gen batch 1: Kept 45/128 prompts (filtered 1328 trajectories), Accumulated: 45/128\n\
         [Dynamic Sampling] Step 42, Gen batch 2: Kept 62/128 prompts (filtered 1056 trajectories), Accumulated: 107/128\n";
     for (text, groups, keep) in [(filter_groups, 1024, 404.0 / 1024.0), (dynamic, 256, 107.0 / 256.0)] {
-        let found = read_of(&[("train.log", text.to_owned())], "train.log", &Plan::default());
+        let found = read_of(&[("train.log", text.to_owned())], "train.log", &AdvicePlan::default());
         assert_eq!((found.sample.kind, found.sample.groups), (EvidenceSource::Log, groups), "{found}");
         let rate = found.keep_rate.unwrap();
         assert!(
@@ -266,7 +278,7 @@ fn logs_that_begin_with_a_bracket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.json");
     std::fs::write(&path, "[{\"acc\": 1}]").unwrap();
-    let refused = read(&path, None, None, &Plan::default()).unwrap_err().to_string();
+    let refused = read(&path, None, None, &AdvicePlan::default()).unwrap_err().to_string();
     assert!(refused.contains("holds one JSON array"), "{refused}");
 }
 
@@ -282,7 +294,7 @@ fn dump(groups: &[usize]) -> String {
 
 #[test]
 fn folders_of_tables_that_other_programs_wrote() {
-    let plan = Plan { is_batch_known: true, ..Plan::default() };
+    let plan = AdvicePlan { is_batch_known: true, ..AdvicePlan::default() };
     for names in [["9.jsonl", "10.jsonl"], ["completions_00009.jsonl", "completions_00010.jsonl"]] {
         let files = [(names[0], dump(&[1; 10])), (names[1], dump(&[0, 1, 2, 1]))];
         let found = read_of(&files, "", &plan);
@@ -300,7 +312,7 @@ fn folders_of_tables_that_other_programs_wrote() {
     let kept = read_of(&[("1.jsonl", dump(&[1; 15])), ("2.jsonl", dump(&[1; 15]))], "", &plan);
     assert_eq!((kept.filter.filter, kept.keep_rate, kept.lines.len()), (None, None, 0), "{kept}");
     assert!(kept.to_string().contains("may have only kept groups"), "{kept}");
-    let unfiltered = Plan { has_filter: Some(false), ..plan };
+    let unfiltered = AdvicePlan { has_filter: Some(false), ..plan };
     let all = read_of(&[("1.jsonl", dump(&[1; 30]))], "1.jsonl", &unfiltered);
     assert!((all.keep_rate.unwrap().value - 1.0).abs() < 1e-12);
 }
@@ -310,9 +322,9 @@ fn folders_of_tables_that_other_programs_wrote() {
 fn numbers_that_repeat_name_no_prompt() {
     let row =
         |step, acc| format!("{{\"step\": {step}, \"group\": 0, \"acc\": {acc}, \"completion\": \"7\"}}\n");
-    let two = read_of(&[("a.jsonl", row(1, 0) + &row(2, 1))], "a.jsonl", &Plan::default());
+    let two = read_of(&[("a.jsonl", row(1, 0) + &row(2, 1))], "a.jsonl", &AdvicePlan::default());
     assert!(!two.to_string().contains("judged in two ways") && two.sample.prompts == Some(2), "{two}");
-    let one = read_of(&[("a.jsonl", row(1, 0) + &row(1, 1))], "a.jsonl", &Plan::default());
+    let one = read_of(&[("a.jsonl", row(1, 0) + &row(1, 1))], "a.jsonl", &AdvicePlan::default());
     assert!(one.to_string().contains("judged in two ways"), "{one}");
 }
 
@@ -323,7 +335,7 @@ fn values_that_are_worth_less_than_a_right_answer() {
         for member in groups.groups.iter_mut().flat_map(|group| &mut group.members) {
             member.scores[0] = if member.scores[0] > 0.5 { top } else { low };
         }
-        advice(&groups, &Plan { is_batch_known: true, ..Plan::default() })
+        advice(&groups, &AdvicePlan { is_batch_known: true, ..AdvicePlan::default() })
     };
     for (low, top) in [(0.0, 0.1), (-0.5, 0.0)] {
         let found = with(low, top);
@@ -341,14 +353,14 @@ fn values_that_are_worth_less_than_a_right_answer() {
     assert!(signs.pass_rate.is_some());
     assert_eq!(window(&signs), ["algorithm.filter_low=-0.98", "algorithm.filter_high=0.98"]);
     assert_eq!(window(&with(0.1, 1.1)), ["algorithm.filter_low=0.11", "algorithm.filter_high=1.09"]);
-    let large = Plan { n: 128, ..Plan::default() };
+    let large = AdvicePlan { n: 128, ..AdvicePlan::default() };
     let large = advice(&spread_out(), &large);
     assert!(window(&large).is_empty() && large.to_string().contains("outside of its window"), "{large}");
 }
 
 #[test]
 fn lines_say_only_what_is_known() {
-    let found = advice(&spread_out(), &Plan::default());
+    let found = advice(&spread_out(), &AdvicePlan::default());
     for block in &found.lines {
         let text = block.lines.join("\n");
         assert!(
@@ -360,7 +372,7 @@ fn lines_say_only_what_is_known() {
     }
     let mut named = spread_out();
     named.scores = vec!["it's right?: yes, no".to_owned()];
-    let found = advice(&named, &Plan::default());
+    let found = advice(&named, &AdvicePlan::default());
     let text = lines(&found, "tamis").join("\n") + "\n";
     let source = Source::new(SourceKind::File("advice.yaml".into()), text.clone());
     let loaded = load_sources_to_show(&[source], &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
@@ -372,27 +384,32 @@ fn lines_say_only_what_is_known() {
     // verl's own trainer refuses the key of a disabled filter.
     let solved = Groups::of_counts(&(0..400).map(|prompt| (8 - prompt % 3, 8)).collect::<Vec<_>>());
     assert!(
-        lines(&advice(&solved, &Plan::default()), "verl").iter().all(|line| !line.contains("filter_groups"))
+        lines(&advice(&solved, &AdvicePlan::default()), "verl")
+            .iter()
+            .all(|line| !line.contains("filter_groups"))
     );
 }
 
 #[test]
 fn groups_that_are_not_worth_it() {
     // A baseline over the batch needs only one completion per prompt.
-    let batch = advice(&spread_out(), &Plan { n: 1, baseline: Some("the whole batch"), ..Plan::default() });
+    let batch = advice(
+        &spread_out(),
+        &AdvicePlan { n: 1, baseline: Some("the whole batch"), ..AdvicePlan::default() },
+    );
     assert_eq!(batch.filter.filter, Some(false));
     assert!(batch.filter.reasons[0].contains("compare with the whole batch"), "{:?}", batch.filter.reasons);
-    let single = advice(&spread_out(), &Plan { n: 1, ..Plan::default() });
+    let single = advice(&spread_out(), &AdvicePlan { n: 1, ..AdvicePlan::default() });
     assert!(single.filter.reasons[0].contains("never differs") && single.filter.filter == Some(false));
     // If filtering is not advised, no other group size is advised either.
     let solved =
         Groups::of_counts(&(0..1000).map(|prompt| (4 - usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
-    let found = advice(&solved, &Plan::default());
+    let found = advice(&solved, &AdvicePlan::default());
     assert_eq!((found.filter.filter, found.group_size.clone()), (Some(false), None), "{found}");
     // A few prompts with pass rate 1/2: larger groups keep hardly more, and each costs twice as much.
     let split =
         Groups::of_counts(&(0..1000).map(|prompt| (2 * usize::from(prompt % 8 == 0), 4)).collect::<Vec<_>>());
-    assert_eq!(advice(&split, &Plan::default()).group_size, None);
+    assert_eq!(advice(&split, &AdvicePlan::default()).group_size, None);
 }
 
 /// Groups of 8 of 4000 prompts with spread out pass rates, most of them hard. The second value has the same
@@ -406,7 +423,11 @@ fn ended_early(first: usize) -> (Groups, Groups) {
             scores: vec![f64::from(u8::from(key.with(prompt).uniform(member) < rate))],
             ..Member::default()
         };
-        Group { prompt: prompt as usize, members: (0..8).map(member).collect(), ..Group::default() }
+        EvidenceGroup {
+            prompt: prompt as usize,
+            members: (0..8).map(member).collect(),
+            ..EvidenceGroup::default()
+        }
     };
     let groups = (0..4000).map(of).collect();
     let whole = Groups { scores: vec!["acc".to_owned()], groups, ..Groups::default() };
@@ -425,7 +446,7 @@ fn ended_early(first: usize) -> (Groups, Groups) {
 #[test]
 fn groups_that_ended_early_bias_nothing() {
     let (whole, screened) = ended_early(3);
-    let plan = Plan { screen_first: Some(3), ..Plan::default() };
+    let plan = AdvicePlan { screen_first: Some(3), ..AdvicePlan::default() };
     let (whole, found) = (advice(&whole, &plan), advice(&screened, &plan));
     assert_eq!((found.plan.n, found.sample.screened.unwrap().first), (8, Some(3)));
     let at = |advice: &Advice, n| *advice.keep_rates.iter().find(|rate| rate.n == n).unwrap();
@@ -460,7 +481,7 @@ fn groups_that_ended_early_bias_nothing() {
             && !text.contains("several sizes"),
         "{text}"
     );
-    let line = Advice { plan: Plan { mode: Some("screened"), ..found.plan.clone() }, ..found }
+    let line = Advice { plan: AdvicePlan { mode: Some("screened"), ..found.plan.clone() }, ..found }
         .start_lines()
         .remove(0);
     let begins = format!(
@@ -474,7 +495,7 @@ fn groups_that_ended_early_bias_nothing() {
     assert!(line.starts_with(&begins) && line.ends_with(&ends), "{line}");
 }
 
-fn log_of(lines: &str, plan: &Plan) -> Advice {
+fn log_of(lines: &str, plan: &AdvicePlan) -> Advice {
     read_of(&[("run.log", lines.to_owned())], "run.log", plan)
 }
 
@@ -488,7 +509,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
         )
     };
     let lines = batch(1, 17, 61) + &batch(2, 20, 70) + "step:1 - all/pass_rate:0.05\n";
-    let found = log_of(&lines, &Plan { n: 8, ..Plan::default() });
+    let found = log_of(&lines, &AdvicePlan { n: 8, ..AdvicePlan::default() });
     assert_eq!(found.sample.screened, Some(Screened { first: Some(3), groups: None }));
     let told: Vec<(usize, KeepRateSource)> =
         found.keep_rates.iter().map(|rate| (rate.n, rate.source)).collect();
@@ -511,7 +532,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     );
     // Metrics have the reasons but not the size.
     let row = "{\"step\": 1, \"train/num_gen_batches\": 1, \"train/num_dropped/screened\": 15, \"groups/dropped\": 15, \"train/num_kept_prompts\": 2, \"all/pass_rate\": 0.05}\n";
-    let plan = Plan { n: 8, ..Plan::default() };
+    let plan = AdvicePlan { n: 8, ..AdvicePlan::default() };
     let found = read_of(&[("metrics.jsonl", row.to_owned())], "metrics.jsonl", &plan);
     assert_eq!(found.sample.screened, Some(Screened { first: None, groups: Some(15) }));
     assert_eq!(
@@ -521,7 +542,7 @@ fn a_log_of_groups_that_ended_early_has_their_keep_rate() {
     assert!(found.to_string().contains("that of whole groups is at least as high"), "{found}");
     // If all groups have the same number of members, the log shows it, whatever the plan.
     let lines = batch(1, 17, 17 * 4) + &batch(2, 20, 20 * 4) + "step:1 - all/pass_rate:0.05\n";
-    let found = log_of(&lines, &Plan { n: 16, ..Plan::default() });
+    let found = log_of(&lines, &AdvicePlan { n: 16, ..AdvicePlan::default() });
     assert_eq!(found.sample.screened, None);
     let four = found.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
     assert_eq!(four.source, KeepRateSource::Counted, "{found}");
@@ -534,7 +555,7 @@ fn steps_of_rows_that_have_none() {
     let of = |rows: &str| {
         let path = folder.path().join("rows.jsonl");
         std::fs::write(&path, rows).unwrap();
-        read(&path, Some("10..50".parse().unwrap()), None, &Plan::default())
+        read(&path, Some("10..50".parse().unwrap()), None, &AdvicePlan::default())
     };
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let refused = of(&row("")).unwrap_err();
@@ -544,7 +565,7 @@ fn steps_of_rows_that_have_none() {
     );
     // Rows without a step are left out.
     let evidence = of(&(row("") + &row(", \"step\": 12"))).unwrap();
-    let found = advise("x", &evidence, &Plan::default());
+    let found = advise("x", &evidence, &AdvicePlan::default());
     assert_eq!((found.sample.groups, found.sample.steps), (1, Some((12, 12))));
     assert!(found.to_string().contains("2 rows left out: without a step"), "{found}");
 }
@@ -552,14 +573,14 @@ fn steps_of_rows_that_have_none() {
 #[test]
 fn what_is_said_of_limits_and_of_other_sizes() {
     let all = Groups::of_counts(&(0..400).map(|prompt| (1 + prompt % 3, 4)).collect::<Vec<_>>());
-    let found = advice(&all, &Plan { max_num_gen_batches: Some(1), ..Plan::default() });
+    let found = advice(&all, &AdvicePlan { max_num_gen_batches: Some(1), ..AdvicePlan::default() });
     let text = found.to_string();
     assert!(
         text.contains("the run's own, of 1 round of 64 is never reached") && !text.contains("reached never"),
         "{text}"
     );
     // Counts are those of the sampled groups, whatever size is planned.
-    let text = advice(&spread_out(), &Plan { n: 4096, ..Plan::default() }).to_string();
+    let text = advice(&spread_out(), &AdvicePlan { n: 4096, ..AdvicePlan::default() }).to_string();
     assert!(text.contains("filter on `acc`, which keeps 77.8% of groups of 8"), "{text}");
 }
 
@@ -577,9 +598,9 @@ fn first_members_are_advised_where_they_pay() {
     };
     // Both keep a third of their groups.
     let (alike, unlike) = (sampled(&|_| 0.05), sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 }));
-    let found = advice(&alike, &Plan::default());
+    let found = advice(&alike, &AdvicePlan::default());
     assert!((found.keep_rate.unwrap().value - 0.34).abs() < 0.05 && found.screening.is_none(), "{found}");
-    let found = advice(&unlike, &Plan::default());
+    let found = advice(&unlike, &AdvicePlan::default());
     assert!((found.keep_rate.unwrap().value - 0.3).abs() < 0.05);
     let best = found.screening.unwrap().best.unwrap();
     assert!((3..=4).contains(&best.first) && best.pays(), "{best:?}");
@@ -589,12 +610,12 @@ fn first_members_are_advised_where_they_pay() {
         "{text}"
     );
     // Planned although it does not pay.
-    let found = advice(&alike, &Plan { screen_first: Some(2), ..Plan::default() });
+    let found = advice(&alike, &AdvicePlan { screen_first: Some(2), ..AdvicePlan::default() });
     let planned = found.screening.unwrap().planned.unwrap();
     assert!(planned.cost > planned.whole && found.to_string().contains(": leave it out\n"), "{found}");
     // Without a pass rate the keep rate is unknown for fewer members than the filter compares.
     let counts = LoggedCounts { steps: vec![(100, 30)], ..LoggedCounts::default() };
-    let of_log = advise("x", &Evidence::Counts(counts), &Plan { n: 8, ..Plan::default() });
+    let of_log = advise("x", &Evidence::Counts(counts), &AdvicePlan { n: 8, ..AdvicePlan::default() });
     assert_eq!(of_log.screening, None);
 }
 
@@ -612,11 +633,11 @@ fn what_another_filter_keeps_is_no_keep_rate() {
         row(1) + &row(2) + &row(3) + &row(4)
     };
     let alike = ",\"all/frac_reward_zero_std\":0.75";
-    let bare = Plan { n: 8, ..Plan::default() };
+    let bare = AdvicePlan { n: 8, ..AdvicePlan::default() };
     let plans = [
-        (0, Plan { has_filter: Some(false), ..bare.clone() }),
+        (0, AdvicePlan { has_filter: Some(false), ..bare.clone() }),
         (0, bare.clone()),
-        (150, Plan { has_filter: Some(true), other_filter: Some("top_p".to_owned()), ..bare.clone() }),
+        (150, AdvicePlan { has_filter: Some(true), other_filter: Some("top_p".to_owned()), ..bare.clone() }),
     ];
     let with_batches = format!("{alike},\"train/num_gen_batches\":1");
     for ((dropped, plan), more) in
@@ -639,7 +660,7 @@ fn what_another_filter_keeps_is_no_keep_rate() {
     assert!((own.keep_rate.unwrap().value - 0.4).abs() < 0.01, "{own}");
     // If rewards differ in all groups, there is nothing else to report. If the log has dropped groups, its
     // counts are used, whatever the plan.
-    let plan = Plan { has_filter: Some(false), ..bare };
+    let plan = AdvicePlan { has_filter: Some(false), ..bare };
     let differing = rows(0, ",\"all/frac_reward_zero_std\":0.0");
     let found = read_of(&[("metrics.jsonl", differing)], "metrics.jsonl", &plan);
     assert!(found.keep_rate.unwrap().value > 0.99, "{found}");
@@ -659,7 +680,7 @@ fn a_window_holds_for_any_two_values() {
         for member in groups.groups.iter_mut().flat_map(|group| &mut group.members) {
             member.scores[0] = if member.scores[0] > 0.5 { top } else { low };
         }
-        let found = advice(&groups, &Plan { is_batch_known: true, ..Plan::default() });
+        let found = advice(&groups, &AdvicePlan { is_batch_known: true, ..AdvicePlan::default() });
         lines(&found, "easyr1")
             .iter()
             .filter(|line| line.starts_with("algorithm.filter_"))
@@ -686,7 +707,7 @@ fn a_prompt_that_comes_twice_in_a_dump_makes_two_groups() {
     assert_eq!((sizes, groups.num_prompts(), groups.num_repeated), (vec![2; 4], 3, 1));
     let mixed = groups.counts(groups.outcome, None).iter().filter(|counts| counts.by_value.len() > 1).count();
     assert_eq!(mixed, 1, "that of `b`");
-    let text = advice(&groups, &Plan::default()).to_string();
+    let text = advice(&groups, &AdvicePlan::default()).to_string();
     assert!(text.contains("1 prompt occurred more than once in a file"), "{text}");
 }
 

@@ -9,8 +9,8 @@ use tamis_core::schedule::yields::Screening;
 
 use super::cost::{Costs, LimitAdvice};
 use super::finding::Weight;
-use super::keep_rate::{Estimate, KeepRateSource};
-use super::plan::Plan;
+use super::keep_rate::{KeepEstimate, KeepRateSource};
+use super::plan::AdvicePlan;
 use super::read::EvidenceSource;
 use super::{Advice, PlannedScreening, Screened, ScreeningAdvice};
 use crate::chart::number::in_thousands;
@@ -46,7 +46,7 @@ fn chance(share: f64) -> String {
     }
 }
 
-fn between(estimate: Estimate, shown: impl Fn(f64) -> String) -> String {
+fn between(estimate: KeepEstimate, shown: impl Fn(f64) -> String) -> String {
     match (estimate.low, estimate.high) {
         (Some(low), Some(high)) => format!("{} to {}", shown(low), shown(high)),
         _ => "-".to_owned(),
@@ -63,7 +63,7 @@ fn named(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result {
 
 /// A line that starts with `head` and gives the cost of a batch in the plan's mode. A second line follows if
 /// the planned limit on rounds is too low.
-pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &Plan) -> Vec<String> {
+pub(super) fn cost_lines(head: String, costs: Option<&Costs>, plan: &AdvicePlan) -> Vec<String> {
     let mut line = head;
     let mode = plan.mode.unwrap_or("rounds");
     if mode != "no_filter"
@@ -282,7 +282,8 @@ impl Advice {
         writeln!(f)?;
         let of = if self.plan.n > 0 { format!(" of {}", self.plan.n) } else { String::new() };
         writeln!(f, "A step of {}{of}{example}:", counted(self.plan.train_batch_size, "group"))?;
-        let known = |all: Option<Estimate>| all.map_or_else(|| "-".to_owned(), |all| thousands(all.value));
+        let known =
+            |all: Option<KeepEstimate>| all.map_or_else(|| "-".to_owned(), |all| thousands(all.value));
         let width = costs.modes.iter().map(|mode| mode.what.chars().count()).max().unwrap_or(0);
         writeln!(f, "{:<width$}  rounds  generated a kept group    trajectories        tokens", "")?;
         for mode in &costs.modes {

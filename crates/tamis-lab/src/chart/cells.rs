@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::figure as number;
-use super::{Data, Figure, Heading, Key, NUM_LEVELS, Table, datum, level};
+use super::{Data, Figure, Heading, LegendKey, NUM_LEVELS, Table, datum, level};
 
 /// One cell of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cell {
+pub struct HeatCell {
     /// Its value; NaN: none.
     pub value: f64,
     /// Whether it is hatched.
@@ -22,7 +22,7 @@ struct Drawn {
     values: Vec<Value>,
 }
 
-fn letter(cell: &Cell, range: (f64, f64)) -> char {
+fn letter(cell: &HeatCell, range: (f64, f64)) -> char {
     let level = if cell.value.is_nan() { NUM_LEVELS } else { level(cell.value, range) };
     char::from((if cell.is_hatched { b'A' } else { b'a' }) + level as u8)
 }
@@ -32,15 +32,15 @@ fn letter(cell: &Cell, range: (f64, f64)) -> char {
 pub fn chart(
     heading: Heading,
     hatched: &str,
-    columns: &[(f64, Vec<Cell>)],
+    columns: &[(f64, Vec<HeatCell>)],
     range: (f64, f64),
     table: Table,
 ) -> Figure {
     // A column reaches half the way to its neighbours. A single one is as wide as a step.
-    let half = |pair: Option<&[(f64, Vec<Cell>)]>| pair.map_or(0.5, |pair| (pair[1].0 - pair[0].0) / 2.0);
+    let half = |pair: Option<&[(f64, Vec<HeatCell>)]>| pair.map_or(0.5, |pair| (pair[1].0 - pair[0].0) / 2.0);
     let (first, last) = (half(columns.windows(2).next()), half(columns.windows(2).last()));
-    let end = |column: Option<&(f64, Vec<Cell>)>| column.map_or(0.0, |(at, _)| *at);
-    let word = |(_, cells): &(f64, Vec<Cell>)| {
+    let end = |column: Option<&(f64, Vec<HeatCell>)>| column.map_or(0.0, |(at, _)| *at);
+    let word = |(_, cells): &(f64, Vec<HeatCell>)| {
         cells.iter().map(|cell| letter(cell, range)).collect::<String>().into()
     };
     let data = Data {
@@ -51,7 +51,7 @@ pub fn chart(
         at: columns.iter().map(|(at, _)| datum(*at)).collect(),
         series: vec![Drawn { values: columns.iter().map(word).collect() }],
     };
-    let key = Key { name: hatched.to_owned(), fill: "hatch framed".to_owned(), look: None, run: None };
+    let key = LegendKey { name: hatched.to_owned(), fill: "hatch framed".to_owned(), look: None, run: None };
     let scale = Some([range.0, range.1].map(number));
     Figure { data: data.json(), legend: vec![key], scale, table, heading }
 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_column_is_a_word() {
-        let cell = |value, is_hatched| Cell { value, is_hatched };
+        let cell = |value, is_hatched| HeatCell { value, is_hatched };
         let column = vec![cell(f64::NAN, true), cell(0.0, true), cell(0.5, false), cell(1.0, true)];
         let columns = [(1.0, column), (5.0, vec![])];
         let found = chart(Heading::default(), "", &columns, (0.0, 1.0), Table::default());

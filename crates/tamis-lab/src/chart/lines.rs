@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::figure as number;
-use super::{Data, Figure, Heading, Key, NUM_COLOURS, Table, datum};
+use super::{Data, Figure, Heading, LegendKey, NUM_COLOURS, Table, datum};
 
 /// A value, with the least and the largest of the values behind it. An infinite one is marked at the edge.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,14 +34,14 @@ const BASELINE_COLOURS: [usize; 5] = [INK, 3, 7, 6, 2];
 
 /// Colour and stroke of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Look {
+pub struct CurveLook {
     /// Number of its colour.
     pub colour: usize,
     /// Number of its dashes: 0 solid, 1 dashed, 2 dotted, 3 dash-dotted.
     pub dash: usize,
 }
 
-impl Look {
+impl CurveLook {
     /// The looks of lines; `true` marks a baseline, which is dashed. All are different for up to twice as
     /// many lines as there are colours.
     pub fn of(are_baselines: &[bool]) -> Vec<Self> {
@@ -70,25 +70,25 @@ impl Look {
     }
 
     /// The entry of a line in a legend.
-    pub fn key(self, name: &str, run: Option<usize>) -> Key {
-        Key { name: name.to_owned(), fill: String::new(), look: Some(self.drawn()), run }
+    pub fn key(self, name: &str, run: Option<usize>) -> LegendKey {
+        LegendKey { name: name.to_owned(), fill: String::new(), look: Some(self.drawn()), run }
     }
 }
 
 /// One line, with a band around it.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct Curve {
     /// Its name.
     pub name: String,
     /// Number of its run.
     pub run: usize,
     /// How it is drawn.
-    pub look: Look,
+    pub look: CurveLook,
     /// Its points, in order of their places.
     pub points: Vec<Point>,
 }
 
-impl Line {
+impl Curve {
     /// Its only value, if it has no other.
     pub fn constant(&self) -> Option<f64> {
         let first = self.points.first()?;
@@ -127,7 +127,7 @@ struct Drawn {
 
 /// Draws lines. `name` formats a place. A line breaks at missing values: between points that are further
 /// apart than twice its usual distance.
-pub fn chart(heading: Heading, lines: &[Line], range: Range, name: &dyn Fn(f64) -> String) -> Figure {
+pub fn chart(heading: Heading, lines: &[Curve], range: Range, name: &dyn Fn(f64) -> String) -> Figure {
     let mut places: Vec<f64> = lines.iter().flat_map(|line| &line.points).map(|point| point.at).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
@@ -136,7 +136,7 @@ pub fn chart(heading: Heading, lines: &[Line], range: Range, name: &dyn Fn(f64) 
         Some((low.min(at), high.max(at)))
     });
     let row = |&at: &f64| {
-        let cell = |line: &Line| {
+        let cell = |line: &Curve| {
             let found = line.points.binary_search_by(|point| point.at.total_cmp(&at)).ok();
             found.and_then(|place| line.points.get(place)).map_or(f64::NAN, |point| point.value)
         };
@@ -159,7 +159,7 @@ pub fn chart(heading: Heading, lines: &[Line], range: Range, name: &dyn Fn(f64) 
     Figure { data: data.json(), legend, scale: None, table, heading }
 }
 
-fn drawn(line: &Line, places: &[f64]) -> Drawn {
+fn drawn(line: &Curve, places: &[f64]) -> Drawn {
     let finite = || line.points.iter().filter(|point| point.value.is_finite()).map(|point| point.at);
     let pairs: Vec<(f64, f64)> = finite().zip(finite().skip(1)).collect();
     let mut distances: Vec<f64> = pairs.iter().map(|(from, to)| to - from).collect();
@@ -173,7 +173,7 @@ fn drawn(line: &Line, places: &[f64]) -> Drawn {
     };
     let has_band = line.points.iter().any(|point| point.most > point.least);
     let bound = |of: fn(&Point) -> f64| if has_band { all(of) } else { Vec::new() };
-    let Look { colour, dash } = line.look.drawn();
+    let CurveLook { colour, dash } = line.look.drawn();
     Drawn {
         run: line.run,
         colour,
@@ -186,8 +186,8 @@ fn drawn(line: &Line, places: &[f64]) -> Drawn {
 }
 
 /// A description of lines: first and last value of each, and the least and the largest.
-pub fn describe(lines: &[Line], unit: &str) -> String {
-    let of = |line: &Line| {
+pub fn describe(lines: &[Curve], unit: &str) -> String {
+    let of = |line: &Curve| {
         let (first, last) = (line.points.first()?, line.points.last()?);
         let least = line.points.iter().map(|point| point.least).fold(f64::INFINITY, f64::min);
         let most = line.points.iter().map(|point| point.most).fold(f64::NEG_INFINITY, f64::max);
@@ -210,12 +210,12 @@ pub fn describe(lines: &[Line], unit: &str) -> String {
 mod tests {
     use super::*;
 
-    fn line(points: &[(f64, f64)]) -> Line {
+    fn line(points: &[(f64, f64)]) -> Curve {
         let points = points.iter().map(|&(at, value)| Point::one(at, value)).collect();
-        Line { name: "a<b".to_owned(), run: 0, look: Look { colour: 1, dash: 0 }, points }
+        Curve { name: "a<b".to_owned(), run: 0, look: CurveLook { colour: 1, dash: 0 }, points }
     }
 
-    fn values(line: &Line, places: &[f64]) -> String {
+    fn values(line: &Curve, places: &[f64]) -> String {
         serde_json::to_string(&drawn(line, places).values).unwrap()
     }
 
@@ -259,12 +259,15 @@ mod tests {
     fn lines_are_told_apart() {
         // Twice the colours of each kind, in an order as in a sweep: a baseline before some others.
         let are_baselines: Vec<bool> = (0..26).map(|place| place % 13 < 5).collect();
-        let looks = Look::of(&are_baselines);
+        let looks = CurveLook::of(&are_baselines);
         for (place, look) in looks.iter().enumerate() {
             assert!(!looks[..place].contains(look), "line {place} looks as one before it: {look:?}");
         }
-        assert_eq!([looks[0], looks[5]], [Look { colour: 8, dash: 1 }, Look { colour: 0, dash: 0 }]);
-        let is_dashed = |look: &Look| look.dash % 2 == 1;
+        assert_eq!(
+            [looks[0], looks[5]],
+            [CurveLook { colour: 8, dash: 1 }, CurveLook { colour: 0, dash: 0 }]
+        );
+        let is_dashed = |look: &CurveLook| look.dash % 2 == 1;
         assert_eq!(looks.iter().map(is_dashed).collect::<Vec<_>>(), are_baselines);
     }
 }

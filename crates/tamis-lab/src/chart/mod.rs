@@ -20,7 +20,7 @@ pub mod stack;
 use serde::Serialize;
 use serde_json::Value;
 
-use lines::Look;
+use lines::CurveLook;
 
 /// Number of colours of lines and layers.
 pub const NUM_COLOURS: usize = 8;
@@ -75,13 +75,13 @@ pub struct Table {
 
 /// The entry of a line or a layer in a legend.
 #[derive(Debug, Clone, Serialize)]
-pub struct Key {
+pub struct LegendKey {
     /// Its name.
     pub name: String,
     /// The class that fills it, if it is a layer.
     pub fill: String,
     /// How it is drawn, if it is a line.
-    pub look: Option<Look>,
+    pub look: Option<CurveLook>,
     /// Number of its run, if it vanishes with it.
     pub run: Option<usize>,
 }
@@ -90,7 +90,7 @@ pub struct Key {
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     heading: Heading,
-    legend: Vec<Key>,
+    legend: Vec<LegendKey>,
     /// The two ends of the scale of colours, if it has one.
     scale: Option<[String; 2]>,
     /// JSON, which the script of the page draws.

@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::figure as number;
-use super::{Data, Figure, Heading, Key, Table, datum};
+use super::{Data, Figure, Heading, LegendKey, Table, datum};
 
 /// One part of every column.
 #[derive(Debug, Clone)]
-pub struct Layer {
+pub struct StackLayer {
     /// Its name.
     pub name: String,
     /// The class that fills it.
@@ -21,7 +21,7 @@ pub struct Layer {
 #[derive(Debug, Clone, Copy)]
 pub struct Stack<'a> {
     /// The layers from the bottom up.
-    pub layers: &'a [Layer],
+    pub layers: &'a [StackLayer],
     /// Position and name of each column.
     pub places: &'a [(f64, String)],
     /// Width of a column.
@@ -39,7 +39,7 @@ struct Drawn<'a> {
 }
 
 impl Stack<'_> {
-    fn size(layer: &Layer, place: usize) -> f64 {
+    fn size(layer: &StackLayer, place: usize) -> f64 {
         layer.sizes.get(place).copied().unwrap_or(f64::NAN)
     }
 
@@ -53,7 +53,7 @@ impl Stack<'_> {
     pub fn constant(&self) -> Option<Vec<(&str, f64)>> {
         let known = self.known();
         let first = *known.first()?;
-        let is_same = |layer: &Layer| {
+        let is_same = |layer: &StackLayer| {
             let size = |place| Self::size(layer, place);
             known.iter().all(|place| size(*place).total_cmp(&size(first)).is_eq())
         };
@@ -96,8 +96,12 @@ impl Stack<'_> {
             columns: self.layers.iter().map(|layer| (layer.name.clone(), self.run)).collect(),
             rows: known.iter().map(row).collect(),
         };
-        let key =
-            |layer: &Layer| Key { name: layer.name.clone(), fill: layer.fill.clone(), look: None, run: None };
+        let key = |layer: &StackLayer| LegendKey {
+            name: layer.name.clone(),
+            fill: layer.fill.clone(),
+            look: None,
+            run: None,
+        };
         let legend = self.layers.iter().map(key).collect();
         Figure { data: data.json(), legend, scale: None, table, heading }
     }
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn columns_without_sizes_are_left_out() {
-        let layer = |sizes: &[f64]| Layer { name: "l".into(), fill: "s0".into(), sizes: sizes.to_vec() };
+        let layer = |sizes: &[f64]| StackLayer { name: "l".into(), fill: "s0".into(), sizes: sizes.to_vec() };
         let layers = [layer(&[1.0, f64::NAN, 2.0]), layer(&[3.0, f64::NAN, f64::NAN])];
         let places = [(1.0, "1".into()), (2.0, "2".into()), (3.0, "3".into())];
         let stack = Stack { layers: &layers, places: &places, width: 1.0, whole: 0.0, run: 0 };

@@ -1,6 +1,6 @@
 //! How runs are compared: last value, best value, mean level over the steps, and the value at equal cost.
 
-use super::series::{Row, Series};
+use super::series::{Series, SeriesRow};
 
 /// The metric to compare by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Over {
     }
 
     /// Position of a row on the axis.
-    pub fn of(self, row: &Row) -> Option<f64> {
+    pub fn of(self, row: &SeriesRow) -> Option<f64> {
         match self {
             Self::Steps => Some(row.step as f64),
             Self::Tokens => row.tokens,

@@ -24,7 +24,7 @@ use series::{Series, metrics_of};
 
 /// Runs that differ only in their seeds.
 #[derive(Debug, Clone)]
-pub struct Variant {
+pub struct ComparedVariant {
     /// Its name.
     pub name: String,
     /// Name of the variant that it is compared with. A baseline names itself.
@@ -64,7 +64,7 @@ impl Measured {
 
 /// A number of a variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cell {
+pub struct ComparedCell {
     /// Mean and spread over its runs; `None` if no run has the number.
     pub summary: Option<Summary>,
     /// Difference between its mean and the baseline's; `None` for a baseline.
@@ -82,7 +82,7 @@ pub struct MetricTable {
     /// Its names in the runs.
     pub names: Vec<String>,
     /// For each variant, a cell for each of [`Measure::ALL`].
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<ComparedCell>>,
 }
 
 /// A whole comparison.
@@ -102,7 +102,7 @@ pub struct Comparison {
 ///
 /// # Errors
 /// A file is not a metrics file.
-pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, Fault> {
+pub fn compare(variants: &[ComparedVariant], metrics: &[String]) -> Result<Comparison, Fault> {
     let mut notes = Vec::new();
     let mut measured = Vec::new();
     let mut lasts: Vec<(u64, String)> = Vec::new();
@@ -197,7 +197,7 @@ pub fn compare(variants: &[Variant], metrics: &[String]) -> Result<Comparison, F
 }
 
 /// A note if scores do not mean the same in all runs.
-fn note_of_rewards(variants: &[Variant]) -> Option<String> {
+fn note_of_rewards(variants: &[ComparedVariant]) -> Option<String> {
     let files = variants.iter().flat_map(|variant| &variant.runs).map(|run| run.join(CONFIG));
     let settings: Vec<Settings> = files.filter_map(|file| Settings::read(&file).ok()).collect();
     let keys: Vec<String> =
@@ -223,11 +223,11 @@ fn errors_of_last(variants: &[Measured]) -> Option<String> {
 }
 
 fn cells(
-    all: &[Variant],
+    all: &[ComparedVariant],
     variants: &[Measured],
     choice: &Choice,
     limits: [Option<f64>; 3],
-) -> Vec<Vec<Cell>> {
+) -> Vec<Vec<ComparedCell>> {
     // Runs that are left out are those without a step.
     let runs_of = |name: &str| all.iter().find(|variant| variant.name == name);
     let summary = |variant: &Measured, measure: Measure| {
@@ -247,7 +247,7 @@ fn cells(
                 paired::difference(runs_of(&variant.baseline)?, runs_of(&variant.name)?, difference)
             });
             let difference_error = pair.and_then(|pair| pair.standard_error());
-            Cell { summary: own, difference, difference_error }
+            ComparedCell { summary: own, difference, difference_error }
         };
         Measure::ALL.map(cell).to_vec()
     };
@@ -270,7 +270,7 @@ fn number(series: &Series, name: &str, measure: Measure, limits: [Option<f64>; 3
 /// The variants of run directories or metrics files. Runs in one folder whose names end in `seed1`, `seed2`,
 /// ... are one variant, and the first variant is the baseline. Variants with equal names get their folder's
 /// name in front.
-pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
+pub fn variants_of(paths: &[PathBuf]) -> Vec<ComparedVariant> {
     let mut found: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for path in paths {
         let variant = without_seed(path);
@@ -282,7 +282,7 @@ pub fn variants_of(paths: &[PathBuf]) -> Vec<Variant> {
     let (folders, runs): (Vec<PathBuf>, Vec<Vec<PathBuf>>) = found.into_iter().unzip();
     let names = names::apart(&folders);
     let baseline = names.first().cloned().unwrap_or_default();
-    let of = |(name, runs)| Variant { name, baseline: baseline.clone(), runs };
+    let of = |(name, runs)| ComparedVariant { name, baseline: baseline.clone(), runs };
     names.into_iter().zip(runs).map(of).collect()
 }
 

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::measure::{Choice, Over, curve, value_at};
 use super::{Comparison, Measured};
 use crate::Fault;
-use crate::chart::lines::{Line, Look, Point, Range, chart, describe};
+use crate::chart::lines::{Curve, CurveLook, Point, Range, chart, describe};
 use crate::chart::number::figure as number;
-use crate::chart::{Figure, Heading, Key};
+use crate::chart::{Figure, Heading, LegendKey};
 use crate::html::{Kind, document};
 
 /// Places at which a line is drawn, at most.
@@ -15,7 +15,7 @@ const MOST_PLACES: usize = 200;
 
 /// The mean of a variant's runs over something, with the least and the largest. Between its measurements a
 /// run has its last value; a place counts once every run has one.
-fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
+fn line(variant: &Measured, look: CurveLook, choice: &Choice, over: Over) -> Curve {
     let curves: Vec<Vec<(f64, f64)>> = variant
         .series
         .iter()
@@ -40,7 +40,7 @@ fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Point { at, value: mean, least, most })
     };
-    Line {
+    Curve {
         name: variant.name.clone(),
         run: 0,
         look,
@@ -51,7 +51,7 @@ fn line(variant: &Measured, look: Look, choice: &Choice, over: Over) -> Line {
 /// The data of the page, which the template lays out.
 #[derive(Serialize)]
 struct Data<'a> {
-    keys: Vec<Key>,
+    keys: Vec<LegendKey>,
     tables: Vec<Table>,
     notes: &'a [String],
 }
@@ -70,10 +70,10 @@ impl Comparison {
     /// A fault of this program.
     pub fn html(&self) -> Result<String, Fault> {
         let are_baselines: Vec<bool> = self.variants.iter().map(Measured::is_baseline).collect();
-        let looks = Look::of(&are_baselines);
+        let looks = CurveLook::of(&are_baselines);
         let variants = || self.variants.iter().zip(&looks);
         let chart = |number_of_table: usize, choice: &Choice, over: Over| {
-            let lines: Vec<Line> =
+            let lines: Vec<Curve> =
                 variants().map(|(variant, look)| line(variant, *look, choice, over)).collect();
             let heading = Heading {
                 id: format!("m{number_of_table}-{}", over.unit()),

@@ -8,7 +8,7 @@ use tamis_core::figure::{fixed, percent};
 use tamis_run::directory::{CONFIG, last_checkpoint};
 use tamis_run::metrics::summary::{NumberSummary, PairedDifference};
 
-use super::Variant;
+use super::ComparedVariant;
 use crate::report::settings::Settings;
 
 /// Bytes of a state that are read at most.
@@ -106,7 +106,11 @@ impl Validated {
 /// By how much the last validations of a variant's runs are better than those of another, prompt by prompt,
 /// if all of them have the same prompts and their means differ by `difference`, which is that of the
 /// metrics.
-pub(super) fn difference(base: &Variant, variant: &Variant, difference: f64) -> Option<NumberSummary> {
+pub(super) fn difference(
+    base: &ComparedVariant,
+    variant: &ComparedVariant,
+    difference: f64,
+) -> Option<NumberSummary> {
     let read = |runs: &[PathBuf]| runs.iter().map(|run| Validated::read(run)).collect::<Option<Vec<_>>>();
     let (base, variant) = (read(&base.runs)?, read(&variant.runs)?);
     let first = base.first()?;

@@ -27,7 +27,7 @@ pub struct DamagedLine {
 
 /// One step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct SeriesRow {
     /// Its number.
     pub step: u64,
     /// Tokens up to its end.
@@ -44,7 +44,7 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Series {
     /// The steps, in order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SeriesRow>,
     /// The metric that counts tokens.
     pub tokens_by: Option<&'static str>,
     /// Whether the last line of the file is incomplete and left out.
@@ -138,7 +138,7 @@ impl Series {
                     num_seconds += values.get(name).copied().unwrap_or(0.0);
                     num_seconds
                 });
-                Row { step, tokens, seconds, values, infinite }
+                SeriesRow { step, tokens, seconds, values, infinite }
             })
             .collect();
         Self { rows, tokens_by: tokens.map(|(name, _)| name), is_torn, damaged }

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use super::measure::{Measure, Over};
-use super::{Cell, Comparison, MetricTable};
+use super::{ComparedCell, Comparison, MetricTable};
 
 /// Formats a number with its significant digits.
 fn figure(value: f64) -> String {
     if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
 
-fn shown(cell: &Cell) -> String {
+fn shown(cell: &ComparedCell) -> String {
     let Some(summary) = cell.summary else { return "-".to_owned() };
     let mut text = figure(summary.mean);
     if let Some(spread) = summary.spread {

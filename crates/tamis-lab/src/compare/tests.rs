@@ -150,7 +150,7 @@ fn what_never_changes_is_in_the_table_only() {
 #[test]
 fn baselines_are_told_apart_in_the_page() {
     let folder = tempfile::tempdir().unwrap();
-    let variant = |name: &str, baseline: &str, reward: f64| Variant {
+    let variant = |name: &str, baseline: &str, reward: f64| ComparedVariant {
         name: name.to_owned(),
         baseline: baseline.to_owned(),
         runs: vec![write(folder.path(), name, &[reward, reward + 0.1], 10.0)],

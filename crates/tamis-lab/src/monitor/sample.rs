@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tamis_core::fault::chain;
 use tamis_core::printable::lines;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 use tamis_data::records::RecordError;
 use tamis_run::directory::step_files;
 
@@ -36,7 +36,7 @@ pub(super) fn read(run: &Path, number: usize) -> Result<Sample, String> {
         return Err("there is no rollout file yet (`rollout.save` decides what is saved)".to_owned());
     };
     let read = || -> Result<Option<Sample>, RecordError> {
-        let columns = Columns::open(&path)?;
+        let columns = ColumnFile::open(&path)?;
         let num_rows = columns.num_rows();
         let Some(row) = number.checked_rem(num_rows) else { return Ok(None) };
         let text = |name: &str| -> Result<String, RecordError> {

@@ -17,7 +17,7 @@ const HISTORY: usize = 200;
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunState {
+pub enum WatchedState {
     /// A process works in it.
     Running,
     /// All of its steps are done.
@@ -32,7 +32,7 @@ pub enum RunState {
     Unknown,
 }
 
-impl RunState {
+impl WatchedState {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -194,7 +194,7 @@ pub struct WatchedRun {
     /// The program that wrote the lines.
     pub formats: Vec<LogFormat>,
     /// How far the run is.
-    pub state: RunState,
+    pub state: WatchedState,
     /// Its last step that is done.
     pub step: Option<u64>,
     /// Number of steps that were read.
@@ -313,7 +313,7 @@ impl WatchedRun {
         }
         let state = state(source, &steps, step, total_steps, error.is_some());
         // A step that was begun after the last one is abandoned with the run.
-        let is_over = matches!(state, RunState::Finished | RunState::StoppedEarly);
+        let is_over = matches!(state, WatchedState::Finished | WatchedState::StoppedEarly);
         Self {
             path: source.path.display().to_string(),
             formats: formats.into_iter().collect(),
@@ -436,20 +436,20 @@ fn state(
     step: Option<u64>,
     total: Option<u64>,
     has_error: bool,
-) -> RunState {
+) -> WatchedState {
     let stopped = steps.last().and_then(|step| step.figure(&["train/early_stopped"]));
     if stopped.is_some_and(|stopped| stopped > 0.0) {
-        return RunState::StoppedEarly;
+        return WatchedState::StoppedEarly;
     }
     if source.is_held {
-        return RunState::Running;
+        return WatchedState::Running;
     }
     let is_done = step.zip(total).is_some_and(|(step, total)| step >= total);
     match (is_done, has_error) {
-        (true, _) => RunState::Finished,
-        (false, true) => RunState::Failed,
-        (false, false) if source.is_run => RunState::Unfinished,
-        (false, false) => RunState::Unknown,
+        (true, _) => WatchedState::Finished,
+        (false, true) => WatchedState::Failed,
+        (false, false) if source.is_run => WatchedState::Unfinished,
+        (false, false) => WatchedState::Unknown,
     }
 }
 

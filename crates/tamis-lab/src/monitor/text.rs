@@ -5,7 +5,7 @@ use std::time::Duration;
 use tamis_core::figure::{counted, fixed, percent};
 use tamis_run::log::progress::duration;
 
-use super::summary::{BatchFigures, Course, LastMaxMean, RunState, WatchedRun};
+use super::summary::{BatchFigures, Course, LastMaxMean, WatchedRun, WatchedState};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Largest number of values in the small line of a text.
@@ -45,7 +45,8 @@ pub fn headline(summary: &WatchedRun) -> String {
         (None, Some(total)) => parts.push(format!("step 0 of {total}")),
         (None, None) => {}
     }
-    let is_over = matches!(summary.state, RunState::Finished | RunState::StoppedEarly | RunState::Failed);
+    let is_over =
+        matches!(summary.state, WatchedState::Finished | WatchedState::StoppedEarly | WatchedState::Failed);
     if let Some(left) = summary.seconds.left.filter(|_| !is_over) {
         parts.push(format!("{} left", time(left)));
     }

@@ -11,7 +11,7 @@ use tamis_core::figure::percent;
 use tamis_core::printable::one_line;
 
 use super::sample::Sample;
-use super::summary::{Course, PastStep, RunState};
+use super::summary::{Course, PastStep, WatchedState};
 use super::{WatchedRun, text};
 
 const WIDE: u16 = 80;
@@ -40,12 +40,12 @@ impl Look {
         }
     }
 
-    fn of(self, state: RunState) -> Style {
+    fn of(self, state: WatchedState) -> Style {
         let colour = match state {
-            RunState::Running => Color::Green,
-            RunState::Failed => Color::Red,
-            RunState::StoppedEarly | RunState::Unfinished => Color::Yellow,
-            RunState::Finished | RunState::Unknown => Color::Cyan,
+            WatchedState::Running => Color::Green,
+            WatchedState::Failed => Color::Red,
+            WatchedState::StoppedEarly | WatchedState::Unfinished => Color::Yellow,
+            WatchedState::Finished | WatchedState::Unknown => Color::Cyan,
         };
         self.colour(colour).add_modifier(Modifier::BOLD)
     }

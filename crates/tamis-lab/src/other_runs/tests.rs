@@ -3,12 +3,12 @@
 use std::fs;
 
 use serde_json::json;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 
 use super::*;
-use crate::advise::{Plan, read, read_with_notes};
+use crate::advise::{AdvicePlan, read, read_with_notes};
 use crate::filter::{FilterOptions, GroupLayout, filter_file};
-use crate::monitor::summary::RunState;
+use crate::monitor::summary::WatchedState;
 use crate::monitor::{LogFormat, Watch};
 use crate::rollouts::{self, RolloutQuery};
 
@@ -39,7 +39,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 fn numbers(run: &OtherRun, step: u64, column: &str) -> Vec<f64> {
-    let columns = Columns::open(&run.rollouts(step).unwrap().unwrap()).unwrap();
+    let columns = ColumnFile::open(&run.rollouts(step).unwrap().unwrap()).unwrap();
     columns
         .numbers(column, None)
         .unwrap()
@@ -249,12 +249,12 @@ fn a_folder_of_trl_is_filtered_without_naming_groups() {
 
 #[test]
 fn advice_of_completions_and_of_the_log_alone() {
-    let groups = read(&made("trl"), None, Some("exact"), &Plan::default()).unwrap();
-    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    let groups = read(&made("trl"), None, Some("exact"), &AdvicePlan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
     assert!(told.contains("12 groups"), "{told}");
     let state = made("trl/checkpoint-6/trainer_state.json");
-    let counts = read(&state, None, None, &Plan::default()).unwrap();
-    let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
+    let counts = read(&state, None, None, &AdvicePlan::default()).unwrap();
+    let told = crate::advise::advise("x", &counts, &AdvicePlan::default()).to_string();
     let log: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
     let shares: Vec<f64> = log["log_history"]
         .as_array()
@@ -279,7 +279,7 @@ fn a_run_is_followed_while_trl_goes_on() {
     watch.check_understood().unwrap();
     let before = watch.summary();
     // The file of step 4 exists, and its figures come from its rows.
-    assert_eq!((before.step, before.total_steps, before.state), (Some(4), Some(6), RunState::Unknown));
+    assert_eq!((before.step, before.total_steps, before.state), (Some(4), Some(6), WatchedState::Unknown));
     assert_eq!(before.validation.as_ref().map(|course| course.metric.as_str()), Some("eval_reward"));
     fs::write(&state, "{\"global_step\": 6, \"log_h").unwrap();
     watch.follow().unwrap();
@@ -287,7 +287,7 @@ fn a_run_is_followed_while_trl_goes_on() {
     fs::write(&state, whole).unwrap();
     watch.follow().unwrap();
     let after = watch.summary();
-    assert_eq!((after.step, after.state, after.num_steps), (Some(6), RunState::Finished, 6));
+    assert_eq!((after.step, after.state, after.num_steps), (Some(6), WatchedState::Finished, 6));
     assert_eq!(after.formats, [LogFormat::Trl]);
     assert_eq!(after.reward.unwrap().metric, "all/critic/score/mean");
 }
@@ -332,8 +332,8 @@ fn a_sieve_left_completions_of_kept_groups_alone() {
     let run = found(folder.path());
     assert!(run.is_sieved());
     assert!(run.notes().iter().any(|note| note.contains("only those of kept groups")), "{:?}", run.notes());
-    let counts = read(folder.path(), None, None, &Plan::default()).unwrap();
-    let told = crate::advise::advise("x", &counts, &Plan::default()).to_string();
+    let counts = read(folder.path(), None, None, &AdvicePlan::default()).unwrap();
+    let told = crate::advise::advise("x", &counts, &AdvicePlan::default()).to_string();
     assert!(told.contains("20.0% of groups"), "{told}");
 }
 
@@ -372,8 +372,8 @@ fn rows_of_verl_that_are_not_json_or_not_there() {
 
 #[test]
 fn several_outputs_of_a_rollout_are_one_member_in_a_single_file_too() {
-    let groups = read(&made("verl/1.jsonl"), None, Some("score"), &Plan::default()).unwrap();
-    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    let groups = read(&made("verl/1.jsonl"), None, Some("score"), &AdvicePlan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
     assert!(told.contains("3 groups of 2"), "{told}");
 }
 
@@ -389,8 +389,8 @@ fn what_is_no_run_of_another_trainer() {
 }
 
 fn advice(path: &Path, metric: Option<&str>) -> (String, Vec<String>) {
-    let (evidence, notes) = read_with_notes(path, None, metric, &Plan::default()).unwrap();
-    (crate::advise::advise("x", &evidence, &Plan::default()).to_string(), notes)
+    let (evidence, notes) = read_with_notes(path, None, metric, &AdvicePlan::default()).unwrap();
+    (crate::advise::advise("x", &evidence, &AdvicePlan::default()).to_string(), notes)
 }
 
 #[test]
@@ -538,8 +538,8 @@ fn a_single_file_of_several_steps_keeps_them_apart() {
     let json = serde_json::to_value(filtered(vec![file.clone()], "score", None)).unwrap();
     assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(2), Some(1)), "{json}");
     let range = "7".parse().unwrap();
-    let groups = read(&file, Some(range), None, &Plan::default()).unwrap();
-    let told = crate::advise::advise("x", &groups, &Plan::default()).to_string();
+    let groups = read(&file, Some(range), None, &AdvicePlan::default()).unwrap();
+    let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
     assert!(told.contains("1 group of 2"), "{told}");
 }
 

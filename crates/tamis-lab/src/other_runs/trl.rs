@@ -177,34 +177,41 @@ fn tables(folder: &Path) -> Vec<SourceFile> {
     files
 }
 
-/// The output folder at a path, its states and its tables.
-fn parts(path: &Path) -> Option<(PathBuf, Vec<PathBuf>, Vec<SourceFile>)> {
+/// An output folder, its states and its tables.
+struct Output {
+    folder: PathBuf,
+    states: Vec<PathBuf>,
+    files: Vec<SourceFile>,
+}
+
+/// The output at a path.
+fn output(path: &Path) -> Option<Output> {
     let path = std::path::absolute(path).ok()?;
     if path.is_file() {
-        let out = path.parent()?.to_owned();
-        return path.ends_with(STATE).then(|| (out, vec![path], Vec::new()));
+        let folder = path.parent()?.to_owned();
+        return path.ends_with(STATE).then(|| Output { folder, states: vec![path], files: Vec::new() });
     }
     let own = tables(&path);
-    let out = if own.is_empty() { path.clone() } else { path.parent()?.to_owned() };
+    let folder = if own.is_empty() { path.clone() } else { path.parent()?.to_owned() };
     let files = if own.is_empty() { tables(&path.join(COMPLETIONS)) } else { own };
-    let states = states(&out);
-    (path.is_dir() && !(states.is_empty() && files.is_empty())).then_some((out, states, files))
+    let states = states(&folder);
+    (path.is_dir() && !(states.is_empty() && files.is_empty())).then_some(Output { folder, states, files })
 }
 
 /// Every file of TRL's at a path.
 pub(super) fn files(path: &Path) -> Vec<Stamp> {
-    let parts = parts(path).map(|(_, states, files)| {
+    let stamps = output(path).map(|Output { states, files, .. }| {
         let files = files.into_iter().map(|file| file.path);
         states.into_iter().chain(files).map(|path| stamp(&path)).collect()
     });
-    parts.unwrap_or_default()
+    stamps.unwrap_or_default()
 }
 
 /// Finds TRL's files at a path: an output folder, the completions or a checkpoint in it, or a
 /// `trainer_state.json`.
 pub(super) fn look(path: &Path) -> Result<Option<Found>, Fault> {
     let seen = files(path);
-    let Some((out, states, files)) = parts(path) else { return Ok(None) };
+    let Some(Output { folder: out, states, files }) = output(path) else { return Ok(None) };
     let mut found = Found { system: NAME, seen, ..Found::default() };
     let state = newest(states, &mut found.notes)?.map(|(_, state)| state);
     if let Some(state) = &state {

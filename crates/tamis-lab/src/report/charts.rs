@@ -11,7 +11,7 @@ use super::places::Places;
 use super::run::Run;
 use super::settings::unlike_rewards;
 use super::time::Times;
-use crate::chart::lines::{Line, Look, Point, Range, chart, describe};
+use crate::chart::lines::{Curve, CurveLook, Point, Range, chart, describe};
 use crate::chart::{Figure, Heading};
 
 /// Largest number of lines in a chart: more cannot be distinguished.
@@ -55,17 +55,17 @@ impl Charts {
 
     fn add(&mut self, figure: &Metrics, number_of_figure: usize, runs: &[Run], places: Places) {
         let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.series.names()).collect();
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<Curve> = Vec::new();
         let mut metrics: BTreeSet<String> = BTreeSet::new();
         for (dash, (name, candidates)) in figure.lines.of(&names).iter().enumerate() {
             for (place, run) in runs.iter().enumerate() {
                 let Some(metric) = candidates.iter().find(|metric| run.has(metric)) else { continue };
                 let is_one = runs.len() == 1;
                 metrics.insert(metric.clone());
-                lines.push(Line {
+                lines.push(Curve {
                     name: if is_one { name.clone() } else { format!("{}: {name}", run.name) },
                     run: place,
-                    look: Look { colour: if is_one { dash } else { place }, dash },
+                    look: CurveLook { colour: if is_one { dash } else { place }, dash },
                     points: banded(figure, dash, run, metric, places),
                 });
             }
@@ -74,7 +74,7 @@ impl Charts {
             return;
         }
         let metrics = metrics.into_iter().collect();
-        let constants: Option<Vec<f64>> = lines.iter().map(Line::constant).collect();
+        let constants: Option<Vec<f64>> = lines.iter().map(Curve::constant).collect();
         if let Some(constants) = constants {
             let names = lines.iter().map(|line| line.name.as_str());
             return self.add_constant(figure.title, names.zip(constants), metrics);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use tamis_core::fault::chain;
-use tamis_data::columns::{Columns, Ragged};
+use tamis_data::columns::{ColumnFile, RaggedColumn};
 use tamis_data::records::RecordError;
 use tamis_run::directory::step_files;
 
@@ -104,14 +104,14 @@ impl Groups {
     }
 }
 
-fn single(column: Option<Ragged<f64>>, num_rows: usize) -> Vec<f64> {
+fn single(column: Option<RaggedColumn<f64>>, num_rows: usize) -> Vec<f64> {
     let values =
         column.map(|column| column.rows().map(|row| row.first().copied().unwrap_or(f64::NAN)).collect());
     values.unwrap_or_else(|| vec![f64::NAN; num_rows])
 }
 
 fn read(step: u64, path: &Path) -> Result<StepGroups, RecordError> {
-    let columns = Columns::open(path)?;
+    let columns = ColumnFile::open(path)?;
     let num_rows = columns.num_rows();
     let numbers = |name: &str| Ok::<_, RecordError>(single(columns.numbers(name, None)?, num_rows));
     let (ids, prompts) = (numbers("group_id")?, numbers("prompt_id")?);
@@ -121,7 +121,7 @@ fn read(step: u64, path: &Path) -> Result<StepGroups, RecordError> {
     let outcomes = outcome.map(numbers).transpose()?;
     let mut verdicts: Vec<(String, u64)> = Vec::new();
     let mut of_rows: Vec<usize> = Vec::with_capacity(num_rows);
-    for row in columns.texts("verdict", None)?.iter().flat_map(Ragged::rows) {
+    for row in columns.texts("verdict", None)?.iter().flat_map(RaggedColumn::rows) {
         let name = row.first().map_or("", String::as_str);
         let place = verdicts.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
             verdicts.push((name.to_owned(), 0));

@@ -49,7 +49,7 @@ use tamis_core::fault::chain;
 
 use crate::advise::EndAdvice;
 use crate::html::{Kind, document};
-use crate::monitor::summary::RunState;
+use crate::monitor::summary::WatchedState;
 use crate::{Fault, names};
 
 /// What a page is made of.
@@ -268,5 +268,5 @@ fn render(
 
 /// The error of a failed run.
 fn error_of(run: &Run) -> Option<&str> {
-    run.log.as_ref().filter(|_| run.state == RunState::Failed)?.error.as_deref()
+    run.log.as_ref().filter(|_| run.state == WatchedState::Failed)?.error.as_deref()
 }

@@ -8,7 +8,7 @@ use super::run::{Run, state_name};
 use super::time::duration;
 use crate::chart::number::figure as number;
 use crate::compare::measure::{Choice, standard_error};
-use crate::monitor::summary::RunState;
+use crate::monitor::summary::WatchedState;
 
 /// A fact about a run.
 #[derive(Debug, Default, Serialize)]
@@ -50,7 +50,7 @@ fn state(run: &Run) -> String {
         Some(total) => format!("{done} of {total} steps"),
         None => counted(done, "step"),
     };
-    if run.state == RunState::Unknown { steps } else { format!("{}, {steps}", state_name(run.state)) }
+    if run.state == WatchedState::Unknown { steps } else { format!("{}, {steps}", state_name(run.state)) }
 }
 
 fn when(time: &str) -> Fact {

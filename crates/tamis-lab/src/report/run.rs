@@ -11,7 +11,7 @@ use super::groups::Groups;
 use super::settings::Settings;
 use super::steps::StepRange;
 use crate::compare::series::Series;
-use crate::monitor::summary::RunState;
+use crate::monitor::summary::WatchedState;
 use crate::other_runs::OtherRun;
 use crate::{Fault, names};
 
@@ -35,7 +35,7 @@ pub(crate) struct Run {
     pub(crate) settings: Settings,
     pub(crate) groups: Groups,
     pub(crate) log: Option<LogFacts>,
-    pub(crate) state: RunState,
+    pub(crate) state: WatchedState,
     /// Notes about its files.
     pub(crate) notes: Vec<String>,
     /// The run of another trainer, which holds its rollout files.
@@ -43,10 +43,10 @@ pub(crate) struct Run {
 }
 
 /// The progress of a run, in the words of the page.
-pub(crate) fn state_name(state: RunState) -> &'static str {
+pub(crate) fn state_name(state: WatchedState) -> &'static str {
     match state {
-        RunState::Unfinished => "unfinished",
-        RunState::Unknown => "",
+        WatchedState::Unfinished => "unfinished",
+        WatchedState::Unknown => "",
         other => other.name(),
     }
 }
@@ -256,23 +256,23 @@ fn state(
     settings: &Settings,
     series: &Series,
     log: Option<&LogFacts>,
-) -> RunState {
+) -> WatchedState {
     let last = series.rows.last();
     let stopped = last.and_then(|row| row.values.get("train/early_stopped"));
     if stopped.is_some_and(|stopped| *stopped > 0.0) {
-        return RunState::StoppedEarly;
+        return WatchedState::StoppedEarly;
     }
     if is_folder && held_by(path).is_some() {
-        return RunState::Running;
+        return WatchedState::Running;
     }
     if log.is_some_and(|log| log.is_finished) {
-        return RunState::Finished;
+        return WatchedState::Finished;
     }
     match settings.number("train.total_steps") {
-        Some(total) if last.is_some_and(|last| last.step >= total) => RunState::Finished,
-        _ if log.is_some_and(|log| log.error.is_some()) => RunState::Failed,
-        Some(_) => RunState::Unfinished,
-        None => RunState::Unknown,
+        Some(total) if last.is_some_and(|last| last.step >= total) => WatchedState::Finished,
+        _ if log.is_some_and(|log| log.error.is_some()) => WatchedState::Failed,
+        Some(_) => WatchedState::Unfinished,
+        None => WatchedState::Unknown,
     }
 }
 

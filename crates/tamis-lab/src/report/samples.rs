@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use tamis_core::fault::chain;
-use tamis_data::columns::Columns;
+use tamis_data::columns::ColumnFile;
 use tamis_data::records::RecordError;
 use tamis_data::rollouts::fixed_columns;
 
@@ -178,7 +178,7 @@ fn order(step: &StepGroups) -> Vec<&GroupFacts> {
 }
 
 fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep, RecordError> {
-    let columns = Columns::open(&step.path)?;
+    let columns = ColumnFile::open(&step.path)?;
     let ids: Vec<u64> = numbers(&columns, "group_id", None)?.into_iter().map(|id| id as u64).collect();
     let order = order(step);
     let mut listed: Vec<&GroupFacts> = order.iter().copied().take(MOST_LISTED.max(most)).collect();
@@ -237,7 +237,7 @@ fn read_step(all: &Groups, step: &StepGroups, most: usize) -> Result<SampledStep
 }
 
 /// A column with one number a row; NaN if there is none.
-fn numbers(columns: &Columns, name: &str, rows: Option<&[usize]>) -> Result<Vec<f64>, RecordError> {
+fn numbers(columns: &ColumnFile, name: &str, rows: Option<&[usize]>) -> Result<Vec<f64>, RecordError> {
     let count = rows.map_or_else(|| columns.num_rows(), <[usize]>::len);
     let found = columns.numbers(name, rows)?;
     let values =
@@ -246,20 +246,20 @@ fn numbers(columns: &Columns, name: &str, rows: Option<&[usize]>) -> Result<Vec<
 }
 
 /// A column of lists; empty lists if there is none.
-fn number_lists(columns: &Columns, name: &str, rows: &[usize]) -> Result<Vec<Vec<f64>>, RecordError> {
+fn number_lists(columns: &ColumnFile, name: &str, rows: &[usize]) -> Result<Vec<Vec<f64>>, RecordError> {
     let found = columns.numbers(name, Some(rows))?;
     Ok(found
         .map_or_else(|| vec![Vec::new(); rows.len()], |found| found.rows().map(<[f64]>::to_vec).collect()))
 }
 
-fn text_lists(columns: &Columns, name: &str, rows: &[usize]) -> Result<Vec<Vec<String>>, RecordError> {
+fn text_lists(columns: &ColumnFile, name: &str, rows: &[usize]) -> Result<Vec<Vec<String>>, RecordError> {
     let found = columns.texts(name, Some(rows))?;
     Ok(found
         .map_or_else(|| vec![Vec::new(); rows.len()], |found| found.rows().map(<[String]>::to_vec).collect()))
 }
 
 fn read_group(
-    columns: &Columns,
+    columns: &ColumnFile,
     rows: &[usize],
     score: &[f64],
     id: u64,

@@ -7,9 +7,9 @@ use super::charts::Charts;
 use super::groups::{GroupFacts, StepGroups, evenly};
 use super::places::Places;
 use super::run::Run;
-use crate::chart::cells::{self, Cell};
+use crate::chart::cells::{self, HeatCell};
 use crate::chart::number::figure as number;
-use crate::chart::stack::{Layer, Stack};
+use crate::chart::stack::{Stack, StackLayer};
 use crate::chart::{Figure, Heading, NUM_LEVELS, Table};
 
 /// Largest number of cells in a column of the heat map.
@@ -54,7 +54,7 @@ fn add(charts: &mut Charts, heading: Heading, stack: Stack<'_>) {
     if let Some(sizes) = stack.constant() {
         return charts.add_constant(&heading.title, sizes.into_iter(), Vec::new());
     }
-    let mean = |layer: &Layer| {
+    let mean = |layer: &StackLayer| {
         let sizes: Vec<f64> = layer.sizes.iter().copied().filter(|size| !size.is_nan()).collect();
         let mean = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64;
         format!("{}: {} at a step on average", layer.name, number(mean))
@@ -97,10 +97,10 @@ pub(crate) fn kept_and_dropped(runs: &[Run], charts: &mut Charts) {
             CAUSES.iter().position(|(known, _)| known == name).unwrap_or(CAUSES.len())
         });
         sources.extend(reasons);
-        let layers: Vec<Layer> = sources
+        let layers: Vec<StackLayer> = sources
             .into_iter()
             .filter(|(name, metric)| name == "trained" || run.sum(metric).is_some_and(|sum| sum > 0.0))
-            .map(|(name, metric)| Layer {
+            .map(|(name, metric)| StackLayer {
                 fill: fill(&name).to_owned(),
                 sizes: sizes(run, &metric, places, &is_there),
                 name: words(&name),
@@ -200,10 +200,10 @@ pub(crate) fn pass_rates(runs: &[Run], charts: &mut Charts) {
                 format!("{} to {}", share(inner - 1), share(inner))
             }
         };
-        let layers: Vec<Layer> = columns
+        let layers: Vec<StackLayer> = columns
             .into_iter()
             .enumerate()
-            .map(|(number, sizes)| Layer {
+            .map(|(number, sizes)| StackLayer {
                 name: name(number),
                 fill: format!("h{}", number * (NUM_LEVELS - 1) / (num_intervals + 1)),
                 sizes,
@@ -295,8 +295,8 @@ fn heat_map(
         ));
         let shown = evenly(cells.len(), MOST_CELLS);
         num_shown = num_shown.max(shown.len());
-        let cell = |place: usize| cells.get(place).map(|&(value, is_hatched)| Cell { value, is_hatched });
-        columns.push((step.step as f64, shown.into_iter().filter_map(cell).collect::<Vec<Cell>>()));
+        let cell = |place: usize| cells.get(place).map(|&(value, is_hatched)| HeatCell { value, is_hatched });
+        columns.push((step.step as f64, shown.into_iter().filter_map(cell).collect::<Vec<HeatCell>>()));
     }
     let name = run.groups.score_name();
     let title = titled(&format!("Groups by their mean {name}"), run, is_one);

@@ -9,7 +9,7 @@ use super::places::Places;
 use super::run::Run;
 use crate::chart::Heading;
 use crate::chart::number::figure as number;
-use crate::chart::stack::{Layer, Stack};
+use crate::chart::stack::{Stack, StackLayer};
 
 /// Stages with a layer of their own; the others are one.
 const MOST_STAGES: usize = 7;
@@ -95,11 +95,11 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, chart
     };
     let columns: Vec<Vec<f64>> = stages.iter().map(|(stage, _)| values(stage)).collect();
     let (shown, others) = columns.split_at(columns.len().min(MOST_STAGES));
-    let mut layers: Vec<Layer> = shown
+    let mut layers: Vec<StackLayer> = shown
         .iter()
         .zip(stages)
         .enumerate()
-        .map(|(number, (sizes, (stage, _)))| Layer {
+        .map(|(number, (sizes, (stage, _)))| StackLayer {
             name: words(stage),
             fill: format!("s{number}"),
             sizes: sizes.clone(),
@@ -107,7 +107,7 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, chart
         .collect();
     if !others.is_empty() {
         let sizes = (0..places.count).map(|place| sum(others, place)).collect();
-        layers.push(Layer { name: "other stages".to_owned(), fill: "s8".to_owned(), sizes });
+        layers.push(StackLayer { name: "other stages".to_owned(), fill: "s8".to_owned(), sizes });
     }
     let rest = |place: usize| {
         let step = steps.get(place).copied().flatten().map_or(f64::NAN, |point| point.value);
@@ -117,7 +117,7 @@ fn of_run(run: &Run, place: usize, stages: &[(String, f64)], is_one: bool, chart
     let total = run.sum("timing_s/step");
     let measured: f64 = stages.iter().map(|(_, sum)| sum).sum();
     if total.is_some_and(|total| total > measured) {
-        layers.push(Layer { name: "between stages".to_owned(), fill: "s9".to_owned(), sizes: rests });
+        layers.push(StackLayer { name: "between stages".to_owned(), fill: "s9".to_owned(), sizes: rests });
     }
     let title = if is_one {
         "Time of a step by stage".to_owned()

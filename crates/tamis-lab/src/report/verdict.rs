@@ -18,7 +18,7 @@ use crate::compare::measure::{Choice, source_of, standard_error};
 use crate::compare::paired;
 use crate::compare::rewards::{reward, values};
 use crate::compare::series::Series;
-use crate::monitor::summary::RunState;
+use crate::monitor::summary::WatchedState;
 
 /// Truncation is mentioned from this share of cut completions on.
 const MANY_CUT: f64 = 0.05;
@@ -48,7 +48,7 @@ pub(crate) fn about_acc(series: &Series) -> Option<&'static str> {
 
 /// What the end of the run printed of what to change, if the run has ended and did not learn.
 pub(crate) fn end_advice(run: &Run) -> Option<EndAdvice> {
-    let has_ended = matches!(run.state, RunState::Finished | RunState::StoppedEarly);
+    let has_ended = matches!(run.state, WatchedState::Finished | WatchedState::StoppedEarly);
     if !has_ended || run.other.is_some() {
         return None;
     }

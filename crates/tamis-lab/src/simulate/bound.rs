@@ -8,7 +8,7 @@ use tamis_core::filter::{GroupFilter, Scope};
 
 use crate::cost::kept::KeptGroups;
 use crate::simulate::pass_rates::rate_of;
-use crate::simulate::world::World;
+use crate::simulate::world::SimulatedWorld;
 
 /// Approximate number of terms that are summed in all.
 const BUDGET: usize = 20_000_000;
@@ -79,7 +79,7 @@ struct Means {
 }
 
 impl Means {
-    fn at(world: &World, kept: &KeptGroups, step: u64, budget: usize) -> Self {
+    fn at(world: &SimulatedWorld, kept: &KeptGroups, step: u64, budget: usize) -> Self {
         let n = kept.group_size() as f64;
         let ways = normal_points(world.drift.noise * (step as f64).sqrt());
         let most = (budget / (ways.len() * (LENGTHS + kept.num_terms()))).max(FEWEST);
@@ -133,7 +133,7 @@ impl LowerBound {
     ///
     /// # Errors
     /// There is no bound.
-    pub(crate) fn new(world: &World, filter: GroupFilter, max_lag: u64) -> Result<Self, NoBound> {
+    pub(crate) fn new(world: &SimulatedWorld, filter: GroupFilter, max_lag: u64) -> Result<Self, NoBound> {
         if filter.scope() == Scope::Pool {
             return Err(NoBound::Pool);
         }

@@ -10,7 +10,7 @@ const LONGEST: f64 = 20.0;
 
 /// A completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Completion {
+pub struct SimulatedCompletion {
     /// Length in tokens.
     pub length: u32,
     /// Whether it is right.
@@ -109,7 +109,7 @@ impl Completions {
     }
 
     /// The group of a prompt at its visit number `visit`, at pass rate `rate`.
-    pub fn group(&self, prompt: usize, visit: u32, rate: f64) -> Vec<Completion> {
+    pub fn group(&self, prompt: usize, visit: u32, rate: f64) -> Vec<SimulatedCompletion> {
         let prompt = self.key.with(prompt as u64);
         let common = self.common_factor(prompt);
         let key = prompt.with(u64::from(visit));
@@ -120,7 +120,10 @@ impl Completions {
             let length = (median * common * own).round().max(1.0);
             let is_cut = length > f64::from(self.longest);
             // The cast saturates for enormous lengths.
-            Completion { length: (length as u32).min(self.longest), is_correct: is_correct && !is_cut }
+            SimulatedCompletion {
+                length: (length as u32).min(self.longest),
+                is_correct: is_correct && !is_cut,
+            }
         };
         (0..self.group_size as u64).map(of).collect()
     }
@@ -193,7 +196,7 @@ mod tests {
             for prompt in 0..40 {
                 let member = of.mean_member(prompt, 0.7);
                 assert_eq!(member.rate.to_bits(), of.rate_with_cuts(prompt, 0.7).to_bits());
-                let group: Vec<Completion> =
+                let group: Vec<SimulatedCompletion> =
                     (0..200).flat_map(|visit| of.group(prompt, visit, 0.7)).collect();
                 for one in &group {
                     let tokens = f64::from(one.length);

@@ -8,22 +8,22 @@ use tamis_core::group::{GroupId, PolicyVersion, PromptId};
 use tamis_core::schedule::selector::{JudgedGroup, PromptSelector};
 use tamis_core::schedule::{Command, Event, GroupFacts, InFlight, OnLimit, ScheduleError, Spent, StepClose};
 
-use crate::simulate::completion::Completion;
+use crate::simulate::completion::SimulatedCompletion;
 use crate::simulate::fleet::{Fleet, Ordered};
 use crate::simulate::machine::Machine;
-use crate::simulate::measure::{Measure, PolicyResult};
+use crate::simulate::measure::{Measure, PlayedTime, PolicyResult};
 use crate::simulate::pass_rates::Moving;
 use crate::simulate::policy::Policy;
 use crate::simulate::prompt_order::{Drawn, PromptOrder};
 use crate::simulate::replay_buffer::POLL;
 use crate::simulate::window::Window;
-use crate::simulate::world::World;
+use crate::simulate::world::SimulatedWorld;
 
 /// A group from its dispatch to its end.
 struct Group {
     rate: f64,
     version: u64,
-    members: Vec<Completion>,
+    members: Vec<SimulatedCompletion>,
     /// Members that have started: the first ones, or all.
     num_begun: usize,
     num_scored: usize,
@@ -34,7 +34,7 @@ struct Group {
 impl Group {
     /// Its result as a selector sees it, if every group starts with `num_first` members.
     fn judged(&self, drawn: &Drawn, num_first: usize) -> JudgedGroup {
-        let count = |members: &[Completion]| {
+        let count = |members: &[SimulatedCompletion]| {
             let right = members.iter().filter(|member| member.is_correct).count();
             (u32::try_from(members.len()).unwrap_or(u32::MAX), u32::try_from(right).unwrap_or(u32::MAX))
         };
@@ -76,7 +76,7 @@ pub(crate) struct Played {
 }
 
 struct Driver<'world> {
-    world: &'world World,
+    world: &'world SimulatedWorld,
     span: Span,
     machine: Machine,
     is_weighted: bool,
@@ -116,7 +116,7 @@ struct Driver<'world> {
 pub(crate) fn run(
     name: SimulatedPolicy,
     policy: Policy,
-    world: &World,
+    world: &SimulatedWorld,
     span: Span,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<Played, ScheduleError> {
@@ -131,13 +131,17 @@ pub(crate) fn run(
     }
     let now = driver.now;
     let (began, busy_before) = driver.began;
-    let time = driver.fleet.as_mut().map(|fleet| (now - began, fleet.busy(now) - busy_before, fleet.slots()));
+    let time = driver.fleet.as_mut().map(|fleet| PlayedTime {
+        seconds: now - began,
+        busy: fleet.busy(now) - busy_before,
+        slots: fleet.slots(),
+    });
     let result = driver.measure.result(name, driver.version, driver.prompts.passes(), time);
     Ok(Played { result, ended: driver.ended })
 }
 
 impl<'world> Driver<'world> {
-    fn new(policy: Policy, world: &'world World, span: Span) -> Self {
+    fn new(policy: Policy, world: &'world SimulatedWorld, span: Span) -> Self {
         let Policy { mut machine, selector, is_weighted, takes_back } = policy;
         let num_prompts = world.population.len();
         machine.set_num_prompts(num_prompts);
@@ -240,7 +244,7 @@ impl<'world> Driver<'world> {
     /// A member was scored. The last one completes its group.
     fn score(&mut self, id: u64, member: usize) {
         let Some(group) = self.groups.get_mut(id) else { return };
-        let value = |member: &Completion| f64::from(u8::from(member.is_correct));
+        let value = |member: &SimulatedCompletion| f64::from(u8::from(member.is_correct));
         group.num_scored += 1;
         if group.num_scored < group.num_begun {
             if self.fleet.is_some() && self.machine.sees_members() {

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use tamis_config::{Config, PassRates};
+use tamis_config::{Config, SimulatedPassRates};
 use tamis_core::figure::{counted, shortest};
 use tamis_core::schedule::InFlight;
 
 use crate::simulate::policy::filter_of;
 use crate::simulate::simulation::keys_of;
-use crate::simulate::world::World;
+use crate::simulate::world::SimulatedWorld;
 
 /// A setting and its value.
 pub type Fact = (&'static str, String);
@@ -28,9 +28,9 @@ const OF_SERVERS: [&str; 4] = ["servers", "reward_latency", "train_time", "publi
 pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) -> Vec<String> {
     let keys = keys_of(config);
     let of_pass_rates: &[&str] = match &keys.pass_rate {
-        PassRates::Beta(_) => &["a", "b", "prompts"],
-        PassRates::Histogram(_) => &["rates", "counts", "prompts"],
-        PassRates::Rollouts(_) => &["path"],
+        SimulatedPassRates::Beta(_) => &["a", "b", "prompts"],
+        SimulatedPassRates::Histogram(_) => &["rates", "counts", "prompts"],
+        SimulatedPassRates::Rollouts(_) => &["path"],
     };
     let has_clock = |name: &str| keys.servers.is_some() || !OF_SERVERS.contains(&name);
     let sections = SECTIONS.iter().copied().filter(|(name, _)| has_clock(name));
@@ -53,13 +53,13 @@ pub(crate) fn left_at_default(config: &Config, is_given: impl Fn(&str) -> bool) 
 }
 
 /// Settings of the world and their values.
-pub(crate) fn facts(config: &Config, world: &World) -> Vec<Fact> {
+pub(crate) fn facts(config: &Config, world: &SimulatedWorld) -> Vec<Fact> {
     let keys = keys_of(config);
     let num_prompts = world.population.len();
     let rates = match &keys.pass_rate {
-        PassRates::Beta(beta) => format!("Beta({}, {})", shortest(beta.a), shortest(beta.b)),
-        PassRates::Histogram(histogram) => format!("a histogram of {} rates", histogram.rates.len()),
-        PassRates::Rollouts(rollouts) => format!("of rollouts in {}", rollouts.path.display()),
+        SimulatedPassRates::Beta(beta) => format!("Beta({}, {})", shortest(beta.a), shortest(beta.b)),
+        SimulatedPassRates::Histogram(histogram) => format!("a histogram of {} rates", histogram.rates.len()),
+        SimulatedPassRates::Rollouts(rollouts) => format!("of rollouts in {}", rollouts.path.display()),
     };
     let filter = filter_of(config);
     let limit = config.rollout.max_response_length;

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
-use crate::simulate::completion::Completion;
+use crate::simulate::completion::SimulatedCompletion;
 use crate::simulate::window::Window;
 
 /// Rounding tolerance between two sums of iterations.
@@ -255,7 +255,7 @@ impl Fleet {
 
     /// Submits members of a group, from `first` on. They go to the server of the group's other members, or to
     /// the one with the fewest samples.
-    pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[Completion]) {
+    pub(crate) fn submit(&mut self, now: f64, group: u64, first: usize, members: &[SimulatedCompletion]) {
         let load = |server: &Server| server.running.len() + server.waiting.len();
         let home = self.homes.get(group).map(|home| home.server);
         let freest = || (0..self.servers.len()).min_by_key(|&place| load(&self.servers[place]));
@@ -423,8 +423,8 @@ mod tests {
         }
     }
 
-    fn group(lengths: &[u32]) -> Vec<Completion> {
-        lengths.iter().map(|&length| Completion { length, is_correct: true }).collect()
+    fn group(lengths: &[u32]) -> Vec<SimulatedCompletion> {
+        lengths.iter().map(|&length| SimulatedCompletion { length, is_correct: true }).collect()
     }
 
     /// All completions with their times.

@@ -7,7 +7,7 @@ use tamis_config::SimulatedPolicy;
 use tamis_core::filter::DropReason;
 use tamis_core::schedule::{Accounting, StepReport, Tally};
 
-use crate::simulate::completion::Completion;
+use crate::simulate::completion::SimulatedCompletion;
 
 /// Pass rates below which a prompt is hard, and above which it is easy.
 const HARD: f64 = 0.1;
@@ -60,7 +60,7 @@ pub struct PolicyResult {
 struct Lengths(Vec<f64>);
 
 impl Lengths {
-    fn add(&mut self, members: &[Completion], weight: f64) {
+    fn add(&mut self, members: &[SimulatedCompletion], weight: f64) {
         for member in members {
             let cell = (f64::from(member.length).ln() * CELLS) as usize;
             if self.0.len() <= cell {
@@ -85,6 +85,16 @@ impl Lengths {
         }
         Some(most)
     }
+}
+
+/// Simulated time of the measured steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlayedTime {
+    pub(crate) seconds: f64,
+    /// Seconds that slots decoded.
+    pub(crate) busy: f64,
+    /// Number of slots.
+    pub(crate) slots: usize,
 }
 
 /// Counts over the measured steps.
@@ -116,11 +126,11 @@ impl Measure {
 
     /// Counts a started group whose members score differently. `inclusion` is the probability with which its
     /// prompt was chosen.
-    pub(crate) fn start(&mut self, members: &[Completion], inclusion: f64) {
+    pub(crate) fn start(&mut self, members: &[SimulatedCompletion], inclusion: f64) {
         self.started.add(members, 1.0 / inclusion);
     }
 
-    pub(crate) fn train(&mut self, members: &[Completion], rate: f64, lag: u64, weight: f64) {
+    pub(crate) fn train(&mut self, members: &[SimulatedCompletion], rate: f64, lag: u64, weight: f64) {
         self.trained.add(members, weight);
         self.groups += 1.0;
         self.lags += lag as f64;
@@ -138,14 +148,13 @@ impl Measure {
         self.lag_max = self.lag_max.max(report.max_lag);
     }
 
-    /// The result. `passes` is the number of passes over the data, and `time` is (seconds, seconds that slots
-    /// decoded, number of slots).
+    /// The result. `passes` is the number of passes over the data.
     pub(crate) fn result(
         &self,
         name: SimulatedPolicy,
         steps: u64,
         passes: f64,
-        time: Option<(f64, f64, usize)>,
+        time: Option<PlayedTime>,
     ) -> PolicyResult {
         let Accounting { generated, trained, surplus, stale, failed, aborted, .. } = self.accounting;
         let has_any = trained.groups > 0;
@@ -173,10 +182,10 @@ impl Measure {
             generated_per_kept: has_any.then(|| generated.trajectories as f64 / trained.trajectories as f64),
             tokens_per_kept: (trained.tokens > 0).then(|| generated.tokens as f64 / trained.tokens as f64),
             wasted,
-            step_time: time.filter(|_| self.steps > 0).map(|(seconds, ..)| seconds / self.steps as f64),
+            step_time: time.filter(|_| self.steps > 0).map(|time| time.seconds / self.steps as f64),
             utilisation: time
-                .filter(|(seconds, ..)| *seconds > 0.0)
-                .map(|(seconds, busy, slots)| busy / seconds / slots as f64),
+                .filter(|time| time.seconds > 0.0)
+                .map(|time| time.busy / time.seconds / time.slots as f64),
             lag_mean: (self.groups > 0.0).then(|| self.lags / self.groups),
             lag_max: self.lag_max,
             weight_ess: (self.squares > 0.0)
@@ -196,8 +205,8 @@ mod tests {
     fn lengths_are_as_far_apart_as_their_distribution_functions() {
         let of = |lengths: &[u32]| {
             let mut all = Lengths::default();
-            let members: Vec<Completion> =
-                lengths.iter().map(|&length| Completion { length, is_correct: true }).collect();
+            let members: Vec<SimulatedCompletion> =
+                lengths.iter().map(|&length| SimulatedCompletion { length, is_correct: true }).collect();
             all.add(&members, 2.0);
             all
         };

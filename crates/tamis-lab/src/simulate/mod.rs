@@ -30,9 +30,9 @@ mod window;
 mod world;
 
 pub use bound::{LowerBound, NoBound};
-pub use completion::{Completion, Completions};
+pub use completion::{Completions, SimulatedCompletion};
 pub use facts::Fact;
 pub use measure::PolicyResult;
 pub use pass_rates::Population;
 pub use simulation::{Simulation, SimulationProgress, simulate, simulate_in, simulate_watched};
-pub use world::World;
+pub use world::SimulatedWorld;

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use tamis_config::{HistogramRates, PassRates, SimulatedDriftConfig};
+use tamis_config::{HistogramRates, SimulatedDriftConfig, SimulatedPassRates};
 use tamis_core::random::{Key, Purpose};
 
 use crate::Fault;
@@ -37,12 +37,12 @@ impl Population {
     ///
     /// # Errors
     /// The lists of a histogram have different lengths, or rollouts cannot be read.
-    pub fn new(rates: &PassRates, seed: u64) -> Result<Self, Fault> {
+    pub fn new(rates: &SimulatedPassRates, seed: u64) -> Result<Self, Fault> {
         let (mut warnings, mut lengths) = (Vec::new(), None);
         let logits = match rates {
-            PassRates::Beta(beta) => beta_quantiles(beta.a, beta.b, beta.prompts),
-            PassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
-            PassRates::Rollouts(rollouts) => {
+            SimulatedPassRates::Beta(beta) => beta_quantiles(beta.a, beta.b, beta.prompts),
+            SimulatedPassRates::Histogram(histogram) => histogram_quantiles(histogram)?,
+            SimulatedPassRates::Rollouts(rollouts) => {
                 let key = Key::new(seed, Purpose::Bootstrap);
                 let found = rollout_rates::read(&rollouts.path, rollouts.prompts, key)?;
                 (warnings, lengths) = (found.warnings, found.lengths);

@@ -16,7 +16,7 @@ use tamis_core::schedule::selector::{
 
 use crate::simulate::machine::Machine;
 use crate::simulate::replay_buffer::{ReplayBuffer, VerlTrainer};
-use crate::simulate::world::World;
+use crate::simulate::world::SimulatedWorld;
 
 /// EasyR1's limit on rounds.
 const EASYR1_LIMIT: i64 = 3;
@@ -60,7 +60,11 @@ fn base(config: &Config) -> ScheduleSettings {
     }
 }
 
-pub(crate) fn policy(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, ScheduleError> {
+pub(crate) fn policy(
+    name: SimulatedPolicy,
+    config: &Config,
+    world: &SimulatedWorld,
+) -> Result<Policy, ScheduleError> {
     let base = base(config);
     let (batch, n) = (base.train_batch_size, base.group_size);
     let carry = |max_lag| Surplus::Carry { max_lag };
@@ -199,7 +203,7 @@ fn selector_of(name: SimulatedPolicy, config: &Config) -> Selector {
 }
 
 /// Upper limit on a policy's groups in flight.
-pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &World) -> usize {
+pub(crate) fn max_in_flight(name: SimulatedPolicy, config: &Config, world: &SimulatedWorld) -> usize {
     let batch = config.data.train_batch_size;
     match (name, config.schedule.rounds_in_flight) {
         (SimulatedPolicy::SkyrlAsync, _) => SKYRL_WORKERS,

@@ -1,7 +1,7 @@
 //! Simulates all policies in one world, and collects their results and warnings.
 
 use serde::{Serialize, Serializer};
-use tamis_config::{Config, PassRates, SimulateConfig, SimulatedPolicy};
+use tamis_config::{Config, SimulateConfig, SimulatedPassRates, SimulatedPolicy};
 use tamis_core::figure::fixed;
 use tamis_core::schedule::selector::Selector;
 use tamis_core::schedule::{ScheduleError, SettingsError, Surplus};
@@ -12,7 +12,7 @@ use crate::simulate::driver::{self, Played, Span};
 use crate::simulate::facts::{Fact, facts, left_at_default};
 use crate::simulate::measure::PolicyResult;
 use crate::simulate::policy::{Policy, filter_of, max_in_flight, policy};
-use crate::simulate::world::{MOST_IN_FLIGHT, World};
+use crate::simulate::world::{MOST_IN_FLIGHT, SimulatedWorld};
 
 /// With fewer steps, numbers have little meaning.
 const FEW_STEPS: u64 = 10;
@@ -94,7 +94,7 @@ pub fn simulate_watched(
     watch: &mut dyn FnMut(SimulationProgress),
 ) -> Result<Simulation, Fault> {
     let keys = keys_of(config);
-    let world = World::new(config, &keys)?;
+    let world = SimulatedWorld::new(config, &keys)?;
     let (names, are_all) = match &keys.policies[..] {
         [] => (SimulatedPolicy::ALL, true),
         named => (named, false),
@@ -106,13 +106,17 @@ pub fn simulate_watched(
 ///
 /// # Errors
 /// A policy's settings contradict each other.
-pub fn simulate_in(world: &World, config: &Config, names: &[SimulatedPolicy]) -> Result<Simulation, Fault> {
+pub fn simulate_in(
+    world: &SimulatedWorld,
+    config: &Config,
+    names: &[SimulatedPolicy],
+) -> Result<Simulation, Fault> {
     play_all(world, config, names, false, &mut |_| {})
 }
 
 /// Runs policies. Those that this world cannot run may be left out.
 fn play_all(
-    world: &World,
+    world: &SimulatedWorld,
     config: &Config,
     names: &[SimulatedPolicy],
     leaves_out: bool,
@@ -146,8 +150,7 @@ fn play_all(
     }
     let is_choosing = |policy: &Policy| !matches!(policy.selector, Selector::Shuffle(_));
     let choosing = ready.iter().filter(|(_, policy)| is_choosing(policy)).map(|(name, _)| *name).collect();
-    let stands_for_all =
-        matches!(&keys_of(config).pass_rate, PassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
+    let stands_for_all = matches!(&keys_of(config).pass_rate, SimulatedPassRates::Rollouts(rollouts) if rollouts.prompts.is_none());
     let policies = ready
         .into_iter()
         .map(|(name, policy)| play(name, policy, config, world, watch))
@@ -203,7 +206,7 @@ fn is_pool(error: &ScheduleError) -> bool {
 }
 
 /// The policy with a name, if the world can run it.
-fn checked(name: SimulatedPolicy, config: &Config, world: &World) -> Result<Policy, Refused> {
+fn checked(name: SimulatedPolicy, config: &Config, world: &SimulatedWorld) -> Result<Policy, Refused> {
     let members = world.completions.group_size();
     let groups = max_in_flight(name, config, world);
     if groups.saturating_mul(members) > MOST_IN_FLIGHT {
@@ -231,7 +234,7 @@ fn play(
     name: SimulatedPolicy,
     policy: Policy,
     config: &Config,
-    world: &World,
+    world: &SimulatedWorld,
     watch: &mut dyn FnMut(SimulationProgress),
 ) -> Result<PolicyResult, Fault> {
     let failed = |source| contradiction(name, source);

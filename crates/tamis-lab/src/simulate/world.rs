@@ -20,7 +20,7 @@ pub(crate) const MOST_IN_FLIGHT: usize = 8 * MOST_COMPLETIONS;
 
 /// Prompts, completions, servers and a learner. All policies of a simulation share them.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct SimulatedWorld {
     /// Seed of all random numbers.
     pub seed: u64,
     /// Groups of a step.
@@ -42,7 +42,7 @@ pub struct World {
     pub(crate) in_flight: InFlight,
 }
 
-impl World {
+impl SimulatedWorld {
     /// Builds the world of a configuration.
     ///
     /// # Errors

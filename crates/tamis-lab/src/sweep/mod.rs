@@ -23,4 +23,4 @@ pub mod state;
 pub use error::SweepError;
 pub use file::SweepFile;
 pub use plan::{PlanOptions, PlannedRun, SweepPlan};
-pub use runner::{Ended, RunOptions, SweepOutcome, run};
+pub use runner::{Ended, FailedRun, RunOptions, SweepOutcome, run};

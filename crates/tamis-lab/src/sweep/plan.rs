@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use tamis_config::{ConfigErrors, Diagnostic, Load, Loaded, Problem, Severity};
+use tamis_config::{ConfigErrors, Diagnostic, LoadFunction, Loaded, Problem, Severity};
 use tamis_run::directory::is_name;
 
 use super::cost::Cost;
@@ -76,7 +76,7 @@ impl SweepPlan {
     pub fn of(
         sweep: &SweepFile,
         options: &PlanOptions,
-        load: Load,
+        load: LoadFunction,
         check: &dyn Fn(&Loaded) -> Vec<Diagnostic>,
     ) -> Result<Self, SweepError> {
         let is_date = options.date.len() == 4 && options.date.bytes().all(|byte| byte.is_ascii_digit());

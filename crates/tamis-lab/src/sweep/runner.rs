@@ -58,11 +58,22 @@ pub struct SweepOutcome {
     pub runs: Vec<(String, Ended)>,
 }
 
+/// A run that failed.
+#[derive(Debug, Clone, Copy)]
+pub struct FailedRun<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Exit code, if it had one.
+    pub code: Option<i32>,
+    /// The end of its output.
+    pub lines: &'a [String],
+}
+
 impl SweepOutcome {
     /// The runs that failed.
-    pub fn failed(&self) -> impl Iterator<Item = (&str, Option<i32>, &[String])> {
+    pub fn failed(&self) -> impl Iterator<Item = FailedRun<'_>> {
         self.runs.iter().filter_map(|(name, ended)| match ended {
-            Ended::Failed { code, lines } => Some((name.as_str(), *code, lines.as_slice())),
+            Ended::Failed { code, lines } => Some(FailedRun { name, code: *code, lines }),
             _ => None,
         })
     }

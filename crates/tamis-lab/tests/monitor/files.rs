@@ -1,6 +1,6 @@
 //! Files in every state: empty, torn, cut back, replaced, missing, not text.
 
-use tamis_lab::monitor::summary::RunState;
+use tamis_lab::monitor::summary::WatchedState;
 use tamis_lab::monitor::{Watch, WatchedRun};
 
 use crate::Folder;
@@ -75,7 +75,7 @@ fn a_run_that_is_cut_back_and_amended() {
     let folder = Folder::new();
     folder.write("config.yaml", "train:\n  total_steps: 4\n");
     let mut watch = Watch::open(folder.0.path()).unwrap();
-    assert_eq!(watch.summary().state, RunState::Unfinished);
+    assert_eq!(watch.summary().state, WatchedState::Unfinished);
     let row = |step: u64, reward: f64| {
         format!(
             "{{\"step\":{step},\"all/critic/score/mean\":{reward},\"timing_s/step\":2.0,\"train/num_gen_batches\":2,\"train/num_kept_prompts\":5,\"train/filter_rate\":0.5,\"groups/dropped\":8}}\n"
@@ -97,7 +97,7 @@ fn a_run_that_is_cut_back_and_amended() {
     let longer = row(2, 0.7).replace("}\n", ",\"val-core/a/acc/mean@1\":0.5}\n");
     folder.write("metrics.jsonl", row(1, 0.1) + &longer + &row(3, 0.8) + &row(4, 0.9));
     let done = next(&mut watch);
-    assert_eq!((done.reward.unwrap().values, done.state), (vec![0.1, 0.7, 0.8, 0.9], RunState::Finished));
+    assert_eq!((done.reward.unwrap().values, done.state), (vec![0.1, 0.7, 0.8, 0.9], WatchedState::Finished));
     assert_eq!(done.validation.unwrap().last, 0.5);
     assert_eq!((done.batch_figures.total_batches, done.batch_figures.total_kept), (8, Some(20)));
 }
@@ -145,7 +145,7 @@ fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
             + "2026-11-26T12:00:06.000Z info step 3 not trained: the run ends\n",
     );
     let done = next(&mut watch);
-    assert_eq!((done.state, done.now, done.groups.generated), (RunState::Finished, None, Some(20)));
+    assert_eq!((done.state, done.now, done.groups.generated), (WatchedState::Finished, None, Some(20)));
 }
 
 #[test]

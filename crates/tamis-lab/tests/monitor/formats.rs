@@ -1,7 +1,7 @@
 //! What each system prints, and what is made of it.
 
 use tamis_lab::monitor::LogFormat;
-use tamis_lab::monitor::summary::RunState;
+use tamis_lab::monitor::summary::WatchedState;
 use tamis_lab::monitor::text::text;
 
 use crate::{batches_of, of_log, told};
@@ -122,7 +122,7 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
         text.to_owned()
             + "(TaskRunner pid=71) Traceback (most recent call last):\nValueError: num_gen_batches=15 >= max_num_gen_batches=15. Generated too many.\n",
     );
-    assert_eq!(ended.state, RunState::Failed);
+    assert_eq!(ended.state, WatchedState::Failed);
     assert!(ended.error.unwrap().starts_with("ValueError: num_gen_batches=15"));
 }
 
@@ -261,7 +261,7 @@ fn the_log_of_a_run() {
     );
     assert_eq!(
         (failed.state, failed.error.as_deref()),
-        (RunState::Failed, Some("the run ends with an error: x\ncaused by: y"))
+        (WatchedState::Failed, Some("the run ends with an error: x\ncaused by: y"))
     );
 }
 

@@ -18,12 +18,12 @@
 //! each number beside the one it is compared with.
 
 use tamis_config::{
-    BetaRates, Config, HistogramRates, PassRates, SimulateConfig, SimulatedDriftConfig,
-    SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig,
+    BetaRates, Config, HistogramRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,
+    SimulatedPassRates, SimulatedPolicy, SimulatedServersConfig,
 };
 use tamis_core::schedule::yields::{PassRateSpread, keep_probability};
 use tamis_lab::cost::rounds::{Rounds, below};
-use tamis_lab::simulate::{Completions, PolicyResult, Population, World, simulate, simulate_in};
+use tamis_lab::simulate::{Completions, PolicyResult, Population, SimulatedWorld, simulate, simulate_in};
 
 const BATCH: usize = 128;
 
@@ -34,7 +34,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
     config.rollout.n = n;
     config.run.seed = 2;
     config.simulate = Some(SimulateConfig {
-        pass_rate: PassRates::Beta(BetaRates { a, b, prompts }),
+        pass_rate: SimulatedPassRates::Beta(BetaRates { a, b, prompts }),
         length: SimulatedLengthConfig { median: Some(100.0), sigma: 0.0, ..SimulatedLengthConfig::default() },
         servers: None,
         ..SimulateConfig::default()
@@ -45,7 +45,7 @@ fn config(a: f64, b: f64, n: usize, prompts: usize) -> Config {
 /// One policy over `steps` steps, all of them measured.
 fn run(config: &Config, policy: SimulatedPolicy, steps: u64, warm_up: u64) -> PolicyResult {
     let keys = config.simulate.clone().unwrap();
-    let mut world = World::new(config, &keys).unwrap();
+    let mut world = SimulatedWorld::new(config, &keys).unwrap();
     (world.steps, world.warm_up) = (steps, warm_up);
     let simulation = simulate_in(&world, config, &[policy]).unwrap();
     let result = simulation.policies.into_iter().next().unwrap();
@@ -207,7 +207,7 @@ fn known_pass_rates_are_the_least_a_choice_of_prompts_can_cost() {
         let mut config = config(1.0, 1.0, n, 6000);
         let cost = |config: &mut Config, rate: f64| {
             let rates = HistogramRates { rates: vec![rate], counts: vec![1.0], prompts: 6000 };
-            config.simulate.as_mut().unwrap().pass_rate = PassRates::Histogram(rates);
+            config.simulate.as_mut().unwrap().pass_rate = SimulatedPassRates::Histogram(rates);
             run(config, SimulatedPolicy::StreamingCarry, 1100, 100).generated_per_kept.unwrap()
         };
         let least = 1.0 / (1.0 - 2.0_f64.powi(1 - n as i32));

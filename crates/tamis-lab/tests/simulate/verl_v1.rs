@@ -8,7 +8,7 @@
 //! ```
 
 use tamis_config::{
-    Config, HistogramRates, PassRates, SimulateConfig, SimulatedLengthConfig, SimulatedPolicy,
+    Config, HistogramRates, SimulateConfig, SimulatedLengthConfig, SimulatedPassRates, SimulatedPolicy,
     SimulatedServersConfig,
 };
 use tamis_lab::simulate::{PolicyResult, simulate};
@@ -52,7 +52,7 @@ fn world(policy: SimulatedPolicy, pass_rate: f64) -> Config {
     let servers = SimulateConfig::default().servers.unwrap();
     let length = SimulateConfig::default().length;
     config.simulate = Some(SimulateConfig {
-        pass_rate: PassRates::Histogram(rates),
+        pass_rate: SimulatedPassRates::Histogram(rates),
         length: SimulatedLengthConfig { median: Some(100.0), sigma: 0.6, ..length },
         // Every token of every sample takes 20 ms.
         servers: Some(SimulatedServersConfig { slots: Some(1_000_000), load: 0.0, ..servers }),

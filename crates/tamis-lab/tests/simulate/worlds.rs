@@ -1,8 +1,9 @@
 //! Extreme worlds: truncation, filters of all kinds, policies that end early, sizes that cannot be simulated.
 
 use tamis_config::{
-    BetaRates, Config, FilterConfig, HistogramRates, PassRates, RolloutRates, ScheduleMode, SimulateConfig,
-    SimulatedDriftConfig, SimulatedLengthConfig, SimulatedPolicy, SimulatedServersConfig, SurplusKind,
+    BetaRates, Config, FilterConfig, HistogramRates, RolloutRates, ScheduleMode, SimulateConfig,
+    SimulatedDriftConfig, SimulatedLengthConfig, SimulatedPassRates, SimulatedPolicy, SimulatedServersConfig,
+    SurplusKind,
 };
 use tamis_core::filter::{GroupFilter, MeanRange, TopP};
 use tamis_core::schedule::selector::{Posterior, Selector};
@@ -38,8 +39,8 @@ fn with_slots(config: &mut Config, slots: usize) {
     keys(config).servers = Some(SimulatedServersConfig { slots: Some(slots), ..servers });
 }
 
-fn one_rate(rate: f64) -> PassRates {
-    PassRates::Histogram(HistogramRates { rates: vec![rate], counts: vec![1.0], prompts: 6000 })
+fn one_rate(rate: f64) -> SimulatedPassRates {
+    SimulatedPassRates::Histogram(HistogramRates { rates: vec![rate], counts: vec![1.0], prompts: 6000 })
 }
 
 fn filter(kind: GroupFilter) -> FilterConfig {
@@ -179,7 +180,7 @@ fn config_of_one() -> Config {
 fn the_bound_goes_by_the_tails_of_pass_rates_that_go_their_own_ways() {
     let mut config = config(&BLIND);
     let rates = HistogramRates { rates: vec![0.9999], counts: vec![1.0], prompts: 50_000 };
-    keys(&mut config).pass_rate = PassRates::Histogram(rates);
+    keys(&mut config).pass_rate = SimulatedPassRates::Histogram(rates);
     keys(&mut config).drift = SimulatedDriftConfig { logit: 0.0, noise: 0.3 };
     keys(&mut config).groups = Some(60 * BATCH);
     assert_bounded(&simulate(&config).unwrap(), "tails");
@@ -199,7 +200,7 @@ fn the_bound_goes_by_the_groups_that_a_batch_keeps() {
         config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(1));
         config.schedule.on_limit = on_limit;
         // Hardly any group is kept, and a batch fills the servers many times over.
-        keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
+        keys(&mut config).pass_rate = SimulatedPassRates::Beta(BetaRates { a: 0.1, b: 0.1, prompts: 6000 });
         keys(&mut config).groups = Some(40 * BATCH);
         keys(&mut config).length.sigma = 0.3;
         with_slots(&mut config, 16);
@@ -269,7 +270,7 @@ fn a_policy_that_ends_early_has_the_numbers_of_its_steps() {
     config.data.gen_batch_size = Some(20);
     config.schedule.max_num_gen_batches = tamis_config::MaxRounds(RoundLimit::Rounds(1));
     keys(&mut config).groups = Some(50 * 16);
-    keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 2.0, b: 2.0, prompts: 6000 });
+    keys(&mut config).pass_rate = SimulatedPassRates::Beta(BetaRates { a: 2.0, b: 2.0, prompts: 6000 });
     let mut whole = config.clone();
     keys(&mut whole).policies = vec![SimulatedPolicy::StreamingCarry];
     let simulation = simulate(&config).unwrap();
@@ -431,7 +432,7 @@ fn a_selector_leaves_no_epoch_empty() {
     config.data.train_batch_size = 4;
     keys(&mut config).groups = Some(400);
     keys(&mut config).pass_rate =
-        PassRates::Histogram(HistogramRates { rates: vec![0.3], counts: vec![1.0], prompts: 8 });
+        SimulatedPassRates::Histogram(HistogramRates { rates: vec![0.3], counts: vec![1.0], prompts: 8 });
     for policy in simulate(&config).unwrap().policies {
         assert_eq!((policy.ended.as_deref(), policy.steps), (None, 100), "{}", policy.name);
     }
@@ -445,8 +446,11 @@ fn a_screened_run_chooses_by_its_first_members() {
     config.schedule.mode = ScheduleMode::Streaming;
     config.schedule.surplus = SurplusKind::Carry;
     config.schedule.selector = Selector::Posterior(Posterior::default());
-    keys(&mut config).pass_rate =
-        PassRates::Histogram(HistogramRates { rates: vec![0.5, 0.85], counts: vec![1.0, 1.0], prompts: 600 });
+    keys(&mut config).pass_rate = SimulatedPassRates::Histogram(HistogramRates {
+        rates: vec![0.5, 0.85],
+        counts: vec![1.0, 1.0],
+        prompts: 600,
+    });
     let ess = |config: &Config| simulate(config).unwrap().policies[0].weight_ess.unwrap();
     // With eight members both kinds nearly always differ: 0.99 and 0.73 of groups, and all are chosen.
     let whole = ess(&config);
@@ -472,7 +476,7 @@ fn few_passes_over_the_data_are_warned_of() {
     let blind = simulate(&config).unwrap().policies[0].passes;
     // A pass over 6000 prompts keeps 0.466 of them.
     assert!((blind - 7680.0 / 0.466 / 6000.0).abs() < 0.1, "{blind}");
-    keys(&mut config).pass_rate = PassRates::Beta(BetaRates { a: 0.3, b: 0.3, prompts: 60_000 });
+    keys(&mut config).pass_rate = SimulatedPassRates::Beta(BetaRates { a: 0.3, b: 0.3, prompts: 60_000 });
     let (passes, warnings) = found(&config);
     assert!(passes < 1.0, "{passes}");
     let few = format!("fewer than 2 passes over the data: `posterior` ({passes:.1}); ");
@@ -495,7 +499,7 @@ fn rollouts_say_how_many_prompts_there_are_or_are_warned_of() {
     std::fs::write(&path, rows.collect::<String>()).unwrap();
     let mut config = config(&[SimulatedPolicy::Posterior]);
     let of = |config: &mut Config, prompts| {
-        keys(config).pass_rate = PassRates::Rollouts(RolloutRates { path: path.clone(), prompts });
+        keys(config).pass_rate = SimulatedPassRates::Rollouts(RolloutRates { path: path.clone(), prompts });
         simulate(config).unwrap()
     };
     let sampled = of(&mut config, None);

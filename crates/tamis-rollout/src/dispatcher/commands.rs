@@ -348,7 +348,7 @@ impl Dispatcher {
     /// Records the filter's verdict on a group. Whether a kept group is trained on is known when the
     /// step closes.
     pub(super) fn note_verdict(&mut self, group: GroupId, verdict: Verdict) -> Result<(), DispatchError> {
-        let record = self.held.get_mut(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
+        let record = self.held.get_mut(&group).ok_or_else(|| DispatchError::unknown(group))?;
         if let Verdict::Dropped(reason) = verdict {
             record.fate = Fate::Dropped(reason);
         }
@@ -406,7 +406,7 @@ impl Dispatcher {
         let mut take = |ids: &[GroupId], fate: &Fate| -> Result<Vec<Record>, DispatchError> {
             ids.iter()
                 .map(|id| {
-                    let mut record = self.held.remove(id).ok_or(DispatchError::UnknownGroup(id.0))?;
+                    let mut record = self.held.remove(id).ok_or_else(|| DispatchError::unknown(*id))?;
                     record.fate = fate.clone();
                     Ok(record)
                 })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tamis_core::fault;
 use tamis_core::group::{GroupId, PolicyVersion, Trajectory};
-use tamis_core::schedule::Spent;
+use tamis_core::schedule::{ScheduleError, Spent};
 use tamis_env::reward::Scored;
 
 use super::flight::{Course, GroupFlight, MemberState};
@@ -178,10 +178,10 @@ impl Dispatcher {
                 format!("{num_samples} samples are in flight and the generator returns none of them");
             return GeneratorError::stopped(reason).into();
         }
-        DispatchError::Schedule(
-            fault!("event `begin_step` came while the scheduler was waiting for an event that nobody sends")
-                .into(),
-        )
+        ScheduleError::Fault(fault!(
+            "event `begin_step` came while the scheduler was waiting for an event that nobody sends"
+        ))
+        .into()
     }
 
     /// Requests again what the generator aborted by itself, and what resumed groups lack.

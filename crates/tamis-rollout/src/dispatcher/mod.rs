@@ -35,10 +35,12 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use tamis_core::fault::Fault;
 use tamis_core::filter::MetricError;
 use tamis_core::group::{Group, GroupId, PolicyVersion};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::{Command, Event, Members, RoundReport, ScheduleError, Scheduler, Spent};
+use tamis_core::{fault, faults};
 use tamis_env::reward::{RewardError, Rewards};
 use thiserror::Error;
 
@@ -172,15 +174,9 @@ pub enum DispatchError {
         /// Names of the scores that there are.
         names: Vec<String>,
     },
-    /// The filter's metric could not be read.
+    /// The filter's metric could not be read, or the machine and its driver disagree: a fault of tamis.
     #[error(transparent)]
-    Metric(#[from] MetricError),
-    /// The machine and its driver disagree: a fault of tamis.
-    #[error("the scheduler refused an event")]
-    Schedule(#[from] ScheduleError),
-    /// The machine named a group that is not held: a fault of tamis.
-    #[error("the scheduler named group {0}, which is not held")]
-    UnknownGroup(u64),
+    Fault(#[from] Fault),
     /// Rewards do not arrive, and more would be generated for nothing.
     #[error("no rewards arrive")]
     MissingRewards(Box<MissingRewards>),
@@ -190,6 +186,21 @@ pub enum DispatchError {
         /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+faults!(DispatchError: MetricError);
+
+impl From<ScheduleError> for DispatchError {
+    fn from(error: ScheduleError) -> Self {
+        Fault::new("the scheduler refused an event").with_source(error).into()
+    }
+}
+
+impl DispatchError {
+    /// The machine named a group that is not held.
+    fn unknown(group: GroupId) -> Self {
+        fault!("the scheduler named group {}, which is not held", group.0).into()
+    }
 }
 
 impl From<RewardError> for DispatchError {

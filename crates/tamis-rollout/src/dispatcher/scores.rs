@@ -177,7 +177,7 @@ impl Dispatcher {
             // The command that gives it up is on its way.
             return Ok(());
         }
-        let record = self.held.get(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
+        let record = self.held.get(&group).ok_or_else(|| DispatchError::unknown(group))?;
         let Some(flight) = self.flights.get(&group) else { return Ok(()) };
         let values = metric_values(&self.machine.settings().metric, &record.group, None)?;
         let facts = facts_of(&record.group, flight);
@@ -228,7 +228,7 @@ impl Dispatcher {
             settled.into_iter().partition(|(_, flight)| flight.is_on());
         complete.sort_by_key(|(_, flight)| flight.generation.arrival);
         for (id, flight) in complete {
-            let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
+            let record = self.held.get_mut(&id).ok_or_else(|| DispatchError::unknown(id))?;
             let metric = &self.machine.settings().metric;
             record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
             let (values, facts) = (record.values.clone(), facts_of(&record.group, &flight));
@@ -265,7 +265,7 @@ impl Dispatcher {
         for (id, num_members) in passed {
             let rows = first..first + num_members;
             first = rows.end;
-            let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
+            let record = self.held.get_mut(&id).ok_or_else(|| DispatchError::unknown(id))?;
             record.final_rewards = Some(pass.final_rewards[rows.clone()].to_vec());
             record.reference = Some(Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))));
         }

@@ -419,7 +419,8 @@ fn a_reward_function_that_panics_outside_ends_the_run_with_an_error() {
         &mut scorer_of(Broken, Nature::EXTERNAL),
         &mut Heard::default(),
     );
-    assert!(matches!(broken, Err(DispatchError::Score(ScoreError::Panicked))));
+    let error = broken.err().map(|error| error.to_string());
+    assert_eq!(error.as_deref(), Some("the threads that wait for reward functions have ended"));
 }
 
 #[test]

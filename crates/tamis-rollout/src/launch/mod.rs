@@ -4,6 +4,7 @@
 //! Each has its own process group, which is killed with it, because an engine has workers. Its output
 //! goes to a file; messages show the last lines. If this process is killed, a guard kills the group.
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tamis_core::fault::chain;
+use tamis_core::fault;
+use tamis_core::fault::{Fault, chain};
 use tamis_process::ending;
 use thiserror::Error;
 
@@ -40,7 +42,7 @@ const LAST_LINES: usize = 20;
 
 /// The address of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ServerPlace {
     /// A port of 127.0.0.1, on which it answers `GET /health`.
     Port(u16),
     /// A socket in the file system, which takes connections.
@@ -48,7 +50,7 @@ pub enum Place {
 }
 
 /// In the form that clients use.
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ServerPlace {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Port(port) => write!(formatter, "http://127.0.0.1:{port}"),
@@ -69,7 +71,7 @@ pub struct ServerProcess {
     /// Its kind, for messages: `server`.
     pub what: &'static str,
     /// Its address.
-    pub place: Place,
+    pub place: ServerPlace,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
 }
@@ -86,15 +88,8 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The file for its output cannot be written, or no port is free.
-    #[error("cannot start `{command}`: {what}")]
-    Surroundings {
-        /// The command.
-        command: String,
-        /// The missing resource.
-        what: String,
-        /// The underlying error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Fault(#[from] Fault),
     /// The process ended before it answered.
     #[error("`{command}` ended ({status}) before it answered{}", ending("output", output))]
     Ended {
@@ -125,6 +120,13 @@ pub enum LaunchError {
         /// The last lines of its output.
         output: String,
     },
+}
+
+impl LaunchError {
+    /// A command cannot start for lack of something: the file for its output, a port.
+    pub fn lacks(command: &str, what: impl fmt::Display, source: io::Error) -> Self {
+        fault!("cannot start `{command}`: {what}").with_source(source).into()
+    }
 }
 
 /// Returns `count` different ports of 127.0.0.1 on which nothing listens now.
@@ -242,11 +244,8 @@ impl LaunchedServers {
             let watch = move || servers.watch(limits, restarts, &is_over, &ended, &say);
             std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
         };
-        let watch = watch.map_err(|source| LaunchError::Surroundings {
-            command: "servers".to_owned(),
-            what: "they could not be supervised".to_owned(),
-            source,
-        })?;
+        let watch =
+            watch.map_err(|source| LaunchError::lacks("servers", "they could not be supervised", source))?;
         Ok(Some(Self { addresses, is_over, ended, to_restart, watch: Some(watch) }))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tamis_process::ProcessGroup;
 
-use super::{LaunchError, Place, ServerProcess};
+use super::{LaunchError, ServerPlace, ServerProcess};
 
 /// Time limit of a health check of a process that has answered before, and the pause between two such
 /// checks. A check delays those of the other processes.
@@ -37,11 +37,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn start(process: ServerProcess) -> Result<Self, LaunchError> {
-        let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: process.shown.clone(),
-            what: what.to_owned(),
-            source,
-        };
+        let surroundings = |what: &str, source| LaunchError::lacks(&process.shown, what, source);
         let open = || tamis_file::open_with(&process.log, OpenOptions::new().create(true).append(true));
         let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
@@ -121,14 +117,14 @@ impl Running {
 }
 
 /// Whether something answers there in time.
-pub(super) fn answers(place: &Place, timeout: Duration) -> bool {
+pub(super) fn answers(place: &ServerPlace, timeout: Duration) -> bool {
     let ask = || -> io::Result<bool> {
         let port = match place {
-            Place::Port(port) => *port,
+            ServerPlace::Port(port) => *port,
             #[cfg(unix)]
-            Place::Socket(path) => return Ok(std::os::unix::net::UnixStream::connect(path).is_ok()),
+            ServerPlace::Socket(path) => return Ok(std::os::unix::net::UnixStream::connect(path).is_ok()),
             #[cfg(not(unix))]
-            Place::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
+            ServerPlace::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, timeout)?;

@@ -13,7 +13,7 @@ fn server(folder: &Path, script: &str) -> ServerProcess {
         environment: vec![("GREETING".to_owned(), "hello".to_owned())],
         shown: "a server".to_owned(),
         what: "server",
-        place: Place::Port(port),
+        place: ServerPlace::Port(port),
         log: folder.join("server.log"),
     }
 }
@@ -147,7 +147,7 @@ fn workers_of_a_server_that_ended_end_with_it() {
 struct Watched {
     servers: LaunchedServers,
     folder: tempfile::TempDir,
-    place: Place,
+    place: ServerPlace,
     heard: Arc<Mutex<Vec<String>>>,
 }
 

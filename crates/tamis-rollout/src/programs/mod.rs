@@ -97,7 +97,7 @@ pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ChatLogprob, ChatToolCa
 
 use self::ledger::Ledger;
 use self::supervisor::{Order, Supervisor};
-use crate::connections::{ConnectionLimits, Listener, accept, set_or};
+use crate::connections::{AnyListener, ConnectionLimits, accept, set_or};
 
 /// Longest time that a client may take to send a call, to read part of an answer, or to stay idle
 /// between two calls.
@@ -350,7 +350,7 @@ fn serve(ledger: Arc<Ledger>, stop: Arc<AtomicBool>) -> std::io::Result<(SocketA
     let address = listener.local_addr()?;
     let listener = {
         let _entered = runtime.enter();
-        Listener::Tcp(tokio::net::TcpListener::from_std(listener)?)
+        AnyListener::Tcp(tokio::net::TcpListener::from_std(listener)?)
     };
     let limits = ConnectionLimits { max_connections: MOST_CONNECTIONS, idle_timeout: IDLE_TIMEOUT };
     let thread = std::thread::Builder::new().name("program-calls".to_owned()).spawn(move || {

@@ -1,6 +1,9 @@
 //! Why a run directory cannot be made, opened or read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 use super::find::meant;
 use super::{MAX_NAME, number_name};
@@ -9,9 +12,6 @@ use crate::durable::DiskError;
 /// Why a run directory could not be made, opened or cut back.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirectoryError {
-    /// The disk failed.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
     /// The run's name is not valid as a folder name.
     #[error(
         "make a folder for the run `{name}`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` \
@@ -43,14 +43,6 @@ pub enum RunDirectoryError {
         #[source]
         cause: DiskError,
     },
-    /// Another process works there.
-    #[error("open the run `{}`: {} holds it", path.display(), holder(*.process))]
-    Held {
-        /// The run directory.
-        path: PathBuf,
-        /// The process, if its number could be read.
-        process: Option<u32>,
-    },
     /// This path is not a run.
     #[error("open the run `{}`: {reason}", path.display())]
     NotARun {
@@ -58,12 +50,6 @@ pub enum RunDirectoryError {
         path: PathBuf,
         /// What was found instead.
         reason: &'static str,
-    },
-    /// The folder was removed or moved while the run worked in it.
-    #[error("write into the run directory `{}`: it was removed or moved while the run was using it", path.display())]
-    Gone {
-        /// The run directory.
-        path: PathBuf,
     },
     /// A recorded position names a file outside the run.
     #[error(
@@ -75,6 +61,32 @@ pub enum RunDirectoryError {
         /// The checkpoint's step.
         step: u64,
     },
+    /// The disk failed, another process works there, or the folder was removed or moved while the run worked
+    /// in it.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl From<DiskError> for RunDirectoryError {
+    fn from(error: DiskError) -> Self {
+        let hint = error.hint();
+        Fault::of(error).with_known_hint(hint).into()
+    }
+}
+
+/// Another process works in a run directory; its number, if it could be read.
+pub(super) fn held(path: &Path, process: Option<u32>) -> RunDirectoryError {
+    let fault = fault!("open the run `{}`: {} holds it", path.display(), holder(process));
+    fault.with_hint("wait for it or stop it (Ctrl-C saves first), then resume").into()
+}
+
+/// The folder was removed or moved while the run worked in it.
+pub(super) fn gone(path: &Path) -> RunDirectoryError {
+    let place = path.display();
+    let fault =
+        fault!("write into the run directory `{place}`: it was removed or moved while the run was using it");
+    let hint = "nothing more was written; to continue a moved run from its last checkpoint, use `tamis train --resume` with its new path";
+    fault.with_hint(hint).into()
 }
 
 pub(super) fn holder(process: Option<u32>) -> String {
@@ -85,20 +97,16 @@ impl RunDirectoryError {
     /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let fixed = match self {
-            Self::Disk(error) => error.hint()?,
+            Self::Fault(fault) => fault.hint()?,
             Self::Name { .. } => return None,
             Self::NameTaken { .. } => "take a shorter `run.name`",
             Self::NoRoom { cause, .. } => cause
                 .hint()
                 .unwrap_or("name a folder that can be made and written to, such as `run.dir=runs`"),
-            Self::Held { .. } => "wait for it or stop it (Ctrl-C saves first), then resume",
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
                 let near = meant(path).map(|near| format!("did you mean `{}`?", near.display()));
                 return Some(near.unwrap_or_else(|| usual.to_owned()));
-            }
-            Self::Gone { .. } => {
-                "nothing more was written; to continue a moved run from its last checkpoint, use `tamis train --resume` with its new path"
             }
             Self::ForeignLog { .. } => {
                 "`state.json` of this checkpoint was changed: restore it, or move the checkpoint elsewhere to continue from the previous \

@@ -46,7 +46,7 @@ mod step_files;
 
 pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
 pub use error::RunDirectoryError;
-use error::holder;
+use error::{gone, held, holder};
 pub use find::{in_runs, newest, newest_with, suggest};
 pub use step_files::{FolderError, step_files};
 
@@ -200,7 +200,7 @@ impl RunDirectory {
     /// Opens the directory of a run to resume it, and removes what a crash left unfinished.
     ///
     /// # Errors
-    /// [`RunDirectoryError::NotARun`] if there is no `config.yaml`, [`RunDirectoryError::Held`] if
+    /// [`RunDirectoryError::NotARun`] if there is no `config.yaml`; a [`Fault`](tamis_core::fault::Fault) if
     /// another process works in it.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, RunDirectoryError> {
         let no_run = |reason| Err(RunDirectoryError::NotARun { path: path.to_owned(), reason });
@@ -363,9 +363,9 @@ impl RunDirectory {
     /// is made again.
     ///
     /// # Errors
-    /// [`RunDirectoryError::Gone`] if it was removed, moved, or replaced by another.
+    /// It was removed, moved, or replaced by another.
     pub fn check_present(&self) -> Result<(), RunDirectoryError> {
-        let gone = || RunDirectoryError::Gone { path: self.path.clone() };
+        let gone = || gone(&self.path);
         let found = std::fs::metadata(self.path.join(LOCK)).map_err(|_| gone())?;
         #[cfg(unix)]
         {
@@ -618,7 +618,7 @@ fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 let process = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(RunDirectoryError::Held { path: folder.to_owned(), process });
+                return Err(held(folder, process));
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause).into()),
         }

@@ -259,7 +259,7 @@ fn messages() {
     ");
     assert_eq!(std::fs::read(run.metrics()).expect("read"), b"{}\n", "nothing was touched");
     insta::assert_snapshot!(
-        shown(&RunDirectoryError::Held { path: "runs/a".into(), process: None }, folder.path()),
+        shown(&held("runs/a".as_ref(), None), folder.path()),
         @"
     failed to open the run `runs/a`: another process holds it
     hint: wait for it or stop it (Ctrl-C saves first), then resume

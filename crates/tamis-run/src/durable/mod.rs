@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 
 mod faults;
 
@@ -107,6 +109,14 @@ impl DiskError {
             }
             _ => None,
         }
+    }
+}
+
+/// `failed to write ...`, with the fix.
+impl From<DiskError> for Fault {
+    fn from(error: DiskError) -> Self {
+        let hint = error.hint();
+        fault!("failed to {error}").with_known_hint(hint).with_source(error)
     }
 }
 

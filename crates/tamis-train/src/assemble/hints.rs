@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tamis_config::Config;
 use tamis_core::advantage::Advantage;
+use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
 use tamis_core::group::PromptId;
 use tamis_data::overlong::OverlongPrompts;
@@ -76,7 +77,12 @@ pub(crate) fn hints(
     let codec = codec.clone();
     let prepared = interrupt
         .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?
-        .map_err(|source| Halt::Failed(AssembleError::Hint { source }))?;
+        .map_err(|source| {
+            let message = "objective.advantage.gold_hint: the prompts cannot be given with their gold answers";
+            let hint =
+                "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it";
+            Halt::Failed(AssembleError::from(Fault::new(message).with_hint(hint).with_source(source)))
+        })?;
     if prepared.num_truncated > 0 {
         let prompts = counted(prepared.num_truncated, "prompt");
         ui.say(&format!("gold answers of {prompts} cut to {}", counted(limit, "token")));

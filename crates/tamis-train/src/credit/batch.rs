@@ -55,9 +55,9 @@ pub(crate) struct TrainedGroups<'a> {
 }
 
 impl<'a> TrainedGroups<'a> {
-    pub(crate) fn new(records: &'a [Record], members: &TrainedMembers) -> Self {
+    pub(crate) fn new(records: &'a [Record], members: &TrainedMembers<'_>) -> Self {
         let groups: Vec<&Group> = records.iter().map(|record| &record.group).collect();
-        Self { records, sequences: sequences(&groups), rewards: members.rewards(&groups), groups }
+        Self { records, sequences: sequences(&groups), rewards: members.rewards(), groups }
     }
 
     /// Sizes of the groups \[P\].

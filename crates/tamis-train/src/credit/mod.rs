@@ -31,7 +31,7 @@ pub(crate) struct CreditedBatch<'a> {
     pub(crate) batch: &'a StepBatch,
     pub(crate) trained: TrainedGroups<'a>,
     /// Their members, with the reasons why some have no loss.
-    pub(crate) members: TrainedMembers,
+    pub(crate) members: TrainedMembers<'a>,
     pub(crate) columns: CreditColumns,
     pub(crate) credit: Credit,
 }

@@ -2,6 +2,8 @@
 
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
+use tamis_core::fault::Fault;
+use tamis_core::faults;
 use tamis_core::filter::{FilterError, MetricError};
 use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::ScheduleError;
@@ -16,14 +18,12 @@ use thiserror::Error;
 
 use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
 use crate::interrupt::Halt;
-use crate::own_function::OwnFunctionError;
 use crate::prompts::codec::CodecError;
-use tamis_core::fault::Fault;
 
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]
 pub enum AssembleError {
-    /// A setting lacks what another one needs, or the task cannot be made.
+    /// A setting lacks what another one needs, or a file or a program cannot be used.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// A setting, known by its key, lacks what another one needs.
@@ -34,9 +34,6 @@ pub enum AssembleError {
         /// What is wrong with it.
         fault: Fault,
     },
-    /// A dataset cannot be read.
-    #[error(transparent)]
-    Dataset(#[from] DatasetError),
     /// Text cannot become tokens.
     #[error(transparent)]
     Codec(#[from] CodecError),
@@ -49,9 +46,6 @@ pub enum AssembleError {
     /// No server of a teacher answers.
     #[error(transparent)]
     Teacher(GeneratorError),
-    /// The shipped reward program cannot be written.
-    #[error("failed to {0}")]
-    RewardRunner(#[from] DiskError),
     /// The model's configuration is wrong.
     #[error(transparent)]
     ModelConfig(#[from] ConfigError),
@@ -61,15 +55,6 @@ pub enum AssembleError {
     /// The model is not what was saved.
     #[error(transparent)]
     Checksum(#[from] ChecksumError),
-    /// The user's loss or advantage cannot be used.
-    #[error(transparent)]
-    Function(#[from] OwnFunctionError),
-    /// The filter's metric does not exist.
-    #[error(transparent)]
-    Metric(#[from] MetricError),
-    /// The filter's settings contradict themselves.
-    #[error(transparent)]
-    Filter(#[from] FilterError),
     /// The objective's settings are out of range.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
@@ -79,21 +64,22 @@ pub enum AssembleError {
     /// The correction's settings are out of range.
     #[error(transparent)]
     Correction(#[from] CorrectionError),
-    /// A prompt cannot be given with its gold answer.
-    #[error("objective.advantage.gold_hint: the prompts cannot be given with their gold answers")]
-    Hint {
-        /// The underlying error.
-        #[source]
-        source: CodecError,
-    },
     /// The schedule's settings contradict themselves.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
 }
 
+faults!(AssembleError: DatasetError, MetricError, FilterError);
+
 impl From<TaskError> for AssembleError {
     fn from(error: TaskError) -> Self {
         Self::Fault(error.fault)
+    }
+}
+
+impl From<DiskError> for AssembleError {
+    fn from(error: DiskError) -> Self {
+        Self::Fault(error.into())
     }
 }
 
@@ -129,9 +115,7 @@ impl AssembleError {
         let hint = match self {
             error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
             Self::Fault(fault) | Self::At { fault, .. } => fault.hint(),
-            Self::Function(error) => return error.hint(),
             Self::Checksum(error) => error.hint(),
-            Self::RewardRunner(error) => error.hint(),
             Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
             Self::Teacher(_) => {
                 Some("start the server first (`vllm serve TEACHER`), and name it in `servers` of the teacher")
@@ -147,9 +131,6 @@ impl AssembleError {
                 | CheckpointError::Missing { .. }
                 | CheckpointError::Unexpected { .. },
             ) => Some("`config.json` and the weights are not of one model: take both from the same folder"),
-            Self::Hint { .. } => Some(
-                "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it",
-            ),
             _ => None,
         };
         hint.map(str::to_owned)

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use tamis_core::advantage::AdvantageError;
 use tamis_core::objective::ObjectiveError;
-use tamis_core::schedule::{Diagnosis, ScheduleError};
+use tamis_core::schedule::{ScheduleError, Unbalanced};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
-use tamis_model::LOGITS_NOT_FINITE;
 use tamis_rollout::launch::LaunchError;
 use tamis_rollout::{DispatchError, GeneratorError, MissingRewards, ScoreError};
 use thiserror::Error;
@@ -22,7 +21,9 @@ use crate::learner::sft::SftError;
 use crate::own_function::FunctionError;
 use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
+use tamis_core::{fault, faults};
 use tamis_run::directory::RunDirectoryError;
+use tamis_run::durable::DiskError;
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;
 
@@ -35,9 +36,6 @@ pub enum RunError {
     /// The run directory.
     #[error("failed to {0}")]
     Directory(#[from] RunDirectoryError),
-    /// The disk.
-    #[error("failed to {0}")]
-    Disk(#[from] tamis_run::durable::DiskError),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] SaveError),
@@ -75,27 +73,6 @@ pub enum RunError {
     /// Supervised fine-tuning.
     #[error(transparent)]
     Sft(SftError),
-    /// Advantages.
-    #[error(transparent)]
-    Advantage(#[from] AdvantageError),
-    /// The user's loss or advantage, in a step.
-    #[error(transparent)]
-    Function(#[from] FunctionError),
-    /// The objective.
-    #[error(transparent)]
-    Objective(#[from] ObjectiveError),
-    /// The scheduler.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// The place in the data.
-    #[error(transparent)]
-    Position(#[from] PositionError),
-    /// The journal of external answers.
-    #[error("failed to {0}")]
-    Journal(#[from] JournalError),
-    /// A logger.
-    #[error("failed to {0}")]
-    Logger(#[from] LoggerError),
     /// Gold answers are missing, or a verifier rejects them.
     #[error("{message}")]
     Gold {
@@ -134,14 +111,6 @@ pub enum RunError {
         /// The fix.
         hint: String,
     },
-    /// The run stopped for lack of training signal.
-    #[error("the run stopped for lack of training signal\n{diagnosis}")]
-    Stopped {
-        /// The observations and the settings to change.
-        diagnosis: Box<Diagnosis>,
-        /// The run directory.
-        run: PathBuf,
-    },
     /// The checkpoints of the run to be resumed are missing.
     #[error(
         "the run in {} cannot be resumed: it was saved before{}, and no checkpoint is left in {}",
@@ -158,31 +127,6 @@ pub enum RunError {
     ReferenceGone {
         /// Path of the reference policy.
         path: PathBuf,
-    },
-    /// Several updates in a row could not be made.
-    #[error(
-        "the gradients of {updates} updates in a row were not finite, up to step {step}: the run does not learn"
-    )]
-    NotFinite {
-        /// Number of updates in a row.
-        updates: u32,
-        /// The step of the last of them.
-        step: u64,
-        /// The run directory.
-        run: PathBuf,
-    },
-    /// Several updates of the critic in a row could not be made.
-    #[error(
-        "the gradients of {updates} updates of the critic in a row were not finite, up to step {step}: the critic does not learn, and the \
-         policy would follow its values"
-    )]
-    CriticNotFinite {
-        /// Number of updates in a row.
-        updates: u32,
-        /// The step of the last of them.
-        step: u64,
-        /// The run directory.
-        run: PathBuf,
     },
     /// A reward function fails on everything, or no completion has a reward.
     #[error(
@@ -222,49 +166,6 @@ pub enum RunError {
         /// Whether an earlier process found it, and this one had no step to train.
         is_old: bool,
     },
-    /// Weights or moments are not finite.
-    #[error(
-        "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
-    )]
-    Diverged {
-        /// Weights or moments, with the model that has them.
-        what: &'static str,
-        /// The tensor.
-        tensor: String,
-        /// The step; 0 in a warm start.
-        step: u64,
-        /// The checkpoint before it, if there is one.
-        kept: Option<PathBuf>,
-        /// Key of the learning rate to lower.
-        learning_rate: &'static str,
-        /// The run directory.
-        run: PathBuf,
-    },
-    /// The policy's logits are not finite, though its weights are.
-    #[error("{LOGITS_NOT_FINITE} ({place}, after step {step})")]
-    LogitsNotFinite {
-        /// The sample or trajectory that showed it.
-        place: String,
-        /// Steps trained.
-        step: u64,
-        /// The last checkpoint, if there is one.
-        kept: Option<PathBuf>,
-    },
-    /// The type of saved weights has no room for them.
-    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of model.save_dtype; nothing was \
-        written", dtype.name())]
-    Overflow {
-        /// The tensor.
-        tensor: String,
-        /// Largest magnitude in the tensor.
-        largest: f32,
-        /// The type.
-        dtype: tamis_model::SaveDtype,
-        /// The checkpoint, whose weights were written in 32 bits instead.
-        checkpoint: PathBuf,
-        /// The run directory.
-        run: PathBuf,
-    },
     /// The journal of external answers is damaged in a part that a checkpoint needs.
     #[error("the run cannot be resumed: failed to {source}")]
     JournalDamaged {
@@ -273,9 +174,43 @@ pub enum RunError {
         /// The newest checkpoint that does not need the damaged part, if there is one.
         usable: Option<PathBuf>,
     },
-    /// Groups were lost or counted twice. This is a bug of tamis.
-    #[error("the accounting of groups does not balance")]
-    Accounting(#[from] tamis_core::schedule::Unbalanced),
+    /// Any other failure. None of these is a mistake in the configuration.
+    #[error(transparent)]
+    Fault(Fault),
+}
+
+faults!(RunError: AdvantageError, ObjectiveError, ScheduleError, PositionError);
+
+impl From<DiskError> for RunError {
+    fn from(error: DiskError) -> Self {
+        Self::Fault(error.into())
+    }
+}
+
+impl From<JournalError> for RunError {
+    fn from(error: JournalError) -> Self {
+        let (message, hint) = (format!("failed to {error}"), error.hint());
+        Self::Fault(Fault::new(message).with_known_hint(hint).with_source(error))
+    }
+}
+
+impl From<LoggerError> for RunError {
+    fn from(error: LoggerError) -> Self {
+        Self::Fault(fault!("failed to {error}").with_source(error))
+    }
+}
+
+impl From<FunctionError> for RunError {
+    fn from(error: FunctionError) -> Self {
+        Self::Fault(error.into())
+    }
+}
+
+/// Groups were lost or counted twice. This is a bug of tamis.
+impl From<Unbalanced> for RunError {
+    fn from(error: Unbalanced) -> Self {
+        Self::Fault(Fault::new("the accounting of groups does not balance").with_source(error))
+    }
 }
 
 impl<S> From<S> for Halt<RunError>
@@ -430,7 +365,6 @@ impl RunError {
                  rollout.servers, or sample in this process (`rollout.backend=native`)"
                     .to_owned(),
             ),
-            Self::Function(error) => error.hint(),
             Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Launch(_) => Some(
                 "fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \
@@ -464,10 +398,9 @@ impl RunError {
                 Some(last.hint().map_or_else(|| cause.to_owned(), |hint| format!("{cause}; {hint}")))
             }
             Self::Assemble(error) => error.hint(),
+            Self::Fault(fault) => fault.hint().map(str::to_owned),
             Self::Directory(error) => error.hint(),
-            Self::Journal(error) => error.hint(),
             Self::Sft(error) => error.hint().map(str::to_owned),
-            Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint(),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
             Self::Gold { hint, .. } | Self::Plan { hint, .. } | Self::Mismatch { hint, .. } => {
@@ -481,37 +414,7 @@ impl RunError {
                 "nothing was trained: put the folder back where it was, or begin a new run; model.reference \
                      names one of its own".to_owned(),
             ),
-            Self::NotFinite { run, .. } => Some(format!(
-                "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \
-                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate if \
-                 there is none",
-                run.join("checkpoints").display()
-            )),
-            Self::CriticNotFinite { run, .. } => Some(format!(
-                "the critic's weights are those of its last update that could be made, in {}; look for a reward or a value without bound \
-                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate if \
-                 there is none",
-                run.join("checkpoints").display()
-            )),
-            Self::Diverged { learning_rate, kept: Some(kept), .. } => Some(format!(
-                "step not saved; {0} holds the state before it: begin a new run from its weights (`model.path: {0}`) with a lower \
-                 {learning_rate}, and look for a reward or an advantage without bound",
-                kept.display()
-            )),
-            Self::Diverged { learning_rate, step, .. } => {
-                // Before reinforcement learning there are no checkpoints.
-                let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
-                Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
-            }
-            Self::LogitsNotFinite { step, kept, .. } => Some(logits_hint(Some(*step), kept.as_deref())),
             error if error.not_finite_sample().is_some() => Some(logits_hint(None, None)),
-            Self::Overflow { checkpoint, run, .. } => Some(format!(
-                "{} holds the weights in 32 bits, so nothing is lost: continue with `tamis train --resume {} \
-                 model.save_dtype=bf16` (or f32), and \
-                 look at why they grow so large",
-                checkpoint.display(),
-                run.display()
-            )),
             Self::MissingRewards { missing, run, further, .. } => {
                 let cause = match (&missing.hint, &missing.function) {
                     (Some(hint), _) => hint,
@@ -533,10 +436,6 @@ impl RunError {
                     None => format!("{cause}; the run is in {}", run.display()),
                 })
             }
-            Self::Stopped { run, .. } => Some(format!(
-                "change the settings above in a new run; what was trained is in {}",
-                run.join("checkpoints").display()
-            )),
             Self::Dispatch(DispatchError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
                 "fix the program, then continue with `tamis train --resume` and the run's directory: \
                      nothing that was answered is asked again"

@@ -28,7 +28,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tamis_config::LearnerBackend;
+use tamis_core::correction::CorrectionError;
+use tamis_core::fault;
+use tamis_core::fault::Fault;
 use tamis_core::group::{Part, PolicyVersion, Turn, parts};
+use tamis_core::objective::ObjectiveError;
 use tamis_model::{LOGITS_NOT_FINITE, SaveDtype};
 use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
@@ -240,15 +244,9 @@ impl LearnerInfo {
 /// The learner cannot continue.
 #[derive(Debug, Error)]
 pub enum LearnerError {
-    /// The objective refused its columns.
-    #[error("the objective could not be evaluated: {0}")]
-    Objective(#[from] tamis_core::objective::ObjectiveError),
-    /// The user's loss failed.
+    /// The objective or the correction refused its columns, or the user's loss failed.
     #[error(transparent)]
-    Function(#[from] FunctionError),
-    /// The correction refused its columns.
-    #[error("the correction could not be made: {0}")]
-    Correction(#[from] tamis_core::correction::CorrectionError),
+    Fault(#[from] Fault),
     /// The engine refused a sequence.
     #[error("the engine could not learn from the batch: {reason}")]
     Engine {
@@ -367,10 +365,8 @@ impl LearnerError {
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray if that starts it"
                     .to_owned(),
             ),
-            Self::Function(error) => error.hint(),
-            Self::Objective(_)
-            | Self::Correction(_)
-            | Self::Engine { .. }
+            Self::Fault(fault) => fault.hint().map(str::to_owned),
+            Self::Engine { .. }
             | Self::NoCritic
             | Self::NoReference
             | Self::NoTeacher { .. }
@@ -380,6 +376,24 @@ impl LearnerError {
             | Self::NoGeneration
             | Self::NothingHeld => None,
         }
+    }
+}
+
+impl From<ObjectiveError> for LearnerError {
+    fn from(error: ObjectiveError) -> Self {
+        fault!("the objective could not be evaluated: {error}").with_source(error).into()
+    }
+}
+
+impl From<CorrectionError> for LearnerError {
+    fn from(error: CorrectionError) -> Self {
+        fault!("the correction could not be made: {error}").with_source(error).into()
+    }
+}
+
+impl From<FunctionError> for LearnerError {
+    fn from(error: FunctionError) -> Self {
+        Fault::from(error).into()
     }
 }
 

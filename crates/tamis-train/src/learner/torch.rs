@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, json};
-use tamis_config::{LearnerConfig, LearnerDtype};
+use tamis_config::{LearnerConfig, LearnerDtype, LoraBase, MomentFormat};
 use tamis_process::GuardedFolder;
 use tamis_rollout::launch::{LaunchError, LaunchLimits, Launched, Say};
 use tamis_rollout::reward_model::ModelProcess;
@@ -115,6 +115,12 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
     if config.continuous_batching {
         options.insert("continuous_batching".to_owned(), json!(true));
     }
+    if config.moments == MomentFormat::EightBits {
+        options.insert("moments".to_owned(), json!("8bit"));
+    }
+    if config.offload_moments {
+        options.insert("offload_moments".to_owned(), json!(true));
+    }
     if config.freeze_vision {
         options.insert("freeze_vision".to_owned(), json!(true));
     }
@@ -127,6 +133,9 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
             ("seed".to_owned(), json!(seed & ((1 << 53) - 1))),
         ]);
         adapter.extend(lora.targets.as_ref().map(|targets| ("targets".to_owned(), json!(targets))));
+        if lora.base == LoraBase::Nf4 {
+            adapter.insert("base".to_owned(), json!("nf4"));
+        }
         options.insert("lora".to_owned(), adapter.into());
     }
     options

@@ -383,7 +383,7 @@ fn main_score<'a>(names: &BTreeSet<&'a str>) -> &'a str {
 
 /// Statistic of one score, averaged over the prompts of a data source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
+pub struct NamedFigure {
     /// The score: `acc`, `reward`, ...
     pub score: String,
     /// The statistic over the samples.
@@ -417,7 +417,7 @@ pub struct SourceResult {
     /// Share of completions that were cut at the response limit; `None` without completions.
     pub truncated_share: Option<f64>,
     /// Figures of every score, score by score.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<NamedFigure>,
     /// Means of the values that reward functions logged, by name.
     pub logged: BTreeMap<String, f64>,
     /// Metrics of its episodes by name (`success`, `num_actions`, ...); none if nothing was played.
@@ -430,7 +430,7 @@ impl SourceResult {
     pub fn value(&self, quantity: &Quantity) -> Option<f64> {
         match quantity {
             Quantity::Of { score, statistic } => {
-                let is_it = |figure: &&Figure| figure.score == *score && figure.statistic == *statistic;
+                let is_it = |figure: &&NamedFigure| figure.score == *score && figure.statistic == *statistic;
                 self.figures.iter().find(is_it).map(|figure| figure.value)
             }
             Quantity::NumPrompts => Some(self.num_prompts as f64),
@@ -457,7 +457,7 @@ impl SourceResult {
         for name in self.names() {
             metrics.set_some(name.to_string(), self.value(&name.quantity));
         }
-        let is_mean = |figure: &&Figure| matches!(figure.statistic, ValidationStatistic::Mean(_));
+        let is_mean = |figure: &&NamedFigure| matches!(figure.statistic, ValidationStatistic::Mean(_));
         for figure in self.figures.iter().filter(|figure| figure.is_core).filter(is_mean) {
             let name = format!("val-aux/{}/{}/{}/standard_error", self.source, figure.score, figure.name);
             metrics.set_some(name, figure.standard_error);
@@ -492,7 +492,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         let scored: Vec<Scored> = prompts.iter().filter_map(|prompt| Scored::of(prompt, name)).collect();
         for statistic in ValidationStatistic::all(name, num_samples) {
             let of_prompts = scored.iter().filter_map(|prompt| statistic.of(prompt));
-            figures.extend(NumberSummary::of(of_prompts).map(|summary| Figure {
+            figures.extend(NumberSummary::of(of_prompts).map(|summary| NamedFigure {
                 score: name.to_owned(),
                 statistic,
                 name: statistic.to_string(),

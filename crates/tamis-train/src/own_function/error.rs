@@ -1,5 +1,6 @@
 //! Why a user's function gave no usable numbers.
 
+use tamis_core::fault::Fault;
 use tamis_env::reward::RewardFailure;
 use thiserror::Error;
 
@@ -23,6 +24,25 @@ impl FunctionError {
     /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         self.hint.clone()
+    }
+}
+
+impl From<FunctionError> for Fault {
+    fn from(error: FunctionError) -> Self {
+        let hint = error.hint();
+        Self::of(error).with_known_hint(hint)
+    }
+}
+
+impl From<FunctionError> for Halt<Fault> {
+    fn from(error: FunctionError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Halt<FunctionError>> for Halt<Fault> {
+    fn from(halt: Halt<FunctionError>) -> Self {
+        halt.map(Fault::from)
     }
 }
 

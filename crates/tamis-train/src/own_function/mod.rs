@@ -23,10 +23,11 @@ use std::sync::Arc;
 use tamis_config::Config;
 use tamis_core::advantage::Advantage;
 use tamis_core::correction::CorrectionLevel;
+use tamis_core::fault::Fault;
 use tamis_core::objective::PolicyLoss;
 use tamis_env::reward::Listener;
 use tamis_env::reward::command::python;
-use tamis_run::durable::{Disk, DiskError};
+use tamis_run::durable::Disk;
 
 use self::advantage::OwnAdvantage;
 pub use self::error::FunctionError;
@@ -52,42 +53,6 @@ pub(crate) struct FunctionFolder<'a> {
     pub(crate) disk: &'a Disk,
 }
 
-/// Why a function cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OwnFunctionError {
-    /// The function.
-    #[error(transparent)]
-    Function(#[from] FunctionError),
-    /// The program that calls it cannot be written.
-    #[error("failed to {0}")]
-    Program(#[from] DiskError),
-}
-
-impl OwnFunctionError {
-    /// The fix, if one is known.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Function(error) => error.hint(),
-            Self::Program(error) => error.hint().map(str::to_owned),
-        }
-    }
-}
-
-impl<S> From<S> for Halt<OwnFunctionError>
-where
-    OwnFunctionError: From<S>,
-{
-    fn from(source: S) -> Self {
-        Self::Failed(source.into())
-    }
-}
-
-impl From<Halt<FunctionError>> for Halt<OwnFunctionError> {
-    fn from(halt: Halt<FunctionError>) -> Self {
-        halt.map(OwnFunctionError::from)
-    }
-}
-
 impl OwnFunctions {
     /// Starts the functions that a configuration names, and checks each on a made batch.
     ///
@@ -98,14 +63,15 @@ impl OwnFunctions {
         config: &Config,
         folder: FunctionFolder<'_>,
         listener: &Arc<dyn Listener>,
-    ) -> Result<Self, Halt<OwnFunctionError>> {
+    ) -> Result<Self, Halt<Fault>> {
         let mut functions = Self::default();
         let objective = &config.objective;
         let is_any = matches!(objective.loss, PolicyLoss::Python(_))
             || matches!(objective.advantage, Advantage::Python(_));
         if is_any {
             for (name, program) in PROGRAMS {
-                folder.disk.write_file(&folder.path.join(name), program.as_bytes())?;
+                let written = folder.disk.write_file(&folder.path.join(name), program.as_bytes());
+                written.map_err(|error| Halt::Failed(Fault::from(error)))?;
             }
         }
         if let PolicyLoss::Python(python) = &objective.loss {

@@ -5,16 +5,16 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Deserialize;
 use tamis_core::fault;
 use tamis_core::own_function::OwnFunction;
 use tamis_env::reward::command::Printed;
 use tamis_env::reward::{Listener, RewardFailure};
-use tamis_process::{ChildSettings, Errors, LineChild, Reach, interpreter};
+use tamis_process::{AnswerWait, ChildSettings, Errors, LineChild, Reach, interpreter};
 
 use super::error::{FunctionError, of_failure};
 use super::request::Request;
@@ -26,13 +26,8 @@ const MAX_RESTARTS: u32 = 2;
 const LONGEST_HEADER: u64 = 1 << 20;
 /// Largest answer, in bytes of numbers.
 const LARGEST_ANSWER: usize = 1 << 31;
-const STDERR_LINES: usize = 12;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
-/// Interval at which a wait checks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A wait is reported after so much time, and again whenever it has doubled.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a function is, as its process describes it.
 #[derive(Debug, Clone, Deserialize)]
@@ -233,51 +228,30 @@ impl FunctionProcess {
             None => running.insert(self.start()?),
         };
         running.child.send(request.to_vec());
-        let began = Instant::now();
-        let mut long = PATIENCE;
         let allowed = if running.has_answered {
             self.timeout
         } else {
             self.timeout.saturating_add(self.startup_timeout)
         };
-        loop {
-            if self.listener.is_interrupted() {
-                return Err(RewardFailure::Interrupted);
-            }
-            let waited = began.elapsed();
-            let left = allowed.saturating_sub(waited);
-            if left.is_zero() {
-                running.child.end();
-                let stderr = running.child.last_words(STDERR_LINES);
-                return Err(RewardFailure::TimedOut { timeout: allowed, stderr });
-            }
-            if waited >= long {
-                long *= 2;
+        let goes_on = |wait: &AnswerWait| {
+            if wait.is_long {
                 self.listener.say(&format!(
                     "{}: no answer yet from {} for {:.0} s; it is given up after {} s",
                     self.key,
                     self.place(),
-                    waited.as_secs_f64(),
+                    wait.waited.as_secs_f64(),
                     allowed.as_secs_f64()
                 ));
             }
-            match running.answers.recv_timeout(left.min(LOOK_EVERY)) {
-                Ok(Output::Answer(header, numbers)) => {
-                    running.has_answered = true;
-                    self.has_answered.store(true, Ordering::Relaxed);
-                    return Ok((header, numbers));
-                }
-                Ok(Output::Garbage(reason)) => {
-                    return Err(fault!("its answer cannot be read: {reason}").into());
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = running.child.handle.status_within(GRACE);
-                    running.child.end();
-                    let stderr = running.child.last_words(STDERR_LINES);
-                    return Err(RewardFailure::Ended { status, stderr });
-                }
+            !self.listener.is_interrupted()
+        };
+        match running.child.await_answer(&running.answers, allowed, &goes_on)? {
+            Output::Answer(header, numbers) => {
+                running.has_answered = true;
+                self.has_answered.store(true, Ordering::Relaxed);
+                Ok((header, numbers))
             }
+            Output::Garbage(reason) => Err(fault!("its answer cannot be read: {reason}").into()),
         }
     }
 

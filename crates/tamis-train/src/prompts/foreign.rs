@@ -10,7 +10,7 @@ use tamis_core::group::PromptId;
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::environment::foreign::process::{EnvironmentWorkers, WorkerCommand};
-use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
+use tamis_env::environment::foreign::settings::{ForeignReach, ForeignSpec};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::{Environment, EnvironmentFault};
@@ -47,14 +47,14 @@ impl StartedEnvironment {
             Fault::new(format!("the environment `{kind}` does not start: {error}")).with_hint(hint)
         };
         let hint = match spec.reach {
-            Reach::Module { .. } => {
+            ForeignReach::Module { .. } => {
                 "set `environment.python` to an interpreter that has its packages; its settings are those of `environment`"
             }
-            Reach::Program { .. } => "does the program of `environment.argv` run by itself?",
-            Reach::Server { .. } => "does the server of `environment.url` run?",
+            ForeignReach::Program { .. } => "does the program of `environment.argv` run by itself?",
+            ForeignReach::Server { .. } => "does the server of `environment.url` run?",
         };
         let (line, introduction, folder): (Arc<dyn EnvironmentLine>, _, _) = match &spec.reach {
-            Reach::Server { url } => {
+            ForeignReach::Server { url } => {
                 let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
                 let connected = EnvironmentServer::connect(url, key, &spec.settings, spec.timeout);
                 let (server, introduction) = connected.map_err(|error| failed(&error, hint))?;
@@ -62,8 +62,8 @@ impl StartedEnvironment {
             }
             reach => {
                 let (argv, variables, folder) = match reach {
-                    Reach::Program { argv } => (argv.clone(), Vec::new(), None),
-                    Reach::Module { python } => {
+                    ForeignReach::Program { argv } => (argv.clone(), Vec::new(), None),
+                    ForeignReach::Module { python } => {
                         let folder = write_program()
                             .map_err(|error| failed(&error, "make room for temporary files"))?;
                         let python = interpreter(python);
@@ -71,7 +71,7 @@ impl StartedEnvironment {
                         let variables = module_environment(folder.path());
                         (argv, variables, Some(folder))
                     }
-                    Reach::Server { .. } => Default::default(),
+                    ForeignReach::Server { .. } => Default::default(),
                 };
                 let command = WorkerCommand {
                     name: environment.name.clone(),

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use tamis_core::group::{PolicyVersion, PromptId};
-use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelector, Selection};
+use tamis_core::schedule::selector::{Candidate, JudgedGroup, PromptSelection, PromptSelector};
 use tamis_data::sampler::{DataPosition, PositionError, PromptOrder, PromptSampler};
 use tamis_rollout::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
@@ -85,7 +85,7 @@ impl PromptPool {
     }
 
     /// Decides on the next prompts until `n` are taken or the epoch is over; whether it is.
-    fn decide(&self, n: usize, version: PolicyVersion) -> (Vec<(Candidate, Selection)>, bool) {
+    fn decide(&self, n: usize, version: PolicyVersion) -> (Vec<(Candidate, PromptSelection)>, bool) {
         let DataPosition { epoch, position, .. } = self.position();
         let own = self.sampler.rest().map(|prompt| Candidate::new(epoch, prompt));
         let candidates = self.given_back.iter().copied().chain(own);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use tamis_core::figure::counted;
 
+use tamis_core::fault;
 use tamis_core::fault::causes;
 use tamis_core::schedule::{Accounting, Diagnosis, PassedOver, RunEnd};
 use tamis_rollout::Collected;
@@ -126,7 +127,10 @@ impl Run {
                 skipped: selector.state().num_skipped,
             });
         }
-        Ok(RunError::Stopped { diagnosis, run: self.recorder.directory.path().to_owned() })
+        let trained = self.recorder.directory.path().join("checkpoints");
+        Ok(RunError::Fault(fault!("the run stopped for lack of training signal\n{diagnosis}").with_hint(
+            format!("change the settings above in a new run; what was trained is in {}", trained.display()),
+        )))
     }
 
     /// Saves the state after the last trained step, if it is not saved yet. A resume repeats what was begun

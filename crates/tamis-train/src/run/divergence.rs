@@ -1,7 +1,9 @@
 //! Checks for weights and moments that are not finite, and for finite weights whose logits are not finite.
 
+use tamis_core::fault;
 use tamis_core::figure::{agreed, counted};
 use tamis_core::group::Group;
+use tamis_model::LOGITS_NOT_FINITE;
 use tamis_rollout::Record;
 
 use super::Run;
@@ -9,7 +11,7 @@ use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::{forward_all, sequences};
-use crate::learner::{Changing, LearnerError, Network, NotFinite, RunLearner};
+use crate::learner::{Changing, LearnerError, Network, NotFinite, RunLearner, logits_hint};
 use tamis_run::directory::RunDirectory;
 
 /// Keys of the learning rates that a diagnosis names.
@@ -32,7 +34,23 @@ impl Diverged {
             Err(error) => return error.into(),
         };
         let Self { what, tensor, learning_rate } = self;
-        RunError::Diverged { what, tensor, step, kept, learning_rate, run: directory.path().to_owned() }
+        let hint = match kept {
+            Some(kept) => format!(
+                "step not saved; {0} holds the state before it: begin a new run from its weights (`model.path: {0}`) with a lower \
+                 {learning_rate}, and look for a reward or an advantage without bound",
+                kept.display()
+            ),
+            None => {
+                // Before reinforcement learning there are no checkpoints.
+                let keep =
+                    if step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
+                format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}")
+            }
+        };
+        let fault = fault!(
+            "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
+        );
+        RunError::Fault(fault.with_hint(hint))
     }
 }
 
@@ -99,7 +117,8 @@ impl Run {
         match self.recorder.directory.list_checkpoints() {
             Ok(mut kept) => {
                 let kept = kept.pop().map(|last| last.path);
-                RunError::LogitsNotFinite { place, step, kept }
+                let hint = logits_hint(Some(step), kept.as_deref());
+                RunError::Fault(fault!("{LOGITS_NOT_FINITE} ({place}, after step {step})").with_hint(hint))
             }
             Err(error) => error.into(),
         }

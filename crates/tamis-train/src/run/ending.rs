@@ -4,42 +4,28 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::{Config, length_may_change};
 use tamis_core::early_stop::StopReason;
+use tamis_core::fault::Fault;
 use tamis_core::schedule::RunEnd;
-use thiserror::Error;
 
 use crate::learner::sft::SftReport;
 use crate::measure::validation::ValidationReport;
 
-/// Ctrl-C ended the run before its first step.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unbegun {
-    /// While a run was prepared.
-    #[error("interrupted before the run began; nothing was changed")]
-    NotBegun,
-    /// While a resume was prepared.
-    #[error(
-        "interrupted before the run continued; its checkpoints are unchanged, and at most what came after the last one was removed"
-    )]
-    NotResumed,
-    /// Before there was anything to save.
-    #[error("interrupted before the first checkpoint")]
-    Unsaved {
-        /// The run directory.
-        run: PathBuf,
-    },
+/// Ctrl-C while a run was prepared.
+pub fn not_begun() -> Fault {
+    Fault::new("interrupted before the run began; nothing was changed")
 }
 
-impl Unbegun {
-    /// The next command to type.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unsaved { run } => Some(format!(
-                "start it again from the beginning with `tamis train --resume {}`",
-                run.display()
-            )),
-            Self::NotBegun | Self::NotResumed => None,
-        }
-    }
+/// Ctrl-C while a resume was prepared.
+pub fn not_resumed() -> Fault {
+    Fault::new(
+        "interrupted before the run continued; its checkpoints are unchanged, and at most what came after the last one was removed",
+    )
+}
+
+/// Ctrl-C before there was anything to save. The hint is the next command to type.
+pub(super) fn unsaved(run: &Path) -> Fault {
+    let again = format!("start it again from the beginning with `tamis train --resume {}`", run.display());
+    Fault::new("interrupted before the first checkpoint").with_hint(again)
 }
 
 /// The ways in which a run ends.

@@ -14,7 +14,7 @@ use super::divergence::Diverged;
 use crate::credit::Credit;
 use crate::credit::batch::StepBatch;
 use crate::credit::columns::{CreditColumns, RewardKlFacts};
-use crate::credit::members::TrainedMember;
+use crate::credit::members::TrainedMembers;
 use crate::credit::passes::GreedyFacts;
 use crate::learner::critic::CriticReport;
 use crate::learner::update::UpdateReport;
@@ -179,7 +179,7 @@ impl StepFacts {
     }
 
     /// Warns about updates that could not be made, and about a batch in which no member has a loss.
-    pub(crate) fn warn_of_updates(&mut self, members: &[TrainedMember]) {
+    pub(crate) fn warn_of_updates(&mut self, members: &TrainedMembers<'_>) {
         let step = self.step;
         let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {
             (num_skipped > 0).then(|| {
@@ -193,8 +193,9 @@ impl StepFacts {
         self.warnings.extend(
             of_critic.and_then(|report| skipped(report.num_skipped, report.num_updates, " of the critic")),
         );
-        if !members.is_empty() && members.iter().all(|member| member.left_out.is_some()) {
-            let (num_members, first) = (members.len(), members[0].left_out);
+        let num_members = members.outcomes().count();
+        if num_members > 0 && members.outcomes().all(|member| member.left_out.is_some()) {
+            let first = members.first_left_out();
             self.warnings.push(format!(
                 "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned \
                      ({}); train/num_left_out/* counts them by reason",

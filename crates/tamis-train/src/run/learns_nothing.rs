@@ -41,7 +41,7 @@ impl Run {
         self.workers.scorer.settle_journal(u64::MAX);
         // Other answers arrive in another order.
         if let Some(order) = &mut self.workers.order {
-            order.settle(u64::MAX).map_err(RunError::Journal)?;
+            order.settle(u64::MAX)?;
         }
         self.save()
     }

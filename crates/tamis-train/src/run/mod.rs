@@ -48,7 +48,7 @@ use measurement::Measurement;
 use recorder::Recorder;
 use recovery::Recovery;
 
-pub use ending::{Ending, RunSummary, Unbegun};
+pub use ending::{Ending, RunSummary, not_begun, not_resumed};
 pub use open::Opened;
 pub use recovery::{TrainEnd, train};
 pub use rehearsal::{Rehearsal, rehearse};

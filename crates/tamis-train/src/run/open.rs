@@ -5,6 +5,7 @@
 //! needs.
 
 use std::path::{Path, PathBuf};
+use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
 
 use tamis_config::{Config, LauncherKind};
@@ -12,7 +13,7 @@ use tamis_core::early_stop::EarlyStop;
 
 use super::Run;
 use super::attempts::Attempts;
-use super::ending::Unbegun;
+use super::ending::{not_begun, not_resumed, unsaved};
 use super::look::{Start, new_directory, settle_differences};
 use super::measurement::Measurement;
 use super::prepare::{Played, Preparation, Ready, Scoring};
@@ -42,7 +43,7 @@ pub enum Opened {
     /// A run before its next step.
     Ready(Box<Run>),
     /// Ctrl-C came before.
-    Interrupted(Unbegun),
+    Interrupted(Fault),
 }
 
 /// Moves the process output in the folder of a run that has not begun to a folder beside it, and replaces
@@ -100,7 +101,7 @@ impl Run {
     ) -> Result<Opened, RunError> {
         let (given, existing) = settle_differences(begin)?;
         let is_new = existing.is_none();
-        let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
+        let interrupted = if is_new { not_begun() } else { not_resumed() };
         let start = match Start::look(&given, existing.as_ref(), standing, &interrupt) {
             Ok(start) => start,
             Err(Halt::Interrupted) => return Ok(Opened::Interrupted(interrupted)),
@@ -143,7 +144,7 @@ impl Run {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
                 let is_saved = run.recorder.saved.is_some();
-                let unbegun = if is_saved { Unbegun::NotResumed } else { Unbegun::Unsaved { run: path } };
+                let unbegun = if is_saved { not_resumed() } else { unsaved(&path) };
                 run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));

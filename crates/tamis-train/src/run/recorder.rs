@@ -1,6 +1,9 @@
 //! Writes a run's files: checkpoints, logs, and every trajectory that was generated.
 
+use std::path::Path;
+
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
+use tamis_core::fault;
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
 use tamis_rollout::{Fate, Record, ScoreError};
@@ -19,6 +22,27 @@ use tamis_process::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
+
+/// The type of saved weights has no room for them; `checkpoint` has them in 32 bits instead.
+pub(super) fn overflow_error(
+    overflow: &Overflow,
+    dtype: SaveDtype,
+    checkpoint: &Path,
+    run: &Path,
+) -> RunError {
+    let Overflow { tensor, largest } = overflow;
+    let fault = fault!(
+        "tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of model.save_dtype; nothing was \
+         written",
+        dtype.name()
+    );
+    RunError::Fault(fault.with_hint(format!(
+        "{} holds the weights in 32 bits, so nothing is lost: continue with `tamis train --resume {} model.save_dtype=bf16` (or f32), \
+         and look at why they grow so large",
+        checkpoint.display(),
+        run.display()
+    )))
+}
 
 /// Writes a run's files and its console lines.
 pub(crate) struct Recorder {
@@ -78,7 +102,7 @@ impl Recorder {
         // Events that were handled until this step was trained are in the state, whatever is measured after
         // it.
         let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
-        let order = order.map_err(RunError::Journal)?;
+        let order = order?;
         // A logger that is switched off keeps what it wrote before.
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;
@@ -95,13 +119,7 @@ impl Recorder {
         self.prune(&state)?;
         self.shorten_journals(&state, workers)?;
         match overflow {
-            Some(Overflow { tensor, largest }) => Err(RunError::Overflow {
-                tensor,
-                largest,
-                dtype: self.dtype,
-                checkpoint: folder.path,
-                run: self.directory.path().to_owned(),
-            }),
+            Some(overflow) => Err(overflow_error(&overflow, self.dtype, &folder.path, self.directory.path())),
             None => Ok(state),
         }
     }
@@ -130,10 +148,10 @@ impl Recorder {
             }
         }
         if let Some(position) = rated {
-            teachers.shorten(position).map_err(RunError::Journal)?;
+            teachers.shorten(position)?;
         }
         if let (Some(position), Some(order)) = (taken, order) {
-            order.shorten(position).map_err(RunError::Journal)?;
+            order.shorten(position)?;
         }
         Ok(())
     }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_config::Config;
-use tamis_core::fault::chain;
+use tamis_core::fault::{Fault, chain};
 use tamis_rollout::launch::{LaunchError, Launched};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
-use super::{Opened, Run, RunSummary, Unbegun, sft_alone};
+use super::{Opened, Run, RunSummary, not_resumed, sft_alone};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher, MakeLauncher};
@@ -36,7 +36,7 @@ pub enum TrainEnd {
     /// The run came to its end.
     Ended(Box<RunSummary>),
     /// Ctrl-C came before the run's first step.
-    Interrupted(Unbegun),
+    Interrupted(Fault),
 }
 
 /// What outlives a lost learner.
@@ -199,7 +199,7 @@ pub fn train(
         match wait(&given.config, pause, &again, ui, interrupt) {
             Ok(true) => {}
             Ok(false) => return Err(error),
-            Err(Halt::Interrupted) => return Ok(TrainEnd::Interrupted(Unbegun::NotResumed)),
+            Err(Halt::Interrupted) => return Ok(TrainEnd::Interrupted(not_resumed())),
             Err(Halt::Failed(error)) => return Err(error.into()),
         }
         if standing.recovery.is_none() || is_further {

@@ -17,12 +17,14 @@ use tamis_run::log::run_log::{LineKind, RunLog};
 use tamis_run::log::{Loggers, RunEnding};
 
 use super::divergence::check_finite;
+use super::ending::unsaved;
 use super::first_state::RATE;
 use super::look::{STARTED, new_directory, opening_line, settle_differences};
+use super::recorder::overflow_error;
 use super::recovery::Standing;
 use super::sft_figures::{last_line, line, metrics};
 use super::start::{ConfigText, RunStart};
-use super::{Ending, RunSummary, TrainEnd, Unbegun};
+use super::{Ending, RunSummary, TrainEnd, not_begun, not_resumed};
 use crate::assemble::objective::Divergence;
 use crate::assemble::sft::{self, OwnExamples, sft_settings};
 use crate::assemble::startup::Startup;
@@ -31,7 +33,7 @@ use crate::checkpoint::{self, Coverage, SaveError, read_state};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::sft::{Example, SftExamples, SftHooks, SftReport, SftUpdate};
-use crate::learner::{Overflow, RunLearner, SaveContent, Saved};
+use crate::learner::{RunLearner, SaveContent, Saved};
 use crate::prompts::codec::Codec;
 
 /// What a checkpoint holds beside weights and moments.
@@ -96,7 +98,7 @@ pub(super) fn train(
 ) -> Result<TrainEnd, RunError> {
     let (given, existing) = settle_differences(begin)?;
     let is_new = existing.is_none();
-    let unbegun = || if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
+    let unbegun = || if is_new { not_begun() } else { not_resumed() };
     let prepared = match prepare(&given.config, existing.as_ref(), interrupt) {
         Ok(prepared) => prepared,
         Err(Halt::Interrupted) => return Ok(TrainEnd::Interrupted(unbegun())),
@@ -146,7 +148,7 @@ pub(super) fn train(
             ui.note(LineKind::Info, how.last_line());
             Ok(TrainEnd::Ended(Box::new(run.summary(ending))))
         }
-        Ok(None) => Ok(TrainEnd::Interrupted(Unbegun::Unsaved { run: path })),
+        Ok(None) => Ok(TrainEnd::Interrupted(unsaved(&path))),
         Err(error) => {
             let causes = tamis_core::fault::causes(&error).join("\n  caused by: ");
             ui.note(LineKind::Error, &format!("the run ends with an error: {causes}"));
@@ -426,13 +428,7 @@ impl Recorder<'_> {
         directory.prune(Keep { last, best: 0 }, &std::collections::BTreeMap::new())?;
         match overflow {
             None => Ok(()),
-            Some(Overflow { tensor, largest }) => Err(RunError::Overflow {
-                tensor,
-                largest,
-                dtype,
-                checkpoint: folder.path,
-                run: directory.path().to_owned(),
-            }),
+            Some(overflow) => Err(overflow_error(&overflow, dtype, &folder.path, directory.path())),
         }
     }
 }

@@ -101,16 +101,16 @@ pub(crate) fn step(
     let is_news = updated.is_some() && facts.diverged.is_none();
     let publication = if is_news { Some(workers.next_publication()?) } else { None };
 
-    let CreditedBatch { trained, mut members, columns, credit, .. } = credited;
+    let CreditedBatch { mut members, columns, credit, .. } = credited;
     let learning = learn(&before.learning, updated, &mut members, &columns, &credit, &mut facts);
-    let without_loss = members.count_left_out(&batch.trained);
+    let without_loss = members.count_left_out();
     facts.report.leave_out(without_loss);
     facts.report.accounting.check()?;
-    facts.warn_of_updates(members.all());
+    facts.warn_of_updates(&members);
     workers.dispatcher.note_trained(without_loss)?;
     let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     facts.note_workers(workers);
-    let members = members.with_advantages(&credit.shaped.advantages, &trained.groups);
+    let members = members.with_advantages(&credit.shaped.advantages);
     facts.note_credit(columns, credit);
     let generated: Vec<&Group> = batch.generated_records().into_iter().map(|record| &record.group).collect();
     let after = RunState {
@@ -146,7 +146,7 @@ pub(super) fn credit<'a>(
     let columns = columns(recipe, before.reward_kl, functions, &generated, &trained, passes)?;
     let credit = assign(recipe, &before.advantage, batch, &columns)?;
     timings.add("adv", clock.elapsed());
-    members.leave_out(&trained.groups, credit.shaped.kept.as_ref(), recipe.update.mask_truncated);
+    members.leave_out(credit.shaped.kept.as_ref(), recipe.update.mask_truncated);
     Ok(CreditedBatch { batch, trained, members, columns, credit })
 }
 
@@ -170,7 +170,7 @@ struct Updated {
 fn learn(
     before: &LearningState,
     updated: Option<Updated>,
-    members: &mut TrainedMembers,
+    members: &mut TrainedMembers<'_>,
     columns: &CreditColumns,
     credit: &Credit,
     facts: &mut StepFacts,
@@ -254,7 +254,7 @@ fn train_critic(
     let learning_rate = plan.learning_rate.rate(facts.step - 1, recipe.planned_steps());
     let mut settings = plan.settings;
     settings.shuffle = settings.shuffle.map(|key| key.with(facts.step));
-    let compared = members.comparison_mask(&trained.groups);
+    let compared = members.comparison_mask();
     let batch = CriticBatch { groups: &trained.groups, old, returns, kept: Some(&compared) };
     let report = update_critic(&mut *workers.learner, batch, &settings, learning_rate)?;
     facts.timings.add("update_critic", clock.elapsed());

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use tamis_config::LoggerKind;
+use tamis_core::fault;
 use tamis_rollout::GeneratorError;
 
 use super::Run;
@@ -157,12 +158,28 @@ impl Run {
         if self.recorder.saved != Some(step) {
             self.save()?;
         }
-        let run = self.recorder.directory.path().to_owned();
+        let kept = self.recorder.directory.path().join("checkpoints");
+        let kept = kept.display();
         // A critic without finite gradients may cause the policy's trouble, not the other way round.
         Err(if skipped_critic >= MOST_SKIPPED_UPDATES {
-            RunError::CriticNotFinite { updates: skipped_critic, step, run }
+            let fault = fault!(
+                "the gradients of {skipped_critic} updates of the critic in a row were not finite, up to step {step}: the critic does not \
+                 learn, and the policy would follow its values"
+            );
+            RunError::Fault(fault.with_hint(format!(
+                "the critic's weights are those of its last update that could be made, in {kept}; look for a reward or a value without \
+                 bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower \
+                 critic.optimizer.learning_rate if there is none"
+            )))
         } else if skipped >= MOST_SKIPPED_UPDATES {
-            RunError::NotFinite { updates: skipped, step, run }
+            let fault = fault!(
+                "the gradients of {skipped} updates in a row were not finite, up to step {step}: the run does not learn"
+            );
+            RunError::Fault(fault.with_hint(format!(
+                "the weights are those of the last update that could be made, in {kept}; look for a reward or an advantage without bound \
+                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate if \
+                 there is none"
+            )))
         } else {
             self.nothing_trained_error(u64::from(untrained.steps))
         })

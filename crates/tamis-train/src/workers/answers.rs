@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tamis_rollout::{Answer, AnswerJournal, AnswerJournalError as AnswerError};
+use tamis_rollout::{AnswerJournal, AnswerJournalError as AnswerError, JournaledAnswer};
 
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, JournalError, SyncPolicy};
@@ -19,14 +19,14 @@ struct Entry {
     /// The training step that requested it; an earlier build did not record it.
     #[serde(default)]
     step: Option<u64>,
-    answer: Answer,
+    answer: JournaledAnswer,
 }
 
 /// The answers of a run on disk, and those in memory that an earlier process was given.
 pub struct RecordedAnswers {
     journal: Journal,
     /// Read back and not requested yet, with their steps.
-    known: HashMap<String, (u64, Answer)>,
+    known: HashMap<String, (u64, JournaledAnswer)>,
     /// Offset of each step's first answer that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
 }
@@ -52,11 +52,11 @@ impl RecordedAnswers {
 }
 
 impl AnswerJournal for RecordedAnswers {
-    fn take(&mut self, key: &str) -> Option<Answer> {
+    fn take(&mut self, key: &str) -> Option<JournaledAnswer> {
         self.known.remove(key).map(|(_, answer)| answer)
     }
 
-    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerError> {
+    fn put(&mut self, step: u64, answers: &[(String, JournaledAnswer)]) -> Result<(), AnswerError> {
         self.starts.entry(step).or_insert(self.journal.position());
         for (key, answer) in answers {
             let entry = Entry { key: key.clone(), step: Some(step), answer: answer.clone() };
@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    fn answer(value: f64) -> Answer {
-        Answer {
+    fn answer(value: f64) -> JournaledAnswer {
+        JournaledAnswer {
             scores: BTreeMap::new(),
             reward: Score::of(value),
             failures: BTreeMap::new(),

@@ -14,7 +14,7 @@ use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
 use tamis_rollout::launch::{
-    LaunchError, LaunchLimits, Launched, LaunchedServers, Place, Say, ServerProcess, free_ports,
+    LaunchError, LaunchLimits, Launched, LaunchedServers, Say, ServerPlace, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
     GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, SendTimes, Sender, Server,
@@ -216,8 +216,8 @@ fn launch_here(
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let mut processes = Vec::with_capacity(launch.replicas);
     let ports = free_ports(launch.replicas).map_err(|source| {
-        let what = "there are not as many free ports of 127.0.0.1".to_owned();
-        RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
+        let what = "there are not as many free ports of 127.0.0.1";
+        RunError::from(LaunchError::lacks("servers", what, source))
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
         let command = ServerCommand::new(&config.rollout, intake, model, LOOPBACK, &port.to_string());
@@ -228,7 +228,7 @@ fn launch_here(
             environment: environment.chain(gpus).collect(),
             words: command.words,
             what: "server",
-            place: Place::Port(port),
+            place: ServerPlace::Port(port),
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }

@@ -1,7 +1,7 @@
 //! Pools of hard and easy prompts, by the pass rate of the latest group. Each pool has its own rate of
 //! drawing.
 
-use super::{InclusionWeights, PromptHistory, Selection};
+use super::{InclusionWeights, PromptHistory, PromptSelection};
 use crate::random::Key;
 use crate::settings;
 
@@ -33,12 +33,12 @@ settings! {
 
 impl DifficultyPools {
     /// Whether a prompt is taken; `key` is the key of the draw.
-    pub fn select(&self, history: Option<&PromptHistory>, key: Key) -> Selection {
+    pub fn select(&self, history: Option<&PromptHistory>, key: Key) -> PromptSelection {
         let inclusion = match history.map(|history| history.latest) {
             Some(rate) if rate <= self.hard_up_to => self.hard_rate,
             Some(rate) if rate >= self.easy_from => self.easy_rate,
             _ => 1.0,
         };
-        Selection::with_probability(inclusion, key.uniform(0))
+        PromptSelection::with_probability(inclusion, key.uniform(0))
     }
 }

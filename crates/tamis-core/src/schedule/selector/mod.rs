@@ -2,7 +2,7 @@
 //! A selector goes through the prompts of an epoch in order and passes over some of them: a prompt whose
 //! groups were uniform again and again teaches nothing. It never judges a group; the filter still judges
 //! everything that is generated. The probability with which a prompt was taken is known, so weights can undo
-//! the shift that selection brings into the trained distribution ([`Selection::inclusion`]). Everything is a
+//! the shift that selection brings into the trained distribution ([`PromptSelection::inclusion`]). All is a
 //! pure function of the histories, the prompt's key and the settings. A run that is killed and resumed
 //! selects the same prompts.
 //!
@@ -81,14 +81,14 @@ impl Selector {
 
 /// Whether a prompt is generated from, and with which probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Selection {
+pub struct PromptSelection {
     /// Whether it is taken.
     pub is_taken: bool,
     /// Probability with which it was to be taken, in (0, 1\].
     pub inclusion: f64,
 }
 
-impl Selection {
+impl PromptSelection {
     /// Always taken.
     pub const CERTAIN: Self = Self { is_taken: true, inclusion: 1.0 };
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{InclusionWeights, PromptHistory, Selection};
+use super::{InclusionWeights, PromptHistory, PromptSelection};
 use crate::group::PolicyVersion;
 use crate::random::Key;
 use crate::settings;
@@ -76,12 +76,12 @@ impl Posterior {
         version: PolicyVersion,
         n: u32,
         key: Key,
-    ) -> Selection {
+    ) -> PromptSelection {
         let keep = self.keep_probability(prior, history, version, n);
         let most = greatest_mixed(n);
         let inclusion = if most > 0.0 { keep / (self.reference * most) } else { 0.0 };
         let inclusion = inclusion.clamp(self.floor, 1.0);
-        Selection::with_probability(inclusion, key.uniform(0))
+        PromptSelection::with_probability(inclusion, key.uniform(0))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::posterior::PRIOR_MEMORY;
-use super::{PassRatePrior, PromptHistories, Selection, Selector, Side, SkipRates};
+use super::{PassRatePrior, PromptHistories, PromptSelection, Selector, Side, SkipRates};
 use crate::filter::{GroupStatistics, OutcomeScale};
 use crate::group::{Group, PolicyVersion, PromptId};
 use crate::random::{Key, Purpose};
@@ -156,15 +156,15 @@ impl PromptSelector {
 
     /// Whether a candidate is taken by the policy's present version: a function of the seed, the candidate
     /// and what was learnt.
-    pub fn decide(&self, candidate: &Candidate, version: PolicyVersion) -> Selection {
+    pub fn decide(&self, candidate: &Candidate, version: PolicyVersion) -> PromptSelection {
         if let Some(inclusion) = candidate.inclusion {
-            return Selection { is_taken: true, inclusion };
+            return PromptSelection { is_taken: true, inclusion };
         }
         let SelectorState { histories, prior, rates, .. } = &self.state;
         let history = histories.get(candidate.prompt);
         let key = Key::new(self.seed, Purpose::Selection).with(candidate.epoch).with(candidate.prompt.0);
         match &self.settings {
-            Selector::Shuffle(_) => Selection::CERTAIN,
+            Selector::Shuffle(_) => PromptSelection::CERTAIN,
             Selector::ZeroVarianceSkip(skip) => skip.select(rates, history, key),
             Selector::DifficultyPools(pools) => pools.select(history, key),
             Selector::Posterior(posterior) => posterior.select(prior, history, version, self.group_size, key),
@@ -182,12 +182,12 @@ impl PromptSelector {
         n: usize,
         version: PolicyVersion,
         is_whole_epoch: bool,
-    ) -> (Vec<(Candidate, Selection)>, bool) {
+    ) -> (Vec<(Candidate, PromptSelection)>, bool) {
         let mut decided = Vec::new();
         let (mut num_taken, mut until) = (0, 0);
         for candidate in candidates {
             let selection =
-                selector.map_or(Selection::CERTAIN, |selector| selector.decide(&candidate, version));
+                selector.map_or(PromptSelection::CERTAIN, |selector| selector.decide(&candidate, version));
             if selection.is_taken && num_taken == n {
                 decided.truncate(until);
                 return (decided, false);
@@ -211,8 +211,8 @@ impl PromptSelector {
     }
 
     /// Records decisions that are carried out, in the order of the candidates.
-    pub fn note(&mut self, candidate: Candidate, selection: Selection) {
-        let Selection { is_taken, inclusion } = selection;
+    pub fn note(&mut self, candidate: Candidate, selection: PromptSelection) {
+        let PromptSelection { is_taken, inclusion } = selection;
         self.state.num_considered += 1;
         self.state.num_skipped += u64::from(!is_taken);
         self.state.ahead.push(Decided { candidate, inclusion, is_taken });

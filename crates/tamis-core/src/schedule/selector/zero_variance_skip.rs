@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{InclusionWeights, PromptHistory, Selection, Side};
+use super::{InclusionWeights, PromptHistory, PromptSelection, Side};
 use crate::random::Key;
 use crate::settings;
 
@@ -74,15 +74,15 @@ impl SkipRates {
 impl ZeroVarianceSkip {
     /// Whether a prompt is taken; `key` is the key of the draw. A prompt is always taken if it has no history
     /// or its last group was mixed.
-    pub fn select(&self, rates: &SkipRates, history: Option<&PromptHistory>, key: Key) -> Selection {
+    pub fn select(&self, rates: &SkipRates, history: Option<&PromptHistory>, key: Key) -> PromptSelection {
         let Some((side, times)) = history.and_then(|history| history.uniform) else {
-            return Selection::CERTAIN;
+            return PromptSelection::CERTAIN;
         };
         let rate = match side {
             Side::Easy => rates.easy,
             Side::Hard => rates.hard,
         };
         let inclusion = rate.powf(f64::from(times)).max(self.floor);
-        Selection::with_probability(inclusion, key.uniform(0))
+        PromptSelection::with_probability(inclusion, key.uniform(0))
     }
 }

@@ -8,7 +8,7 @@ use tamis_core::setting::{Program, TimeSpan};
 
 /// How an external environment is reached.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reach {
+pub enum ForeignReach {
     /// A module of tamis's Python package, in workers.
     Module {
         /// The interpreter.
@@ -30,7 +30,7 @@ pub enum Reach {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForeignSpec {
     /// How it is reached.
-    pub reach: Reach,
+    pub reach: ForeignReach,
     /// The settings that it gets.
     pub settings: Value,
     /// Longest time of an answer.
@@ -140,7 +140,7 @@ pub trait ForeignSettings {
 }
 
 fn of_module(python: &Program, settings: Value, workers: &WorkerPool) -> ForeignSpec {
-    let reach = Reach::Module { python: python.display().to_string() };
+    let reach = ForeignReach::Module { python: python.display().to_string() };
     ForeignSpec { reach, settings, timeout: workers.timeout.0, workers: workers.clone() }
 }
 
@@ -188,7 +188,7 @@ impl ForeignSettings for PythonEnvironmentSettings {
 impl ForeignSettings for CommandEnvironmentSettings {
     fn spec(&self) -> ForeignSpec {
         ForeignSpec {
-            reach: Reach::Program { argv: self.argv.clone() },
+            reach: ForeignReach::Program { argv: self.argv.clone() },
             settings: Value::Object(self.settings.clone()),
             timeout: self.workers.timeout.0,
             workers: self.workers.clone(),
@@ -199,7 +199,7 @@ impl ForeignSettings for CommandEnvironmentSettings {
 impl ForeignSettings for HttpEnvironmentSettings {
     fn spec(&self) -> ForeignSpec {
         ForeignSpec {
-            reach: Reach::Server { url: self.url.clone() },
+            reach: ForeignReach::Server { url: self.url.clone() },
             settings: Value::Object(self.settings.clone()),
             timeout: self.timeout.0,
             workers: WorkerPool::default(),

@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
+use tamis_process::{AnswerWait, PATIENCE};
+
 use super::config::CommandConfig;
 use super::printed::Printed;
-use super::process::{AnswerWait, PATIENCE, Process, RowRequest, lock};
+use super::process::{Process, RowRequest, lock};
 use super::protocol::{Introduced, KnownRows, Reply};
 use crate::reward::error::RewardError;
 use crate::reward::failure::RewardFailure;
@@ -168,7 +170,7 @@ impl Pool {
     }
 
     /// Passes a wait on to the listener. Returns whether to continue to wait.
-    fn waits(&self, caller: &Caller, wait: &AnswerWait) -> bool {
+    fn waits(&self, caller: &Caller, wait: &AnswerWait, is_fresh: bool) -> bool {
         if caller.listener.is_interrupted() {
             return false;
         }
@@ -177,7 +179,7 @@ impl Pool {
             if reported.is_none_or(|reported| reported.elapsed() >= PATIENCE) {
                 *reported = Some(Instant::now());
                 let more =
-                    if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
+                    if is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
                 caller.listener.say(&format!(
                     "reward `{}`: no answer yet from `{}` for {:.0} s; it times out after {} s{more}",
                     caller.name,
@@ -202,7 +204,7 @@ impl Pool {
             Some(process) => process,
             None => slot.process.insert(Process::start(&self.config, &self.printed)?),
         };
-        let goes_on = |wait: &AnswerWait| self.waits(caller, wait);
+        let goes_on = |wait: &AnswerWait, is_fresh| self.waits(caller, wait, is_fresh);
         let introduced = process.introduce(rows, caller.function.as_ref(), &self.config, &goes_on);
         if let Err(failure) = &introduced {
             slot.process = None;
@@ -255,7 +257,7 @@ impl Pool {
             any = true;
             answered(row, reply);
         };
-        let goes_on = |wait: &AnswerWait| self.waits(caller, wait);
+        let goes_on = |wait: &AnswerWait, is_fresh| self.waits(caller, wait, is_fresh);
         let function = caller.function.as_ref();
         let result = process.ask(requests, function, &self.config, &mut answered, &goes_on);
         let mut health = lock(&caller.health);

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::process::ChildStdout;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tamis_core::fault;
-use tamis_process::{ChildSettings, Errors, Line, LineChild, Lines, Reach};
+use tamis_process::{AnswerWait, ChildSettings, Errors, Line, LineChild, Lines, Reach};
 
 use super::config::CommandConfig;
 use super::pool::NamedFunction;
@@ -20,25 +20,11 @@ use crate::reward::function::RewardInput;
 
 /// Answer lines that may wait to be taken.
 const QUEUE_LINES: usize = 64;
-const STDERR_LINES: usize = 12;
 /// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Interval at which a wait checks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A wait is long after so much time, and again whenever it has doubled.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The present state of a wait for the next answer.
-pub(super) struct AnswerWait {
-    pub(super) waited: Duration,
-    /// At most.
-    pub(super) allowed: Duration,
-    /// Whether the user should be informed now.
-    pub(super) is_long: bool,
-    /// Whether the process has not answered anything yet.
-    pub(super) is_fresh: bool,
-}
+/// Gets a wait for an answer, and whether the process has not answered yet; returns whether to wait longer.
+pub(super) type GoesOn<'a> = dyn Fn(&AnswerWait, bool) -> bool + 'a;
 
 #[derive(Clone)]
 pub(super) struct RowRequest<'a> {
@@ -116,7 +102,7 @@ impl Process {
         function: Option<&NamedFunction>,
         config: &CommandConfig,
         answered: &mut dyn FnMut(usize, Reply),
-        goes_on: &dyn Fn(&AnswerWait) -> bool,
+        goes_on: &GoesOn<'_>,
     ) -> Result<(), RewardFailure> {
         let id_of_function = self.name(function);
         let function = function.map(|function| function.id);
@@ -145,63 +131,40 @@ impl Process {
         rows: &KnownRows<'_>,
         function: Option<&NamedFunction>,
         config: &CommandConfig,
-        goes_on: &dyn Fn(&AnswerWait) -> bool,
+        goes_on: &GoesOn<'_>,
     ) -> Result<Introduced, RewardFailure> {
         let id = self.name(function);
         self.child.send(protocol::introduce(rows, function.map(|function| function.id)));
         protocol::introduction(&self.next_line(id, config, goes_on)?)
     }
 
-    /// Waits for the next line that is not empty.
+    /// Waits for the next line.
     fn next_line(
         &mut self,
         function: usize,
         config: &CommandConfig,
-        goes_on: &dyn Fn(&AnswerWait) -> bool,
+        goes_on: &GoesOn<'_>,
     ) -> Result<String, RewardFailure> {
-        let began = Instant::now();
-        let mut long = PATIENCE;
         // The first call of each function may load what it needs.
         let is_fresh = !self.answered.contains(&function);
-        loop {
-            let allowed =
-                if is_fresh { config.timeout.saturating_add(config.startup_timeout) } else { config.timeout };
-            let waited = began.elapsed();
-            let left = allowed.saturating_sub(waited);
-            if left.is_zero() {
-                let stderr = self.kill();
-                return Err(RewardFailure::TimedOut { timeout: allowed, stderr });
+        let allowed =
+            if is_fresh { config.timeout.saturating_add(config.startup_timeout) } else { config.timeout };
+        match self.child.await_answer(&self.lines, allowed, &|wait| goes_on(wait, is_fresh)) {
+            Ok(Output::Line(line)) => Ok(line),
+            Ok(Output::TooLong) => {
+                let limit = config.max_line_bytes;
+                Err(fault!("an answer is longer than {limit} bytes; the process was killed").into())
             }
-            let is_long = waited >= long;
-            if is_long {
-                long *= 2;
-            }
-            if !goes_on(&AnswerWait { waited, allowed, is_long, is_fresh }) {
-                return Err(RewardFailure::Interrupted);
-            }
-            match self.lines.recv_timeout(left.min(LOOK_EVERY)) {
-                Ok(Output::Line(line)) if line.trim().is_empty() => {}
-                Ok(Output::Line(line)) => return Ok(line),
-                Ok(Output::TooLong) => {
-                    let limit = config.max_line_bytes;
-                    return Err(
-                        fault!("an answer is longer than {limit} bytes; the process was killed").into()
-                    );
+            Err(silence) => Err(match RewardFailure::from(silence) {
+                RewardFailure::TimedOut { timeout, stderr } => {
+                    RewardFailure::TimedOut { timeout, stderr: without_marks(&stderr) }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.child.handle.status_within(GRACE);
-                    let stderr = self.kill();
-                    return Err(RewardFailure::Ended { status, stderr });
+                RewardFailure::Ended { status, stderr } => {
+                    RewardFailure::Ended { status, stderr: without_marks(&stderr) }
                 }
-            }
+                failure => failure,
+            }),
         }
-    }
-
-    /// Kills the process group, reaps the process and returns the end of its standard error.
-    fn kill(&self) -> String {
-        self.child.end();
-        without_marks(&self.child.last_words(STDERR_LINES))
     }
 }
 
@@ -225,7 +188,11 @@ fn read_lines(stdout: ChildStdout, limit: usize, lines: &SyncSender<Output>) {
         let output = match line {
             Line::TooLong(_) => Output::TooLong,
             Line::Ended(line) | Line::Unended(line) => {
-                Output::Line(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned())
+                let line = String::from_utf8_lossy(line);
+                if line.trim().is_empty() {
+                    continue;
+                }
+                Output::Line(line.trim_end_matches(['\n', '\r']).to_owned())
             }
         };
         let is_last = matches!(output, Output::TooLong);

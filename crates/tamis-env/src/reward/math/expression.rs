@@ -15,7 +15,7 @@
 //!
 //! Letters side by side are a product of up to three symbols; a longer run is a word and no mathematics.
 
-use super::lexer::{Lexed, Token};
+use super::lexer::{Lexed, MathToken};
 use super::quotient::Quotient;
 use crate::rational::Rational;
 
@@ -133,7 +133,7 @@ fn infinity(tokens: &[Lexed]) -> Option<Quotient> {
         [sign, name] if sign.is('+') || sign.is('-') => (if sign.is('-') { -1 } else { 1 }, name),
         _ => return None,
     };
-    let is_infinity = matches!(&name.token, Token::Command(name) | Token::Word(name) if matches!(name.as_str(), "infty" | "infinity" | "inf"));
+    let is_infinity = matches!(&name.token, MathToken::Command(name) | MathToken::Word(name) if matches!(name.as_str(), "infty" | "infinity" | "inf"));
     is_infinity.then(|| Quotient::symbol("\\infty").checked_mul(&Quotient::integer(sign))).flatten()
 }
 
@@ -159,11 +159,11 @@ impl<'t> Reader<'t> {
         (self.at == self.tokens.len()).then_some(value)
     }
 
-    fn peek(&self) -> Option<&'t Token> {
+    fn peek(&self) -> Option<&'t MathToken> {
         Some(&self.tokens.get(self.at)?.token)
     }
 
-    fn before(&self) -> Option<&'t Token> {
+    fn before(&self) -> Option<&'t MathToken> {
         Some(&self.tokens.get(self.at.checked_sub(1)?)?.token)
     }
 
@@ -173,7 +173,7 @@ impl<'t> Reader<'t> {
     }
 
     fn is_next(&self, symbol: char) -> bool {
-        self.peek() == Some(&Token::Symbol(symbol))
+        self.peek() == Some(&MathToken::Symbol(symbol))
     }
 
     fn take(&mut self, symbol: char) -> bool {
@@ -195,10 +195,10 @@ impl<'t> Reader<'t> {
     /// The sign of a summand; `None` if there is none.
     fn take_sign(&mut self) -> Option<i128> {
         let sign = match self.peek()? {
-            Token::Symbol('+') => 1,
-            Token::Symbol('-') => -1,
-            Token::Command(name) if name == "pm" => self.sign,
-            Token::Command(name) if name == "mp" => -self.sign,
+            MathToken::Symbol('+') => 1,
+            MathToken::Symbol('-') => -1,
+            MathToken::Command(name) if name == "pm" => self.sign,
+            MathToken::Command(name) if name == "mp" => -self.sign,
             _ => return None,
         };
         self.num_signs += usize::from(!self.is_next('+') && !self.is_next('-'));
@@ -239,19 +239,19 @@ impl<'t> Reader<'t> {
     /// Whether a factor follows without an operator. A number never does: what is `2 3` or `x2`?
     fn begins_factor(&self) -> bool {
         match self.peek() {
-            Some(Token::Symbol('|')) => self.bars == 0,
+            Some(MathToken::Symbol('|')) => self.bars == 0,
             // `2{3}` is written 23.
-            Some(Token::Symbol('{')) => {
-                !matches!(self.tokens.get(self.at + 1), Some(Lexed { token: Token::Number(_), .. }))
+            Some(MathToken::Symbol('{')) => {
+                !matches!(self.tokens.get(self.at + 1), Some(Lexed { token: MathToken::Number(_), .. }))
             }
-            Some(Token::Symbol(symbol)) => *symbol == '(',
-            Some(Token::Word(word)) => self.skipped > 0 || word.len() <= 3 || is_name(word),
-            Some(Token::Text(text)) => text.len() == 1,
-            Some(Token::Command(name)) => {
+            Some(MathToken::Symbol(symbol)) => *symbol == '(',
+            Some(MathToken::Word(word)) => self.skipped > 0 || word.len() <= 3 || is_name(word),
+            Some(MathToken::Text(text)) => text.len() == 1,
+            Some(MathToken::Command(name)) => {
                 is_name(name)
                     || matches!(name.as_str(), "frac" | "binom" | "lfloor" | "lceil" | "mathbb" | "ell")
             }
-            Some(Token::Number(_)) | None => false,
+            Some(MathToken::Number(_)) | None => false,
         }
     }
 
@@ -266,7 +266,7 @@ impl<'t> Reader<'t> {
     /// before another `\frac`, which is their product.
     fn mixed(&mut self) -> Option<Quotient> {
         let number = |lexed: &Lexed| match &lexed.token {
-            Token::Number(digits) => Rational::decimal(digits),
+            MathToken::Number(digits) => Rational::decimal(digits),
             _ => None,
         };
         let is_proper = |part: Rational| part.numerator() > 0 && part.numerator() < part.denominator();
@@ -289,7 +289,7 @@ impl<'t> Reader<'t> {
 
     fn begins_mixed(&self) -> bool {
         let is_integer =
-            |lexed: &Lexed| matches!(&lexed.token, Token::Number(digits) if !digits.contains('.'));
+            |lexed: &Lexed| matches!(&lexed.token, MathToken::Number(digits) if !digits.contains('.'));
         self.skipped == 0
             && match &self.tokens[self.at..] {
                 [whole, frac, ..] if is_integer(whole) && frac.is_command("frac") => true,
@@ -310,7 +310,7 @@ impl<'t> Reader<'t> {
                     value = value.checked_mul(&turn)?;
                 } else {
                     self.is_degree = true;
-                    let is_scale = matches!(self.peek(), Some(Token::Word(name) | Token::Text(name)) if name == "C" || name == "F");
+                    let is_scale = matches!(self.peek(), Some(MathToken::Word(name) | MathToken::Text(name)) if name == "C" || name == "F");
                     self.at += usize::from(is_scale);
                 }
             } else if self.is_next('^') && !is_power {
@@ -341,7 +341,7 @@ impl<'t> Reader<'t> {
                 4
             }
             [circle, after @ ..] if circle.is_command("circ") => {
-                let is_name = |token: &Token| matches!(token, Token::Word(_) | Token::Command(_));
+                let is_name = |token: &MathToken| matches!(token, MathToken::Word(_) | MathToken::Command(_));
                 let is_next = after.first().is_some_and(|next| is_name(&next.token) || next.is('('));
                 // `f \circ g` is no product.
                 usize::from(!(is_next && self.before().is_some_and(is_name)))
@@ -354,7 +354,7 @@ impl<'t> Reader<'t> {
 
     fn atom(&mut self) -> Option<Quotient> {
         match self.peek()? {
-            Token::Number(digits) => {
+            MathToken::Number(digits) => {
                 let digits = &digits[self.skipped..];
                 let value = Quotient::constant(Rational::decimal(digits)?);
                 self.advance();
@@ -364,11 +364,11 @@ impl<'t> Reader<'t> {
                 }
                 Some(value)
             }
-            Token::Word(word) if self.skipped == 0 && is_name(word) => {
+            MathToken::Word(word) if self.skipped == 0 && is_name(word) => {
                 self.advance();
                 self.named(word, true)
             }
-            Token::Word(word) if self.skipped > 0 || word.len() <= 3 => {
+            MathToken::Word(word) if self.skipped > 0 || word.len() <= 3 => {
                 let letter = word.get(self.skipped..=self.skipped)?;
                 self.skipped += 1;
                 if self.skipped == word.len() {
@@ -376,19 +376,19 @@ impl<'t> Reader<'t> {
                 }
                 self.indexed(letter)
             }
-            Token::Text(letter) if letter.len() == 1 && letter.as_bytes()[0].is_ascii_alphabetic() => {
+            MathToken::Text(letter) if letter.len() == 1 && letter.as_bytes()[0].is_ascii_alphabetic() => {
                 self.advance();
                 self.indexed(letter)
             }
-            Token::Symbol('(') => self.closed(')'),
-            Token::Symbol('{') => self.closed('}'),
-            Token::Symbol('|') => {
+            MathToken::Symbol('(') => self.closed(')'),
+            MathToken::Symbol('{') => self.closed('}'),
+            MathToken::Symbol('|') => {
                 self.bars += 1;
                 let value = self.closed('|')?;
                 self.bars -= 1;
                 Quotient::call("abs", vec![value])
             }
-            Token::Command(name) => {
+            MathToken::Command(name) => {
                 self.advance();
                 self.named(name, false)
             }
@@ -412,7 +412,7 @@ impl<'t> Reader<'t> {
             return Some(Quotient::symbol(&format!("{name}_{}", super::parser::text_of(inside))));
         }
         let index = match self.peek()? {
-            Token::Number(text) | Token::Word(text) => text.get(self.skipped..=self.skipped)?,
+            MathToken::Number(text) | MathToken::Word(text) => text.get(self.skipped..=self.skipped)?,
             _ => return None,
         };
         self.character();
@@ -421,7 +421,7 @@ impl<'t> Reader<'t> {
 
     fn character(&mut self) {
         let length = match self.peek() {
-            Some(Token::Number(text) | Token::Word(text)) => text.len(),
+            Some(MathToken::Number(text) | MathToken::Word(text)) => text.len(),
             _ => 0,
         };
         self.skipped += 1;
@@ -461,7 +461,7 @@ impl<'t> Reader<'t> {
             "ell" => self.indexed("\\ell"),
             "mathbb" => {
                 let is_braced = self.take('{');
-                let Some(Token::Word(name)) = self.peek() else { return None };
+                let Some(MathToken::Word(name)) = self.peek() else { return None };
                 self.advance();
                 (!is_braced || self.take('}')).then(|| Quotient::symbol(&format!("\\mathbb {name}")))
             }
@@ -507,8 +507,8 @@ impl<'t> Reader<'t> {
     /// What a function is applied to.
     fn operand(&mut self) -> Option<Quotient> {
         match self.peek()? {
-            Token::Symbol('(') => return self.closed(')'),
-            Token::Symbol('{') => return self.closed('}'),
+            MathToken::Symbol('(') => return self.closed(')'),
+            MathToken::Symbol('{') => return self.closed('}'),
             _ => {}
         }
         if self.depth >= MAX_DEPTH {
@@ -516,7 +516,7 @@ impl<'t> Reader<'t> {
         }
         self.depth += 1;
         let mut value = self.factor()?;
-        let is_function = |token: &Token| matches!(token, Token::Word(name) | Token::Command(name) if function(name).is_some());
+        let is_function = |token: &MathToken| matches!(token, MathToken::Word(name) | MathToken::Command(name) if function(name).is_some());
         while self.begins_factor() && !self.peek().is_some_and(is_function) {
             value = value.checked_mul(&self.factor()?)?;
         }
@@ -535,19 +535,19 @@ impl<'t> Reader<'t> {
 
     fn argument(&mut self) -> Option<Quotient> {
         match self.peek()? {
-            Token::Symbol('{') => self.closed('}'),
-            Token::Number(text) => {
+            MathToken::Symbol('{') => self.closed('}'),
+            MathToken::Number(text) => {
                 let digit = text.get(self.skipped..=self.skipped)?.parse().ok()?;
                 self.character();
                 Some(Quotient::integer(digit))
             }
-            Token::Word(text) => {
+            MathToken::Word(text) => {
                 let letter = text.get(self.skipped..=self.skipped)?;
                 self.character();
                 Some(Quotient::symbol(letter))
             }
-            Token::Command(_) | Token::Text(_) => self.nested(),
-            Token::Symbol(_) => None,
+            MathToken::Command(_) | MathToken::Text(_) => self.nested(),
+            MathToken::Symbol(_) => None,
         }
     }
 
@@ -563,15 +563,15 @@ impl<'t> Reader<'t> {
 
     fn exponent(&mut self) -> Option<Quotient> {
         match self.peek()? {
-            Token::Symbol('(') => self.closed(')'),
-            Token::Symbol('-') => {
+            MathToken::Symbol('(') => self.closed(')'),
+            MathToken::Symbol('-') => {
                 self.advance();
-                let Token::Number(digits) = self.peek()? else { return None };
+                let MathToken::Number(digits) = self.peek()? else { return None };
                 let value = Rational::decimal(&digits[self.skipped..])?;
                 self.advance();
                 Quotient::constant(value).checked_neg()
             }
-            Token::Number(digits) => {
+            MathToken::Number(digits) => {
                 let value = Rational::decimal(&digits[self.skipped..])?;
                 self.advance();
                 Some(Quotient::constant(value))

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::polynomial::{Atom, Polynomial};
 use super::quotient::Quotient;
-use super::{Value, is_equal, read};
+use super::{MathValue, is_equal, read};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Complex(f64, f64);
@@ -287,7 +287,7 @@ proptest! {
 
     #[test]
     fn what_is_read_has_the_value_that_is_written(tree in trees(), point in points()) {
-        if let (Some(Value::Number(value, _)), Some(expected)) = (read(&tree.latex()), tree.evaluate(point)) {
+        if let (Some(MathValue::Number(value, _)), Some(expected)) = (read(&tree.latex()), tree.evaluate(point)) {
             let found = evaluate(&value, point);
             prop_assert!(is_blurred(&value, point) || found.is_near(expected), "{}: {found:?}, not {expected:?}: {value:?}", tree.latex());
         }

@@ -4,7 +4,7 @@
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Token {
+pub enum MathToken {
     /// ASCII digits with at most one point: `12`, `.5`.
     Number(String),
     /// ASCII letters outside of `\text{}`.
@@ -21,7 +21,7 @@ pub enum Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lexed {
     /// The token.
-    pub token: Token,
+    pub token: MathToken,
     /// Whether white space precedes it.
     pub is_spaced: bool,
 }
@@ -29,20 +29,20 @@ pub struct Lexed {
 impl Lexed {
     /// Whether it is this character.
     pub fn is(&self, symbol: char) -> bool {
-        self.token == Token::Symbol(symbol)
+        self.token == MathToken::Symbol(symbol)
     }
 
     /// Whether it is this command.
     pub fn is_command(&self, name: &str) -> bool {
-        matches!(&self.token, Token::Command(command) if command == name)
+        matches!(&self.token, MathToken::Command(command) if command == name)
     }
 
     /// +1 if it opens a bracket, -1 if it closes one.
     pub fn step(&self) -> isize {
         match &self.token {
-            Token::Symbol('(' | '[' | '{') => 1,
-            Token::Symbol(')' | ']' | '}') => -1,
-            Token::Command(name) => match name.as_str() {
+            MathToken::Symbol('(' | '[' | '{') => 1,
+            MathToken::Symbol(')' | ']' | '}') => -1,
+            MathToken::Command(name) => match name.as_str() {
                 "{" | "langle" | "lfloor" | "lceil" => 1,
                 "}" | "rangle" | "rfloor" | "rceil" => -1,
                 name if name.starts_with("begin ") => 1,
@@ -152,7 +152,7 @@ struct Lexer {
 }
 
 impl Lexer {
-    fn push(&mut self, token: Token) {
+    fn push(&mut self, token: MathToken) {
         self.tokens.push(Lexed { token, is_spaced: std::mem::take(&mut self.is_spaced) });
     }
 
@@ -170,11 +170,11 @@ impl Lexer {
             _ if letter.is_ascii_alphabetic() => {
                 let (word, rest) = cut(text, |letter| letter.is_ascii_alphabetic());
                 let is_percent = word.eq_ignore_ascii_case("percent");
-                self.push(if is_percent { Token::Symbol('%') } else { Token::Word(word.to_owned()) });
+                self.push(if is_percent { MathToken::Symbol('%') } else { MathToken::Word(word.to_owned()) });
                 return rest;
             }
             '*' if rest.starts_with('*') => {
-                self.push(Token::Symbol('^'));
+                self.push(MathToken::Symbol('^'));
                 return &rest[1..];
             }
             '<' | '>' | '!' if rest.starts_with('=') => {
@@ -183,7 +183,7 @@ impl Lexer {
                     '>' => "ge",
                     _ => "ne",
                 };
-                self.push(Token::Command(name.to_owned()));
+                self.push(MathToken::Command(name.to_owned()));
                 return &rest[1..];
             }
             _ => match spelled(letter) {
@@ -210,7 +210,7 @@ impl Lexer {
             }
             _ => {}
         }
-        self.push(Token::Symbol(symbol));
+        self.push(MathToken::Symbol(symbol));
     }
 
     fn command<'t>(&mut self, text: &'t str) -> &'t str {
@@ -232,13 +232,13 @@ impl Lexer {
         } else if let Some((inside, rest)) = group(rest).filter(|_| TEXTS.contains(&name)) {
             let inside = inside.replace("\\ ", " ").replace('~', " ");
             self.push(match inside.trim() {
-                "percent" | "\\%" | "%" => Token::Symbol('%'),
-                inside if name == "operatorname" => Token::Word(inside.to_owned()),
-                inside => Token::Text(inside.to_owned()),
+                "percent" | "\\%" | "%" => MathToken::Symbol('%'),
+                inside if name == "operatorname" => MathToken::Word(inside.to_owned()),
+                inside => MathToken::Text(inside.to_owned()),
             });
             return rest;
         } else if let Some((inside, rest)) = group(rest).filter(|_| matches!(name, "begin" | "end")) {
-            self.push(Token::Command(format!("{name} {inside}")));
+            self.push(MathToken::Command(format!("{name} {inside}")));
             return rest;
         } else {
             let name = SPELLINGS.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| *name);
@@ -254,7 +254,7 @@ impl Lexer {
                 (Some(symbol @ ('*' | '/' | '[' | ']' | '|' | '%' | '<' | '>' | ':')), None) => {
                     self.symbol(symbol);
                 }
-                _ => self.push(Token::Command(name.to_owned())),
+                _ => self.push(MathToken::Command(name.to_owned())),
             }
         }
         rest
@@ -268,7 +268,7 @@ impl Lexer {
         for (kind, separators) in separators.into_iter().enumerate() {
             // `1,2,345` are three entries.
             let is_entry = matches!(self.tokens.as_slice(), [.., before, comma] if comma.is(',') && !self.is_spaced
-                && matches!(before.token, Token::Number(_)));
+                && matches!(before.token, MathToken::Number(_)));
             let parts_entries = kind == 0 && (is_entry || self.brackets.last() == Some(&true));
             let is_first = (1..=3).contains(&whole.len()) && !whole.starts_with('0');
             if let Some((groups, after)) = groups(rest, separators).filter(|_| is_first && !parts_entries) {
@@ -289,7 +289,7 @@ impl Lexer {
                 rest = after;
             }
         }
-        self.push(Token::Number(digits));
+        self.push(MathToken::Number(digits));
         rest
     }
 }

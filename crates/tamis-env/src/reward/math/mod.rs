@@ -1,7 +1,7 @@
 //! `math`: the last `\boxed{}` against the ground truth, by exact value.
 //!
 //! [`lexer`] cuts an answer into tokens, [`parser`] and [`expression`] read them by a grammar into a
-//! [`Value`], whose numbers are [`quotient`]s of [`polynomial`]s in canonical form. Nothing is compared in
+//! [`MathValue`], whose numbers are [`quotient`]s of [`polynomial`]s in canonical form. Nothing is compared in
 //! floating point: `0.333` is not `1/3`. What the grammar does not hold, and a value beyond 128-bit integers,
 //! is text and equal only as text.
 
@@ -20,7 +20,7 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, Nature, RewardContext, RewardSettings};
 pub use parser::read;
-pub use value::{Value, is_equal};
+pub use value::{MathValue, is_equal};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 if the last `\boxed{}` of the completion equals the ground truth, otherwise 0
@@ -70,7 +70,7 @@ impl RewardFunction for Math {
     }
 
     fn votes(&self, batch: &[RewardInput<'_>]) -> Option<Vec<String>> {
-        let (mut seen, mut votes) = (Vec::<(&str, Value)>::new(), Vec::with_capacity(batch.len()));
+        let (mut seen, mut votes) = (Vec::<(&str, MathValue)>::new(), Vec::with_capacity(batch.len()));
         for input in batch {
             let read = last_boxed(input.completion).and_then(|answer| Some((answer, read(answer)?)));
             let Some((answer, value)) = read else {

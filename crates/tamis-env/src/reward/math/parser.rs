@@ -1,4 +1,4 @@
-//! Reads an answer into its [`Value`].
+//! Reads an answer into its [`MathValue`].
 //!
 //! ```text
 //! answer   = list
@@ -12,10 +12,10 @@
 //! Expressions are those of [`expression`]. A part or element that is nothing of this is text.
 
 use super::expression;
-use super::lexer::{Lexed, Token, lex};
+use super::lexer::{Lexed, MathToken, lex};
 use super::quotient::Quotient;
 use super::unit;
-use super::value::{Value, is_equal};
+use super::value::{MathValue, is_equal};
 
 /// Longest answer, in bytes, that is read as mathematics; a longer one is compared as text.
 const MAX_BYTES: usize = 400;
@@ -23,15 +23,15 @@ const MAX_BYTES: usize = 400;
 const MAX_DEPTH: usize = 12;
 
 /// Reads an answer; `None` if it is empty.
-pub fn read(answer: &str) -> Option<Value> {
+pub fn read(answer: &str) -> Option<MathValue> {
     let answer = answer.trim();
     if answer.len() > MAX_BYTES {
-        return Some(Value::Text(answer.split_whitespace().collect::<Vec<_>>().join(" ")));
+        return Some(MathValue::Text(answer.split_whitespace().collect::<Vec<_>>().join(" ")));
     }
     let tokens = lex(answer);
     let length = tokens.iter().rposition(|lexed| !is_mark(lexed) && !lexed.is('.'))? + 1;
     let tokens = &tokens[..length];
-    Some(list(tokens, 0).unwrap_or_else(|| Value::Text(text_of(tokens))))
+    Some(list(tokens, 0).unwrap_or_else(|| MathValue::Text(text_of(tokens))))
 }
 
 /// The tokens with spaces between them; braces around one character are left out, and words alone are
@@ -40,10 +40,10 @@ pub fn text_of(tokens: &[Lexed]) -> String {
     let mut parts: Vec<String> = Vec::new();
     for lexed in tokens {
         let part = match &lexed.token {
-            Token::Number(text) | Token::Word(text) => text.clone(),
-            Token::Text(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
-            Token::Command(name) => format!("\\{name}"),
-            Token::Symbol(symbol) => symbol.to_string(),
+            MathToken::Number(text) | MathToken::Word(text) => text.clone(),
+            MathToken::Text(text) => text.split_whitespace().collect::<Vec<_>>().join(" "),
+            MathToken::Command(name) => format!("\\{name}"),
+            MathToken::Symbol(symbol) => symbol.to_string(),
         };
         match parts.as_slice() {
             [.., open, single] if part == "}" && open == "{" && single.chars().count() == 1 => {
@@ -61,7 +61,7 @@ pub fn text_of(tokens: &[Lexed]) -> String {
 
 /// The word that separates values, `or` or `and`.
 fn separator(lexed: &Lexed) -> Option<&str> {
-    let (Token::Text(word) | Token::Word(word)) = &lexed.token else { return None };
+    let (MathToken::Text(word) | MathToken::Word(word)) = &lexed.token else { return None };
     let word = word.trim_matches([' ', ',']);
     ["or", "and"].into_iter().find(|separator| word.eq_ignore_ascii_case(separator))
 }
@@ -90,7 +90,7 @@ fn is_mark(lexed: &Lexed) -> bool {
 }
 
 /// A value, or several with separators between them.
-fn list(tokens: &[Lexed], depth: usize) -> Option<Value> {
+fn list(tokens: &[Lexed], depth: usize) -> Option<MathValue> {
     if depth > MAX_DEPTH {
         return None;
     }
@@ -115,24 +115,24 @@ fn list(tokens: &[Lexed], depth: usize) -> Option<Value> {
 }
 
 /// One value of several under their common name.
-fn named(values: Vec<Value>, is_alternative: bool) -> Value {
-    let name = |value: &Value| match value {
-        Value::Named(names, _) => Some(names.clone()),
+fn named(values: Vec<MathValue>, is_alternative: bool) -> MathValue {
+    let name = |value: &MathValue| match value {
+        MathValue::Named(names, _) => Some(names.clone()),
         _ => None,
     };
     let names = values.first().and_then(name);
-    let has_same = |value: &Value| name(value) == names;
-    let is_bare = |value: &Value| !matches!(value, Value::Named(..) | Value::Relation(..));
+    let has_same = |value: &MathValue| name(value) == names;
+    let is_bare = |value: &MathValue| !matches!(value, MathValue::Named(..) | MathValue::Relation(..));
     // `x = 1, x = 2`, and `x = 1, 2`.
     let is_shared = names.is_some() && (values.iter().all(has_same) || values[1..].iter().all(is_bare));
     let mut found = Vec::with_capacity(values.len());
     for value in values {
         match value {
-            Value::Named(_, inside) if is_shared => match *inside {
-                Value::List(several) => found.extend(several),
+            MathValue::Named(_, inside) if is_shared => match *inside {
+                MathValue::List(several) => found.extend(several),
                 inside => found.push(inside),
             },
-            Value::List(several) => found.extend(several),
+            MathValue::List(several) => found.extend(several),
             value => found.push(value),
         }
     }
@@ -141,26 +141,26 @@ fn named(values: Vec<Value>, is_alternative: bool) -> Value {
     let is_union = is_shared
         && is_alternative
         && !is_point
-        && found.iter().all(|value| matches!(value, Value::Tuple(..)));
-    let value = if is_union { Value::Union(found) } else { Value::List(found) };
+        && found.iter().all(|value| matches!(value, MathValue::Tuple(..)));
+    let value = if is_union { MathValue::Union(found) } else { MathValue::List(found) };
     match names.filter(|_| is_shared) {
-        Some(names) => Value::Named(names, Box::new(value)),
+        Some(names) => MathValue::Named(names, Box::new(value)),
         None => value,
     }
 }
 
 /// Tokens that are not empty, as text.
-fn text(tokens: &[Lexed]) -> Option<Value> {
-    (!tokens.is_empty()).then(|| Value::Text(text_of(tokens)))
+fn text(tokens: &[Lexed]) -> Option<MathValue> {
+    (!tokens.is_empty()).then(|| MathValue::Text(text_of(tokens)))
 }
 
 /// A relation, or a value without one.
-fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
+fn element(tokens: &[Lexed], depth: usize) -> Option<MathValue> {
     let sign = |lexed: &Lexed| match &lexed.token {
-        Token::Symbol('=') => Some("="),
-        Token::Symbol('<') => Some("<"),
-        Token::Symbol('>') => Some(">"),
-        Token::Command(name) => ["le", "ge", "in"].into_iter().find(|sign| name == sign),
+        MathToken::Symbol('=') => Some("="),
+        MathToken::Symbol('<') => Some("<"),
+        MathToken::Symbol('>') => Some(">"),
+        MathToken::Command(name) => ["le", "ge", "in"].into_iter().find(|sign| name == sign),
         _ => None,
     };
     let pieces = split(tokens, |lexed| sign(lexed).is_some())?;
@@ -171,7 +171,7 @@ fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
     }
     let value = |tokens| side(tokens, depth).or_else(|| text(tokens));
     let number = |tokens| match side(tokens, depth) {
-        Some(Value::Number(value, _)) => Some(value),
+        Some(MathValue::Number(value, _)) => Some(value),
         _ => None,
     };
     if signs.iter().all(|&sign| sign == "=") || signs == ["in"] {
@@ -182,7 +182,7 @@ fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
         let mut names: Vec<String> = before.iter().map_while(|side| name(side)).collect();
         if names.is_empty() {
             let [right, left] = sides.as_slice() else { return None };
-            return Some(Value::Relation(number(left)?, "=", number(right)?)).filter(|_| signs == ["="]);
+            return Some(MathValue::Relation(number(left)?, "=", number(right)?)).filter(|_| signs == ["="]);
         }
         let last = value(last)?;
         // `x = 2 + 3 = 5`
@@ -192,7 +192,7 @@ fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
             }
         }
         names.sort();
-        return Some(Value::Named(names, Box::new(last)));
+        return Some(MathValue::Named(names, Box::new(last)));
     }
     if signs.iter().all(|sign| [">", "ge"].contains(sign)) {
         sides.reverse();
@@ -213,13 +213,13 @@ fn element(tokens: &[Lexed], depth: usize) -> Option<Value> {
             (None, Some(name)) => (name, number(left)?, infinity(1)?, (open(*is_strict), ')')),
             (None, None) => {
                 let sign = if *is_strict { "<" } else { "le" };
-                return Some(Value::Relation(number(left)?, sign, number(right)?));
+                return Some(MathValue::Relation(number(left)?, sign, number(right)?));
             }
         },
         _ => return None,
     };
-    let ends = vec![Value::Number(from, None), Value::Number(to, None)];
-    Some(Value::Named(vec![name], Box::new(Value::Tuple(brackets.0, ends, brackets.1))))
+    let ends = vec![MathValue::Number(from, None), MathValue::Number(to, None)];
+    Some(MathValue::Named(vec![name], Box::new(MathValue::Tuple(brackets.0, ends, brackets.1))))
 }
 
 /// The name that tokens are: a symbol, a word, `f(x)`, `(x, y)`, `\text{area}`.
@@ -230,52 +230,52 @@ fn name(tokens: &[Lexed]) -> Option<String> {
         let is_index = before.is_some_and(|before| before.is('_'))
             || (before.is_some_and(|before| before.is('{')) && at >= 2 && tokens[at - 2].is('_'));
         let is_symbol = match &lexed.token {
-            Token::Word(word) => {
+            MathToken::Word(word) => {
                 // `xy` is a product.
                 let is_label = word.len() != 2 || word.chars().any(|letter| letter.is_ascii_uppercase());
                 is_label && (!expression::is_name(word) || expression::is_symbol(word))
             }
-            Token::Command(name) => {
+            MathToken::Command(name) => {
                 num_symbols -= isize::from(matches!(name.as_str(), "angle" | "triangle"));
                 expression::is_symbol(name) || matches!(name.as_str(), "ell" | "angle" | "triangle")
             }
-            Token::Text(_) => {
+            MathToken::Text(_) => {
                 num_symbols -= 1;
                 true
             }
-            Token::Number(_) => is_index,
-            Token::Symbol(symbol) => "()_{},".contains(*symbol),
+            MathToken::Number(_) => is_index,
+            MathToken::Symbol(symbol) => "()_{},".contains(*symbol),
         };
         if !is_symbol {
             return None;
         }
-        let is_bracket = matches!(lexed.token, Token::Symbol(_));
+        let is_bracket = matches!(lexed.token, MathToken::Symbol(_));
         num_symbols += isize::from(depth == 0 && !is_bracket && !is_index);
         depth += lexed.step();
     }
     let begins = match tokens {
         [first, rest @ ..] if first.is('(') => rest.iter().any(|lexed| lexed.is(',')),
-        [first, ..] => !matches!(first.token, Token::Symbol(_)),
+        [first, ..] => !matches!(first.token, MathToken::Symbol(_)),
         [] => false,
     };
     (begins && num_symbols <= 1 && tokens.len() <= 12).then(|| text_of(tokens))
 }
 
 /// A union, or a part of one.
-fn side(tokens: &[Lexed], depth: usize) -> Option<Value> {
+fn side(tokens: &[Lexed], depth: usize) -> Option<MathValue> {
     let parts = split(tokens, |lexed| lexed.is_command("cup"))?;
     if let [_] = parts.as_slice() {
         return part(tokens, depth);
     }
-    parts.into_iter().map(|(tokens, _)| part(tokens, depth)).collect::<Option<_>>().map(Value::Union)
+    parts.into_iter().map(|(tokens, _)| part(tokens, depth)).collect::<Option<_>>().map(MathValue::Union)
 }
 
-fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
+fn part(tokens: &[Lexed], depth: usize) -> Option<MathValue> {
     let (first, last) = (tokens.first()?, tokens.last()?);
     let inside = tokens.get(1..tokens.len() - 1).unwrap_or_default();
     // Whether the first bracket closes at the end.
     let is_closed = first.step() == 1 && last.step() == -1 && split(inside, |_| false).is_some();
-    let entries = |tokens, is_end: fn(&Lexed) -> bool| -> Option<Vec<Value>> {
+    let entries = |tokens, is_end: fn(&Lexed) -> bool| -> Option<Vec<MathValue>> {
         let entry = |tokens| element(tokens, depth + 1).or_else(|| text(tokens));
         split(tokens, is_end)?.into_iter().map(|(tokens, _)| entry(tokens)).collect()
     };
@@ -283,20 +283,20 @@ fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
         return None;
     }
     match (&first.token, &last.token) {
-        (Token::Text(text), _) if tokens.len() == 1 && text.len() > 1 => {
+        (MathToken::Text(text), _) if tokens.len() == 1 && text.len() > 1 => {
             return list(&lex(text), depth + 1).filter(|_| text.len() <= MAX_BYTES);
         }
-        (Token::Command(name), _) if tokens.len() == 1 && name == "emptyset" => {
-            return Some(Value::Set(Vec::new()));
+        (MathToken::Command(name), _) if tokens.len() == 1 && name == "emptyset" => {
+            return Some(MathValue::Set(Vec::new()));
         }
-        (Token::Command(open), Token::Command(close)) if is_closed && open == "{" && close == "}" => {
+        (MathToken::Command(open), MathToken::Command(close)) if is_closed && open == "{" && close == "}" => {
             return match list(inside, depth + 1).or_else(|| text(inside)) {
-                None => Some(Value::Set(Vec::new())),
-                Some(Value::List(values)) => Some(Value::Set(values)),
-                Some(value) => Some(Value::Set(vec![value])),
+                None => Some(MathValue::Set(Vec::new())),
+                Some(MathValue::List(values)) => Some(MathValue::Set(values)),
+                Some(value) => Some(MathValue::Set(vec![value])),
             };
         }
-        (Token::Command(open), Token::Command(close))
+        (MathToken::Command(open), MathToken::Command(close))
             if is_closed && let Some(kind) = open.strip_prefix("begin ") =>
         {
             let is_matrix = ["pmatrix", "bmatrix", "matrix", "smallmatrix"].contains(&kind);
@@ -304,23 +304,23 @@ fn part(tokens: &[Lexed], depth: usize) -> Option<Value> {
             rows.pop_if(|(row, _)| row.is_empty());
             let rows = rows.into_iter().map(|(row, _)| entries(row, |lexed| lexed.is('&')));
             let is_matrix = is_matrix && close.strip_prefix("end ") == Some(kind);
-            return if is_matrix { rows.collect::<Option<_>>().map(Value::Matrix) } else { None };
+            return if is_matrix { rows.collect::<Option<_>>().map(MathValue::Matrix) } else { None };
         }
         (open, close) if is_closed && split(inside, is_mark)?.len() > 1 => {
-            let bracket = |token: &Token| match token {
-                Token::Symbol(symbol @ ('(' | '[' | ')' | ']')) => Some(*symbol),
-                Token::Command(name) if name == "langle" || name == "rangle" => Some('|'),
+            let bracket = |token: &MathToken| match token {
+                MathToken::Symbol(symbol @ ('(' | '[' | ')' | ']')) => Some(*symbol),
+                MathToken::Command(name) if name == "langle" || name == "rangle" => Some('|'),
                 _ => None,
             };
             let (open, close) = (bracket(open)?, bracket(close)?);
-            return Some(Value::Tuple(open, entries(inside, is_mark)?, close));
+            return Some(MathValue::Tuple(open, entries(inside, is_mark)?, close));
         }
         _ => {}
     }
     number(tokens)
 }
 
-fn number(tokens: &[Lexed]) -> Option<Value> {
+fn number(tokens: &[Lexed]) -> Option<MathValue> {
     let (mut tokens, mut unit) = unit::split(tokens);
     let without_dollar: Vec<Lexed>;
     if let Some(place) = tokens.iter().take(2).position(|lexed| lexed.is_command("$")) {
@@ -329,7 +329,7 @@ fn number(tokens: &[Lexed]) -> Option<Value> {
         unit = unit.or_else(|| Some("$".to_owned()));
     }
     let word = |lexed: &Lexed| match &lexed.token {
-        Token::Word(word) => Some(word.clone()),
+        MathToken::Word(word) => Some(word.clone()),
         _ => None,
     };
     if let Some(words) = tokens.iter().map(word).collect::<Option<Vec<String>>>() {
@@ -348,6 +348,7 @@ fn number(tokens: &[Lexed]) -> Option<Value> {
     }
     let (values, degree) = expression::read(tokens)?;
     let unit = unit.or(degree);
-    let mut values: Vec<Value> = values.into_iter().map(|value| Value::Number(value, unit.clone())).collect();
-    if values.len() > 1 { Some(Value::List(values)) } else { values.pop() }
+    let mut values: Vec<MathValue> =
+        values.into_iter().map(|value| MathValue::Number(value, unit.clone())).collect();
+    if values.len() > 1 { Some(MathValue::List(values)) } else { values.pop() }
 }

@@ -265,7 +265,7 @@ fn several_equations_by_source() {
 /// Whether both sides are plain numbers or fractions, for which `math` promises agreement.
 fn is_numeric(completion: &str, truth: &str) -> bool {
     let is_number = |text: &str| match read(text) {
-        Some(Value::Number(value, _)) => value.as_rational().is_some(),
+        Some(MathValue::Number(value, _)) => value.as_rational().is_some(),
         _ => false,
     };
     completion.matches("\\boxed{").count() == 1
@@ -353,11 +353,11 @@ fn long_and_deep_texts_are_read() {
     for count in 1..50 {
         let _ = read(&powers(count));
     }
-    assert!(matches!(read("x^{x^{999999999}}"), Some(Value::Text(_))));
-    assert!(matches!(read("999^{999999999}"), Some(Value::Text(_))));
-    assert!(matches!(read("(a+b+c)^{60}"), Some(Value::Text(_))));
-    assert!(matches!(read("999999999!"), Some(Value::Text(_))));
-    assert!(matches!(read("\\sqrt{340282366920938463463374607431768211297}"), Some(Value::Text(_))));
+    assert!(matches!(read("x^{x^{999999999}}"), Some(MathValue::Text(_))));
+    assert!(matches!(read("999^{999999999}"), Some(MathValue::Text(_))));
+    assert!(matches!(read("(a+b+c)^{60}"), Some(MathValue::Text(_))));
+    assert!(matches!(read("999999999!"), Some(MathValue::Text(_))));
+    assert!(matches!(read("\\sqrt{340282366920938463463374607431768211297}"), Some(MathValue::Text(_))));
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! Units: words behind a value that name what is counted or measured.
 
 use super::expression::is_name;
-use super::lexer::{Lexed, Token};
+use super::lexer::{Lexed, MathToken};
 
 /// Words that change a value, or join it with another. A text with one of them is no unit.
 const MEANINGFUL: [&str; 73] = [
@@ -115,29 +115,34 @@ const NAMES: [(&str, &str); 24] = [
 /// Splits the tokens of one value from the unit that ends them: `5 \text{ cm}^2` is `5` and `cm^2`.
 pub fn split(tokens: &[Lexed]) -> (&[Lexed], Option<String>) {
     let (base, power) = match tokens {
-        [base @ .., sign, Lexed { token: Token::Number(power), .. }] if sign.is('^') => {
+        [base @ .., sign, Lexed { token: MathToken::Number(power), .. }] if sign.is('^') => {
             (base, power.as_str())
         }
-        [base @ .., sign, open, Lexed { token: Token::Number(power), .. }, close]
+        [base @ .., sign, open, Lexed { token: MathToken::Number(power), .. }, close]
             if sign.is('^') && open.is('{') && close.is('}') =>
         {
             (base, power.as_str())
         }
         _ => (tokens, ""),
     };
-    let count =
-        base.iter().rev().take_while(|lexed| matches!(lexed.token, Token::Text(_) | Token::Word(_))).count();
+    let count = base
+        .iter()
+        .rev()
+        .take_while(|lexed| matches!(lexed.token, MathToken::Text(_) | MathToken::Word(_)))
+        .count();
     let (value, words) = base.split_at(base.len() - count);
     let ends_value = value.last().is_some_and(|last| match &last.token {
-        Token::Number(_) => true,
-        Token::Symbol(symbol) => ")}]|%".contains(*symbol),
-        Token::Command(name) => name == "pi" || name == "$",
+        MathToken::Number(_) => true,
+        MathToken::Symbol(symbol) => ")}]|%".contains(*symbol),
+        MathToken::Command(name) => name == "pi" || name == "$",
         _ => false,
     });
     // Letters between the value and the words belong to the value: `2x \text{ cm}`.
     let letters = words
         .iter()
-        .take_while(|lexed| matches!(&lexed.token, Token::Word(word) if word.len() == 1 && power.is_empty()))
+        .take_while(
+            |lexed| matches!(&lexed.token, MathToken::Word(word) if word.len() == 1 && power.is_empty()),
+        )
         .count();
     let words = if words.len() > letters { &words[letters..] } else { words };
     let value = &tokens[..base.len() - words.len()];
@@ -158,14 +163,14 @@ fn name(tokens: &[Lexed]) -> Option<String> {
     let mut names = Vec::new();
     for lexed in tokens {
         match &lexed.token {
-            Token::Word(word) => {
+            MathToken::Word(word) => {
                 let is_short = SHORT.contains(&word.as_str());
                 if !is_short && (word.len() < 5 || !lexed.is_spaced || is_name(word)) {
                     return None;
                 }
                 names.push(word.as_str());
             }
-            Token::Text(text) => {
+            MathToken::Text(text) => {
                 let words = text.split(|letter: char| letter.is_whitespace() || "./-".contains(letter));
                 names.extend(words.filter(|word| !word.is_empty()));
             }

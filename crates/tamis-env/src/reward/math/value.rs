@@ -4,21 +4,21 @@ use super::quotient::Quotient;
 
 /// The value of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum MathValue {
     /// A number or an expression in symbols, with its unit.
     Number(Quotient, Option<String>),
     /// A tuple or interval: opening bracket, entries in order, closing bracket.
-    Tuple(char, Vec<Value>, char),
+    Tuple(char, Vec<MathValue>, char),
     /// The rows of a matrix or vector.
-    Matrix(Vec<Vec<Value>>),
+    Matrix(Vec<Vec<MathValue>>),
     /// A set: order and repetition do not matter.
-    Set(Vec<Value>),
+    Set(Vec<MathValue>),
     /// Values with separators between them: order does not matter.
-    List(Vec<Value>),
+    List(Vec<MathValue>),
     /// A union of sets.
-    Union(Vec<Value>),
+    Union(Vec<MathValue>),
     /// A value under names: `x = 5`, `x = y = 5`, `f(x) = x^2`, `x \in S`; `1 < x < 2` is the interval.
-    Named(Vec<String>, Box<Value>),
+    Named(Vec<String>, Box<MathValue>),
     /// An equation (`=`) or inequality (`<`, `le`) between expressions.
     Relation(Quotient, &'static str, Quotient),
     /// Anything else: its tokens, with spaces between them.
@@ -26,8 +26,8 @@ pub enum Value {
 }
 
 /// Whether two answers are equal. A name, and a unit, count only if both have one: `x = 5` is `5`.
-pub fn is_equal(left: &Value, right: &Value) -> bool {
-    use Value::{Named, Relation};
+pub fn is_equal(left: &MathValue, right: &MathValue) -> bool {
+    use MathValue::{Named, Relation};
     match (left, right) {
         (Named(..) | Relation(..), Named(..) | Relation(..)) => is_same(left, right),
         (Named(_, value), bare) | (bare, Named(_, value)) => is_same(value, bare),
@@ -36,8 +36,8 @@ pub fn is_equal(left: &Value, right: &Value) -> bool {
 }
 
 /// As [`is_equal`], names included.
-fn is_same(left: &Value, right: &Value) -> bool {
-    use Value::{List, Matrix, Named, Number, Relation, Set, Text, Tuple, Union};
+fn is_same(left: &MathValue, right: &MathValue) -> bool {
+    use MathValue::{List, Matrix, Named, Number, Relation, Set, Text, Tuple, Union};
     match (left, right) {
         (Number(left, unit), Number(right, other)) => {
             (unit.is_none() || other.is_none() || unit == other) && left.is_equal(right)
@@ -49,13 +49,13 @@ fn is_same(left: &Value, right: &Value) -> bool {
             left.len() == right.len() && left.iter().zip(right).all(|(left, right)| are_same(left, right))
         }
         (Set(left), Set(right)) | (Union(left), Union(right)) => {
-            let is_within = |some: &[Value], others: &[Value]| {
+            let is_within = |some: &[MathValue], others: &[MathValue]| {
                 some.iter().all(|value| others.iter().any(|other| is_same(value, other)))
             };
             is_within(left, right) && is_within(right, left)
         }
         (Set(left) | List(left), Set(right) | List(right)) => {
-            let mut open: Vec<&Value> = right.iter().collect();
+            let mut open: Vec<&MathValue> = right.iter().collect();
             left.len() == right.len()
                 && left.iter().all(|value| {
                     let place = open.iter().position(|other| is_same(value, other));
@@ -73,29 +73,31 @@ fn is_same(left: &Value, right: &Value) -> bool {
     }
 }
 
-fn are_same(left: &[Value], right: &[Value]) -> bool {
+fn are_same(left: &[MathValue], right: &[MathValue]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(left, right)| is_same(left, right))
 }
 
 /// Whether one relation is the other times a factor: `2x = 4 + 2y` is `x - y = 2`. An equation that is still
 /// to be solved is not its solution: `2x + 1 = 7`, which may be the question itself, is not `x = 3`.
-fn is_same_relation(left: &Value, right: &Value) -> Option<bool> {
-    let is_solved = |value: &Value| match value {
-        Value::Named(_, value) => matches!(&**value, Value::Number(value, _) if !value.has_variable()),
+fn is_same_relation(left: &MathValue, right: &MathValue) -> Option<bool> {
+    let is_solved = |value: &MathValue| match value {
+        MathValue::Named(_, value) => {
+            matches!(&**value, MathValue::Number(value, _) if !value.has_variable())
+        }
         _ => false,
     };
     if is_solved(left) || is_solved(right) {
         return Some(false);
     }
-    let difference = |value: &Value| match value {
-        Value::Named(names, value) => match (names.as_slice(), &**value) {
-            ([name], Value::Number(value, _)) => Some(("=", Quotient::symbol(name).checked_sub(value)?)),
+    let difference = |value: &MathValue| match value {
+        MathValue::Named(names, value) => match (names.as_slice(), &**value) {
+            ([name], MathValue::Number(value, _)) => Some(("=", Quotient::symbol(name).checked_sub(value)?)),
             _ => None,
         },
-        Value::Relation(left, sign, right) => Some((*sign, left.checked_sub(right)?)),
+        MathValue::Relation(left, sign, right) => Some((*sign, left.checked_sub(right)?)),
         _ => None,
     };
-    if let (Value::Relation(a, sign, b), Value::Relation(c, other, d)) = (left, right)
+    if let (MathValue::Relation(a, sign, b), MathValue::Relation(c, other, d)) = (left, right)
         && (sign, a, b) == (other, c, d)
     {
         return Some(true);

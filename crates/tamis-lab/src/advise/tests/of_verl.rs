@@ -40,7 +40,7 @@ fn printed_of(keep: f64, target: usize, steps: std::ops::RangeInclusive<u64>) ->
     text
 }
 
-fn refused(text: &str, plan: &Plan) -> String {
+fn refused(text: &str, plan: &AdvicePlan) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
     std::fs::write(&path, text).unwrap();
@@ -50,7 +50,8 @@ fn refused(text: &str, plan: &Plan) -> String {
 #[test]
 fn the_keep_rate_is_the_likeliest_one() {
     let text = CONFIG.to_owned() + &printed(0.42);
-    let found = read_of(&[("train.log", text.clone())], "train.log", &Plan { n: 8, ..Plan::default() });
+    let found =
+        read_of(&[("train.log", text.clone())], "train.log", &AdvicePlan { n: 8, ..AdvicePlan::default() });
     let keep = found.keep_rate.unwrap();
     assert!((keep.value - 0.42).abs() < 0.04, "{keep:?}");
     assert!(keep.low.is_some_and(|low| low < 0.42) && keep.high.is_some_and(|high| high > 0.42), "{keep:?}");
@@ -61,7 +62,8 @@ fn the_keep_rate_is_the_likeliest_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
     std::fs::write(&path, text).unwrap();
-    let Evidence::Counts(some) = read(&path, Some("5..24".parse().unwrap()), None, &Plan::default()).unwrap()
+    let Evidence::Counts(some) =
+        read(&path, Some("5..24".parse().unwrap()), None, &AdvicePlan::default()).unwrap()
     else {
         panic!("no counts")
     };
@@ -70,27 +72,28 @@ fn the_keep_rate_is_the_likeliest_one() {
 
 #[test]
 fn the_size_of_a_batch_may_be_planned() {
-    let plan = Plan { gen_batch_size: 96, is_round_known: true, ..Plan::default() };
+    let plan = AdvicePlan { gen_batch_size: 96, is_round_known: true, ..AdvicePlan::default() };
     let found = read_of(&[("train.log", printed(0.42))], "train.log", &plan);
     assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.04, "{found}");
 }
 
 #[test]
 fn what_is_missing_is_said() {
-    let plan = |generated| Plan { gen_batch_size: generated, is_round_known: true, ..Plan::default() };
+    let plan =
+        |generated| AdvicePlan { gen_batch_size: generated, is_round_known: true, ..AdvicePlan::default() };
     let steps: String = printed(0.42)
         .lines()
         .filter(|line| line.contains("step:"))
         .fold(String::new(), |text, line| text + line + "\n");
     let unfiltered = CONFIG.to_owned() + "step:1 - critic/score/mean:0.5 - train/num_gen_batches:1\n";
     for (text, plan, why) in [
-        (printed(0.42), Plan::default(), "data.gen_batch_size=N"),
+        (printed(0.42), AdvicePlan::default(), "data.gen_batch_size=N"),
         (printed(0.42), plan(0), "data.gen_batch_size=N"),
         (printed(0.42), plan(usize::MAX), "data.gen_batch_size=N"),
         (printed(0.42), plan(16), "does not fit batches of 16 prompts"),
         (printed(1.0), plan(96), "no step took a second one"),
         (steps, plan(96), "their lines"),
-        (unfiltered, Plan::default(), "no step took"),
+        (unfiltered, AdvicePlan::default(), "no step took"),
     ] {
         let hint = refused(&text, &plan);
         assert!(hint.contains(why) && hint.contains("trainer.rollout_data_dir"), "{hint}");
@@ -98,7 +101,7 @@ fn what_is_missing_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
     std::fs::write(&path, CONFIG.to_owned() + &printed(0.42)).unwrap();
-    let other = read(&path, Some("1000..2000".parse().unwrap()), None, &Plan::default()).unwrap_err();
+    let other = read(&path, Some("1000..2000".parse().unwrap()), None, &AdvicePlan::default()).unwrap_err();
     assert!(other.hint().unwrap().starts_with("steps 1 to 80 are there"), "{other}");
 }
 
@@ -116,15 +119,15 @@ fn damaged_lines_cost_their_steps() {
         let at = text.rfind("step:76 ").unwrap();
         let at = if of.starts_with("train") { at } else { text[..at].rfind(of).unwrap() };
         let text = CONFIG.to_owned() + &text[..at] + &text[at..].replacen(of, damaged, 1);
-        let found = read_of(&[("train.log", text)], "train.log", &Plan::default());
+        let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default());
         assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.05, "{damaged}: {found}");
     }
     let lost = (CONFIG.to_owned() + &printed(0.3)).replacen("num_prompt_in_batch=", "lost", 40);
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("train.log"), lost).unwrap();
     let all = Some("1..80".parse().unwrap());
-    let some = read(&folder.path().join("train.log"), all, None, &Plan::default()).unwrap();
-    let found = advise("train.log", &some, &Plan::default()).to_string();
+    let some = read(&folder.path().join("train.log"), all, None, &AdvicePlan::default()).unwrap();
+    let found = advise("train.log", &some, &AdvicePlan::default()).to_string();
     assert!(found.contains("the lines of") && found.contains("are missing"), "{found}");
 }
 
@@ -133,25 +136,28 @@ fn damaged_lines_cost_their_steps() {
 fn a_run_that_changed_is_read_from_its_end() {
     let falls = (0..8).map(|part| printed_of(0.8 - 0.06 * part as f64, 64, part * 10 + 1..=part * 10 + 10));
     let text = CONFIG.to_owned() + &falls.collect::<String>();
-    let found = read_of(&[("train.log", text)], "train.log", &Plan::default());
+    let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default());
     assert!((found.keep_rate.unwrap().value - 0.38).abs() < 0.04, "{found}");
     assert!(found.sample.groups < 1024 + 4 * 96, "{found}");
     // The run resumed with twice the batch, and the end of the log quotes another size.
     let text = CONFIG.to_owned() + &printed_of(0.42, 32, 1..=40) + CONFIG + &printed_of(0.42, 64, 41..=80);
-    let found = read_of(&[("train.log", text.clone())], "train.log", &Plan::default());
+    let found = read_of(&[("train.log", text.clone())], "train.log", &AdvicePlan::default());
     assert!(
         (found.keep_rate.unwrap().value - 0.42).abs() < 0.04 && found.plan.train_batch_size == 64,
         "{found}"
     );
     let quoted = text + "(TaskRunner pid=71) {'gen_batch_size': 512}\n";
-    assert_eq!(read_of(&[("train.log", quoted)], "train.log", &Plan::default()).keep_rate, found.keep_rate);
+    assert_eq!(
+        read_of(&[("train.log", quoted)], "train.log", &AdvicePlan::default()).keep_rate,
+        found.keep_rate
+    );
 }
 
 /// If another process generates a step again, what the first process gathered does not count.
 #[test]
 fn attempts_that_died_are_not_counted() {
     let whole = CONFIG.to_owned() + &printed(0.42);
-    let expected = read_of(&[("train.log", whole.clone())], "train.log", &Plan::default()).keep_rate;
+    let expected = read_of(&[("train.log", whole.clone())], "train.log", &AdvicePlan::default()).keep_rate;
     let attempt = "num_prompt_in_batch=63 < prompt_bsz=64\nnum_gen_batches=1. Keep generating...\n";
     let low = attempt.replace("=63", "=1");
     let first = whole.rfind("(TaskRunner pid=71) step:79 ").unwrap();
@@ -159,7 +165,7 @@ fn attempts_that_died_are_not_counted() {
     assert!(whole[first..].contains("num_prompt_in_batch"), "a step of one batch shows nothing");
     for died in [attempt.to_owned(), attempt.to_owned() + CONFIG, low.clone(), low + CONFIG] {
         let text = whole[..first].to_owned() + &died + &whole[first..];
-        let found = read_of(&[("train.log", text)], "train.log", &Plan::default()).keep_rate;
+        let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default()).keep_rate;
         assert_eq!(found, expected, "{died}");
     }
 }
@@ -200,14 +206,17 @@ fn the_counts_of_the_default_trainer_are_read() {
         let keep = found.keep_rate.unwrap();
         assert!((keep.value - 0.38).abs() < 0.03, "{keep:?}\n{found}");
     };
-    let found =
-        read_of(&[("train.log", config.to_owned() + &log)], "train.log", &Plan { n: 8, ..Plan::default() });
+    let found = read_of(
+        &[("train.log", config.to_owned() + &log)],
+        "train.log",
+        &AdvicePlan { n: 8, ..AdvicePlan::default() },
+    );
     is_found(&found);
     assert_eq!(found.plan.train_batch_size, 64);
-    let plan = Plan { n: 8, is_batch_known: true, ..Plan::default() };
+    let plan = AdvicePlan { n: 8, is_batch_known: true, ..AdvicePlan::default() };
     is_found(&read_of(&[("train.log", log.clone())], "train.log", &plan));
     is_found(&read_of(&[("gsm8k.jsonl", rows.clone())], "gsm8k.jsonl", &plan));
     // Without the configuration the user must give the batch size.
-    let hint = refused(&log, &Plan::default());
+    let hint = refused(&log, &AdvicePlan::default());
     assert!(hint.contains("data.train_batch_size=N"), "{hint}");
 }

@@ -27,7 +27,8 @@ fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
     let run = file("run.yaml", run);
     let own =
         load_sources_to_show(std::slice::from_ref(&run), &[]).unwrap_or_else(|errors| panic!("{errors}"));
-    let advice = advice(groups, &Plan { samples_at_servers: at_servers, ..Plan::of_layers(&own) });
+    let advice =
+        advice(groups, &AdvicePlan { samples_at_servers: at_servers, ..AdvicePlan::of_layers(&own) });
     let text = lines(&advice, "tamis").join("\n") + "\n";
     let lines = file("advice.yaml", &text);
     load_sources_to_show(&[run, lines], &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}")).config
@@ -52,7 +53,7 @@ fn lines_go_with_what_is_planned() {
         // The planned number of first members, or the cheapest one, or none.
         let config = over(&screened(3), &unlike(), at_servers);
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(3)));
-        let best = advice(&unlike(), &Plan::default()).screening.unwrap().best.unwrap();
+        let best = advice(&unlike(), &AdvicePlan::default()).screening.unwrap().best.unwrap();
         let config = over(&screened(7), &unlike(), at_servers);
         assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(best.first)));
         let config = over(&screened(2), &sampled(&|_| 0.05), at_servers);
@@ -69,14 +70,14 @@ fn lines_go_with_what_is_planned() {
 /// Round and limit count prompts. The share of prompts that yield a group is that of differing first members.
 #[test]
 fn round_and_limit_of_lines_go_by_first_members() {
-    let plan = Plan {
+    let plan = AdvicePlan {
         n: 8,
         screen_first: Some(3),
         mode: Some("screened"),
         is_batch_known: true,
         gen_batch_size: 64,
         max_num_gen_batches: Some(5),
-        ..Plan::default()
+        ..AdvicePlan::default()
     };
     let found = advice(&unlike(), &plan);
     let at = |n| found.keep_rates.iter().find(|rate| rate.n == n).unwrap().rate.value;
@@ -88,14 +89,14 @@ fn round_and_limit_of_lines_go_by_first_members() {
     // 320 prompts hold enough groups that differ, but not enough whose first three members do. A run prints
     // this at its start.
     assert!((70.0..110.0).contains(&(320.0 * at(8))) && 320.0 * at(3) < 72.0, "{} {}", at(8), at(3));
-    let whole = Plan { screen_first: None, mode: Some("carried"), ..plan };
+    let whole = AdvicePlan { screen_first: None, mode: Some("carried"), ..plan };
     let warns = |advice: &Advice| advice.start_lines().iter().any(|line| line.contains("will be too few"));
     assert!(warns(&found) && !warns(&advice(&unlike(), &whole)), "{:?}", found.start_lines());
 }
 
 #[test]
 fn what_saves_little_is_not_left_out() {
-    let found = advice(&unlike(), &Plan { screen_first: Some(3), ..Plan::default() });
+    let found = advice(&unlike(), &AdvicePlan { screen_first: Some(3), ..AdvicePlan::default() });
     let said = |planned: Screening, best| {
         let screening = Some(ScreeningAdvice { planned: Some(planned), best });
         let text = Advice { screening, ..found.clone() }.to_string();
@@ -116,7 +117,7 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     for (number, member) in screened.groups.iter_mut().flat_map(|group| &mut group.members).enumerate() {
         member.scores[0] *= 1.0 + (number % 2) as f64;
     }
-    let plan = Plan { screen_first: Some(3), max_num_gen_batches: Some(4), ..Plan::default() };
+    let plan = AdvicePlan { screen_first: Some(3), max_num_gen_batches: Some(4), ..AdvicePlan::default() };
     let found = advice(&screened, &plan);
     let eight = found.keep_rates.iter().find(|rate| rate.n == 8).unwrap();
     assert_eq!((eight.source, found.plan.n), (KeepRateSource::AtLeast, 8));
@@ -151,8 +152,8 @@ fn chosen() -> String {
 
 #[test]
 fn chosen_prompts_count_for_those_that_were_passed_over() {
-    let of = |plan: &Plan| read_of(&[("rows.jsonl", chosen())], "rows.jsonl", plan);
-    let found = of(&Plan::default());
+    let of = |plan: &AdvicePlan| read_of(&[("rows.jsonl", chosen())], "rows.jsonl", plan);
+    let found = of(&AdvicePlan::default());
     // Half of the data is kept, and 200 of 250 groups.
     assert_eq!(found.sample.groups, 250);
     assert!((found.keep_rate.unwrap().value - 0.5).abs() < 1e-12, "{found}");
@@ -164,7 +165,7 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     assert_eq!(found.metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>(), ["acc"]);
     assert!(found.to_string().contains("a group counts 1/q times, so rates are those of the data\n"));
     // A run that continues to choose prompts costs what its chosen prompts cost.
-    let choosing = of(&Plan { chooses_prompts: true, mode: Some("carried"), ..Plan::default() });
+    let choosing = of(&AdvicePlan { chooses_prompts: true, mode: Some("carried"), ..AdvicePlan::default() });
     let four = choosing.keep_rates.iter().find(|rate| rate.n == 4).unwrap();
     assert!((four.rate.value - 0.5).abs() < 1e-12 && (choosing.keep_rate.unwrap().value - 0.8).abs() < 1e-12);
     let cost = choosing.costs.as_ref().unwrap().mode("carried").unwrap().generated_per_kept.value;
@@ -173,7 +174,7 @@ fn chosen_prompts_count_for_those_that_were_passed_over() {
     // What is already planned is not recommended.
     let dear = |chooses_prompts| {
         let groups = sampled(&|u| if u < 0.1 { 0.5 } else { 0.0 });
-        advice(&groups, &Plan { chooses_prompts, ..Plan::default() }).filter.reasons.concat()
+        advice(&groups, &AdvicePlan { chooses_prompts, ..AdvicePlan::default() }).filter.reasons.concat()
     };
     assert!(dear(false).contains("selector: {kind: posterior}` first"), "{}", dear(false));
     assert!(dear(true).contains("larger groups or easier prompts first"), "{}", dear(true));
@@ -193,7 +194,7 @@ fn right_looking_answers_are_told_where_they_are() {
         rows += &(row(question, "#### 41", 0) + &row(question, "#### 42", 0));
     }
     rows += &(row("Other?", "#### 42", 1) + &row("Other?", "#### 41", 0));
-    let found = read_of(&[("7.jsonl", rows)], "7.jsonl", &Plan::default());
+    let found = read_of(&[("7.jsonl", rows)], "7.jsonl", &AdvicePlan::default());
     let text = &found.findings.iter().find(|finding| finding.topic == "verifier").unwrap().text;
     assert!(
         text.ends_with(
@@ -216,7 +217,7 @@ fn groups_are_told_with_their_step() {
         .concat();
     let right = (row(4, 2, "#### 42") + &row(4, 2, "#### 41")).replacen("\"score\": 0", "\"score\": 1", 1);
     let rows = rows + &right;
-    let found = read_of(&[("rows.jsonl", rows)], "rows.jsonl", &Plan::default());
+    let found = read_of(&[("rows.jsonl", rows)], "rows.jsonl", &AdvicePlan::default());
     let text = &found.findings.iter().find(|finding| finding.topic == "verifier").unwrap().text;
     assert!(text.ends_with("(step 3 group 0, step 3 group 1, step 4 group 1)"), "{text}");
 }
@@ -228,7 +229,7 @@ fn steps_that_are_not_there() {
     let path = folder.path().join("rows.jsonl");
     let of = |rows: &str, metric: Option<&str>| {
         std::fs::write(&path, rows).unwrap();
-        read(&path, Some("10..50".parse().unwrap()), metric, &Plan::default()).unwrap_err()
+        read(&path, Some("10..50".parse().unwrap()), metric, &AdvicePlan::default()).unwrap_err()
     };
     let row = |step: &str| format!("{{\"uid\": 1, \"acc\": 1{step}}}\n{{\"uid\": 1, \"acc\": 0{step}}}\n");
     let other = row(", \"step\": 5") + &row(", \"step\": 7");
@@ -253,7 +254,8 @@ fn steps_that_are_not_there() {
         std::fs::write(folder.path().join(format!("{step}.jsonl")), row("")).unwrap();
     }
     std::fs::remove_file(&path).unwrap();
-    let refused = read(folder.path(), Some("10..50".parse().unwrap()), None, &Plan::default()).unwrap_err();
+    let refused =
+        read(folder.path(), Some("10..50".parse().unwrap()), None, &AdvicePlan::default()).unwrap_err();
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
 }
 

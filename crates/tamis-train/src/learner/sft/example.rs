@@ -1,5 +1,6 @@
 //! Examples that nobody wrote as rows: prompts with their gold answers, and episodes that a script plays.
 
+use tamis_core::fault;
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::Message;
@@ -119,7 +120,8 @@ impl Example {
             conversation.push(Message::new("assistant", answer.clone()));
             let Some(shown) = shown else { break };
             let shown = Message::new("user", shown.clone());
-            let failed = |reason| SftError::Between { reason };
+            let failed =
+                |reason| SftError::from(fault!("the episodes to imitate cannot be rendered: {reason}"));
             let context = worlds.context();
             if context.is_growing() {
                 let shown = std::slice::from_ref(&shown);

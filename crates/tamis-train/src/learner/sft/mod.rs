@@ -90,11 +90,8 @@ pub enum SftError {
         max_length: usize,
     },
     /// An environment's observation cannot be rendered for the model.
-    #[error("the episodes to imitate cannot be rendered: {reason}")]
-    Between {
-        /// Why not.
-        reason: String,
-    },
+    #[error(transparent)]
+    Fault(#[from] Fault),
     /// The learner broke down.
     #[error(transparent)]
     Learner(#[from] LearnerError),
@@ -115,7 +112,7 @@ impl SftError {
                 "set `sft.steps: 0`, name rows in `sft.data`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`); an environment of your own gives each level a `ground_truth`",
             ),
             Self::NothingLearned { .. } => Some("raise `sft.max_length`, or shorten the prompts"),
-            Self::Between { .. } | Self::Learner(_) => None,
+            Self::Fault(_) | Self::Learner(_) => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tamis_config::{LearnerBackend, PublishMode};
 use tamis_rollout::clock::Bell;
-use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Line, Transport as _};
+use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, ServerLine, Transport as _};
 use tamis_rollout::wire::{Call, Fault, FaultClass, HttpAnswer};
 use tamis_run::durable::DiskError;
 
@@ -131,7 +131,7 @@ impl SignsOfLife {
 pub(super) struct Calls {
     #[expect(dead_code, reason = "its thread ends with it")]
     client: HttpClient,
-    line: Line,
+    line: ServerLine,
     bell: Bell,
     /// Ctrl-C ends the wait for a learner that does not answer.
     interrupted: Arc<AtomicBool>,
