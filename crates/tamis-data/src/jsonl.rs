@@ -38,6 +38,19 @@ impl JsonLines {
             )
             .into());
         }
+        if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
+            let shown = path.display();
+            return Err(fault!("{shown} is in UTF-16; write it in UTF-8: iconv -f UTF-16 -t UTF-8 {shown} > rows.jsonl").into());
+        }
+        let is_table = path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
+        if is_table && start.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            let shown = path.display();
+            return Err(fault!(
+                "{shown} is a table; write one JSON object per line: python3 -c \"import pandas; \
+                 pandas.read_csv('{shown}', sep=None, engine='python').to_json('rows.jsonl', orient='records', lines=True)\""
+            )
+            .into());
+        }
         let bom = if start.starts_with(&[0xef, 0xbb, 0xbf]) { 3 } else { 0 };
         if start.iter().skip(bom).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
             return Err(RecordError::JsonArray { path: path.to_owned() });

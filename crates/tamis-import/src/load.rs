@@ -53,6 +53,14 @@ pub fn load_for_evaluation(
     load_files(run, files, arguments, LoadPurpose::Evaluation)
 }
 
+/// Loads a run's own configuration for its model and tokenizer alone: a run without validation data is fine.
+///
+/// # Errors
+/// As [`load_to_show`].
+pub fn load_run_to_show(own: &Path, arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(Some(own), &[], arguments, LoadPurpose::Showing)
+}
+
 /// Loads a configuration as [`load`] does, to look at it, as [`tamis_config::load_to_show`].
 ///
 /// # Errors

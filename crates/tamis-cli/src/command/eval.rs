@@ -563,6 +563,8 @@ fn show_turns(sample: &Shown, text: &mut String) {
 /// run.
 pub(crate) fn name_on_hub(source: &Path) -> Option<ModelSource> {
     match ModelSource::parse(source.to_str()?) {
+        // `runs` holds the runs of this machine, even if it is not there yet.
+        ModelSource::Hub { .. } if source.starts_with("runs") => None,
         model @ ModelSource::Hub { .. } => {
             let near = tamis_file::nearest(source);
             let is_model =

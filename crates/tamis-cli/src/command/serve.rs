@@ -12,7 +12,7 @@ use chrono::Local;
 use tamis_core::fault;
 use tamis_core::figure::counted;
 use tamis_core::printable::cut_middle;
-use tamis_import::load_for_evaluation;
+use tamis_import::load_run_to_show;
 use tamis_run::log::progress::Console;
 use tamis_serve::{NativeServer, RequestLine, RequestLog, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::peers::PeerDifference;
@@ -142,7 +142,7 @@ pub(super) fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, F
     let codec = match run_config {
         Some(run) => {
             let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];
-            let loaded = load_for_evaluation(Some(&run), &[], &overrides)
+            let loaded = load_run_to_show(&run, &overrides)
                 .map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
             policy::codec_of(&loaded.config, &folder)
         }

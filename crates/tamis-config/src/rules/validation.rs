@@ -53,12 +53,12 @@ impl Checker<'_> {
     /// Rules about the keys that `tamis eval` reads.
     pub(super) fn evaluation(&mut self) {
         if !self.config.has_validation_data() {
-            self.error(
-                &["data.arithmetic.val_size", "data.val", "data.task"],
-                "there are no validation prompts to evaluate on",
-                "set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` \
-                 above 0)",
-            );
+            let (keys, hint) = if self.config.data.task.is_some_and(|task| !task.reads_files()) {
+                (["data.arithmetic.val_size", "data.task"], "set `data.arithmetic.val_size` above 0")
+            } else {
+                (["data.val", "data.task"], "name a JSONL or Parquet file: `data.val=FILE`")
+            };
+            self.error(&keys, "there are no validation prompts to evaluate on", hint);
         }
         self.samples();
     }

@@ -44,11 +44,14 @@ impl Lost {
     /// The key with both values, on one line.
     fn line(&self, owner: Owner) -> String {
         let shown = |value: &Option<Json>| value.as_ref().map_or_else(|| "none".to_owned(), flow);
-        let why = match self.key.as_str() {
-            "rollout.n" if owner == Owner::Trl => ", whose groups have two members or more",
-            _ => "",
+        let theirs = match self.key.as_str() {
+            "rollout.n" if owner == Owner::Trl => {
+                format!("{}, whose groups have two members or more", shown(&self.theirs))
+            }
+            "data.max_prompt_length" if owner == Owner::Trl => "no limit".to_owned(),
+            _ => shown(&self.theirs),
         };
-        format!("{}: {} (in {owner}: {}{why})", self.key, shown(&self.ours), shown(&self.theirs))
+        format!("{}: {} (in {owner}: {theirs})", self.key, shown(&self.ours))
     }
 }
 

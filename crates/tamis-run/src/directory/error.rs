@@ -102,7 +102,7 @@ impl RunDirectoryError {
             Self::NameTaken { .. } => "take a shorter `run.name`",
             Self::NoRoom { cause, .. } => cause
                 .hint()
-                .unwrap_or("name a folder that can be made and written to, such as `run.dir=runs`"),
+                .unwrap_or("name a folder that you may write to, such as `run.dir=$HOME/runs`"),
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
                 let near = meant(path).map(|near| format!("did you mean `{}`?", near.display()));

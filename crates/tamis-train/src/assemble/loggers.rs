@@ -148,16 +148,18 @@ except packages.PackageNotFoundError:
     is_small.then(|| format!("{python} has {}, which stores nothing by itself: {SET_URI}", found.trim()))
 }
 
-/// What the loggers in processes of their own lack, in the words of these processes. For a check, which
-/// starts none of them.
-pub(crate) fn lacks(config: &Config) -> Vec<String> {
-    const LOOK: &str = "
+/// Prints what a package lacks, if it cannot be imported.
+const LOOK: &str = "
 import importlib.util, sys
 name, installed_as = sys.argv[1:]
 if importlib.util.find_spec(name) is None:
-    fix = f'`{sys.executable} -m pip install {installed_as}`, or the logger\'s `python` names another interpreter'
+    fix = f'`{sys.executable} -m pip install {installed_as}`, or name another interpreter as the `python` of the logger'
     print(f'the package `{name}` is not installed: {fix}')
 ";
+
+/// What the loggers in processes of their own lack, in the words of these processes. For a check, which
+/// starts none of them.
+pub(crate) fn lacks(config: &Config) -> Vec<String> {
     let of = |kind: &LoggerKind| {
         let (python, installed_as) = match kind {
             LoggerKind::Wandb(settings) => (&settings.python, "wandb"),
@@ -309,6 +311,23 @@ mod tests {
         assert_eq!(of(Some("http://127.0.0.1:5000")), None);
         install("mlflow");
         assert_eq!(of(None), None);
+    }
+
+    /// The look itself runs: for a package that is there it prints nothing, for another what to type.
+    #[test]
+    fn the_look_for_a_package_is_valid_python() {
+        if Command::new("python3").arg("--version").output().is_err() {
+            println!("skipped: no python3");
+            return;
+        }
+        let look = |name: &str| {
+            tamis_process::ask(Command::new("python3").args(["-c", LOOK, name, "its-name"]), LONGEST_LOOK)
+                .expect("the look ends well")
+        };
+        assert_eq!(look("json"), "");
+        let lack = look("no_such_package_at_all");
+        assert!(lack.starts_with("the package `no_such_package_at_all` is not installed: `"), "{lack}");
+        assert!(lack.contains(" -m pip install its-name`, or name another interpreter"), "{lack}");
     }
 
     #[test]
