@@ -199,11 +199,12 @@ mod tests {
     }
 
     /// Those that fit no one key.
-    const OF_SEVERAL: [&str; 10] = [
+    const OF_SEVERAL: [&str; 11] = [
         "epsilon",
         "generation_kwargs",
         "gradient_accumulation_steps",
         "lr_warmup_steps_ratio",
+        "optim",
         "steps_per_generation",
         "teacher_model_name_or_path",
         "use_peft",

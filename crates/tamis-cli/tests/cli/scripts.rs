@@ -236,6 +236,9 @@ fn a_script_with_arguments_of_trl() {
         &[],
     );
     adapter.succeeds().prints("lora: {rank: 4, alpha: 32, targets: [q_proj, k_proj]}");
+    // Over weights in 4 bits, by the function that makes TRL's BitsAndBytesConfig of the arguments.
+    let four_bits = run(&folder, &format!("{line} --use_peft --load_in_4bit --dry-run"), &[]);
+    four_bits.succeeds().prints("base: nf4");
 }
 
 /// A model with an adapter, as PEFT's `get_peft_model` returns one.
@@ -385,6 +388,14 @@ fn shapes_of_scripts_become_the_run_that_they_mean() {
         "'model': Loaded(), 'peft_config': LoraConfig(r=2, target_modules='all-linear')",
     )
     .prints("lora: {rank: 2, ");
+    // Weights in 4 bits below it.
+    dry(
+        "from peft import LoraConfig\n\
+         class BitsAndBytesConfig:\n    def __init__(self, **given):\n        self.__dict__.update(given)",
+        "'quantization_config': BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4'), \
+         'peft_config': LoraConfig(r=2, target_modules='all-linear')",
+    )
+    .prints("base: nf4");
     // A subclass that only prepares its arguments.
     dry(
         "class Mine(GRPOTrainer):\n    _tag_names = ['mine']\n    def __init__(self, **given):\n        super().__init__(**given)\n\
@@ -424,6 +435,8 @@ fn what_a_run_would_ignore_of_a_script_is_refused() {
         "1 of the 2 tensors of `model` do not learn",
     );
     refused("Loaded.config.quantization_config = {}", "'model': Loaded()", "`model` is quantized");
+    let of_4_bits = "'model': 'tiny', 'args': GRPOConfig('out', model_init_kwargs={'load_in_4bit': True})";
+    refused("", of_4_bits, "only an adapter over weights in 4 bits: use_peft=True");
     refused("", "'optimizers': (object(), None)", "GRPOTrainer(optimizers=...) is not followed");
     refused("", "'callbacks': [print]", "GRPOTrainer(callbacks=...) is not followed");
     refused(

@@ -210,6 +210,11 @@ fn ways(here: &Machine, python: Option<&Interpreter>, has_vllm: bool, has_sglang
         ),
         way("an adapter (LoRA)", "learner.lora", lacks(&["torch", "transformers", "safetensors", "peft"])),
         way(
+            "an adapter over 4-bit weights",
+            "learner.lora.base: nf4",
+            lacks(&["torch", "transformers", "safetensors", "peft", "bitsandbytes"]),
+        ),
+        way(
             "models that see images",
             "data.columns.images",
             lacks(&["torch", "transformers", "safetensors", "pillow"]),

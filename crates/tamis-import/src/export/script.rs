@@ -13,7 +13,7 @@ use super::{Export, Lost, value_of};
 use crate::owner::Owner;
 
 /// Settings that a script of TRL has elsewhere than in its `GRPOConfig`.
-const OUTSIDE: [&str; 15] = [
+const OUTSIDE: [&str; 16] = [
     "model_name_or_path",
     "model_revision",
     "attn_implementation",
@@ -29,6 +29,7 @@ const OUTSIDE: [&str; 15] = [
     "lora_alpha",
     "lora_target_modules",
     "lora_dropout",
+    "load_in_4bit",
 ];
 
 /// Keys whose value a script of TRL has as it is, whatever a command can say.
@@ -161,6 +162,9 @@ impl Export {
                 of("lora_target_modules", "[q_proj, v_proj]")
             )
         });
+        if self.setting("load_in_4bit").is_some() {
+            imports.push("from transformers import BitsAndBytesConfig".to_owned());
+        }
         imports.sort();
         let start = match self.setting("num_processes") {
             Some(number) => format!("accelerate launch --num_processes {number} train_grpo.py"),
@@ -184,13 +188,17 @@ impl Export {
         if let Some(size) = self.evaluation_batch() {
             let _ = writeln!(text, "    per_device_eval_batch_size={size},  # whole groups");
         }
-        let options: Vec<String> =
+        let mut options: Vec<String> =
             [("revision", "model_revision"), ("attn_implementation", "attn_implementation")]
                 .iter()
                 .filter_map(|(name, key)| {
                     Some(format!("\"{name}\": {}", python(&value_of(key, self.setting(key)?))))
                 })
                 .collect();
+        if self.setting("load_in_4bit").is_some() {
+            let config = "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\", bnb_4bit_use_double_quant=True)";
+            options.push(format!("\"quantization_config\": {config}"));
+        }
         if !options.is_empty() {
             let _ = writeln!(text, "    model_init_kwargs={{{}}},", options.join(", "));
         }

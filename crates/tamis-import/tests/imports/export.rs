@@ -73,6 +73,7 @@ const TOGETHER: &[(Owner, &str)] = &[
     ),
     (Owner::Trl, "use_vllm=true vllm_importance_sampling_correction=false"),
     (Owner::Trl, "use_peft=true lora_r=8 lora_alpha=64 lora_target_modules=[q_proj, k_proj]"),
+    (Owner::Trl, "use_peft=true lora_r=8 load_in_4bit=true optim=paged_adamw_8bit"),
     (Owner::Trl, "use_adaptive_entropy=true entropy_target=0.3"),
     (Owner::Trl, "multi_objective_aggregation=normalize_then_sum"),
     (
