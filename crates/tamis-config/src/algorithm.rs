@@ -68,6 +68,7 @@ impl Config {
                 correction.rejections.extend(Rejection::verl(&rejection.statistic, &rejection.threshold)?);
             }
         }
+        correction.count_rejected = settings.count_rejected;
         correction.check()?;
         Ok(Some(correction))
     }

@@ -1,6 +1,6 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
-use tamis_core::advantage::SingletonAdvantage;
+use tamis_core::advantage::{Shaping, SingletonAdvantage};
 use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
 
 use super::{Checker, LoadPurpose};
@@ -52,6 +52,17 @@ impl Checker<'_> {
             } else {
                 self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
             }
+        }
+        if config.objective.shaping.iter().any(|shaping| matches!(shaping, Shaping::SoftReweight(_))) {
+            self.error(
+                &["rollout.n", "objective.shaping"],
+                "`rollout.n` is 1, so the deviation within a group is 0, and `soft_reweight` multiplies every advantage by it",
+                "remove `soft_reweight`, or set `rollout.n` to 2 or more",
+            );
+        }
+        if config.train.early_stop.reward_collapse.is_some() {
+            let reason = "`rollout.n` is 1: the deviation within a group is always 0";
+            self.warn_ignored(&["train.early_stop.reward_collapse"], reason);
         }
         let Some(filter) = &config.filter else { return };
         let outcome = match (filter.kind.singleton(), filter.kind.pool()) {

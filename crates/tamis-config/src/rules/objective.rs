@@ -1,6 +1,7 @@
 //! Rules about the loss, the advantages and the KL.
 
-use tamis_core::advantage::{Advantage, Cpo, Scale};
+use tamis_core::advantage::{Advantage, Cpo, Scale, Shaping};
+use tamis_core::objective::loss::PolicyLoss;
 use tamis_core::objective::{Aggregation, Importance};
 
 use super::Checker;
@@ -34,7 +35,62 @@ impl Checker<'_> {
             let reason = "only the aggregation `seq-mean-token-sum-norm` has a divisor";
             self.warn_ignored(&["objective.loss_scale_factor"], reason);
         }
+        self.distillation();
+        self.plain_gradient();
         self.kl();
+    }
+
+    /// Warns of a teacher's rating that counts twice, and refuses rewards that it does not read.
+    fn distillation(&mut self) {
+        let config = self.config;
+        let objective = &config.objective;
+        let Advantage::OnPolicyDistillation(rating) = &objective.advantage else { return };
+        if objective.kl.place == KlPlace::Reward {
+            self.error(
+                &["objective.kl.in", "objective.advantage.kind"],
+                "`objective.advantage.kind: on_policy_distillation` reads no rewards, so a KL in them has no effect",
+                "set `objective.kl.in: loss` or `none`",
+            );
+        }
+        if rating.coefficient == 0.0 {
+            self.warn(
+                &["objective.advantage.coefficient"],
+                "`objective.advantage.coefficient` is 0: every advantage is 0 and nothing is learned",
+                "set it to 1",
+            );
+        }
+        if objective.shaping.iter().any(|shaping| matches!(shaping, Shaping::AddDistillation(_))) {
+            self.warn(
+                &["objective.shaping", "objective.advantage.kind"],
+                "the teacher's rating of a token counts twice: as its advantage, and added to it by `add_distillation`",
+                "take one of the two",
+            );
+        }
+    }
+
+    /// A loss without a ratio of the policy to the one before the step; a baseline of a batch of one.
+    fn plain_gradient(&mut self) {
+        let config = self.config;
+        let objective = &config.objective;
+        let (batch, n) = (config.data.train_batch_size, config.rollout.n);
+        if matches!(objective.advantage, Advantage::BatchMean(_)) && batch.saturating_mul(n) < 2 {
+            self.error(
+                &["data.train_batch_size", "objective.advantage.kind"],
+                "the mean reward of a batch of one trajectory is that reward: every advantage is 0 and nothing is learned",
+                "raise `data.train_batch_size`",
+            );
+        }
+        let updates = config.train.ppo_epochs.saturating_mul(batch.div_ceil(config.mini_batch_size().max(1)));
+        if matches!(objective.loss, PolicyLoss::Reinforce(_)) && objective.correction.weights.is_some() && updates > 1 {
+            self.warn(
+                &["train.ppo_epochs", "train.ppo_mini_batch_size", "objective.loss.kind"],
+                format!(
+                    "a step has {updates} updates, and `objective.loss.kind: reinforce` has no ratio to the policy before the step: \
+                     the weights of `objective.correction` are right only for the first"
+                ),
+                "set `train.ppo_epochs: 1` and leave `train.ppo_mini_batch_size` out, or take `objective.loss.kind: clip`",
+            );
+        }
     }
 
     fn loss(&mut self) {

@@ -79,6 +79,19 @@ impl Checker<'_> {
                 "set `rollout.n: 2` or more, or `schedule.selector.kind: shuffle`",
             );
         }
+        if let (Some((estimator, against)), false) =
+            (self.config.signal_beyond_group(), matches!(selector, Selector::Shuffle(_)))
+            && self.config.rollout.n >= 2
+        {
+            self.warn(
+                &["schedule.selector.kind"],
+                format!(
+                    "`schedule.selector.kind: {selector}` passes over prompts whose groups score alike, but these have signal too: \
+                     `{estimator}` compares with {against}, not within the group"
+                ),
+                "set `schedule.selector.kind: shuffle`",
+            );
+        }
         if let Selector::DifficultyPools(pools) = selector
             && pools.hard_up_to >= pools.easy_from
         {

@@ -124,6 +124,9 @@ pub struct Correction {
     /// Metrics over trajectories also count fully masked ones, as if their ratio were 0 and their perplexity
     /// 1 (verl). Weights and masks do not depend on it.
     pub count_masked_trajectories: bool,
+    /// Rejected tokens stay in the mask with weight 0, so that means over tokens and trajectories have the
+    /// same denominators as without a rejection (FlashREINFORCE). False: they leave the mask (verl).
+    pub count_rejected: bool,
 }
 
 impl Default for Correction {
@@ -134,6 +137,7 @@ impl Default for Correction {
             rejections: Vec::new(),
             log_ratio_limit: Some(20.0),
             count_masked_trajectories: false,
+            count_rejected: false,
         }
     }
 }
@@ -320,6 +324,13 @@ impl Correction {
         let rejections =
             self.rejections.iter().map(|rejection| rejection.reject(columns, limit, &mut mask)).collect();
         let metrics = CorrectionMetrics::of(columns, &mask, mismatch, importance, rejections, counted);
+        if self.count_rejected && mask != columns.mask {
+            let weights = weights.get_or_insert_with(|| vec![1.0; mask.len()]);
+            for (weight, _) in weights.iter_mut().zip(&mask).filter(|(_, is_kept)| !**is_kept) {
+                *weight = 0.0;
+            }
+            mask = columns.mask.to_vec();
+        }
         Ok(Corrected { weights, mask, metrics })
     }
 }
@@ -343,6 +354,21 @@ mod tests {
             refused(&limited, &[0, 2], &[0.0; 2]),
             @"correction setting `log_ratio_limit` is 0; expected a number above 0"
         );
+    }
+
+    /// Of two trajectories the second is rejected: it counts with weight 0, or is gone. Metrics are the same.
+    #[test]
+    fn a_rejected_trajectory_counts_or_is_gone() {
+        let old = [-1.0, -1.0, -1.0];
+        let columns =
+            SamplerColumns { offsets: &[0, 2, 3], mask: &[true; 3], old: &old, behaviour: &[-1.0, -1.0, -3.0] };
+        let rejections = Rejection::verl("seq_mean_k2", "0.5").expect("names");
+        let gone = Correction { rejections, ..Correction::default() };
+        let counted = Correction { count_rejected: true, ..gone.clone() };
+        let (gone, counted) = (gone.correct(&columns).expect("fits"), counted.correct(&columns).expect("fits"));
+        assert_eq!((gone.weights, gone.mask), (None, vec![true, true, false]));
+        assert_eq!((counted.weights, counted.mask), (Some(vec![1.0, 1.0, 0.0]), vec![true; 3]));
+        assert_eq!(gone.metrics.to_pairs(), counted.metrics.to_pairs());
     }
 
     #[test]

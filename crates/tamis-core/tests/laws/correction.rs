@@ -57,7 +57,7 @@ fn correction() -> impl Strategy<Value = Correction> {
             importance,
             rejections,
             log_ratio_limit: limited.then_some(20.0),
-            count_masked_trajectories: false,
+            ..Correction::default()
         },
     )
 }

@@ -50,7 +50,7 @@ fn corrections_are_what_their_names_say() {
     for (preset, (name, mode, importance, rejections)) in CorrectionPreset::ALL.iter().zip(expected) {
         let log_ratio_limit = if name == "trl" { None } else { Some(20.0) };
         let correction =
-            Correction { mode, importance, rejections, log_ratio_limit, count_masked_trajectories: false };
+            Correction { mode, importance, rejections, log_ratio_limit, ..Correction::default() };
         assert_eq!((preset.as_str(), preset.correction()), (name, correction));
     }
 }
