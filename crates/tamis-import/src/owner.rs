@@ -52,8 +52,8 @@ impl Owner {
             Self::EasyR1 => "EasyR1",
             Self::Ragen => "RAGEN",
             Self::Trl => "TRL",
-            Self::VerlSft => "verl's SFT",
-            Self::TrlSft => "TRL's SFT",
+            Self::VerlSft => "verl SFT",
+            Self::TrlSft => "TRL SFT",
         }
     }
 }

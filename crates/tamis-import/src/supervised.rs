@@ -12,7 +12,7 @@ use tamis_config::table;
 use crate::owner::Owner;
 use crate::{entry, is_foreign_name};
 
-/// Beginning of the word that stands for the program: `sft of=TRL's SFT`.
+/// Beginning of the word that stands for the program: `sft of=TRL SFT`.
 const MARK: &str = "sft of=";
 
 /// The supervised trainer that a script, a module or a subcommand of `trl` is.

@@ -70,10 +70,10 @@ fn what_an_sft_trainer_is_given_is_followed_or_refused() {
     refused("", "callbacks=[print], data_collator=print")
         .says("SFTTrainer(data_collator=...) is not followed: rows are packed");
     refused("loss_type='dft'", "")
-        .says("`loss_type=dft` of TRL's SFT cannot be followed: the loss is the cross-entropy");
+        .says("`loss_type=dft` of TRL SFT cannot be followed: the loss is the cross-entropy");
     refused("packing_strategy='wrapped', packing=True", "").says("take packing_strategy=bfd");
     refused("mx_length=3", "")
-        .says("`mx_length` is no key of TRL's SFT that tamis knows")
+        .says("`mx_length` is no key of TRL SFT that tamis knows")
         .says("did you mean `max_length`?");
     refused("completion_only_loss=True", "formatting_func=str")
         .says("formatting_func makes texts, which have no completion");
