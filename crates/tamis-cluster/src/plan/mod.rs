@@ -269,7 +269,9 @@ impl Plan {
                     reference: learner.offload_reference && device == Device::Gpu,
                     moments: learner.offload_moments && device == Device::Gpu,
                 },
-                sends_weights: is_compared && config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
+                sends_weights: is_compared
+                    && config.samples_at_servers()
+                    && config.publish_mode() == PublishMode::Nccl,
             };
             let of = |kept: Kept| {
                 // With an adapter the reference is the policy without it, unless another model is named.
