@@ -21,7 +21,7 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 
 /// The entries besides those of tamis-core.
 fn own_entries() -> impl Iterator<Item = &'static Entry> {
-    Preset::ALL.iter().map(|preset| preset.entry()).chain(values())
+    Preset::ALL.iter().map(|preset| preset.entry()).chain([&crate::schema::SFT_ENTRY]).chain(values())
 }
 
 /// Tasks and rewards. They are values of a key, which describes them.

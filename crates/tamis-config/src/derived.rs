@@ -83,10 +83,11 @@ impl Config {
         self.learner.url.is_some() || self.learner.backend == LearnerBackend::Torch
     }
 
-    /// Whether servers are started for the run.
+    /// Whether servers are started for the run. Supervised fine-tuning alone samples nothing.
     pub fn launches_servers(&self) -> bool {
         let is_of_servers = matches!(self.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
-        is_of_servers && self.rollout.servers.is_empty() && self.rollout.launch.is_some()
+        let is_launched = self.rollout.servers.is_empty() && self.rollout.launch.is_some();
+        is_of_servers && is_launched && !self.is_sft_alone()
     }
 
     /// Number of GPUs of the servers that are started.

@@ -359,6 +359,9 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
             let _ = writeln!(text, "  preset     {preset}: {}", flow(&node.to_json()));
         }
     }
+    if plain(&entry.path).split('.').next() == Some("sft") {
+        text.push_str("  see        tamis explain sft (formula, source), tamis docs sft\n");
+    }
     for (title, names) in [("values", choice_values(&entry.shape)), ("kinds", kinds(&entry.shape))] {
         if !names.is_empty() {
             let _ = writeln!(text, "  {title}");

@@ -15,6 +15,8 @@ pub enum Family {
     Shaping,
     /// A policy loss (`objective.loss`).
     PolicyLoss,
+    /// A loss of supervised fine-tuning (`sft`).
+    Supervised,
     /// Aggregations of tokens into one number (`objective.aggregation`).
     Aggregation,
     /// A divergence from the reference (`objective.kl`).
@@ -39,13 +41,14 @@ pub enum Family {
 
 impl Family {
     /// All, in the order of the page.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Preset,
         Self::Task,
         Self::Reward,
         Self::Advantage,
         Self::Shaping,
         Self::PolicyLoss,
+        Self::Supervised,
         Self::Aggregation,
         Self::Divergence,
         Self::Entropy,
@@ -82,6 +85,7 @@ impl Family {
             Self::Advantage => ("objective.advantage", "Advantages", "an advantage estimator"),
             Self::Shaping => ("objective.shaping", "Advantage shaping", "a change to advantages"),
             Self::PolicyLoss => ("objective.loss", "Policy losses", "a policy loss"),
+            Self::Supervised => ("sft", "Supervised fine-tuning", "a loss of supervised fine-tuning"),
             Self::Aggregation => ("objective.aggregation", "Aggregation", "an aggregation"),
             Self::Divergence => ("objective.kl", "Divergence from the reference", "a divergence"),
             Self::Entropy => ("objective.entropy", "Entropy", "an entropy bonus"),

@@ -1,11 +1,11 @@
-"""Runs a script of TRL with a stand-in for its trainer: `tamis train train_grpo.py`.
+"""Runs a script of TRL with stand-ins for its trainers: `tamis train train_grpo.py`, `tamis train train_sft.py`.
 
     python3 tamis_script.py        beside it: settings.json and tamis_reward.py
 
 The script runs as `__main__` in its own interpreter. `GRPOTrainer(...).train()` writes both data sets and the arguments beside the folder
 of the run, starts `tamis train` with them, and answers the run's reward requests: the functions stay in this process, on its main thread,
-those that are `async` together. What has no counterpart is refused by name. If TRL can be imported its own GRPOConfig, TrlParser and the
-like are used, without what a configuration does with devices; otherwise stand-ins take their places.
+those that are `async` together. `SFTTrainer(...).train()` does the same without rewards. What has no counterpart is refused by name. If
+TRL can be imported its own GRPOConfig, SFTConfig, TrlParser and the like are used, without what a configuration does with devices; otherwise stand-ins take their places.
 
 settings.json: program (tamis), script, arguments (of the script), overrides (`key=value`), options (of `tamis train`), resume (a run
 folder or null), dry_run. While a run is on, its process id is in the file `pid` beside it.
@@ -60,7 +60,7 @@ while data := peer.recv(1 << 16):
 settings = {}
 runner = None  # the module tamis_reward
 answers = None  # file descriptor of the real standard output
-trl_config = None  # TRL's GRPOConfig, if it is installed
+trl_configs = []  # TRL's GRPOConfig and SFTConfig, if it is installed
 
 
 def say(text):
@@ -81,7 +81,7 @@ def refuse(reasons, hint=None):
 
 
 class KeptConfig:
-    """GRPOConfig if there is no TRL: it keeps its arguments, and every other field is TRL's default or None."""
+    """GRPOConfig and SFTConfig if there is no TRL: it keeps its arguments, and every other field is TRL's default or None."""
 
     DEFAULTS = {"eval_strategy": "no", "push_to_hub": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
 
@@ -97,11 +97,12 @@ class KeptConfig:
 
 
 def given_arguments(config):
-    """The fields of a GRPOConfig that differ from their defaults, by name."""
+    """The fields of a GRPOConfig or SFTConfig that differ from their defaults, by name."""
     if isinstance(config, KeptConfig):
         return dict(vars(config))
     given = {}
-    for field in dataclasses.fields(trl_config):  # a subclass may have fields of the script's own
+    own = next((kind for kind in trl_configs if isinstance(config, kind)), None) or type(config)
+    for field in dataclasses.fields(own):  # a subclass may have fields of the script's own
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         value = getattr(config, field.name, default)
         if field.init and value != default:
@@ -285,14 +286,15 @@ def rewards_of(functions, weights, folder, columns, reasons):
     return rewards, kept
 
 
-def write_rows(rows, path, what, reasons):
-    """A data set as JSONL; the names of its columns."""
+def write_rows(rows, path, what, reasons, shape=None):
+    """A data set as JSONL; the names of its columns. `shape` makes a row of a row."""
     columns = set()
     if not hasattr(rows, "__len__"):
         reasons.append(f"{what} is a stream of unknown length: load the rows that are to be trained on (`streaming=False`, `take(n)`)")
         return columns
     with open(path, "w", encoding="utf-8") as file:
         for number, row in enumerate(rows):
+            row = row if shape is None else shape(row)
             columns.update(row)
             try:
                 file.write(json.dumps(row, ensure_ascii=False, default=plain) + "\n")
@@ -320,50 +322,40 @@ def free_folder(path):
     return numbered
 
 
-class GRPOTrainer:
-    """Stands for TRL's. Arguments that a run cannot follow are refused when it is made."""
+CALLBACKS = "nothing of the script is called while a run trains; `run.loggers` and metrics.jsonl have every figure"
 
+
+class Trainer:
+    """What the stand-ins for TRL's trainers have in common. Arguments that a run cannot follow are refused when one is made."""
+
+    NAME = SUFFIX = ""
     # The attributes of a finished trainer, as far as a run has them.
     _DONE = ("log_metrics", "save_metrics", "save_state", "create_model_card", "end", "log_completions")
 
-    def __init__(self, model=None, reward_funcs=None, args=None, train_dataset=None, eval_dataset=None, processing_class=None,
-                 reward_processing_classes=None, callbacks=None, optimizers=(None, None), quantization_config=None, peft_config=None,
-                 tools=None, rollout_func=None, environment_factory=None, **unknown):  # fmt: skip
+    def _begin(self, model, args, train_dataset, eval_dataset, processing_class, quantization_config, peft_config, free, unknown):
         reasons = overridden(type(self))
-        free = {
-            "callbacks": (callbacks, "nothing of the script is called while a run trains; `run.loggers` and metrics.jsonl have every figure"),
-            "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
-            "reward_processing_classes": (reward_processing_classes, "a reward model is read with its own tokenizer"),
-            "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/environments.md)"),
-            "rollout_func": (rollout_func, "`environment` plays games of several turns (docs/environments.md)"),
-            "environment_factory": (environment_factory, "`environment` has Python environments of a file (docs/environments.md)"),
-        }
-        reasons += [f"GRPOTrainer({name}=...) is not followed: {why}" for name, (value, why) in free.items() if value]
-        reasons += [f"GRPOTrainer has no argument {name} here" for name in unknown]
-        if not reward_funcs:
-            reasons.append("GRPOTrainer has no reward_funcs")
+        reasons += [f"{self.NAME}({name}=...) is not followed: {why}" for name, (value, why) in free.items() if value]
+        reasons += [f"{self.NAME} has no argument {name} here" for name in unknown]
         if train_dataset is None:
-            reasons.append("GRPOTrainer has no train_dataset")
+            reasons.append(f"{self.NAME} has no train_dataset")
         self._arguments = model_arguments(model, args, peft_config is not None, reasons)
         if quantization_config is not None:
-            self._arguments.update(quantization_arguments(quantization_config, "GRPOTrainer(quantization_config=...)", reasons))
+            self._arguments.update(quantization_arguments(quantization_config, f"{self.NAME}(quantization_config=...)", reasons))
         name = self._arguments.get("model_name_or_path", "model")
-        self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-GRPO") if args is None else args
+        self.args = KeptConfig(output_dir=f"{name.split('/')[-1]}-{self.SUFFIX}") if args is None else args
         if peft_config is not None and "use_peft" in self._arguments:
             reasons.append("`model` has an adapter, and `peft_config` names another: give one of them")
         self._arguments.update(lora_arguments(peft_config, reasons))
         tokenizer = getattr(processing_class, "tokenizer", processing_class)  # of a processor of images
         own = getattr(tokenizer, "name_or_path", name if processing_class is None else None)
         if own is None or os.path.normpath(own) != os.path.normpath(name):
-            reasons.append(f"GRPOTrainer(processing_class=...) is that of {own}, and the model's own is taken, {name}: save it beside the model")
+            reasons.append(f"{self.NAME}(processing_class=...) is that of {own}, and the model's own is taken, {name}: save it beside the model")
         self._template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
-        if reasons:
-            refuse(reasons)
-        self.reward_funcs, self.train_dataset, self.eval_dataset = reward_funcs, train_dataset, eval_dataset
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class, self.peft_config = processing_class, peft_config
         self.accelerator = types.SimpleNamespace(print=print, is_main_process=True, is_local_main_process=True, num_processes=1)
         self._run = None
-        self._known = set(vars(self))
+        return reasons
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -381,10 +373,10 @@ class GRPOTrainer:
         if resume_from_checkpoint:
             reasons.append("train(resume_from_checkpoint=...) is not followed: `tamis train SCRIPT --resume RUN_DIR` continues a run")
         reasons += overridden(type(self))  # since it was made
-        replaced = [name for name in vars(self) if name not in self._known and callable(getattr(self, name)) and hasattr(GRPOTrainer, name)]
+        replaced = [name for name in vars(self) if name not in self._known and callable(getattr(self, name)) and hasattr(self._stand, name)]
         replaced += [name for name in vars(self) if name not in self._known and inspect.isroutine(getattr(self, name)) and name not in replaced]
-        if replaced := sorted(set(vars(GRPOTrainer)) - OWN) + replaced:
-            reasons.append(f"methods of GRPOTrainer are replaced ({', '.join(replaced)}), and a run has none of them")
+        if replaced := sorted(set(vars(self._stand)) - OWN) + replaced:
+            reasons.append(f"methods of {self.NAME} are replaced ({', '.join(replaced)}), and a run has none of them")
         settings["trained"] = True
         run = settings["resume"] or free_folder(getattr(self.args, "output_dir", None) or "trainer_output")
         command, functions = self._prepare(run, reasons)
@@ -400,48 +392,48 @@ class GRPOTrainer:
         self._run = run
         return outcome(run)
 
-    def _prepare(self, run, reasons):
-        """Writes what the run reads. Returns the words of its configuration, and the functions that stay here."""
-        folder = f"{os.path.normpath(run)}.script"
-        os.makedirs(folder, exist_ok=True)
+    @property
+    def _stand(self):
+        """The class that stands for TRL's."""
+        return next(kind for kind in STANDS if isinstance(self, kind))
+
+    def _validates(self):
+        strategy = getattr(self.args, "eval_strategy", "no")
+        return getattr(strategy, "value", strategy) != "no"
+
+    def _given(self, run):
+        """The arguments of the run in TRL's names."""
         given = {**given_arguments(self.args), **self._arguments, "output_dir": run}
         for name in ("model_init_kwargs", "reward_weights", "resume_from_checkpoint"):
             given.pop(name, None)
-        given = {name: value for name, value in given.items() if value is not None}
-        is_resumed = settings["resume"] is not None
-        path = os.devnull if is_resumed else os.path.join(folder, "train.jsonl")
-        columns = write_rows(self.train_dataset, path, "train_dataset", reasons)
-        words = [f"data.train={json.dumps(path)}"]
-        strategy = getattr(self.args, "eval_strategy", "no")
-        if self.eval_dataset is not None and getattr(strategy, "value", strategy) != "no":
-            is_named = isinstance(self.eval_dataset, dict)
-            sets = {f"eval-{name}": rows for name, rows in self.eval_dataset.items()} if is_named else {"eval": self.eval_dataset}
-            names, paths = [], []
-            for name, rows in sets.items():
-                names.append(free_name(name, names))
-                paths.append(os.devnull if is_resumed else os.path.join(folder, f"{names[-1]}.jsonl"))
-                write_rows(rows, paths[-1], f"eval_dataset[{name.removeprefix('eval-')!r}]" if is_named else "eval_dataset", reasons)
-            words.append(f"data.val={json.dumps(paths)}")
-        rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), folder, columns, reasons)
-        words.append(f"reward={json.dumps(rewards)}")
-        if is_resumed:
-            return [], functions
-        with open(os.path.join(folder, "reward.py"), "w", encoding="utf-8") as file:
-            file.write(BRIDGE.format(script=settings["script"], variable=SOCKET))
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _write_eval(self, folder, reasons, shape=None):
+        """Writes the data sets of the validation. Returns their paths."""
+        is_named = isinstance(self.eval_dataset, dict)
+        sets = {f"eval-{name}": rows for name, rows in self.eval_dataset.items()} if is_named else {"eval": self.eval_dataset}
+        names, paths = [], []
+        for name, rows in sets.items():
+            names.append(free_name(name, names))
+            paths.append(os.devnull if settings["resume"] else os.path.join(folder, f"{names[-1]}.jsonl"))
+            write_rows(rows, paths[-1], f"eval_dataset[{name.removeprefix('eval-')!r}]" if is_named else "eval_dataset", reasons, shape)
+        return paths
+
+    def _write_arguments(self, given, path, reasons):
+        """Writes the arguments as a file of TRL."""
+        folder = os.path.dirname(path)
         if isinstance(self._template, str):
             given["chat_template_path"] = os.path.join(folder, "chat_template.jinja")
             with open(given["chat_template_path"], "w", encoding="utf-8") as file:
                 file.write(self._template)
-        lines = [f"# What {settings['script']} gave its GRPOTrainer, in TRL's names."]
+        lines = [f"# What {settings['script']} gave its {self.NAME}, in TRL's names."]
         for name, value in given.items():
             if is_json(value):
                 lines.append(f"{name}: {json.dumps(value, default=plain)}")
             else:
                 reasons.append(f"{name} is a {type(value).__name__}, which has no counterpart")
-        arguments = os.path.join(folder, "grpo.yaml")
-        with open(arguments, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
-        return [arguments, *words, *settings["overrides"]], functions
 
     def save_model(self, output_dir=None, _internal_call=False):
         """The model of the last checkpoint, in Hugging Face layout, in this folder: beside what is there already."""
@@ -465,19 +457,136 @@ class GRPOTrainer:
         refuse(["push_to_hub() is not followed"], f"`tamis export {run} FOLDER`, and upload that: `hf upload NAME FOLDER`")
 
 
+class GRPOTrainer(Trainer):
+    """Stands for TRL's."""
+
+    NAME, SUFFIX = "GRPOTrainer", "GRPO"
+
+    def __init__(self, model=None, reward_funcs=None, args=None, train_dataset=None, eval_dataset=None, processing_class=None,
+                 reward_processing_classes=None, callbacks=None, optimizers=(None, None), quantization_config=None, peft_config=None,
+                 tools=None, rollout_func=None, environment_factory=None, **unknown):  # fmt: skip
+        free = {
+            "callbacks": (callbacks, CALLBACKS),
+            "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
+            "reward_processing_classes": (reward_processing_classes, "a reward model is read with its own tokenizer"),
+            "tools": (tools, "`environment` with `kind: tools` has functions of a Python file as tools (docs/environments.md)"),
+            "rollout_func": (rollout_func, "`environment` plays games of several turns (docs/environments.md)"),
+            "environment_factory": (environment_factory, "`environment` has Python environments of a file (docs/environments.md)"),
+        }
+        reasons = self._begin(model, args, train_dataset, eval_dataset, processing_class, quantization_config, peft_config, free, unknown)
+        if not reward_funcs:
+            reasons.append("GRPOTrainer has no reward_funcs")
+        if reasons:
+            refuse(reasons)
+        self.reward_funcs = reward_funcs
+        self._known = set(vars(self))
+
+    def _prepare(self, run, reasons):
+        """Writes what the run reads. Returns the words of its configuration, and the functions that stay here."""
+        folder = f"{os.path.normpath(run)}.script"
+        os.makedirs(folder, exist_ok=True)
+        given = self._given(run)
+        is_resumed = settings["resume"] is not None
+        path = os.devnull if is_resumed else os.path.join(folder, "train.jsonl")
+        columns = write_rows(self.train_dataset, path, "train_dataset", reasons)
+        words = [f"data.train={json.dumps(path)}"]
+        if self.eval_dataset is not None and self._validates():
+            words.append(f"data.val={json.dumps(self._write_eval(folder, reasons))}")
+        rewards, functions = rewards_of(self.reward_funcs, getattr(self.args, "reward_weights", None), folder, columns, reasons)
+        words.append(f"reward={json.dumps(rewards)}")
+        if is_resumed:
+            return [], functions
+        with open(os.path.join(folder, "reward.py"), "w", encoding="utf-8") as file:
+            file.write(BRIDGE.format(script=settings["script"], variable=SOCKET))
+        arguments = os.path.join(folder, "grpo.yaml")
+        self._write_arguments(given, arguments, reasons)
+        return [arguments, *words, *settings["overrides"]], functions
+
+
+class SFTTrainer(Trainer):
+    """Stands for TRL's."""
+
+    NAME, SUFFIX = "SFTTrainer", "SFT"
+    # The columns that TRL reads.
+    COLUMNS = ("messages", "prompt", "completion", "text", "tools")
+    REFUSED = {
+        "images": "supervised fine-tuning reads text",
+        "image": "supervised fine-tuning reads text",
+        "chat_template_kwargs": "`data.chat_template_kwargs` holds for every row",
+    }
+
+    def __init__(self, model=None, args=None, data_collator=None, train_dataset=None, eval_dataset=None, processing_class=None,
+                 compute_loss_func=None, compute_metrics=None, callbacks=None, optimizers=(None, None), optimizer_cls_and_kwargs=None,
+                 preprocess_logits_for_metrics=None, quantization_config=None, peft_config=None, formatting_func=None, **unknown):  # fmt: skip
+        free = {
+            "data_collator": (data_collator, "rows are packed without padding"),
+            "compute_loss_func": (compute_loss_func, "the loss is the cross-entropy"),
+            "compute_metrics": (compute_metrics, "validation computes the loss only"),
+            "preprocess_logits_for_metrics": (preprocess_logits_for_metrics, "validation computes the loss only"),
+            "callbacks": (callbacks, CALLBACKS),
+            "optimizers": (tuple(optimizers) != (None, None), "the optimizer is AdamW, set by the arguments"),
+            "optimizer_cls_and_kwargs": (optimizer_cls_and_kwargs, "the optimizer is AdamW, set by the arguments"),
+        }
+        reasons = self._begin(model, args, train_dataset, eval_dataset, processing_class, quantization_config, peft_config, free, unknown)
+        if formatting_func is not None and getattr(self.args, "completion_only_loss", None):
+            reasons.append("formatting_func makes texts, which have no completion: leave completion_only_loss out")
+        if self._validates() and eval_dataset is None:
+            reasons.append("eval_strategy asks for a validation, and there is no eval_dataset")
+        if reasons:
+            refuse(reasons)
+        self._format = formatting_func
+        self._known = set(vars(self))
+
+    def _shape(self, row):
+        """A row with the columns that TRL reads, under tamis's names."""
+        if self._format is not None:
+            return {"text": self._format(row)}
+        field = getattr(self.args, "dataset_text_field", None) or "text"
+        row = {**row, "text": row[field]} if field in row else row
+        return {name: row[name] for name in self.COLUMNS if row.get(name) is not None}
+
+    def _prepare(self, run, reasons):
+        """Writes what the run reads. Returns the words of its configuration, and no functions."""
+        folder = f"{os.path.normpath(run)}.script"
+        os.makedirs(folder, exist_ok=True)
+        given = self._given(run)
+        given.pop("dataset_text_field", None)
+        path = os.devnull if settings["resume"] else os.path.join(folder, "train.jsonl")
+        first = next(iter(self.train_dataset), {}) if hasattr(self.train_dataset, "__len__") else {}
+        reasons += [f"train_dataset: {why}" for name, why in self.REFUSED.items() if first.get(name) is not None]
+        columns = write_rows(self.train_dataset, path, "train_dataset", reasons, self._shape)
+        if not reasons and not columns - {"tools"}:
+            there = ", ".join(sorted(first)) or "no rows"
+            reasons.append(f"train_dataset has no column messages, prompt and completion, or text: it has {there}")
+        words = [f"sft.data={json.dumps([path])}"]
+        if self._validates():
+            words.append(f"sft.val={json.dumps(self._write_eval(folder, reasons, self._shape))}")
+        if settings["resume"] is not None:
+            return [], {}
+        if hasattr(self.train_dataset, "__len__"):
+            given["num_rows"] = len(self.train_dataset)
+        arguments = os.path.join(folder, "sft.yaml")
+        self._write_arguments(given, arguments, reasons)
+        return ["trl", "sft", "--config", arguments, *words, *settings["overrides"]], {}
+
+
+# The classes that stand for TRL's.
+STANDS = (GRPOTrainer, SFTTrainer)
+
 # Made with a class, or called by it before a run begins.
 NO_METHODS = ("__init__", "__init_subclass__", "__annotate__", "__annotate_func__", "__annotations_cache__")
-OWN = set(vars(GRPOTrainer)) | {"__abstractmethods__"}
+OWN = {name for kind in STANDS for name in vars(kind)} | {"__abstractmethods__"}
 
 
 def overridden(kind):
     """Refusals of the methods that a subclass has: a run would call none of them."""
     reasons = []
-    for base in kind.__mro__[: kind.__mro__.index(GRPOTrainer)]:
+    stand = next(base for base in kind.__mro__ if base in STANDS)
+    for base in kind.__mro__[: kind.__mro__.index(stand)]:
         # What is no function itself may bind one: `property`, `partialmethod`, `cached_property`.
         binds = lambda name, value: callable(value) or hasattr(value, "__get__") and not name.startswith("__")
         names = [name for name, value in vars(base).items() if binds(name, value) and name not in NO_METHODS]
-        reasons += [f"{base.__name__}.{name} is a method of a subclass of GRPOTrainer, which a run never calls" for name in names]
+        reasons += [f"{base.__name__}.{name} is a method of a subclass of {stand.NAME}, which a run never calls" for name in names]
     return reasons
 
 
@@ -490,7 +599,7 @@ def outcome(run):
                 metrics.update(json.loads(line))
     except OSError:  # the folder has another name by an override
         say("the run's folder is not where the script's output_dir is: save_model() will not find it")
-    return types.SimpleNamespace(global_step=metrics.get("step"), training_loss=metrics.get("actor/pg_loss"), metrics=metrics)
+    return types.SimpleNamespace(global_step=metrics.get("step"), training_loss=metrics.get("actor/pg_loss", metrics.get("sft/loss")), metrics=metrics)
 
 
 async def train_and_answer(command, functions):
@@ -577,7 +686,7 @@ ScriptArguments = dataclass_of(
 
 
 class TrlParser:
-    """Parses `--name value` into the classes that it is given; what no class has a field for goes to GRPOConfig."""
+    """Parses `--name value` into the classes that it is given; what no class has a field for goes to GRPOConfig or SFTConfig."""
 
     def __init__(self, dataclass_types=(), **_):
         self.kinds = list(dataclass_types) if isinstance(dataclass_types, (list, tuple)) else [dataclass_types]
@@ -662,17 +771,19 @@ def missing(module):
 
 def stand_ins(has_trl, has_peft):
     """The modules that are made here, by name."""
-    trainer = {"GRPOTrainer": GRPOTrainer, "RLOOTrainer": RLOO}
-    modules = {"tamis.trl": {"attach": attach, "__getattr__": missing("tamis.trl")}, "trl.trainer.grpo_trainer": {"GRPOTrainer": GRPOTrainer}}
+    trainer = {"GRPOTrainer": GRPOTrainer, "SFTTrainer": SFTTrainer, "RLOOTrainer": RLOO}
+    modules = {"tamis.trl": {"attach": attach, "__getattr__": missing("tamis.trl")}, "trl.trainer.grpo_trainer": {"GRPOTrainer": GRPOTrainer},
+               "trl.trainer.sft_trainer": {"SFTTrainer": SFTTrainer}}  # fmt: skip
     if importlib.util.find_spec("tamis") is None:
         modules["tamis"] = {"__path__": []}
     if not has_trl:
-        trl = {**trainer, "GRPOConfig": KeptConfig, "ModelConfig": ModelConfig, "ScriptArguments": ScriptArguments, "TrlParser": TrlParser,
-               "get_peft_config": get_peft_config, "get_quantization_config": get_quantization_config, "get_kbit_device_map": lambda: None}  # fmt: skip
+        trl = {**trainer, "GRPOConfig": KeptConfig, "SFTConfig": KeptConfig, "ModelConfig": ModelConfig, "ScriptArguments": ScriptArguments,
+               "TrlParser": TrlParser, "get_peft_config": get_peft_config, "get_quantization_config": get_quantization_config, "get_kbit_device_map": lambda: None}  # fmt: skip
         rewards = {name: Registered(name, **keys) for name, keys in REGISTERED.items()}
         rewards["get_soft_overlong_punishment"] = get_soft_overlong_punishment
         modules["trl"] = modules["trl.trainer"] = {**trl, "__path__": [], "__getattr__": missing("trl")}
         modules["trl.trainer.grpo_config"] = {"GRPOConfig": KeptConfig}
+        modules["trl.trainer.sft_config"] = {"SFTConfig": KeptConfig}
         modules["trl.rewards"] = {**rewards, "__getattr__": missing("trl.rewards")}
     if not has_peft:
         kind = types.SimpleNamespace(CAUSAL_LM="CAUSAL_LM")
@@ -697,22 +808,23 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def stand_before_trl():
     """Puts the stand-ins in their places. Returns whether TRL is installed."""
-    global trl_config
     try:
         import trl
         import trl.trainer
 
-        trl_config = trl.GRPOConfig
+        trl_configs.extend((trl.GRPOConfig, trl.SFTConfig))
     except (ImportError, RuntimeError) as error:
         say(f"TRL cannot be imported in {sys.executable} ({error}): stand-ins take its place")
         for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
             del sys.modules[name]
         return False
     # Attributes beyond a configuration's fields depend on devices.
-    quiet = type("GRPOConfig", (trl_config,), {"__post_init__": lambda self: None, "__module__": __name__})
     for module in (trl, trl.trainer):
-        module.GRPOTrainer, module.RLOOTrainer, module.GRPOConfig = GRPOTrainer, RLOO, quiet
-    sys.modules[trl_config.__module__].GRPOConfig = quiet
+        module.GRPOTrainer, module.SFTTrainer, module.RLOOTrainer = GRPOTrainer, SFTTrainer, RLOO
+    for config in trl_configs:
+        quiet = type(config.__name__, (config,), {"__post_init__": lambda self: None, "__module__": __name__})
+        for module in (trl, trl.trainer, sys.modules[config.__module__]):
+            setattr(module, config.__name__, quiet)
     if not trl.__version__.startswith("1.16."):
         say(f"this is TRL {trl.__version__}; what the script does not set has the defaults of TRL 1.16")
     return True
@@ -745,7 +857,7 @@ def main():
         traceback.print_exception(type(error), error, trace or error.__traceback__)
         sys.exit(1)
     if "trained" not in settings:
-        refuse(["it ended, and train() of a GRPOTrainer was never called"], "other trainers of TRL run as they are, with python")
+        refuse(["it ended, and train() of a GRPOTrainer or an SFTTrainer was never called"], "other trainers of TRL run as they are, with python")
 
 
 if __name__ == "__main__":

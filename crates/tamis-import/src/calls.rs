@@ -37,8 +37,9 @@ pub(crate) fn call(
         }
         ("engine", [name]) => servers::engine(name, default, t),
         ("vLLM beside the learner", _) => trl::beside_the_learner(t),
-        ("data of TRL", _) => trl::data(t),
+        ("data of TRL", _) => trl::data(owner, t),
         ("model of TRL", _) => trl::model(t),
+        ("nested columns", _) => verl::nested_columns(t),
         ("options of the generator", _) => trl::generation(t),
         ("environment", _) => ragen::environment(t),
         _ => unreachable!("no rule `{name}` for {keys:?}"),

@@ -48,9 +48,14 @@ pub struct Lost {
     pub theirs: Option<Json>,
 }
 
-/// The settings of TRL or verl that import as a configuration, and what none of them can say.
+/// The settings of TRL or verl that import as a configuration, and what none of them can say. Those of their
+/// supervised trainers only for a run of supervised fine-tuning alone.
 pub fn export(config: &Config, owner: Owner) -> Export {
-    let wanted = json_of(config);
+    let mut wanted = json_of(config);
+    if owner.is_sft() {
+        // Without a number it depends on the model, there on the trainer.
+        wanted["sft"]["learning_rate"] = config.sft_learning_rate().into();
+    }
     let mut search = Search::new(owner, &wanted);
     search.run();
     let (settings, lost) = search.finish();

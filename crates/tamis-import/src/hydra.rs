@@ -11,11 +11,12 @@ use tamis_config::tree::{Node, Value};
 const MAX_DEPTH: usize = 8;
 
 /// Arguments with one value each, and with references resolved.
-pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
+/// `owners` are the systems whose keys there may be.
+pub(super) fn resolve_all(arguments: &[Override], owners: &[Owner]) -> Vec<Override> {
     let mut flat = Vec::new();
     for argument in arguments {
         match argument.value() {
-            Some(node) => spread(&argument.path, node.clone(), &argument.origin, &mut flat),
+            Some(node) => spread(&argument.path, node.clone(), &argument.origin, owners, &mut flat),
             None => flat.push(argument.clone()),
         }
     }
@@ -29,12 +30,12 @@ pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
 }
 
 /// A mapping under an unknown name becomes its keys.
-fn spread(path: &str, node: Node, origin: &Origin, flat: &mut Vec<Override>) {
-    let is_known = || Owner::ALL.iter().any(|&owner| entry(owner, path).is_some());
+fn spread(path: &str, node: Node, origin: &Origin, owners: &[Owner], flat: &mut Vec<Override>) {
+    let is_known = || owners.iter().any(|&owner| entry(owner, path).is_some());
     match node.value {
         Value::Map(entries) if !entries.is_empty() && !is_known() => {
             for inner in entries {
-                spread(&format!("{path}.{}", inner.key), inner.node, origin, flat);
+                spread(&format!("{path}.{}", inner.key), inner.node, origin, owners, flat);
             }
         }
         value => {

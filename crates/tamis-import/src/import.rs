@@ -16,10 +16,11 @@ use crate::documents::{OWN_FILES, WRITTEN_BY, flatten, flatten_tree, is_native_t
 use crate::invocation::{Invocation, Processes};
 use crate::options::join_options;
 use crate::owner::Owner;
+use crate::supervised::{self, is_name_of, tables};
 use crate::translate::{Translation, translate_whole};
 use crate::translator::note_on;
 use crate::words::OTHER_NAMES;
-use crate::{entry, is_foreign_name, value_form};
+use crate::{entry, value_form};
 
 /// TRL's number of processes, which is an option of its launcher.
 const PROCESSES: &str = "num_processes";
@@ -48,9 +49,9 @@ pub struct Import {
 /// Every unknown key, every refused key, and every value that a run would refuse. What the command leaves out
 /// (such as the model) is not an error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
-    let Words { parsed, native: files, mut notes, mut diagnostics } = Words::of(arguments);
+    let Words { parsed, native: files, trainer, mut notes, mut diagnostics } = Words::of(arguments);
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
-        table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
+        table::place(&argument.path).is_err() || files.is_empty() && is_name_of(trainer, &argument.path)
     });
     if others.is_empty() && ours.is_empty() && files.is_empty() && diagnostics.is_empty() {
         diagnostics.push(nothing_given(arguments));
@@ -60,7 +61,8 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         below
     });
     let mut translation = if native.is_none() {
-        translate_whole(&others, tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new()))
+        let typed = tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new());
+        translate_whole(&others, typed, trainer)
     } else {
         Translation::default()
     };
@@ -140,6 +142,8 @@ struct Words {
     parsed: Vec<Override>,
     /// Files of tamis.
     native: Vec<Node>,
+    /// The supervised trainer that the command starts, if it does.
+    trainer: Option<Owner>,
     notes: Vec<Note>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -149,6 +153,8 @@ impl Words {
         let (mut found, mut typed) = (Self::default(), Vec::new());
         let mut hydra = HydraOptions::default();
         let invocation = Invocation::of(arguments);
+        found.trainer = invocation.trainer;
+        let trainer = found.trainer;
         let words: Vec<String> =
             invocation.arguments.iter().map(|word| HydraOptions::in_full(word)).collect();
         let words = join_options(&words, |_| false);
@@ -160,8 +166,8 @@ impl Words {
                 let own = found.read_file(Path::new(path));
                 found.native.extend(own);
             } else if word.contains('=') || word.starts_with(['~', '+']) {
-                match Override::parse(word, value_form) {
-                    Ok(argument) => flatten(argument, &mut typed),
+                match Override::parse(word, |key| supervised::value_form(trainer, key)) {
+                    Ok(argument) => flatten(argument, &tables(trainer), &mut typed),
                     Err(diagnostic) => found.diagnostics.push(diagnostic),
                 }
             } else if Path::new(word).extension().is_some_and(|suffix| suffix == "sh" || suffix == "bash") {
@@ -179,7 +185,7 @@ impl Words {
         }
         found.parsed.extend(typed);
         let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
-        if found.parsed.iter().any(is_of_trl)
+        if (trainer.is_some() || found.parsed.iter().any(is_of_trl))
             && !found.parsed.iter().any(|argument| argument.path == PROCESSES)
         {
             found.add_processes(&invocation);
@@ -201,7 +207,8 @@ impl Words {
                 let reason = format!(
                     "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{PROCESSES}=N`"
                 );
-                self.notes.push(note_on(Owner::Trl, PROCESSES, None, NoteOutcome::NoEffect(reason)));
+                let owner = self.trainer.unwrap_or(Owner::Trl);
+                self.notes.push(note_on(owner, PROCESSES, None, NoteOutcome::NoEffect(reason)));
             }
             Err(argument) => {
                 let message = format!(
@@ -223,9 +230,9 @@ impl Words {
         match tree {
             // The kind of the source matters: unread keys of other systems are dropped, unread keys of ours
             // are errors.
-            Ok(tree) if is_native_tree(&tree) => Some(read_native(path).unwrap_or(tree)),
+            Ok(tree) if is_native_tree(&tree, self.trainer) => Some(read_native(path).unwrap_or(tree)),
             Ok(tree) => {
-                self.notes.extend(flatten_tree(tree, &mut self.parsed));
+                self.notes.extend(flatten_tree(tree, &tables(self.trainer), &mut self.parsed));
                 None
             }
             Err(found) => {
@@ -362,7 +369,7 @@ fn is_command_word(word: &str) -> bool {
         return name.contains(|c: char| c.is_ascii_uppercase())
             && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     }
-    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env" | "bash" | "sh")
+    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "sft" | "nohup" | "env" | "bash" | "sh")
         || word.starts_with("verl.")
         || word.starts_with("recipe.")
         || Path::new(word).extension().is_some_and(|suffix| suffix == "py")

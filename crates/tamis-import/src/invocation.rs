@@ -5,10 +5,15 @@ use std::path::Path;
 
 use crate::import::HydraOptions;
 use crate::is_foreign_name;
+use crate::options::join_options;
+use crate::owner::Owner;
+use crate::supervised::{mark, trainer_of};
 
 /// A command line taken apart.
 pub(super) struct Invocation<'a> {
     pub(super) arguments: &'a [String],
+    /// The supervised trainer that it starts, if it does.
+    pub(super) trainer: Option<Owner>,
     /// The program that starts several processes, with its options.
     launcher: Option<(Launcher, Options<'a>)>,
 }
@@ -65,13 +70,17 @@ pub fn has_program(words: &[String]) -> bool {
 }
 
 /// The words without the command that starts a program and without redirections: files and overrides before
-/// it, and its own arguments. `None` if there is no such command, or if it starts several processes: then
-/// sizes have to be adapted, which [`import`](super::import) does.
+/// it, and its own arguments. `None` if there is no such command, or if a launcher starts it and it is no
+/// supervised trainer: then sizes have to be adapted, which [`import`](super::import) does.
 pub fn without_program(words: &[String]) -> Option<Vec<String>> {
     let start = program(words)?;
     let invocation = Invocation::of(words);
+    let mut of_launcher = Vec::new();
     if invocation.launcher.is_some() {
-        return None;
+        let (Some(_), Ok(Processes::Number(number))) = (invocation.trainer, invocation.processes()) else {
+            return None;
+        };
+        of_launcher.push(format!("num_processes={number}"));
     }
     let before = words.get(..start)?;
     let is_own = |word: &&String| {
@@ -82,10 +91,16 @@ pub fn without_program(words: &[String]) -> Option<Vec<String>> {
     // A job submission's options may name files that are not for the program.
     let is_submitted = before.iter().any(|word| word.starts_with('-'));
     let own = before.iter().filter(is_own).filter(|_| !is_submitted);
-    Some(own.cloned().chain(HydraOptions::resolved(invocation.arguments)).collect())
+    let arguments = join_options(&HydraOptions::resolved(invocation.arguments), |_| false);
+    Some(own.cloned().chain(invocation.trainer.map(mark)).chain(arguments).chain(of_launcher).collect())
 }
 
 impl<'a> Invocation<'a> {
+    /// Arguments without a program.
+    fn plain(arguments: &'a [String]) -> Self {
+        Self { arguments, trainer: None, launcher: None }
+    }
+
     /// Takes a command line apart. Without a program, all words are arguments.
     pub(super) fn of(words: &'a [String]) -> Self {
         // The last of several commands that starts a program.
@@ -95,16 +110,19 @@ impl<'a> Invocation<'a> {
             .unwrap_or(words);
         match program(words) {
             Some(start) => Self::of_program(until_shell(words.get(start..).unwrap_or_default())),
-            None => Self { arguments: until_shell(words), launcher: None },
+            None => Self::plain(until_shell(words)),
         }
     }
 
     /// `words` begin with the program.
     fn of_program(words: &'a [String]) -> Self {
-        let [first, rest @ ..] = words else { return Self { arguments: words, launcher: None } };
+        let [first, rest @ ..] = words else { return Self::plain(words) };
         match name(first) {
             // Its subcommand.
-            "trl" => Self { arguments: rest.get(1..).unwrap_or_default(), launcher: None },
+            "trl" => Self {
+                trainer: rest.first().and_then(|subcommand| trainer_of(subcommand)),
+                ..Self::plain(rest.get(1..).unwrap_or_default())
+            },
             "accelerate" => Self::launched(Launcher::Accelerate, rest.get(1..).unwrap_or_default()),
             "torchrun" => Self::launched(Launcher::Torchrun, rest),
             "deepspeed" => Self::launched(Launcher::Deepspeed, rest),
@@ -122,25 +140,26 @@ impl<'a> Invocation<'a> {
                             Self::launched(Launcher::Torchrun, after)
                         }
                         "accelerate.commands.launch" => Self::launched(Launcher::Accelerate, after),
-                        _ => Self { arguments: after, launcher: None },
+                        module => Self { trainer: trainer_of(module), ..Self::plain(after) },
                     };
                 }
                 [option, _, after @ ..] if option == "-X" || option == "-W" => rest = after,
                 [script, after @ ..] if is_script(script) => {
-                    return Self { arguments: after, launcher: None };
+                    return Self { trainer: trainer_of(script), ..Self::plain(after) };
                 }
                 [option, after @ ..] if option.starts_with('-') && !option.starts_with("--") => rest = after,
-                _ => return Self { arguments: rest, launcher: None },
+                _ => return Self::plain(rest),
             }
         }
     }
 
     /// `rest` follows the launcher: its options, the script or module, and the arguments of that.
     fn launched(launcher: Launcher, mut rest: &'a [String]) -> Self {
-        let mut options = Vec::new();
+        let (mut options, mut trainer) = (Vec::new(), None);
         while let [word, after @ ..] = rest {
             rest = after;
             if !word.starts_with('-') {
+                trainer = trainer_of(word);
                 break;
             }
             let (option, value) =
@@ -157,7 +176,7 @@ impl<'a> Invocation<'a> {
             };
             options.push((option, value));
         }
-        Self { arguments: rest, launcher: Some((launcher, options)) }
+        Self { arguments: rest, trainer, launcher: Some((launcher, options)) }
     }
 
     /// Number of processes that the launcher starts, on all machines together.
@@ -217,7 +236,7 @@ fn program(words: &[String]) -> Option<usize> {
                 words.get(at + 1..).unwrap_or_default().iter().any(|word| word == "-m" || is_script(word))
             }
             "accelerate" => next == Some("launch"),
-            "trl" => next == Some("grpo"),
+            "trl" => matches!(next, Some("grpo" | "sft")),
             other => {
                 let version = other.strip_prefix("python");
                 version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))

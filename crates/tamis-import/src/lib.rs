@@ -1,5 +1,6 @@
-//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table for each system maps each
-//! key to ours with that system's default, or states that it has no effect here and why, or refuses it.
+//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table for each system, and one for
+//! each supervised trainer, maps each key to ours with that system's default, or states that it has no effect
+//! here and why, or refuses it.
 //! [`load()`] and related functions translate before a configuration is loaded; [`import()`] prints the
 //! translation of a whole command.
 //!
@@ -28,6 +29,7 @@ mod ragen;
 mod shared;
 mod shipped;
 mod steps;
+mod supervised;
 mod table;
 mod translate;
 mod translator;
@@ -62,8 +64,14 @@ impl Owner {
     }
 
     pub(crate) fn table(self) -> &'static Table {
-        static TABLES: LazyLock<[Table; 4]> =
-            LazyLock::new(|| Owner::ALL.map(|owner| table::read(owner, owner.text())));
+        static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
+            let mut tables: Vec<Table> = Vec::new();
+            for owner in Owner::every() {
+                let base = owner.base().map(|base| &tables[base as usize]);
+                tables.push(table::read(owner, owner.text(), base));
+            }
+            tables
+        });
         &TABLES[self as usize]
     }
 
@@ -73,6 +81,8 @@ impl Owner {
             Self::EasyR1 => include_str!("../tables/easyr1.tsv"),
             Self::Ragen => include_str!("../tables/ragen.tsv"),
             Self::Trl => include_str!("../tables/trl.tsv"),
+            Self::VerlSft => include_str!("../tables/verl-sft.tsv"),
+            Self::TrlSft => include_str!("../tables/trl-sft.tsv"),
         }
     }
 }
@@ -120,7 +130,7 @@ const SECTIONS: &[(&str, Owner)] = &[
 ];
 
 pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
-    if owner == Owner::Verl && key.rsplit('.').next() == Some("_target_") {
+    if matches!(owner, Owner::Verl | Owner::VerlSft) && key.rsplit('.').next() == Some("_target_") {
         return Some(&verl::TARGET);
     }
     let keys = owner.keys();
@@ -177,9 +187,8 @@ fn section_owner(key: &str) -> Option<Owner> {
 /// The keys of other systems that set one of ours, with their systems.
 pub(crate) fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
     let sets = |targets: &str| targets.split([' ', ',']).any(|target| target == ours);
-    Owner::ALL
-        .iter()
-        .flat_map(|&owner| owner.keys().iter().map(move |entry| (owner, entry)))
+    Owner::every()
+        .flat_map(|owner| owner.keys().iter().map(move |entry| (owner, entry)))
         .filter(|(_, entry)| match entry.becomes {
             Becomes::Key(key) => key == ours,
             Becomes::By(_, targets) => sets(targets),

@@ -13,10 +13,12 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, Preset, table, yaml};
 
 use crate::documents::{flatten, flatten_tree, is_foreign_tree};
+use crate::owner::Owner;
 use crate::shipped::{shipped, suggest_names};
+use crate::supervised::{self, is_other, tables};
 use crate::translate::{Lower, translate, translate_whole};
 use crate::words::OTHER_NAMES;
-use crate::{is_foreign, is_foreign_name, names_model, value_form};
+use crate::{is_foreign, names_model};
 
 /// Loads a configuration from files and command-line overrides.
 ///
@@ -118,11 +120,13 @@ fn load_files(
 struct Mixed {
     layers: Layers,
     others: Vec<Override>,
+    /// The supervised trainer whose command this is, if it is.
+    trainer: Option<Owner>,
 }
 
 impl Mixed {
     fn new() -> Self {
-        Self { layers: Layers::new(OTHER_NAMES), others: Vec::new() }
+        Self { layers: Layers::new(OTHER_NAMES), others: Vec::new(), trainer: None }
     }
 
     fn load(
@@ -131,6 +135,7 @@ impl Mixed {
         arguments: &[String],
         purpose: LoadPurpose,
     ) -> Result<Loaded, ConfigErrors> {
+        self.trainer = arguments.iter().find_map(|word| supervised::of_mark(word));
         for source in sources {
             self.add_file(source);
         }
@@ -140,7 +145,7 @@ impl Mixed {
 
     fn add_file(&mut self, source: &Arc<Source>) {
         let Some(tree) = self.layers.parse(source) else { return };
-        if !is_foreign_tree(&tree) {
+        if !is_foreign_tree(&tree, self.trainer) {
             self.layers.add_file(tree);
             return;
         }
@@ -152,21 +157,21 @@ impl Mixed {
             }
             _ => tree,
         };
-        self.layers.notes.extend(flatten_tree(tree, &mut self.others));
+        self.layers.notes.extend(flatten_tree(tree, &tables(self.trainer), &mut self.others));
     }
 
     /// Parses the overrides and translates those of other systems, which come before ours.
     fn add_arguments(&mut self, arguments: &[String]) {
         let num_found = self.layers.diagnostics.len();
         let mut parsed = Vec::new();
-        for argument in arguments {
+        for argument in arguments.iter().filter(|word| supervised::of_mark(word).is_none()) {
             if let Some(path) = argument.strip_prefix("config=") {
                 if let Some(source) = self.layers.read(Path::new(path), SourceKind::File(path.into())) {
                     self.add_file(&source);
                 }
                 continue;
             }
-            match Override::parse(argument, value_form) {
+            match Override::parse(argument, |key| supervised::value_form(self.trainer, key)) {
                 Ok(argument) => parsed.push(argument),
                 Err(diagnostic) => self.layers.diagnostics.push(diagnostic),
             }
@@ -174,18 +179,19 @@ impl Mixed {
         let is_theirs =
             |argument: &Override| table::place(&argument.path).is_err() && is_foreign(&argument.path);
         let names_model = |argument: &Override| names_model(&argument.path);
-        let whole =
-            !self.others.is_empty() || (self.layers.files.is_empty() && parsed.iter().any(names_model));
+        let whole = self.trainer.is_some()
+            || !self.others.is_empty()
+            || (self.layers.files.is_empty() && parsed.iter().any(names_model));
         let mut others = std::mem::take(&mut self.others);
         for argument in parsed {
             // In a whole command of another system, unknown keys count as that system's.
-            if is_theirs(&argument) || (whole && is_other(&argument)) {
-                flatten(argument, &mut others);
+            if is_theirs(&argument) || (whole && is_other(self.trainer, &argument)) {
+                flatten(argument, &tables(self.trainer), &mut others);
             } else {
                 self.layers.overrides.push(argument);
             }
         }
-        if !others.is_empty() {
+        if !others.is_empty() || self.trainer.is_some() {
             self.translate(others, whole);
         }
         self.layers.is_whole &= self.layers.diagnostics.len() == num_found;
@@ -193,9 +199,10 @@ impl Mixed {
 
     fn translate(&mut self, others: Vec<Override>, whole: bool) {
         // A file of another system may hold keys that both systems have and only ours accepts.
-        let (others, ours): (Vec<Override>, Vec<Override>) = others.into_iter().partition(is_other);
+        let (others, ours): (Vec<Override>, Vec<Override>) =
+            others.into_iter().partition(|argument| is_other(self.trainer, argument));
         let translation = if whole {
-            translate_whole(&others, self.layers.tree())
+            translate_whole(&others, self.layers.tree(), self.trainer)
         } else {
             translate(&others, self.lower())
         };
@@ -225,12 +232,6 @@ impl Mixed {
             tree: Some(self.layers.tree()),
         }
     }
-}
-
-/// Whether an argument belongs to another system, in a context in which only keys that are clearly ours are
-/// ours.
-fn is_other(argument: &Override) -> bool {
-    is_foreign_name(&argument.path) || table::place(&argument.path).is_err()
 }
 
 /// Whether an override replaces the list of rewards.

@@ -75,14 +75,23 @@ pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<Stri
     joined
 }
 
+/// The tables of systems with such options.
+const TABLES: [Owner; 2] = [Owner::Trl, Owner::TrlSft];
+
+fn is_name(key: &str) -> bool {
+    is_foreign_name(key) || Owner::TrlSft.keys().iter().any(|entry| entry.key == key)
+}
+
 /// The key of an option, by its name or with hyphens, and how many words follow it.
 fn field(name: &str) -> Field {
     let is_switch = |key: &str| {
         SWITCHES.contains(&key)
-            || entry(Owner::Trl, key).is_some_and(|entry| matches!(entry.default, "True" | "False"))
+            || TABLES.iter().any(|owner| {
+                entry(*owner, key).is_some_and(|entry| matches!(entry.default, "True" | "False"))
+            })
     };
     let underscored = name.replace('-', "_");
-    let key = if is_foreign_name(name) { name.to_owned() } else { underscored };
+    let key = if is_name(name) { name.to_owned() } else { underscored };
     if let Some(key) = key.strip_prefix("no_").filter(|key| is_switch(key)) {
         return Field { key: key.to_owned(), kind: Kind::Off };
     }
@@ -94,7 +103,7 @@ fn field(name: &str) -> Field {
         Kind::One
     };
     // An unknown option keeps its spelling, for the message.
-    let key = if is_foreign_name(&key) || key == "config" { key } else { name.to_owned() };
+    let key = if is_name(&key) || key == "config" { key } else { name.to_owned() };
     Field { key, kind }
 }
 

@@ -13,11 +13,37 @@ pub enum Owner {
     Ragen,
     /// TRL's `GRPOConfig`.
     Trl,
+    /// verl's `sft_trainer`.
+    VerlSft,
+    /// TRL's `SFTConfig`.
+    TrlSft,
 }
 
 impl Owner {
-    /// The systems, in the order in which their tables are searched.
+    /// The systems for reinforcement learning, in the order in which their tables are searched.
     pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
+
+    /// Supervised trainers. They share names of keys with the others, so their tables are searched only for a
+    /// command that starts them.
+    pub const SFT: [Self; 2] = [Self::VerlSft, Self::TrlSft];
+
+    /// All tables.
+    pub(crate) fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::SFT)
+    }
+
+    /// Whether it is a supervised trainer.
+    pub(crate) fn is_sft(self) -> bool {
+        Self::SFT.contains(&self)
+    }
+
+    /// The system whose rules its table may use.
+    pub(crate) const fn base(self) -> Option<Self> {
+        match self {
+            Self::TrlSft => Some(Self::Trl),
+            _ => None,
+        }
+    }
 
     /// Name of the system.
     pub const fn as_str(self) -> &'static str {
@@ -26,6 +52,8 @@ impl Owner {
             Self::EasyR1 => "EasyR1",
             Self::Ragen => "RAGEN",
             Self::Trl => "TRL",
+            Self::VerlSft => "verl SFT",
+            Self::TrlSft => "TRL SFT",
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{entry, keys_for, own_defaults};
 pub fn reference_markdown() -> String {
     let mut text = tamis_config::reference_markdown();
     text.push_str(OTHERS);
-    for owner in Owner::ALL {
+    for owner in Owner::every() {
         push_owner(&mut text, owner);
     }
     text
@@ -37,6 +37,10 @@ model: what is left out then has that system's default, not that of tamis. `conf
 configuration as one of tamis. tamis prints which keys have no effect, and why. A key that cannot be
 followed is refused with the key to write instead; a value that a run would refuse is refused where it was
 typed.
+
+The keys of the supervised trainers of verl and TRL count only in a command that starts one (`tamis train --
+trl sft --config FILE`, `tamis train -- python3 -m verl.trainer.sft_trainer ...`), which becomes a run of
+supervised fine-tuning alone ([SFT first](sft.md)).
 ";
 
 fn push_owner(text: &mut String, owner: Owner) {
@@ -66,7 +70,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
             // Options may be written with hyphens.
             let key = key.trim_start_matches('-').replace('-', "_");
             let theirs: Vec<String> =
-                Owner::ALL.iter().flat_map(|owner| owner.keys()).map(|row| row.key.to_owned()).collect();
+                Owner::every().flat_map(Owner::keys).map(|row| row.key.to_owned()).collect();
             let suggestion = || suggest::nearest_key(&key, "", &[], &theirs, |_| None);
             UnknownKey { suggestion: unknown.suggestion.clone().or_else(suggestion), ..unknown }
         })
@@ -93,7 +97,7 @@ fn names_of(key: &str) -> String {
 
 fn explain_foreign(key: &str) -> Option<String> {
     let mut text = String::new();
-    for owner in Owner::ALL {
+    for owner in Owner::every() {
         if let Some(entry) = entry(owner, key) {
             let _ = writeln!(text, "{key}\n\n  A key of {owner}.\n");
             if !entry.default.is_empty() {
@@ -104,7 +108,7 @@ fn explain_foreign(key: &str) -> Option<String> {
     }
     if text.is_empty() {
         // A section of another system: what it holds.
-        for owner in Owner::ALL {
+        for owner in Owner::every() {
             let within =
                 |entry: &&ForeignKey| entry.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
             let keys: Vec<&ForeignKey> = owner.keys().iter().filter(within).collect();

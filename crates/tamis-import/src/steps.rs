@@ -22,7 +22,7 @@
 //! | `a` | | `absent` | | notes that a default which was not requested is not followed |
 //! | `a` | | `instead ours=VALUE` | | notes the translation of a key that was not given |
 //! | | | `rest NAME` | | notes that all other keys of the rule have no effect |
-//! | | | `rule NAME` | | runs the steps of another rule, of this table or of verl's |
+//! | | | `rule NAME` | | runs the steps of another rule: of this table, of the one that it builds on, or of verl's |
 //! | `a,b` | `v` | `call NAME` | | calls a named rule |
 //!
 //! In a `VALUE` and in a note, `<>` is the text of the first key, `<number>` its number, `<cut>` its number
@@ -93,8 +93,11 @@ fn step(owner: Owner, [keys, default, becomes, note]: [&'static str; 4], t: &mut
         "absent" => t.absent_without_effect(owner, first, note),
         "rest" => t.rest_without_effect(rest, note),
         "rule" => {
-            let own = owner.table().rules.iter().find(|rule| rule.name == rest).copied();
-            apply(&own.unwrap_or_else(|| Owner::Verl.table().rule(rest)), t);
+            let found = [Some(owner), owner.base()]
+                .into_iter()
+                .flatten()
+                .find_map(|owner| owner.table().rules.iter().find(|rule| rule.name == rest).copied());
+            apply(&found.unwrap_or_else(|| Owner::Verl.table().rule(rest)), t);
         }
         "call" => call(rest, owner, &keys, [default, note], t),
         "same" => match t.find(first).map(|given| given.node.clone()) {
@@ -296,8 +299,8 @@ mod tests {
     /// An unknown verb, condition or rule would panic.
     #[test]
     fn every_step_names_what_there_is() {
-        for owner in Owner::ALL {
-            let is_key = |key: &&str| Owner::ALL.iter().any(|owner| crate::entry(*owner, key).is_some());
+        for owner in Owner::every() {
+            let is_key = |key: &&str| Owner::every().any(|owner| crate::entry(owner, key).is_some());
             let steps = owner.table().rules.iter().flat_map(|rule| rule.steps.lines());
             for [keys, default, becomes, condition, note] in steps.map(columns) {
                 let mut t = Translator { whole: true, ..Translator::default() };

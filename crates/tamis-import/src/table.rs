@@ -10,6 +10,8 @@
 //! | | `unless A|B` | a reason | is refused unless it has one of these values |
 //! | | `never` | a reason | is refused |
 //!
+//! A rule is one of this table or of the table that it builds on ([`Owner::base`]).
+//!
 //! `@name` in place of a note repeats the note of the line that begins with it. After the rows come the
 //! rules, see [`crate::steps`], and at the end two blocks: `= values`, and `= export`, see [`crate::export`].
 //!
@@ -61,7 +63,8 @@ fn find(rules: &[Rule], name: &str) -> Rule {
     rules.iter().find(|rule| rule.name == name).copied().unwrap_or_else(|| unreachable!("no rule `{name}`"))
 }
 
-pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
+/// `base` is the table of the system whose rules the rows may name, too.
+pub(crate) fn read(owner: Owner, table: &'static str, base: Option<&Table>) -> Table {
     let (table, back) = table.split_once("\n= export\n").unwrap_or((table, ""));
     let (table, values) = table.split_once("\n= values\n").unwrap_or((table, ""));
     let mut blocks = table.split("\n= ");
@@ -86,10 +89,12 @@ pub(crate) fn read(owner: Owner, table: &'static str) -> Table {
     let (notes, rows): (Vec<_>, Vec<_>) =
         rows.lines().skip(1).map(columns).partition(|row| row[0].starts_with('@'));
     let notes: HashMap<&str, &'static str> = notes.into_iter().map(|[name, .., note]| (name, note)).collect();
+    let of_base = base.map_or(&[][..], |base| &base.rules);
+    let has = |rules: &[Rule], name: &str| rules.iter().any(|rule| rule.name == name);
     let of_columns = |[key, default, ours, condition, note]: [&'static str; 5]| {
         let note = notes.get(note).copied().unwrap_or(note);
         let becomes = match condition.split_once(' ').unwrap_or((condition, "")) {
-            ("by", name) => Becomes::By(find(&rules, name), ours),
+            ("by", name) => Becomes::By(find(if has(&rules, name) { &rules } else { of_base }, name), ours),
             ("unless", values) => Becomes::Unless(values.split('|').collect(), note),
             ("never", _) => Becomes::Unless(Vec::new(), note),
             _ if ours.is_empty() => Becomes::NoEffect(note),

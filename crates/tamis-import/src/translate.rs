@@ -8,7 +8,7 @@ use super::shared::learner::on_gpus;
 use super::steps;
 pub(crate) use super::translator::Lower;
 use super::translator::{Given, Translator, note_on, point, refusal, show};
-use super::{entry, free_values, hydra, inside, section_owner, trl};
+use super::{entry, free_values, hydra, inside, section_owner, supervised, trl};
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::hub_name::HubName;
 use tamis_config::override_argument::Override;
@@ -27,20 +27,20 @@ pub(crate) struct Translation {
 
 /// Translates arguments. Keys that were not given keep the value of lower layers.
 pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
-    run(arguments, false, lower)
+    run(arguments, false, lower, None)
 }
 
 /// Translates arguments. Keys that were not given but matter get their system's default. `typed` are the
-/// values of our own keys beside them.
-pub(crate) fn translate_whole(arguments: &[Override], typed: Node) -> Translation {
-    run(arguments, true, Lower { tree: Some(typed), ..Lower::default() })
+/// values of our own keys beside them, `trainer` the supervised trainer that the arguments are of, if any.
+pub(crate) fn translate_whole(arguments: &[Override], typed: Node, trainer: Option<Owner>) -> Translation {
+    run(arguments, true, Lower { tree: Some(typed), ..Lower::default() }, trainer)
 }
 
 type Rows = HashMap<String, &'static ForeignKey>;
 
-fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
-    let mut translator = Translator { whole, lower, ..Translator::default() };
-    let arguments = hydra::resolve_all(arguments);
+fn run(arguments: &[Override], whole: bool, lower: Lower, trainer: Option<Owner>) -> Translation {
+    let mut translator = Translator { whole, lower, trainer, ..Translator::default() };
+    let arguments = hydra::resolve_all(arguments, &supervised::tables(trainer));
     let easyr1 = arguments.iter().any(|argument| {
         let has = |owner| entry(owner, &argument.path).is_some();
         has(Owner::EasyR1) && !has(Owner::Verl) && !has(Owner::Ragen)
@@ -81,24 +81,24 @@ impl Translator {
         let typed = argument.path.as_str();
         let newer = trl::OLDER.iter().find(|(older, _)| *older == typed);
         let key = newer.map_or(typed, |(_, newer)| *newer);
-        let order = if easyr1 {
-            [Owner::EasyR1, Owner::Ragen, Owner::Verl, Owner::Trl]
-        } else {
-            [Owner::Ragen, Owner::Verl, Owner::EasyR1, Owner::Trl]
+        let order = match self.trainer {
+            Some(trainer) => vec![trainer],
+            None if easyr1 => vec![Owner::EasyR1, Owner::Ragen, Owner::Verl, Owner::Trl],
+            None => vec![Owner::Ragen, Owner::Verl, Owner::EasyR1, Owner::Trl],
         };
         // A named key takes precedence over a name with `*`.
-        let named = order.into_iter().find_map(|owner| {
+        let named = order.iter().find_map(|&owner| {
             entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry, None))
         });
-        let found = named.or_else(|| inside(&order, key)).or_else(|| {
-            order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
-        });
+        let found = named
+            .or_else(|| inside(&order, key))
+            .or_else(|| order.iter().find_map(|&owner| entry(owner, key).map(|entry| (owner, entry, None))));
         let note_that = |owner: Owner, reason: &str| {
             note_on(owner, key, argument.value().map(show), NoteOutcome::NoEffect(reason.to_owned()))
         };
         if found.is_none()
             && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
-            && let Some(owner) = order.into_iter().find(|owner| hydra::is_section(*owner, key))
+            && let Some(&owner) = order.iter().find(|owner| hydra::is_section(**owner, key))
         {
             self.notes.push(note_that(owner, "it is empty"));
             return;
@@ -148,20 +148,33 @@ impl Translator {
     fn report_unknown(&mut self, argument: &Override, easyr1: bool) {
         let key = argument.path.as_str();
         // Only TRL's keys have no section.
-        let owner =
+        let owner = self.trainer.or_else(|| {
             section_owner(key).map(|owner| if easyr1 { Owner::EasyR1 } else { owner }).or_else(|| {
                 let is_flat = !key.contains('.');
                 (is_flat && self.has_key_of(Owner::Trl)).then_some(Owner::Trl)
-            });
+            })
+        });
         let owners = owner.map_or_else(|| Owner::ALL.to_vec(), |owner| vec![owner]);
         let names: Vec<&'static str> =
             owners.iter().flat_map(|owner| owner.keys()).map(|entry| entry.key).collect();
         let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
         let of = owner.map_or("verl, EasyR1, RAGEN or TRL", Owner::as_str);
-        let hint = suggestion.map_or_else(
-            || "remove it, or set the key of tamis that has its purpose".to_owned(),
-            |suggestion| format!("did you mean `{suggestion}`?"),
-        );
+        let of_supervised = || {
+            let known = Owner::SFT.into_iter().find(|trainer| supervised::is_name_of(Some(*trainer), key));
+            let command = match known.filter(|_| self.trainer.is_none())? {
+                Owner::TrlSft => "trl sft",
+                _ => "python3 -m verl.trainer.sft_trainer",
+            };
+            Some(format!(
+                "it is a key of supervised training: give the command, `tamis train -- {command} ...`"
+            ))
+        };
+        let hint = of_supervised().unwrap_or_else(|| {
+            suggestion.map_or_else(
+                || "remove it, or set the key of tamis that has its purpose".to_owned(),
+                |suggestion| format!("did you mean `{suggestion}`?"),
+            )
+        });
         let problem = Problem::rule(format!("`{key}` is no key of {of} that tamis knows"), hint);
         self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
     }
@@ -228,14 +241,13 @@ impl Translator {
             let Becomes::By(rule, _) = rows[&given.key].becomes else { continue };
             let is_of = |row: &ForeignKey| matches!(row.becomes, Becomes::By(of, _) if of.name == rule.name);
             let place = (
-                Owner::ALL.iter().position(|owner| *owner == given.owner),
+                Owner::every().position(|owner| owner == given.owner),
                 given.owner.keys().iter().position(is_of),
             );
             rules.push((rule.stage, place, rule));
         }
-        // RAGEN's and TRL's sizes are computed even if no key sets the size of a group, after the other rules
-        // of their stage.
-        for owner in [Owner::Ragen, Owner::Trl] {
+        // The sizes of these are computed even if no key sets one, after the other rules of their stage.
+        for owner in [Owner::Ragen, Owner::Trl, Owner::VerlSft, Owner::TrlSft] {
             let sizes = owner.table().rule("sizes");
             if self.has_key_of(owner)
                 && !rules.iter().any(|(_, _, rule)| (rule.owner, rule.name) == (owner, sizes.name))
@@ -291,8 +303,8 @@ impl Translator {
     fn defaults_of_owner(&mut self) {
         let is_there = |owner: &Owner| self.given.iter().any(|given| given.owner == *owner);
         // One system's table may be the base of another's: the most specific one's defaults apply.
-        if let Some(owner) = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl].into_iter().find(is_there)
-        {
+        let order = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl];
+        if let Some(owner) = self.trainer.or_else(|| order.into_iter().find(is_there)) {
             steps::apply(&owner.table().rule("defaults"), self);
         }
     }

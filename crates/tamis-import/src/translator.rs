@@ -41,6 +41,8 @@ pub(super) struct Translator {
     pub(super) given: Vec<Given>,
     /// Whether a whole configuration is converted, so that missing keys have their system's defaults.
     pub(super) whole: bool,
+    /// The supervised trainer that the keys are of, if they are.
+    pub(super) trainer: Option<Owner>,
     /// The layers below the result.
     pub(super) lower: Lower,
     /// Values that steps of rules have named.

@@ -181,7 +181,12 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
         }
         ConfigCommand::Export { system, layers } => {
             let loaded = layers.load_to_show()?;
-            let owner = if system == "trl" { Owner::Trl } else { Owner::Verl };
+            let owner = match (system == "trl", loaded.config.is_sft_alone()) {
+                (true, false) => Owner::Trl,
+                (true, true) => Owner::TrlSft,
+                (false, false) => Owner::Verl,
+                (false, true) => Owner::VerlSft,
+            };
             let exported = export(&loaded.config, owner);
             show(&exported.script())?;
             let lost = exported.lost_lines();

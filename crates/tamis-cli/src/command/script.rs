@@ -5,7 +5,7 @@
 //! command that starts verl's trainer becomes `tamis train -- COMMAND`. There is no stand-in for an
 //! interpreter that is named by its path or a variable, so its word is replaced before the script runs.
 //!
-//! A Python script runs in its own interpreter, with a stand-in for TRL's trainer (`tamis_script.py`), whose
+//! A Python script runs in its own interpreter, with stand-ins for TRL's trainers (`tamis_script.py`), whose
 //! `train()` starts the run and computes the script's rewards.
 
 use std::ffi::OsString;
@@ -51,7 +51,8 @@ const REWARD: &str = include_str!("../../../tamis-env/python/tamis_reward.py");
 const STAND_IN: &str = include_str!("stand_in.bash");
 const WHAT_IS_CAUGHT: &str = "recognised are `python3 -m verl.trainer...`, `python3 -m recipe...`, `ray job submit ... -- python3 -m \
     ...`, `trl \
-    grpo ...`, and `python3 SCRIPT.py` and `accelerate launch SCRIPT.py` of a script with a GRPOTrainer, all of them after `uv run` too; \
+    grpo ...`, `trl sft ...`, `torchrun -m verl.trainer.sft_trainer`, and `python3 SCRIPT.py` and `accelerate launch SCRIPT.py` of a \
+    script with a GRPOTrainer or an SFTTrainer, all of them after `uv run` too; \
     pass another command directly: `tamis train -- COMMAND`";
 
 impl Script {
@@ -250,6 +251,11 @@ fn is_trainer(word: &str) -> bool {
     word.starts_with("verl.trainer.") || word.starts_with("recipe.")
 }
 
+/// Whether a word names a supervised trainer of verl, which launchers start.
+fn is_supervised(word: &str) -> bool {
+    word.starts_with("verl.trainer.") && word.contains("sft")
+}
+
 /// Whether a word is an interpreter of Python, by its name, its path or a variable such as `$PYTHON`.
 fn is_python(word: &str) -> bool {
     let name = word.trim_matches(['"', '\'', '$', '{', '}']);
@@ -299,9 +305,10 @@ fn trainer_commands(text: &str, folder: &Path) -> Vec<(usize, String)> {
         let read = |path: PathBuf| std::fs::read_to_string(path).ok();
         // A path with a variable is not known before the script runs.
         script.contains('$')
-            || read(PathBuf::from(script))
-                .or_else(|| read(folder.join(script)))
-                .is_some_and(|text| text.contains("GRPOTrainer") && !text.contains("tamis.trl"))
+            || read(PathBuf::from(script)).or_else(|| read(folder.join(script))).is_some_and(|text| {
+                ["GRPOTrainer", "SFTTrainer"].iter().any(|trainer| text.contains(trainer))
+                    && !text.contains("tamis.trl")
+            })
     };
     let starts = |command: &str| {
         let words = words_of(command);
@@ -318,7 +325,11 @@ fn trainer_commands(text: &str, folder: &Path) -> Vec<(usize, String)> {
             is_start && script.is_some_and(has_trainer)
         };
         !interpreters(&words).is_empty()
-            || (0..words.len()).any(|at| (name(at), name(at + 1)) == ("trl", "grpo") || starts_script(at))
+            || (0..words.len()).any(|at| {
+                name(at) == "trl" && ["grpo", "sft"].contains(&name(at + 1))
+                    || starts_script(at)
+                    || name(at) == "torchrun" && (at..words.len()).any(|at| is_supervised(name(at)))
+            })
     };
     let mut found = Vec::new();
     let mut command: Option<(usize, String)> = None;
@@ -348,10 +359,11 @@ mod tests {
             recipe.dapo.main_dapo \\\n  a=$N\npython3 -m verl.model_merger merge\nray job submit -- \
             python3 -m verl.trainer.main_ppo b=1\npython3 prepare.py -m verl.trainer.main_ppo\necho -m verl.trainer.main_ppo\n\
             /opt/venv/bin/python -u -m verl.trainer.main_ppo\nuv run --with x python -m verl.trainer.main_ppo\ntrl grpo --bf16\n\
-            accelerate launch --num_processes 8 mine.py --x\naccelerate launch other.py\n\"$PYTHON\" -m verl.trainer.main_ppo";
+            accelerate launch --num_processes 8 mine.py --x\naccelerate launch other.py\n\"$PYTHON\" -m verl.trainer.main_ppo\n\
+            trl sft --packing\ntorchrun --nnodes=1 --nproc_per_node=$N \\\n  -m verl.trainer.fsdp_sft_trainer c=1\ntorchrun x.py";
         let found = trainer_commands(text, folder.path());
         let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [5, 9, 12, 13, 14, 15, 17], "{found:?}");
+        assert_eq!(lines, [5, 9, 12, 13, 14, 15, 17, 18, 19], "{found:?}");
         assert!(found[0].1.ends_with("\\\n  a=$N"), "{found:?}");
     }
 

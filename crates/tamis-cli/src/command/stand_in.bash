@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stands for `python`, `ray`, `uv`, `trl` and launchers while `tamis train SCRIPT.sh` runs a script. A command
-# that starts verl's trainer, `trl grpo` or a script with a GRPOTrainer becomes a run of tamis; every other one
-# is passed on to the program it names. Beside it: `tamis` (the program), `options` and `overrides` of that
+# that starts verl's trainer, `trl grpo`, `trl sft` or a script with a GRPOTrainer or an SFTTrainer becomes a run
+# of tamis; every other one is passed on to the program it names. Beside it: `tamis` (the program), `options` and `overrides` of that
 # command line, each word ended by a zero byte, `codes`, to which each run adds its exit code, and `pid`, the
 # process of the last one.
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -25,10 +25,10 @@ train_command() {
     train -- "$@" "${overrides[@]}"
 }
 
-# Trains with a script of Python if it has a GRPOTrainer that `tamis train` can stand for.
+# Trains with a script of Python if it has a GRPOTrainer or an SFTTrainer that `tamis train` can stand for.
 train_script() {
     local script=${1-}
-    [[ $script == *.py && -f $script ]] && grep -q GRPOTrainer "$script" && ! grep -q 'tamis\.trl' "$script" || return 1
+    [[ $script == *.py && -f $script ]] && grep -q 'GRPOTrainer\|SFTTrainer' "$script" && ! grep -q 'tamis\.trl' "$script" || return 1
     shift
     train "$script" "${overrides[@]}" ${processes:+"num_processes=$processes"} -- "$@"
 }
@@ -49,12 +49,15 @@ try_python() {
     done
 }
 
-# Words behind a launcher: its options, the script and the script's own words.
+# Words behind a launcher, whose name is the first: its options, the script or module and its own words.
 try_launched() {
+    local words=("$@")
+    shift
     while [ $# -gt 0 ] && [[ $1 != *.py ]]; do
         case $1 in
             --num[-_]processes=* | --nproc[-_]per[-_]node=*) processes=${1#*=} ;;
             --num[-_]processes | --nproc[-_]per[-_]node) processes=${2-} ;;
+            verl.trainer.*sft*) train_command "${words[@]}" ;;
         esac
         shift
     done
@@ -68,9 +71,9 @@ try() {
     shift
     case $program in
         python*) try_python "$@" ;;
-        torchrun) try_launched "$@" ;;
-        accelerate) [ "${1-}" != launch ] || try_launched "${@:2}" ;;
-        trl) [ "${1-}" != grpo ] || train_command trl "$@" ;;
+        torchrun) try_launched torchrun "$@" ;;
+        accelerate) [ "${1-}" != launch ] || try_launched accelerate "$@" ;;
+        trl) [[ ${1-} != grpo && ${1-} != sft ]] || train_command trl "$@" ;;
         uv)
             [ "${1-}" = run ] || return 1
             # Its options and their values come before the program.

@@ -57,6 +57,7 @@ mod servers;
 mod serving;
 mod several_environments;
 mod sft;
+mod sft_scripts;
 mod simulate;
 mod sweep;
 mod tamis;

@@ -92,7 +92,7 @@ fn only_the_trainer_of_verl_is_caught() {
     ended.prints("real: -c print(1)\nreal: -m verl.model_merger merge\nown, 2\n");
     ended.prints("unknown key `data.x`").prints("1 | data.x=a b\n");
     ended.says("unknown key `y`").says("unknown key `z`").never_prints("real: -u");
-    ended.says("unknown key `w`").says("unknown key `v`").says("unknown key `--nothing`");
+    ended.says("unknown key `w`").says("unknown key `v`").says("unknown key `nothing`");
     // The interpreter of the script's own environment is this one.
     ended.prints("/tamis_script.py\n");
     assert_eq!(ended.stderr.matches("\nray: command not found").count(), 1, "{}", ended.shown());

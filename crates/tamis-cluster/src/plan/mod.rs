@@ -248,7 +248,9 @@ impl Plan {
         let rounds = computes_in_bf16(config, device);
         let (mut smaller, mut sizes) = (Vec::new(), None);
         let memory = models.policy.as_ref().zip(ranks).map(|(policy, ranks)| {
-            let critic = config.has_critic().then(|| match &models.critic {
+            // Supervised fine-tuning alone has neither a reference nor a critic nor teachers.
+            let is_compared = !config.is_sft_alone();
+            let critic = (is_compared && config.has_critic()).then(|| match &models.critic {
                 // A language model gets a value head instead of its output head.
                 Some(critic) => critic.as_critic(),
                 None => policy.as_critic(),
@@ -260,16 +262,21 @@ impl Plan {
                 adapter: adapter.map(|lora| policy.adapter(lora.rank as u64, lora.targets.as_deref())),
                 base: adapter.map_or(LoraBase::Dtype, |lora| lora.base),
                 moments: learner.moments,
-                teachers: models.teachers.iter().map(|teacher| teacher.num_parameters).sum(),
+                teachers: (models.teachers.iter().filter(|_| is_compared))
+                    .map(|teacher| teacher.num_parameters)
+                    .sum(),
                 offloads: Offloads {
                     reference: learner.offload_reference && device == Device::Gpu,
                     moments: learner.offload_moments && device == Device::Gpu,
                 },
-                sends_weights: config.samples_at_servers() && config.publish_mode() == PublishMode::Nccl,
+                sends_weights: is_compared
+                    && config.samples_at_servers()
+                    && config.publish_mode() == PublishMode::Nccl,
             };
             let of = |kept: Kept| {
                 // With an adapter the reference is the policy without it, unless another model is named.
-                let has_reference = config.objective.kl.place != KlPlace::None
+                let has_reference = is_compared
+                    && config.objective.kl.place != KlPlace::None
                     && (kept.adapter.is_none() || config.model.reference.is_some());
                 let reference = models.reference.as_ref().or(Some(policy)).filter(|_| has_reference);
                 RankMemory::new(policy, reference, critic.as_ref(), kept)
@@ -673,6 +680,12 @@ fn num_servers_that_fit(
 /// Tokens of the largest micro-batch of a rank: the configured limit, or less if its part of a mini-batch has
 /// fewer. A longer trajectory is a micro-batch by itself.
 fn micro_batch_tokens(config: &Config, ranks: u64) -> u64 {
+    if config.is_sft_alone() {
+        let allowed = config.micro_batch_tokens(None) as u64;
+        let Some(longest) = config.sft.max_length else { return allowed };
+        let rows = (config.sft.batch_size as u64).div_ceil(ranks);
+        return allowed.min(rows.saturating_mul(longest as u64)).max(longest as u64);
+    }
     let (prompt, response) = (config.data.max_prompt_length as u64, config.max_completion_length() as u64);
     let group = prompt + config.rollout.n as u64 * response;
     let allowed = match config.train.micro_batch_size {

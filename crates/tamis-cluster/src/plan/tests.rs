@@ -67,6 +67,19 @@ fn eight_gpus_by_default_are_shared_out_between_learner_and_servers() {
     assert_eq!(plan.servers.expect("some").gpus.expect("known"), ["4", "5", "6", "7"]);
 }
 
+/// Supervised fine-tuning alone has no servers, and its learner neither a reference nor a critic.
+#[test]
+fn supervised_fine_tuning_alone_is_weights_gradients_and_moments() {
+    let alone =
+        ["train.total_steps=0", "sft.data=[x.jsonl]", "sft.epochs=1", "objective.kl.in=loss", "preset=ppo"];
+    let own = plan(&[&alone[..], &["sft.max_length=2048", "sft.batch_size=16"]].concat(), "8x80GiB");
+    insta::assert_snapshot!(own.lines().join("\n"), @"");
+    assert_eq!(messages(&own.misfits) + &messages(&own.doubts), "");
+    // A row longer than a micro-batch is one by itself.
+    let long = plan(&[&alone[..], &["sft.max_length=32768"]].concat(), "8x80GiB");
+    assert_eq!(long.learner.expect("one").tokens, 32768);
+}
+
 #[test]
 fn what_cannot_fit_is_refused_with_the_numbers() {
     let plan = plan(&["rollout.launch.replicas=1"], "2x24GiB");

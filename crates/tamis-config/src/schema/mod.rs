@@ -45,6 +45,7 @@ pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::RunConfig;
 pub use schedule::{ScheduleConfig, ScheduleMode, SurplusKind};
+pub(crate) use sft::ENTRY as SFT_ENTRY;
 pub use sft::{LossOn, SftColumnsConfig, SftConfig};
 pub use simulate::{
     BetaRates, HistogramRates, RolloutRates, SimulateConfig, SimulatedDriftConfig, SimulatedLengthConfig,

@@ -1,9 +1,47 @@
 //! `sft`: supervised fine-tuning, before reinforcement learning or alone.
 
+use tamis_core::entry::{Entry, Family};
 use tamis_core::{choice, settings};
 
 use super::{Config, LrScheduleKind};
 use crate::hub_name::DataSources;
+
+/// The loss of supervised fine-tuning, for the catalogue.
+pub(crate) static ENTRY: Entry = Entry {
+    name: "sft",
+    family: Family::Supervised,
+    meaning: "Supervised fine-tuning on rows of one's own, before reinforcement learning or alone \
+              (`train.total_steps: 0`): cross-entropy, as the mean over all tokens with a loss of an update.",
+    formula: "L = -1/M · Σ_rows Σ_t m_t · log p(x_t | x_<t), M = Σ_rows Σ_t m_t, with mask m_t in {0, 1}",
+    source: "instruction tuning: Ouyang et al., arXiv 2203.02155, section 3.5 (SFT); the normalisation is that of TRL \
+             1.16's `SFTTrainer` with `num_items_in_batch`",
+    defaults: &[
+        "sft.data",
+        "sft.val",
+        "sft.val_fraction",
+        "sft.loss_on",
+        "sft.max_length",
+        "sft.epochs",
+        "sft.steps",
+        "sft.batch_size",
+        "sft.learning_rate",
+        "sft.warmup_steps",
+        "sft.lr_schedule",
+        "sft.min_lr_ratio",
+        "sft.test_freq",
+    ],
+    degenerate: &[
+        "a row without a token with a loss is left out and counted",
+        "an update without any token with a loss has loss 0 and changes nothing but AdamW's step count",
+        "if no row has a token with a loss, the run is refused",
+    ],
+    known_as: &[("TRL", "SFTTrainer"), ("verl", "verl.trainer.sft_trainer")],
+    differences: &[
+        "TRL's `packing=True` counts packed sequences as its batch; `sft.batch_size` counts rows",
+        "TRL takes the end of the prompt off if a token reaches from it into the completion; the two are tokenized \
+         apart here, as generation does",
+    ],
+};
 
 choice! {
     /// The tokens that have a loss.

@@ -19,8 +19,11 @@ const SETS: [(&str, &[&str]); 4] = [
 ];
 
 /// Beginnings of keys with the weight of a value under them; the first counts, [`OTHERS`] without one.
-const WEIGHTS: [(&str, usize); 22] = [
+const WEIGHTS: [(&str, usize); 25] = [
     // They decide whether and what others do.
+    ("sft.test_freq", 40),
+    ("sft.data", 2),
+    ("sft.val", 2),
     ("objective.loss.kind", 40),
     ("objective.advantage.kind", 40),
     ("objective.kl.in", 40),
@@ -47,6 +50,14 @@ const WEIGHTS: [(&str, usize); 22] = [
     ("train.micro_batch_tokens", 1),
 ];
 const OTHERS: usize = 8;
+
+/// The sections that a run of supervised fine-tuning alone reads, and what it reads of three of them.
+const OF_SFT: [&str; 8] = ["model", "sft", "data", "train", "run", "checkpoint", "learner", "cluster"];
+const OF_SFT_IN: [(&str, &[&str]); 3] = [
+    ("data", &["chat_template_kwargs", "prompt_format", "system_prompt"]),
+    ("train", &["optimizer", "micro_batch_tokens", "total_steps"]),
+    ("model", &["path", "init", "chat_template", "recompute_activations"]),
+];
 
 /// Arguments of TRL's reward functions, which a script gives them whatever a command can express.
 pub(super) const ARGUMENTS_OF_TRL: [(&str, &[(&str, &str)]); 3] = [
@@ -99,6 +110,15 @@ fn for_comparison(owner: Owner, config: &Json) -> Json {
     let mut config = config.clone();
     if let Some(entries) = config.as_object_mut() {
         entries.remove("preset");
+        if owner.is_sft() {
+            entries.retain(|section, _| OF_SFT.contains(&section.as_str()));
+            for (section, kept) in OF_SFT_IN {
+                let inner = entries.get_mut(section).and_then(Json::as_object_mut);
+                inner.into_iter().for_each(|inner| inner.retain(|key, _| kept.contains(&key.as_str())));
+            }
+            let optimizer = entries.get_mut("train").and_then(|train| train.get_mut("optimizer"));
+            optimizer.and_then(Json::as_object_mut).and_then(|inner| inner.remove("learning_rate"));
+        }
     }
     // Sizes that follow the batch have its size.
     let batch = config.pointer("/data/train_batch_size").cloned().unwrap_or_default();

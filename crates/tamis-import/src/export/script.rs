@@ -1,5 +1,5 @@
-//! Writes exported settings as a script of another system: a `GRPOConfig` of TRL in Python, or a command of
-//! verl in bash. Settings without a counterpart are listed in its heading.
+//! Writes exported settings as a script of another system: a `GRPOConfig` or `SFTConfig` of TRL in Python, or a
+//! command of verl in bash. Settings without a counterpart are listed in its heading.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ const OUTSIDE: [&str; 16] = [
 ];
 
 /// Keys whose value a script of TRL has as it is, whatever a command can say.
-const IN_SCRIPT: [&str; 2] = ["data.train", "data.val"];
+const IN_SCRIPT: [&str; 4] = ["data.train", "data.val", "sft.data", "sft.val"];
 /// What the sizes of a device's pass are in TRL changes no result.
 const PASS: [&str; 2] = ["train.micro_batch_size", "train.micro_batch_tokens"];
 
@@ -60,7 +60,7 @@ impl Export {
     /// What the script does not have of the configuration, a line each.
     pub fn lost_lines(&self) -> Vec<String> {
         let is_in_script = |lost: &&Lost| {
-            self.owner == Owner::Trl && IN_SCRIPT.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
+            self.is_of_trl() && IN_SCRIPT.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
         };
         let mut lines: Vec<String> = self
             .lost
@@ -72,6 +72,10 @@ impl Export {
             lines.push(line);
         }
         let is_parquet = |file: &String| file.ends_with(".parquet");
+        if self.owner == Owner::VerlSft {
+            lines
+                .push("sft.data, sft.val: verl reads Parquet files with conversations (messages)".to_owned());
+        }
         if self.owner == Owner::Verl && !self.files("train").iter().chain(&self.files("val")).all(is_parquet)
         {
             lines.push("data.train, data.val: verl reads Parquet files with its own columns (prompt, data_source, reward_model)".to_owned());
@@ -84,9 +88,13 @@ impl Export {
         lines
     }
 
+    fn is_of_trl(&self) -> bool {
+        matches!(self.owner, Owner::Trl | Owner::TrlSft)
+    }
+
     /// Whether a value chooses where a run computes, which verl decides by itself.
     fn is_of_machines(&self, lost: &Lost) -> bool {
-        self.owner == Owner::Verl && MACHINES.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
+        !self.is_of_trl() && MACHINES.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
     }
 
     fn machines_line(&self) -> Option<String> {
@@ -103,7 +111,7 @@ impl Export {
     /// The script, which names what is lost at its top: a script of Python for TRL, of the shell for verl.
     pub fn script(&self) -> String {
         match self.owner {
-            Owner::Trl => self.python(),
+            Owner::Trl | Owner::TrlSft => self.python(),
             _ => self.shell(),
         }
     }
@@ -122,7 +130,12 @@ impl Export {
 
     fn shell(&self) -> String {
         let mut text = format!("#!/usr/bin/env bash\n{}set -euo pipefail\n\n", self.heading("verl 0.9.1"));
-        text.push_str("python3 -m verl.trainer.main_ppo");
+        text.push_str(match self.owner {
+            Owner::VerlSft => {
+                "torchrun --standalone --nproc_per_node=\"${GPUS:-1}\" -m verl.trainer.sft_trainer"
+            }
+            _ => "python3 -m verl.trainer.main_ppo",
+        });
         for (key, value) in &self.settings {
             let table = self.owner.table();
             let row = table.back(key).or_else(|| table.back(&format!("{key}.*")));
@@ -140,7 +153,12 @@ impl Export {
     /// The files or names of a data set, without the mark of names.
     fn files(&self, set: &str) -> Vec<String> {
         let text = |item: &Json| item.as_str().map(str::to_owned);
-        match self.wanted.pointer(&format!("/data/{set}")) {
+        let place = match (self.owner.is_sft(), set) {
+            (true, "train") => "/sft/data".to_owned(),
+            (true, _) => "/sft/val".to_owned(),
+            (false, _) => format!("/data/{set}"),
+        };
+        match self.wanted.pointer(&place) {
             Some(Json::Array(items)) => items.iter().filter_map(text).collect(),
             Some(item) => text(item).into_iter().collect(),
             None => Vec::new(),
@@ -150,8 +168,10 @@ impl Export {
     fn python(&self) -> String {
         let mut imports = vec!["from datasets import concatenate_datasets, load_dataset".to_owned()];
         let mut own = String::new();
-        let functions = self.functions(&mut imports, &mut own);
-        imports.push("from trl import GRPOConfig, GRPOTrainer".to_owned());
+        let is_sft = self.owner.is_sft();
+        let functions = if is_sft { Vec::new() } else { self.functions(&mut imports, &mut own) };
+        let (kind, file) = if is_sft { ("SFT", "train_sft.py") } else { ("GRPO", "train_grpo.py") };
+        imports.push(format!("from trl import {kind}Config, {kind}Trainer"));
         let adapter = self.setting("use_peft").map(|_| {
             imports.push("from peft import LoraConfig".to_owned());
             let of = |key: &str, default: &str| python(&value_of(key, self.setting(key).unwrap_or(default)));
@@ -167,25 +187,25 @@ impl Export {
         }
         imports.sort();
         let start = match self.setting("num_processes") {
-            Some(number) => format!("accelerate launch --num_processes {number} train_grpo.py"),
-            None => "python train_grpo.py".to_owned(),
+            Some(number) => format!("accelerate launch --num_processes {number} {file}"),
+            None => format!("python {file}"),
         };
         let mut text =
             format!("{}# Start: {start}\n\n{}\n{own}\n", self.heading("TRL 1.16"), imports.join("\n"));
         text.push_str("\ndef load(*sets):\n");
         text.push_str("    parts = [load_dataset(path, **options) for path, options in sets]\n");
         text.push_str("    return concatenate_datasets(parts)\n\n\n");
-        text.push_str("args = GRPOConfig(\n");
+        let _ = writeln!(text, "args = {kind}Config(");
         for (key, value) in self.settings.iter().filter(|(key, _)| !OUTSIDE.contains(key)) {
             let _ = writeln!(text, "    {key}={},", python(&value_of(key, value)));
         }
         if let Some((key, kinds)) = self.loggers() {
             let _ = writeln!(text, "    {key}={},", python(&kinds));
         }
-        if let Some(weights) = self.weights() {
+        if let Some(weights) = self.weights().filter(|_| !is_sft) {
             let _ = writeln!(text, "    reward_weights={},", python(&weights));
         }
-        if let Some(size) = self.evaluation_batch() {
+        if let Some(size) = self.evaluation_batch().filter(|_| !is_sft) {
             let _ = writeln!(text, "    per_device_eval_batch_size={size},  # whole groups");
         }
         let mut options: Vec<String> =
@@ -203,8 +223,11 @@ impl Export {
             let _ = writeln!(text, "    model_init_kwargs={{{}}},", options.join(", "));
         }
         let model = self.setting("model_name_or_path").unwrap_or("PATH/TO/MODEL");
-        let _ = writeln!(text, ")\ntrainer = GRPOTrainer(\n    model={},", python(&Json::from(model)));
-        let _ = writeln!(text, "    args=args,\n    reward_funcs=[{}],", functions.join(", "));
+        let _ = writeln!(text, ")\ntrainer = {kind}Trainer(\n    model={},", python(&Json::from(model)));
+        text.push_str("    args=args,\n");
+        if !is_sft {
+            let _ = writeln!(text, "    reward_funcs=[{}],", functions.join(", "));
+        }
         let _ = writeln!(text, "    train_dataset={},", loaded(&self.files("train")));
         if self.setting("eval_strategy").is_some() {
             let _ = writeln!(text, "    eval_dataset={},", loaded(&self.files("val")));
@@ -279,7 +302,7 @@ impl Export {
     /// tamis's default for that.
     fn loggers(&self) -> Option<(&'static str, Json)> {
         let (key, least) = match self.owner {
-            Owner::Trl => ("report_to", None),
+            Owner::Trl | Owner::TrlSft => ("report_to", None),
             _ => ("trainer.logger", Some("console")),
         };
         let known = self.owner.table().values(key).filter(|_| self.setting(key).is_none())?;

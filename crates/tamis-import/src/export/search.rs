@@ -17,10 +17,10 @@ use crate::import::tree_of;
 use crate::key::{Becomes, ForeignKey, Rule};
 use crate::owner::Owner;
 use crate::steps::fill;
+use crate::supervised;
 use crate::table::columns;
 use crate::translate::translate_whole;
 use crate::translator::Translator;
-use crate::value_form;
 use crate::words::OTHER_NAMES;
 
 /// Values of a row that are looked for as those of a key without a row.
@@ -84,7 +84,12 @@ impl<'a> Search<'a> {
 
     pub(super) fn run(&mut self) {
         // With one key of its owner an import takes the owner's defaults.
-        let first = self.rows().into_iter().find(|row| is_same(row, "train.optimizer.learning_rate"));
+        let first = self.rows().into_iter().find(|row| {
+            is_same(
+                row,
+                if self.owner.is_sft() { "sft.learning_rate" } else { "train.optimizer.learning_rate" },
+            )
+        });
         if let Some(row) = first {
             let value = self.candidates(row).into_iter().next().unwrap_or_default();
             self.settings.push((row, value));
@@ -411,13 +416,16 @@ impl<'a> Search<'a> {
 
     /// The keys in which the import of settings differs from the target; `None` if it refuses them.
     fn differences(&self, settings: &[(&'static ForeignKey, String)]) -> Option<Vec<Lost>> {
+        let trainer = Some(self.owner).filter(|owner| owner.is_sft());
         let mut parsed = Vec::new();
         for (row, value) in settings {
-            flatten(Override::parse(&format!("{}={value}", written(row)), value_form).ok()?, &mut parsed);
+            let parse = |key: &str| supervised::value_form(trainer, key);
+            let argument = Override::parse(&format!("{}={value}", written(row)), parse).ok()?;
+            flatten(argument, &supervised::tables(trainer), &mut parsed);
         }
         let mut diagnostics = Vec::new();
         let empty = tree_of(None, std::iter::empty(), &mut Vec::new(), &mut diagnostics);
-        let translation = translate_whole(&parsed, empty);
+        let translation = translate_whole(&parsed, empty, trainer);
         diagnostics.extend(translation.diagnostics);
         let overrides = translation.overrides.into_iter();
         let tree = tree_of(None, overrides, &mut Vec::new(), &mut diagnostics);
@@ -503,8 +511,8 @@ fn targets(row: &ForeignKey) -> Vec<&'static str> {
 /// The values that the conditions of a rule, and of those that it takes, name for a key.
 fn push_conditions(owner: Owner, rule: &str, key: &str, found: &mut Vec<String>) {
     let rules = |owner: Owner| owner.table().rules.iter();
-    let Some(&Rule { steps, .. }) = rules(owner).chain(rules(Owner::Verl)).find(|own| own.name == rule)
-    else {
+    let others = owner.base().into_iter().chain([Owner::Verl]).flat_map(|owner| owner.table().rules.iter());
+    let Some(&Rule { steps, .. }) = rules(owner).chain(others).find(|own| own.name == rule) else {
         return;
     };
     for [_, _, becomes, condition, _] in steps.lines().map(columns) {

@@ -25,8 +25,11 @@ pub(super) const LISTS: [&str; 9] = [
 ];
 
 /// Older names of fields, with the new names.
-pub(super) const OLDER: [(&str, &str); 2] =
-    [("evaluation_strategy", "eval_strategy"), ("per_gpu_train_batch_size", "per_device_train_batch_size")];
+pub(super) const OLDER: [(&str, &str); 3] = [
+    ("evaluation_strategy", "eval_strategy"),
+    ("max_seq_length", "max_length"),
+    ("per_gpu_train_batch_size", "per_device_train_batch_size"),
+];
 
 /// Switches whose default only means "not given".
 pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointing", "disable_tqdm"];

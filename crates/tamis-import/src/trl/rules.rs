@@ -5,14 +5,17 @@ use crate::translator::Translator;
 use tamis_config::hub_name::{HubName, SplitName};
 use tamis_config::render::scalar;
 
-/// Data of a run: a data set on a hub with its configuration and splits, or a file.
-pub(crate) fn data(t: &mut Translator) {
+/// Data of a run: a data set on a hub with its configuration and splits, or a file. Supervised fine-tuning has
+/// its rows under other keys.
+pub(crate) fn data(owner: Owner, t: &mut Translator) {
     const NAME: &str = "dataset_name";
     const CONFIGURATION: &str = "dataset_config";
     const MIXTURE: &str = "datasets";
     const TRAIN: &str = "dataset_train_split";
     const TEST: &str = "dataset_test_split";
     const SPLIT: &str = "a file has no splits: write the rows of that one to a file of its own and name it";
+    let is_sft = owner == Owner::TrlSft;
+    let (train, val) = if is_sft { ("sft.data", "sft.val") } else { ("data.train", "data.val") };
     let paths: Vec<String> = match t.find(MIXTURE).map(|given| given.node.to_json()) {
         Some(serde_json::Value::Array(items)) => {
             let paths: Option<Vec<String>> = items.iter().map(path_of_mixture).collect();
@@ -30,7 +33,7 @@ pub(crate) fn data(t: &mut Translator) {
     };
     if !paths.is_empty() {
         let list: Vec<String> = paths.iter().map(|path| scalar(path)).collect();
-        t.set(&[MIXTURE], "data.train", &format!("[{}]", list.join(", ")));
+        t.set(&[MIXTURE], train, &format!("[{}]", list.join(", ")));
         t.no_effect(NAME, "datasets are given, and go before it");
     }
     t.no_effect(MIXTURE, "no data is named by it");
@@ -43,11 +46,11 @@ pub(crate) fn data(t: &mut Translator) {
     };
     match (&name, split(TRAIN, "train", t)) {
         (Some(_), Some(split)) => {
-            t.set(&[NAME], "data.train", &scalar(&split));
-            t.part_of(TRAIN, "data.train");
-            t.part_of(CONFIGURATION, "data.train");
+            t.set(&[NAME], train, &scalar(&split));
+            t.part_of(TRAIN, train);
+            t.part_of(CONFIGURATION, train);
         }
-        (Some(name), None) => t.set(&[NAME], "data.train", &scalar(name)),
+        (Some(name), None) => t.set(&[NAME], train, &scalar(name)),
         (None, _) => t.no_effect(NAME, "null leaves the default"),
     }
     match &configuration {
@@ -65,7 +68,8 @@ pub(crate) fn data(t: &mut Translator) {
         Some(_) if on_hub.is_some() => {}
         Some(_) => t.refuse(TRAIN, format!("{SPLIT} in dataset_name")),
     }
-    if validates(t) && t.whole && !t.has_set("data.val") {
+    let is_validated = validates(t) || t.has_set("sft.test_freq");
+    if is_validated && t.whole && !t.has_set(val) {
         let held_out = split(TEST, "test", t).map(|split| scalar(&split));
         let is_file = held_out.is_none();
         let held_out = held_out.unwrap_or_else(|| {
@@ -75,15 +79,16 @@ pub(crate) fn data(t: &mut Translator) {
             format!("PATH/TO/{split}{}", if is_file { "" } else { ".jsonl" })
         });
         if t.find(TEST).is_some() {
-            t.set(&[TEST], "data.val", &held_out);
+            t.set(&[TEST], val, &held_out);
             if is_file {
                 t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
             }
         } else {
-            t.owner_default(Owner::Trl, TEST, "data.val", &held_out);
+            t.owner_default(owner, TEST, val, &held_out);
         }
     }
-    t.no_effect(TEST, "`data.val` is what is validated on");
+    let reason = format!("`{val}` is what is validated on");
+    t.no_effect(TEST, if is_sft && !is_validated { "there is no validation" } else { &reason });
 }
 
 /// The path of an entry of TRL's `datasets`; `None` if it needs more than a file or a split.

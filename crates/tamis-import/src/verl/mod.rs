@@ -4,11 +4,13 @@ mod asynchronous;
 mod correction;
 mod distillation;
 mod rewards;
+mod rows;
 
 pub(super) use asynchronous::{is_asynchronous, is_separate, rounds_in_flight};
 pub(super) use correction::rejections;
 pub(super) use distillation::distillation;
 pub(super) use rewards::rewards;
+pub(super) use rows::nested_columns;
 
 use super::key::Becomes::NoEffect;
 use super::key::ForeignKey;

@@ -11,6 +11,7 @@ mod invocations;
 mod keys;
 mod launchers;
 mod servers;
+mod sft;
 mod values;
 
 use std::path::Path;

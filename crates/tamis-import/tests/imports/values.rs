@@ -15,6 +15,7 @@ fn base(owner: Owner) -> &'static [&'static str] {
         Owner::EasyR1 => &["worker.actor.model.model_path=m", "data.train_files=t.jsonl"],
         Owner::Ragen => &["model_path=m", "actor_rollout_ref.rollout.rollout_filter_value=0.5"],
         Owner::Verl => &["actor_rollout_ref.model.path=m", "data.train_files=t.jsonl", "trainer.nnodes=1"],
+        Owner::VerlSft | Owner::TrlSft => &[],
     }
 }
 

@@ -1,11 +1,16 @@
 //! Estimates a run's memory before anything is allocated for it.
 
+use std::collections::HashMap;
+
 use tamis_config::{Config, ScheduleMode, SurplusKind};
 use tamis_core::advantage::Column;
+use tamis_core::figure;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, PassOptions, TransformerConfig};
 
 use super::settings::threads;
 use super::teacher;
+use crate::error::RunError;
+use crate::learner::sft::{Example, SftExamples};
 
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;
@@ -134,6 +139,117 @@ pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     let columns =
         trained.saturating_mul(PER_TRAINED_TOKEN.saturating_mul(config.max_completion_length() as u64));
     (round.saturating_add(validation) as u64).saturating_mul(trajectory).saturating_add(columns)
+}
+
+/// The estimate for supervised fine-tuning alone on these examples, and what the examples take themselves.
+/// Nothing is generated, and there is neither a reference nor a critic. A micro-batch has at most
+/// `train.micro_batch_tokens`, or one longer row. At most it has the longest rows of an update.
+pub(crate) fn estimate_sft(
+    config: &Config,
+    model: &TransformerConfig,
+    examples: &SftExamples,
+) -> (MemoryEstimate, u64) {
+    let SftExamples { train, validation } = examples;
+    let own = tamis_model::micro_batch_tokens(model, config.model.recompute_activations);
+    let limit = config.micro_batch_tokens(Some(own));
+    let longest = |rows: &[Example]| rows.iter().map(Example::num_tokens).max().unwrap_or(0);
+    let of_update = |of: fn(&Example) -> usize| {
+        let mut lengths: Vec<usize> = train.iter().map(of).collect();
+        lengths.sort_unstable_by(|left, right| right.cmp(left));
+        // An update that goes beyond the last row begins again with the first.
+        lengths.iter().cycle().take(config.sft.batch_size.min(lengths.len().saturating_mul(2))).sum::<usize>()
+    };
+    let rows = limit.max(longest(train)).min(of_update(Example::num_tokens));
+    // Rows that begin alike go through the layers as one.
+    let mut alike: HashMap<&[u32], usize> = HashMap::new();
+    for example in train {
+        *alike.entry(example.prompt()).or_default() += example.num_tokens();
+    }
+    let num_validated: usize = validation.iter().map(Example::num_tokens).sum();
+    let plan = MemoryPlan {
+        trains: true,
+        micro_batch_tokens: rows,
+        scored_tokens: rows.min(of_update(Example::num_scored)),
+        group_tokens: alike.into_values().max().unwrap_or(0).min(rows),
+        score_tokens: limit.max(longest(validation)).min(num_validated),
+        num_threads: threads(config),
+        recompute: config.model.recompute_activations,
+        keep_logits_bytes: PassOptions::KEEP_LOGITS_BYTES,
+        ..MemoryPlan::default()
+    };
+    // Ids and mask of each token, and the columns of an update's tokens.
+    let num_tokens: usize = train.iter().map(Example::num_tokens).sum();
+    let held = (num_tokens + num_validated) as u64 * 5 + of_update(Example::num_tokens) as u64 * 80;
+    (MemoryEstimate::new(model, &plan), held)
+}
+
+/// What a run holds beside models and passes.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    /// What it is.
+    pub(crate) what: &'static str,
+    /// Its bytes.
+    pub(crate) bytes: u64,
+    /// When the run needs as much as is estimated.
+    pub(crate) too_long: &'static str,
+    /// Keys that lower it, beside those of micro-batches.
+    pub(crate) keys: String,
+}
+
+/// Compares an estimate with the memory, and refuses what cannot fit. Returns the line that the run prints, and
+/// a warning if it may not fit. A limit that the user set is compared with the whole estimate. Memory that is
+/// `free` is compared only with what is needed in any case, because sequences may all be short.
+pub(crate) fn fit(
+    config: &Config,
+    estimate: MemoryEstimate,
+    held: &Held,
+    free: Option<u64>,
+) -> Result<(String, Option<String>), RunError> {
+    let at_most = estimate.total().saturating_add(held.bytes).saturating_add(PROGRAM);
+    let (needed, limit) = match config.model.memory_limit {
+        Some(limit) => (at_most, Some(limit.0)),
+        None => (estimate.certain() + PROGRAM, free),
+    };
+    let parts = format!(
+        "{estimate}, {} {}, the program {}",
+        held.what,
+        figure::bytes(held.bytes),
+        figure::bytes(PROGRAM)
+    );
+    let remedy = remedy(config, &held.keys);
+    if let Some(limit) = limit
+        && needed > limit
+    {
+        return Err(RunError::Memory {
+            needed: figure::bytes(needed),
+            limit: figure::bytes(limit),
+            breakdown: parts,
+            remedy,
+        });
+    }
+    let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
+        format!(
+            "{} of memory is free: the run continues, but will not fit if {}\n  hint: {remedy}",
+            figure::bytes(limit),
+            held.too_long
+        )
+    });
+    Ok((format!("memory: at most {}: {parts}", figure::bytes(at_most)), warning))
+}
+
+/// Settings that would lower the memory and are not in use yet.
+fn remedy(config: &Config, keys: &str) -> String {
+    let micro_batch = match config.train.micro_batch_size {
+        Some(_) if !config.is_sft_alone() => "train.micro_batch_size",
+        _ => "train.micro_batch_tokens",
+    };
+    let recompute =
+        if config.model.recompute_activations { "" } else { "set model.recompute_activations=true, " };
+    let limit = match config.model.memory_limit {
+        Some(_) => "raise model.memory_limit",
+        None => "free some memory",
+    };
+    format!("lower {micro_batch}, {keys}, {recompute}take a smaller model, or {limit}")
 }
 
 #[cfg(test)]

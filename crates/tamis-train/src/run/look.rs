@@ -15,7 +15,7 @@ use tamis_rollout::PreparedPrompt;
 use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
-use crate::assemble::memory::Lengths;
+use crate::assemble::memory::{self, Held, Lengths, fit};
 use crate::assemble::{advantage, critic, data, objective, policy, sft};
 use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::AssembleError;
@@ -414,9 +414,7 @@ fn num_alike(prompts: &[Prompt]) -> usize {
     counts.into_values().max().unwrap_or(1)
 }
 
-/// Estimates the memory and refuses what cannot fit. Returns the line that the run prints, and a warning if
-/// it may not fit. A limit that the user set is compared with completions of full length. Memory that is
-/// `free` is compared only with what is needed in any case, because completions may all end early.
+/// Estimates the memory and refuses what cannot fit, as [`fit`] does.
 fn memory(
     config: &Config,
     model: &TransformerConfig,
@@ -424,57 +422,14 @@ fn memory(
     lengths: Lengths,
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
-    use crate::assemble::memory::PROGRAM;
-    let estimate = crate::assemble::memory::estimate(config, model, critic, lengths);
-    let trajectories = crate::assemble::memory::trajectories(config, lengths.num_validation_prompts);
-    let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
-    let (needed, limit) = match config.model.memory_limit {
-        Some(limit) => (at_most, Some(limit.0)),
-        None => (estimate.certain() + PROGRAM, free),
-    };
-    let parts = format!(
-        "{estimate}, the trajectories held at once {}, the program {}",
-        figure::bytes(trajectories),
-        figure::bytes(PROGRAM)
-    );
-    if let Some(limit) = limit
-        && needed > limit
-    {
-        return Err(RunError::Memory {
-            needed: figure::bytes(needed),
-            limit: figure::bytes(limit),
-            breakdown: parts,
-            remedy: remedy(config),
-        });
-    }
-    let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
-        format!(
-            "{} of memory is free: the run continues, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
-            figure::bytes(limit),
-            remedy(config)
-        )
-    });
-    Ok((format!("memory: at most {}: {parts}", figure::bytes(at_most)), warning))
-}
-
-/// Settings that would lower the memory and are not in use yet.
-fn remedy(config: &Config) -> String {
-    let micro_batch = match config.train.micro_batch_size {
-        Some(_) => "train.micro_batch_size",
-        None => "train.micro_batch_tokens",
-    };
-    let recompute =
-        if config.model.recompute_activations { "" } else { "set model.recompute_activations=true, " };
-    let limit = match config.model.memory_limit {
-        Some(_) => "raise model.memory_limit",
-        None => "free some memory",
-    };
     let sequences = if config.samples_at_servers() { "" } else { "rollout.max_num_seqs, " };
-    format!(
-        "lower {micro_batch}, {sequences}data.gen_batch_size, validate.n or \
-         validate.max_prompts, {recompute}take a smaller model, \
-         or {limit}"
-    )
+    let held = Held {
+        what: "the trajectories held at once",
+        bytes: memory::trajectories(config, lengths.num_validation_prompts),
+        too_long: "completions reach rollout.max_response_length",
+        keys: format!("{sequences}data.gen_batch_size, validate.n or validate.max_prompts"),
+    };
+    fit(config, memory::estimate(config, model, critic, lengths), &held, free)
 }
 
 #[cfg(test)]

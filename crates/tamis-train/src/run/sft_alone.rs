@@ -25,6 +25,7 @@ use super::recovery::Standing;
 use super::sft_figures::{last_line, line, metrics};
 use super::start::{ConfigText, RunStart};
 use super::{Ending, RunSummary, TrainEnd, not_begun, not_resumed};
+use crate::assemble::memory::{Held, estimate_sft, fit};
 use crate::assemble::objective::Divergence;
 use crate::assemble::sft::{self, OwnExamples, sft_settings};
 use crate::assemble::startup::Startup;
@@ -86,6 +87,8 @@ struct Prepared {
     codec: Codec,
     made: OwnExamples,
     crc32: u32,
+    /// The line about the memory that the native engine needs.
+    memory: Option<String>,
 }
 
 /// Trains until the end or an interruption.
@@ -188,7 +191,7 @@ fn prepare(
         tamis_file::read_text(&directory.path().join(STARTED), 64).ok()?.trim().parse::<i64>().ok()
     });
     let (own, folder) = (config.clone(), saved.as_ref().map(|(_, folder)| folder.clone()));
-    let (codec, made, crc32) = interrupt.or_abandon(move || -> Result<_, RunError> {
+    let (codec, mut made, crc32) = interrupt.or_abandon(move || -> Result<_, RunError> {
         let rows = sft::read(&own)?;
         let codec = match &folder {
             Some(folder) => policy::codec_of(&own, folder)?,
@@ -214,13 +217,37 @@ fn prepare(
             hint: super::look::KEEP_KEYS.to_owned(),
         }));
     }
-    Ok(Prepared { saved, codec, made, crc32 })
+    let from = saved.as_ref().map(|(_, folder)| folder.as_path());
+    let memory =
+        if config.learns_elsewhere() { None } else { Some(check_memory(config, &codec, &mut made, from)?) };
+    Ok(Prepared { saved, codec, made, crc32, memory })
+}
+
+/// Refuses what cannot fit into the memory. Returns the line about it; a warning goes to the others.
+fn check_memory(
+    config: &Config,
+    codec: &Codec,
+    made: &mut OwnExamples,
+    from: Option<&std::path::Path>,
+) -> Result<String, RunError> {
+    let own = of_learner(config);
+    let shape = policy::shape(&own, codec, from)?;
+    let (estimate, bytes) = estimate_sft(&own, &shape, &made.examples);
+    let held = Held {
+        what: "the rows",
+        bytes,
+        too_long: "an update has its longest rows",
+        keys: "sft.max_length, sft.batch_size".to_owned(),
+    };
+    let (line, warning) = fit(&own, estimate, &held, tamis_model::available_memory())?;
+    made.warnings.extend(warning);
+    Ok(line)
 }
 
 /// Reads everything that such a run reads before it has a learner, for `tamis config check`.
 pub(super) fn rehearse(config: &Config, ui: &Console, interrupt: &Interrupt) -> Result<(), Halt<RunError>> {
-    let made = prepare(config, None, interrupt)?.made;
-    made.notes.iter().for_each(|note| ui.say(note));
+    let Prepared { made, memory, .. } = prepare(config, None, interrupt)?;
+    made.notes.iter().chain(&memory).for_each(|note| ui.say(note));
     made.warnings.iter().for_each(|warning| ui.warn(warning));
     Ok(())
 }
@@ -250,7 +277,7 @@ impl SftRun {
         interrupt: &Interrupt,
         standing: &Standing,
     ) -> Result<Self, Halt<RunError>> {
-        let Prepared { saved, codec, made, crc32 } = prepared;
+        let Prepared { saved, codec, made, crc32, memory } = prepared;
         let config = &given.config;
         let mut state = saved.as_ref().map_or_else(
             || SftState { format: SftState::FORMAT, data_crc32: crc32, ..SftState::default() },
@@ -269,7 +296,7 @@ impl SftRun {
         let step = saved.as_ref().map(|(state, _)| state.step);
         ui.say(&opening_line(directory.path(), step, is_new, logged));
         given.details.iter().for_each(|detail| ui.detail(detail));
-        given.notes.iter().chain(&made.notes).for_each(|note| ui.say(note));
+        given.notes.iter().chain(&made.notes).chain(&memory).for_each(|note| ui.say(note));
         warnings.iter().chain(&made.warnings).for_each(|warning| ui.warn(warning));
         let own = of_learner(config);
         let startup = Startup {

@@ -33,6 +33,16 @@ impl Example {
         self.mask.iter().filter(|&&is_learned| is_learned).count()
     }
 
+    /// The tokens before the first one with a loss.
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.prompt
+    }
+
+    /// Number of tokens from the first one with a loss on.
+    pub(crate) fn num_scored(&self) -> usize {
+        self.completion.len()
+    }
+
     /// Whether one of these tokens is among those with a loss.
     pub(crate) fn learns_any_of(&self, tokens: &[u32]) -> bool {
         self.completion.iter().zip(&self.mask).any(|(id, &is_learned)| is_learned && tokens.contains(id))
