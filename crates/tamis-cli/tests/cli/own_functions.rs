@@ -131,7 +131,10 @@ fn functions_that_cannot_be_used_are_refused_before_anything_is_generated() {
     let folder = folder().with(
         "bad.py",
         "def wrong(columns):\n    zeros = [0.0] * len(columns.mask)\n    return list(columns.logprobs), zeros\n\n\
-         def broken(columns):\n    return columns.nothing\n",
+         def broken(columns):\n    return columns.nothing\n\n\
+         def reads_reference(columns):\n    zeros = [0.0 * float(x) for x in columns.ref_logprobs]\n    return zeros, zeros\n\n\
+         def constant(columns):\n    return [1.0] * len(columns.mask), [0.0] * len(columns.mask)\n\n\
+         def reads_tokens(columns):\n    return list(columns.token_rewards)[:len(columns.rewards)]\n",
     );
     let printed = |command: &str, setting: &str| {
         let arguments = match command {
@@ -156,6 +159,13 @@ fn functions_that_cannot_be_used_are_refused_before_anything_is_generated() {
             "bad.py has no function `absent`; it has wrong, broken",
         ),
         ("objective.advantage={kind: python, path: 'bad.py:broken'}", "bad.py\", line 6, in broken"),
+        // Without a KL in the loss there is no reference, and without one in the reward none per token.
+        ("objective.loss={kind: python, path: 'bad.py:reads_reference'}", "in reads_reference"),
+        ("objective.advantage={kind: python, path: 'bad.py:reads_tokens'}", "in reads_tokens"),
+        (
+            "objective.loss={kind: python, path: 'bad.py:constant'}",
+            "objective.loss: `constant` (bad.py:11) returns a loss that does not depend on `columns.logprobs`",
+        ),
         (
             "objective.loss={kind: python, path: my.py, python: no-such-python}",
             "there is no program no-such-python",
@@ -166,6 +176,16 @@ fn functions_that_cannot_be_used_are_refused_before_anything_is_generated() {
             assert!(text.contains(expected), "{command} {setting}: {text}");
         }
     }
+}
+
+/// The check passes the run's own rewards by their names, as the run does.
+#[test]
+fn an_advantage_reads_the_scores_of_a_reward_by_its_name() {
+    let folder = Folder::new()
+        .with("config.yaml", &TINY.replaced("total_steps: 6", "total_steps: 1"))
+        .with("my.py", "def advantage(columns):\n    return list(columns.scores['digits'])\n");
+    let own = ["reward=[{kind: number, name: digits}]", "objective.advantage={kind: python, path: my.py}"];
+    folder.tamis(&[&["train", "config.yaml"][..], &own].concat()).succeeds();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! whether the derivative is that of the value, whether tokens of a trajectory depend on each other, and
 //! whether trajectories do, which they must not: a batch is cut into micro-batches.
 
+use tamis_config::{Config, KlPlace};
 use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator as _, Component, PythonAdvantage};
 use tamis_core::objective::{AdvantageColumn, Columns};
 use tamis_core::own_function::OwnFunction;
@@ -21,6 +22,32 @@ const STEP: f64 = 1e-3;
 const TOLERANCE: f64 = 2e-3;
 /// Largest difference between numbers that should be the same, likewise.
 const SAME: f64 = 1e-6;
+
+/// What a function's columns will hold in a run, so that a function that reads more fails at once.
+#[derive(Debug, Clone)]
+pub(super) struct RunColumns {
+    /// Whether a loss gets log-probabilities of the reference.
+    pub(super) has_reference: bool,
+    /// Whether an advantage may get a reward for each token.
+    pub(super) has_token_rewards: bool,
+    /// Name and weight of each reward that counts.
+    pub(super) rewards: Vec<(String, f64)>,
+}
+
+impl RunColumns {
+    pub(super) fn of(config: &Config) -> Self {
+        let weighted = config.reward.iter().filter(|reward| reward.weight != 0.0);
+        let is_charged = config.objective.kl.place == KlPlace::Reward;
+        Self {
+            has_reference: config.objective.kl.place == KlPlace::Loss,
+            // Functions of others and environments may score tokens and turns.
+            has_token_rewards: is_charged
+                || config.environment.is_some()
+                || weighted.clone().any(|reward| !reward.kind.is_verifier()),
+            rewards: weighted.map(|reward| (reward.name.clone(), reward.weight)).collect(),
+        }
+    }
+}
 
 /// Result of the check of a loss.
 #[derive(Debug, Default)]
@@ -42,10 +69,11 @@ struct MadeBatch {
     reference: Vec<f64>,
     entropies: Vec<f64>,
     advantages: Vec<f64>,
+    has_reference: bool,
 }
 
 impl MadeBatch {
-    fn new() -> Self {
+    fn new(has_reference: bool) -> Self {
         let offsets = vec![0, 4, 5, 10, 13];
         let num_tokens = 13;
         // Numbers without a pattern that a kink of a usual loss could lie on.
@@ -73,13 +101,14 @@ impl MadeBatch {
             entropies: spread(0.2, 2.3, 0.59),
             advantages: vec![1.37, -0.83, 0.0, -1.91],
             logprobs,
+            has_reference,
         }
     }
 
     fn columns(&self) -> Columns<'_, f64> {
         Columns {
             old: Some(&self.old),
-            reference: Some(&self.reference),
+            reference: self.has_reference.then_some(&*self.reference),
             entropy: Some(&self.entropies),
             ..Columns::new(
                 &self.offsets,
@@ -117,9 +146,13 @@ fn introduce(process: &FunctionProcess) -> Result<(), Halt<FunctionError>> {
 }
 
 /// Checks a loss; `with_derivative`: its derivative too, unless PyTorch has made it.
-pub(super) fn loss(loss: &OwnLoss, with_derivative: bool) -> Result<CheckedLoss, Halt<FunctionError>> {
+pub(super) fn loss(
+    loss: &OwnLoss,
+    with_derivative: bool,
+    run: &RunColumns,
+) -> Result<CheckedLoss, Halt<FunctionError>> {
     introduce(&loss.process)?;
-    let batch = MadeBatch::new();
+    let batch = MadeBatch::new(run.has_reference);
     let whole = batch.evaluate(loss)?;
     let again = batch.evaluate(loss)?;
     let is_same = |t: usize| {
@@ -135,11 +168,13 @@ pub(super) fn loss(loss: &OwnLoss, with_derivative: bool) -> Result<CheckedLoss,
     check_apart(loss, &batch, &whole)?;
     let mut checked = CheckedLoss::default();
     let mut wrong = Vec::new();
+    let mut is_constant = true;
     for (row, pair) in batch.offsets.windows(2).enumerate() {
         for token in (pair[0]..pair[1]).filter(|&token| batch.mask[token]) {
             let [above, below] = [STEP, -STEP].map(|by| batch.with_moved(token, by).evaluate(loss));
             let (above, below) = (above?, below?);
             let moved = |other: usize| !is_near(above.value[other], whole.value[other], 1e-7);
+            is_constant &= whole.derivative[token] == 0.0 && !(pair[0]..pair[1]).any(&moved);
             let elsewhere = (0..batch.mask.len())
                 .find(|other| !(pair[0]..pair[1]).contains(other) && batch.mask[*other] && moved(*other));
             if let Some(other) = elsewhere {
@@ -161,6 +196,10 @@ pub(super) fn loss(loss: &OwnLoss, with_derivative: bool) -> Result<CheckedLoss,
                 wrong.push((token, analytic, numeric));
             }
         }
+    }
+    if is_constant && with_derivative {
+        let what = "returns a loss that does not depend on `columns.logprobs`: nothing would be learned";
+        return Err(loss.process.error(what, "compute it from `columns.logprobs`").into());
     }
     let Some(&(token, analytic, numeric)) = wrong.first() else { return Ok(checked) };
     let place = describe(&batch.columns(), Some(&batch.rollout), token);
@@ -218,7 +257,7 @@ fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: Option<usize>) -
 }
 
 /// Checks an advantage.
-pub(super) fn advantage(advantage: &OwnAdvantage) -> Result<(), Halt<FunctionError>> {
+pub(super) fn advantage(advantage: &OwnAdvantage, run: &RunColumns) -> Result<(), Halt<FunctionError>> {
     introduce(&advantage.process)?;
     let rewards = Ragged::from_rows([vec![1.0, 0.0, 0.5, 1.0], vec![0.0, f64::NAN, 0.25], vec![1.0, 1.0]]);
     let lengths = [3, 1, 4, 2, 2, 5, 3, 1, 2];
@@ -232,10 +271,11 @@ pub(super) fn advantage(advantage: &OwnAdvantage) -> Result<(), Halt<FunctionErr
             .enumerate()
             .map(|(place, &length)| (0..length).map(move |t| last(place, length, t)).collect::<Vec<_>>()),
     );
-    let components = [Component { name: "score", weight: 1.0, rewards: &rewards }];
+    let component = |(name, weight): &(String, f64)| Component { name, weight: *weight, rewards: &rewards };
+    let components: Vec<Component<'_>> = run.rewards.iter().map(component).collect();
     let batch = AdvantageBatch {
         mask: Some(&mask),
-        token_rewards: Some(&token_rewards),
+        token_rewards: run.has_token_rewards.then_some(&token_rewards),
         components: Some(&components),
         ..AdvantageBatch::of_rewards(&rewards)
     };

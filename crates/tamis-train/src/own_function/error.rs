@@ -65,7 +65,7 @@ pub(super) fn of_failure(key: &'static str, place: &str, failure: &RewardFailure
             Some(format!("{key}.python, or run.python, names the interpreter")),
         ),
         RewardFailure::TimedOut { .. } => {
-            (format!("gave no numbers: {failure}"), Some(format!("{key}.timeout is the time of one call")))
+            (format!("gave no numbers: {failure}"), Some(format!("{key}.timeout is the time of one call, {key}.startup_timeout that of the import")))
         }
         failure => (
             format!("gave no numbers: {failure}"),

@@ -30,6 +30,7 @@ use tamis_env::reward::command::python;
 use tamis_run::durable::Disk;
 
 use self::advantage::OwnAdvantage;
+use self::check::RunColumns;
 pub use self::error::FunctionError;
 use self::loss::OwnLoss;
 use self::process::FunctionProcess;
@@ -74,9 +75,10 @@ impl OwnFunctions {
                 written.map_err(|error| Halt::Failed(Fault::from(error)))?;
             }
         }
+        let run = RunColumns::of(config);
         if let PolicyLoss::Python(python) = &objective.loss {
             let loss = OwnLoss::new(FunctionProcess::new("loss", &python.function, folder.path, listener));
-            let checked = check::loss(&loss, python.check_derivative)?;
+            let checked = check::loss(&loss, python.check_derivative, &run)?;
             if let Some(note) = &checked.note {
                 listener.say(note);
             }
@@ -91,7 +93,7 @@ impl OwnFunctions {
         if let Advantage::Python(python) = &objective.advantage {
             let process = FunctionProcess::new("advantage", &python.function, folder.path, listener);
             let advantage = OwnAdvantage::new(process);
-            check::advantage(&advantage)?;
+            check::advantage(&advantage, &run)?;
             functions.advantage = Some(advantage);
         }
         Ok(functions)

@@ -11,6 +11,7 @@ use tamis_env::reward::{Listener, Nobody};
 use super::advantage::OwnAdvantage;
 use super::loss::OwnLoss;
 use super::process::FunctionProcess;
+use super::check::RunColumns;
 use super::{PROGRAMS, check};
 use crate::interrupt::Halt;
 
@@ -28,6 +29,11 @@ def loss(columns, low=0.2, high=0.2):
         derivatives.append(0.0 if held > free else free)
     return losses, derivatives
 "#;
+
+/// Columns of a run that has all of them, and a reward called `score`.
+fn run() -> RunColumns {
+    RunColumns { has_reference: true, has_token_rewards: true, rewards: vec![("score".to_owned(), 1.0)] }
+}
 
 struct Files(tempfile::TempDir);
 
@@ -61,7 +67,7 @@ impl Files {
 /// What the check of a loss says of a file.
 fn refused(text: &str) -> String {
     let files = Files::new(text);
-    let found = check::loss(&files.loss(), true);
+    let found = check::loss(&files.loss(), true, &run());
     files.shown(found.map(|_| "fine").expect_err("a refusal"))
 }
 
@@ -108,7 +114,7 @@ fn keys_of_a_function_are_its_arguments() {
     let process = files.process("loss", |function| {
         function.kwargs.insert("nonsense".to_owned(), 1.into());
     });
-    let refused = check::loss(&OwnLoss::new(process), true).expect_err("a refusal");
+    let refused = check::loss(&OwnLoss::new(process), true, &run()).expect_err("a refusal");
     assert_eq!(
         files.shown(refused),
         "objective.loss: `loss` (my.py:4) cannot be called: got an unexpected keyword argument 'nonsense'. It is \
@@ -119,7 +125,7 @@ fn keys_of_a_function_are_its_arguments() {
 #[test]
 fn a_right_loss_passes_and_says_whether_tokens_depend_on_each_other() {
     let files = Files::new(CLIPPED);
-    let checked = check::loss(&files.loss(), true).expect("fine");
+    let checked = check::loss(&files.loss(), true, &run()).expect("fine");
     assert!(!checked.couples_tokens && checked.note.is_none());
     // Each token's loss is the trajectory's sum of log-probabilities.
     let files = Files::new(
@@ -134,7 +140,7 @@ def loss(columns):
     return losses, derivatives
 ",
     );
-    let checked = check::loss(&files.loss(), true).expect("fine");
+    let checked = check::loss(&files.loss(), true, &run()).expect("fine");
     assert!(checked.couples_tokens);
     let message = files.shown(files.loss().process.coupled(true));
     assert!(
@@ -155,7 +161,7 @@ fn a_wrong_derivative_is_shown_with_its_token_and_both_numbers() {
     );
     // A weight that is meant to be constant.
     let files = Files::new(&wrong);
-    assert!(check::loss(&files.loss(), false).is_ok());
+    assert!(check::loss(&files.loss(), false, &run()).is_ok());
 }
 
 #[test]
@@ -236,7 +242,7 @@ fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
     let error = OwnLoss::new(process).evaluate(&columns(&[-1.0; 4]), None).expect_err("it hangs");
     let Halt::Failed(error) = error else { panic!("no interrupt") };
     assert!(error.what.contains("no answer within 0.1 s"), "{error}");
-    assert_eq!(error.hint().as_deref(), Some("objective.loss.timeout is the time of one call"));
+    assert_eq!(error.hint().as_deref(), Some("objective.loss.timeout is the time of one call, objective.loss.startup_timeout that of the import"));
 }
 
 fn advantage(text: &str) -> (Files, OwnAdvantage) {
@@ -259,7 +265,7 @@ def advantage(columns):
 #[test]
 fn an_advantage_gets_the_scored_and_gives_one_number_each() {
     let (_files, own) = advantage(CENTRED);
-    check::advantage(&own).expect("fine");
+    check::advantage(&own, &run()).expect("fine");
     let rewards = Ragged::from_rows([vec![1.0, f64::NAN, 0.0], vec![0.5]]);
     let mask = Ragged::from_rows([vec![true], vec![true; 2], vec![true; 3], vec![false, true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
@@ -279,7 +285,7 @@ def advantage(columns):
     return result
 ",
     );
-    check::advantage(&own).expect("fine");
+    check::advantage(&own, &run()).expect("fine");
     let rewards = Ragged::from_rows([vec![1.0, f64::NAN], vec![-2.0]]);
     let mask = Ragged::from_rows([vec![true; 3], vec![true; 2], vec![true; 2]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
@@ -297,7 +303,7 @@ fn what_an_advantage_returns_is_looked_at() {
         ("return columns.reward", "there is no column `reward`; there are rewards, groups, group_offsets,"),
     ] {
         let (files, own) = advantage(&format!("def advantage(columns):\n    {body}\n"));
-        let message = files.shown(check::advantage(&own).expect_err("a refusal"));
+        let message = files.shown(check::advantage(&own, &run()).expect_err("a refusal"));
         assert!(message.contains(expected), "{body}: {message}");
         assert!(message.starts_with("objective.advantage: `advantage` (my.py:1) "), "{body}: {message}");
     }
