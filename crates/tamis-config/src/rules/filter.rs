@@ -1,6 +1,7 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
-use tamis_core::advantage::{Shaping, SingletonAdvantage};
+use tamis_core::advantage::SingletonAdvantage;
+use tamis_core::advantage::shaping::Shaping;
 use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
 
 use super::{Checker, LoadPurpose};

@@ -1,6 +1,7 @@
 //! Rules about the loss, the advantages and the KL.
 
-use tamis_core::advantage::{Advantage, Cpo, Scale, Shaping};
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::advantage::{Advantage, Cpo, Scale};
 use tamis_core::objective::loss::PolicyLoss;
 use tamis_core::objective::{Aggregation, Importance};
 
@@ -52,7 +53,7 @@ impl Checker<'_> {
                 "set `objective.kl.in: loss` or `none`",
             );
         }
-        if rating.coefficient == 0.0 {
+        if rating.gain.coefficient == 0.0 {
             self.warn(
                 &["objective.advantage.coefficient"],
                 "`objective.advantage.coefficient` is 0: every advantage is 0 and nothing is learned",
