@@ -271,8 +271,9 @@ pub(super) fn advantage(advantage: &OwnAdvantage, run: &RunColumns) -> Result<()
             .enumerate()
             .map(|(place, &length)| (0..length).map(move |t| last(place, length, t)).collect::<Vec<_>>()),
     );
-    let component = |(name, weight): &(String, f64)| Component { name, weight: *weight, rewards: &rewards };
-    let components: Vec<Component<'_>> = run.rewards.iter().map(component).collect();
+    let named = run.rewards.iter();
+    let components: Vec<Component<'_>> =
+        named.map(|(name, weight)| Component { name, weight: *weight, rewards: &rewards }).collect();
     let batch = AdvantageBatch {
         mask: Some(&mask),
         token_rewards: run.has_token_rewards.then_some(&token_rewards),
