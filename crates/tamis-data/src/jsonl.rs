@@ -40,7 +40,10 @@ impl JsonLines {
         }
         if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
             let shown = path.display();
-            return Err(fault!("{shown} is in UTF-16; write it in UTF-8: iconv -f UTF-16 -t UTF-8 {shown} > rows.jsonl").into());
+            return Err(fault!(
+                "{shown} is in UTF-16; write it in UTF-8: iconv -f UTF-16 -t UTF-8 {shown} > rows.jsonl"
+            )
+            .into());
         }
         let is_table = path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
         if is_table && start.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {

@@ -49,7 +49,8 @@ pub use import::{Import, import};
 pub use invocation::{has_program, without_program};
 pub use key::{Becomes, ForeignKey, Rule};
 pub use load::{
-    load, load_for_evaluation, load_of_run, load_run_to_show, load_sources, load_sources_to_show, load_to_check, load_to_show,
+    load, load_for_evaluation, load_of_run, load_run_to_show, load_sources, load_sources_to_show,
+    load_to_check, load_to_show,
 };
 pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;

@@ -82,7 +82,10 @@ impl Checker<'_> {
             );
         }
         let updates = config.train.ppo_epochs.saturating_mul(batch.div_ceil(config.mini_batch_size().max(1)));
-        if matches!(objective.loss, PolicyLoss::Reinforce(_)) && objective.correction.weights.is_some() && updates > 1 {
+        if matches!(objective.loss, PolicyLoss::Reinforce(_))
+            && objective.correction.weights.is_some()
+            && updates > 1
+        {
             self.warn(
                 &["train.ppo_epochs", "train.ppo_mini_batch_size", "objective.loss.kind"],
                 format!(

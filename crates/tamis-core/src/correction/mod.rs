@@ -360,12 +360,17 @@ mod tests {
     #[test]
     fn a_rejected_trajectory_counts_or_is_gone() {
         let old = [-1.0, -1.0, -1.0];
-        let columns =
-            SamplerColumns { offsets: &[0, 2, 3], mask: &[true; 3], old: &old, behaviour: &[-1.0, -1.0, -3.0] };
+        let columns = SamplerColumns {
+            offsets: &[0, 2, 3],
+            mask: &[true; 3],
+            old: &old,
+            behaviour: &[-1.0, -1.0, -3.0],
+        };
         let rejections = Rejection::verl("seq_mean_k2", "0.5").expect("names");
         let gone = Correction { rejections, ..Correction::default() };
         let counted = Correction { count_rejected: true, ..gone.clone() };
-        let (gone, counted) = (gone.correct(&columns).expect("fits"), counted.correct(&columns).expect("fits"));
+        let (gone, counted) =
+            (gone.correct(&columns).expect("fits"), counted.correct(&columns).expect("fits"));
         assert_eq!((gone.weights, gone.mask), (None, vec![true, true, false]));
         assert_eq!((counted.weights, counted.mask), (Some(vec![1.0, 1.0, 0.0]), vec![true; 3]));
         assert_eq!(gone.metrics.to_pairs(), counted.metrics.to_pairs());

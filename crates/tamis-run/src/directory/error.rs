@@ -100,9 +100,9 @@ impl RunDirectoryError {
             Self::Fault(fault) => fault.hint()?,
             Self::Name { .. } => return None,
             Self::NameTaken { .. } => "take a shorter `run.name`",
-            Self::NoRoom { cause, .. } => cause
-                .hint()
-                .unwrap_or("name a folder that you may write to, such as `run.dir=$HOME/runs`"),
+            Self::NoRoom { cause, .. } => {
+                cause.hint().unwrap_or("name a folder that you may write to, such as `run.dir=$HOME/runs`")
+            }
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
                 let near = meant(path).map(|near| format!("did you mean `{}`?", near.display()));

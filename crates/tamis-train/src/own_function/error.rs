@@ -64,9 +64,10 @@ pub(super) fn of_failure(key: &'static str, place: &str, failure: &RewardFailure
             format!("cannot be called: `{program}` cannot be started: {reason}"),
             Some(format!("{key}.python, or run.python, names the interpreter")),
         ),
-        RewardFailure::TimedOut { .. } => {
-            (format!("gave no numbers: {failure}"), Some(format!("{key}.timeout is the time of one call, {key}.startup_timeout that of the import")))
-        }
+        RewardFailure::TimedOut { .. } => (
+            format!("gave no numbers: {failure}"),
+            Some(format!("{key}.timeout is the time of one call, {key}.startup_timeout that of the import")),
+        ),
         failure => (
             format!("gave no numbers: {failure}"),
             Some(format!("its file is imported by {key}.python, and must end without an error by itself")),

@@ -9,9 +9,9 @@ use tamis_core::ragged::Ragged;
 use tamis_env::reward::{Listener, Nobody};
 
 use super::advantage::OwnAdvantage;
+use super::check::RunColumns;
 use super::loss::OwnLoss;
 use super::process::FunctionProcess;
-use super::check::RunColumns;
 use super::{PROGRAMS, check};
 use crate::interrupt::Halt;
 
@@ -242,7 +242,12 @@ fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
     let error = OwnLoss::new(process).evaluate(&columns(&[-1.0; 4]), None).expect_err("it hangs");
     let Halt::Failed(error) = error else { panic!("no interrupt") };
     assert!(error.what.contains("no answer within 0.1 s"), "{error}");
-    assert_eq!(error.hint().as_deref(), Some("objective.loss.timeout is the time of one call, objective.loss.startup_timeout that of the import"));
+    assert_eq!(
+        error.hint().as_deref(),
+        Some(
+            "objective.loss.timeout is the time of one call, objective.loss.startup_timeout that of the import"
+        )
+    );
 }
 
 fn advantage(text: &str) -> (Files, OwnAdvantage) {
