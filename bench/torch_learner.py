@@ -57,6 +57,7 @@ from quiet import seconds_and_cpu
 from tamis.learner import protocol
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
+from tamis.learner.work import device_peak
 
 # Qwen3 without, Qwen2.5 with tied embeddings: hidden size, layers, heads, key-value heads, inner size, vocabulary.
 SHAPES = {
@@ -68,8 +69,6 @@ SHAPES = {
 OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "decay_norms_and_biases": True, "max_grad_norm": 1.0,
 }  # fmt: skip
-# Dense bf16, TFLOP/s, by a part of the device's name.
-PEAKS = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
 
 
 def make_model(shape, folder, vocabulary=None):
@@ -140,8 +139,7 @@ def peak_of(arguments):
         return arguments.peak_tflops * 1e12
     if not arguments.device.startswith("cuda"):
         return cpu_peak()
-    name = torch.cuda.get_device_name()
-    return next((1e12 * peak for part, peak in PEAKS.items() if part in name), None)
+    return device_peak(torch.device(arguments.device))
 
 
 class Wire:

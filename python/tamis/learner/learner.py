@@ -17,6 +17,7 @@ from .generate import make_generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
+from .work import device_peak, training_work
 
 
 @dataclass
@@ -239,7 +240,13 @@ class Learner:
     def _describe_open(self, adopted):
         own = self._policy.network.options.dtype
         dtype = next(name for name, one in model.DTYPES.items() if one == own)
-        return {"dtype": dtype, "adopted": adopted, "holds": self._saved, **self._networks()}
+        return {"dtype": dtype, "adopted": adopted, "holds": self._saved, "work": self._work(), **self._networks()}
+
+    def _work(self):
+        """The operations of training, and the peak of a rank's device, if both are known."""
+        network = self._policy.network
+        work, peak = training_work(network), device_peak(network.options.device)
+        return None if work is None or peak is None else {"peak": peak, **work}
 
     def _adopt(self):
         """Drops unfinished work, and keeps what is loaded."""
