@@ -234,7 +234,7 @@ def main():
 
 def make_model(given, folder):
     """A model of a shape with random weights that reads and writes SmolLM2's tokens."""
-    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS})"
+    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS}, {given.device!r})"
     subprocess.run([given.peer_python, "-c", make], check=True, stderr=subprocess.DEVNULL)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(given.folder / "model" / name, folder / name)

@@ -71,8 +71,11 @@ OPTIMIZER = {
 }  # fmt: skip
 
 
-def make_model(shape, folder, vocabulary=None):
-    """A model of a shape with random weights; with the number of tokens of the shape, or the given one."""
+def make_model(shape, folder, vocabulary=None, device="cpu"):
+    """A model of a shape with random weights; with the number of tokens of the shape, or the given one.
+
+    A GPU draws billions of weights sooner.
+    """
     hidden, layers, heads, kv_heads, inner, known, tied = SHAPES[shape]
     vocabulary = vocabulary or known
     config = transformers.Qwen3Config(
@@ -80,7 +83,12 @@ def make_model(shape, folder, vocabulary=None):
         intermediate_size=inner, vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768,
     )  # fmt: skip
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    del model
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def make_wave(tokens, shortest, longest, vocabulary):
@@ -331,7 +339,7 @@ def main():
     arguments = parser.parse_args()
     processes, first = multiprocessing.get_context("spawn"), {}
     with tempfile.TemporaryDirectory() as folder:
-        make_model(arguments.shape, folder)
+        make_model(arguments.shape, folder, device=arguments.device)
         of_learner = [
             (form, {"tokens": tokens, "attention": attention, "prompts": prompts, "chunk": chunk, "lora": lora})
             for tokens in arguments.tokens for lora in arguments.lora for attention in arguments.attention
