@@ -27,6 +27,7 @@ ELSEWHERE = {
     "test_ranks": "ranks over gloo on a CPU",
     "test_server": "messages; what is computed is in test_learner.py",
     "test_transfer": "sends over gloo",
+    "test_work": "counts operations, and computes nothing that depends on the device",
 }
 
 

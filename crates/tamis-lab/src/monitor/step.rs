@@ -6,7 +6,7 @@ use super::fact::Batch;
 use super::format::VERL_COUNTS;
 
 /// Figures of a step that are kept. Of a long log, only what is shown is held.
-const FIGURES: [&str; 41] = [
+const FIGURES: [&str; 43] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",

@@ -556,7 +556,7 @@ pub const CATALOGUE: &[Section] = &[
             for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...\n\
             \n\
             `perf/mfu` divides the operations of the passes of the updates by the time of `update_actor` and the\n\
-            peak of all ranks. A pass takes, for each token, 6 operations for each weight of the layers' linear\n\
+            peak of all ranks in dense bf16. A pass takes, for each token, 6 operations for each weight of the layers' linear\n\
             maps (2 forward, 2 for the gradient of its input, 2 for its own), 4 if the weight is frozen (under an\n\
             adapter); for each completion token the same for the output head; and 12 for each pair of tokens that\n\
             see each other, channel of the attention (heads x size of a head) and layer without a sliding window.\n\
@@ -596,14 +596,14 @@ pub const CATALOGUE: &[Section] = &[
                 "Tokens a second of sampling: completion tokens of all generated trajectories per second of \
                  generation.").by_the_clock(),
             tamis("perf/update_throughput", "tokens/s",
-                "Tokens a second of learning: `perf/total_num_tokens` per second of the policy's updates; \
-                 several epochs count once.").by_the_clock(),
+                "Tokens a second of learning: `perf/total_num_tokens` per second of the policy's updates.")
+                .by_the_clock(),
             tamis("perf/gen_share", "share", "Share of the step's time that generation took.").by_the_clock(),
             tamis("perf/update_share", "share",
                 "Share of the step's time that the policy's updates took.").by_the_clock(),
             tamis("perf/mfu", "share",
-                "Share of the device's peak (dense bf16) that the model's own operations take in the policy's \
-                 updates; only on a known GPU.").by_the_clock(),
+                "Share of a known GPU's peak that the model's own operations take in the policy's updates; see above.")
+                .by_the_clock(),
             verl("perf/mfu/actor", "share",
                 "verl counts a prompt with each completion.").alias_of("perf/mfu").by_the_clock(),
             verl("perf/{resource}", "",
