@@ -179,6 +179,19 @@ warning: `learner.continuous_batching` has no effect: `rollout.backend` is `nati
     assert_eq!(told("torch", "learner"), "");
 }
 
+#[test]
+fn exact_passes_need_samples_of_the_same_learner() {
+    let told = |backend: &str, rollout: &str, more: &str| {
+        let rollout = format!("rollout.backend={rollout}");
+        show_errors(&format!("learner: {{backend: {backend}, exact: true{more}}}"), &[rollout.as_str()])
+    };
+    assert_snapshot!(told("native", "native", ""), @r#""#);
+    assert_snapshot!(told("torch", "native", ""), @r#""#);
+    assert_snapshot!(told("torch", "learner", ", attention: sdpa, continuous_batching: true"), @r#""#);
+    assert_snapshot!(told("torch", "learner", ", logprob_chunk: 8, lora: {base: nf4}"), @r#""#);
+    assert_eq!(told("torch", "learner", ""), "");
+}
+
 /// What one rank can do and several refuse is known before any has loaded a model.
 #[test]
 fn what_several_ranks_refuse_is_refused_at_once() {
