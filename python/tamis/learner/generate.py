@@ -23,7 +23,7 @@ from .random_keys import uniform
 from .row_cache import CACHED, COLUMNS, CacheRefused, PromptStates, RowCache
 from .samples import MEMORY_PART, PREFILL_TOKENS, Prompt, Sample, Samples, pack_tokens, seen_tokens
 from .step_graphs import StepGraphs
-from .tiles import CacheTile, compute
+from .tiles import CacheTile, compute, whole_blocks
 
 # The supported release of transformers' continuous batching, whose private parts are called.
 CONTINUOUS_RELEASE = "5.23."
@@ -115,6 +115,9 @@ class Generation(Samples):
         prompts = {id(p): p for p in self._open.values()}.values()
         longest = max(len(prompt.tokens) for prompt in prompts), max(prompt.most for prompt in prompts)
         columns = tuple(-(-length // COLUMNS) * COLUMNS for length in longest)
+        if self.network.options.exact:
+            # A row has its prompt, too.
+            columns = columns[0], whole_blocks(max(len(prompt.tokens) + prompt.most for prompt in prompts))
         room = min(room, self._num_fitting(*columns))
         if room < least:
             return []
@@ -129,6 +132,7 @@ class Generation(Samples):
                 self._prompts.popleft()
         self._rows += begun
         self._reserve_rows(self._width(len(self._rows)), columns[1])
+        self._place_prompts(begun)
         self._columns = None
         num_idle = 0 if self.network.head.tile is None else -len(begun) % self.network.head.tile
         filled = begun + begun[:1] * num_idle
@@ -140,6 +144,12 @@ class Generation(Samples):
             if not prompt.waiting:
                 self._forget(prompt)
         return self._leave([row for row in begun if row.end])
+
+    def _place_prompts(self, begun):
+        """Puts the prompts of the last rows, which have begun, into these rows, if passes go by tiles."""
+        if self.network.options.exact:
+            for place, row in enumerate(begun, len(self._rows) - len(begun)):
+                self._cache.take_prompt(place, row.slot.number, len(row.prompt.tokens))
 
     def _width(self, num_rows):
         """Rows that a step computes for so many: captured steps have few widths, exact ones whole tiles."""
@@ -251,10 +261,7 @@ class Generation(Samples):
         for first in range(0, len(columns.tokens), rows):
             # Idle rows are in the last tile, and see nothing.
             busy = slice(first, min(first + rows, columns.num_rows))
-            tile = CacheTile(
-                self._cache, first, columns.lengths[busy], columns.prompt_lengths[busy], columns.groups.slots[busy],
-                columns.longest_prompt + columns.longest + 1,
-            )  # fmt: skip
+            tile = CacheTile(self._cache, first, positions[0, busy], columns.longest_row + columns.advanced + 1)
             part = slice(first, first + rows)
             found.append(compute(self.network, tokens[:, part], positions[:, part], tile))
         return torch.cat(found) if len(found) > 1 else found[0]
@@ -268,7 +275,8 @@ class Generation(Samples):
             last = self._rows.pop()
             if last is not row:
                 self._rows[place] = last
-                self._cache.rows.move(len(self._rows), place, len(last.tokens) - 1)
+                own = len(last.prompt.tokens) if self.network.options.exact else 0
+                self._cache.rows.move(len(self._rows), place, own + len(last.tokens) - 1)
             self._columns = None
         return leaving
 
@@ -292,8 +300,9 @@ class Generation(Samples):
             raise CacheRefused("it keeps no keys and values")
         self._bytes_per_column = sum(one.shape[0] * one.shape[2] * one.element_size() for pair in self._shapes.values() for one in pair)
         width = self._width(len(rows_of)) if network.options.exact else len(rows_of)
-        self._reserve_rows(width, COLUMNS)
-        rows = [_Row(0, 0, prompts[place], slot=prompts[place].slot) for place in rows_of]
+        self._reserve_rows(width, whole_blocks(COLUMNS) if network.options.exact else COLUMNS)
+        rows = self._rows = [_Row(0, 0, prompts[place], slot=prompts[place].slot) for place in rows_of]
+        self._place_prompts(rows)
         found = []
         for step in range(num_steps):
             for row, place in zip(rows, rows_of, strict=True):
@@ -321,7 +330,7 @@ class _Columns:
         # Tokens of a completion in the cache. No further than its end: what a row computes after it is not used.
         self.lengths, self.limits = column(len(row.tokens) - 1 for row in rows), column(row.prompt.most - 1 for row in rows)
         self.num_rows, self.longest = len(rows), max(len(row.tokens) - 1 for row in rows)
-        self.longest_prompt = max(len(row.prompt.tokens) for row in rows)
+        self.longest_row, self.advanced = max(row.length for row in rows), 0
         self.prompt_lengths = column(len(row.prompt.tokens) for row in rows)
         self.keys, self.counts = column(row.key for row in rows), column(len(row.tokens) for row in rows)
         filled = [*rows, *rows[:1] * idle]
@@ -356,6 +365,7 @@ class _Columns:
             counter.add_(1)
         torch.minimum(self.lengths, self.limits, out=self.lengths)
         self.longest += 1
+        self.advanced += 1
 
 
 def make_generation(network, max_sequences, is_continuous):

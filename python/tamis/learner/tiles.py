@@ -121,7 +121,7 @@ class PackTile:
                 last = min(row + _QUERIES, end)
                 seen = torch.cat([torch.arange(*branch.prompt), torch.arange(branch.begin, last)])
                 units.append((row - first, last - row, seen))
-        longest = -(-max(len(seen) for _, _, seen in units) // _BLOCK) * _BLOCK
+        longest = whole_blocks(max(len(seen) for _, _, seen in units))
         # Rows of a pack that a unit sees; behind them any row, which the mask hides.
         seen = torch.stack([F.pad(one, (0, longest - len(one))) for _, _, one in units])
         needed, order = (seen // num_rows).unique(return_inverse=True)
@@ -186,54 +186,31 @@ def _branches(pack):
 class CacheTile:
     """A tile of rows of a cache (`row_cache.RowCache`), each with its next token.
 
-    first: the tile's first row; count: rows that are not idle. lengths, prompt_lengths, slots: i64 [count]; longest: no
-    row sees more than so many tokens.
+    Here a row of the cache begins with its prompt's keys and values, so that blocks are read where they are. first: the
+    tile's first row; positions: i64 [count] of the next tokens of the rows that are not idle; longest: no row sees more
+    than so many tokens.
     """
 
-    def __init__(self, cache, first, lengths, prompt_lengths, slots, longest):
-        self.cache, self.first, self.count = cache, first, len(lengths)
-        self.lengths, self.prompt_lengths, self.slots = lengths, prompt_lengths, slots
-        self.longest = -(-longest // _BLOCK) * _BLOCK
-        self.positions = (prompt_lengths + lengths)[:, None].expand(-1, _QUERIES)
-        self._places = None
-
-    def places(self, prompts, rows):
-        """Where the gathered keys of all rows come from, once for all layers: places among them, and in the prompts and
-        rows.
-        """
-        if self._places is None:
-            device, heads = self.lengths.device, rows.shape[1]
-            position = torch.arange(self.longest, device=device)
-            is_prompt = position < self.prompt_lengths[:, None]
-            is_own = ~is_prompt & (position <= self.positions[:, :1])
-            head = torch.arange(heads, device=device)[:, None]
-            of_prompt = (self.slots[:, None, None] * heads + head) * prompts.shape[2] + position
-            row = self.first + torch.arange(self.count, device=device)
-            of_row = (row[:, None, None] * heads + head) * rows.shape[2] + position - self.prompt_lengths[:, None, None]
-            self._places = []
-            for is_there, found in ((is_prompt, of_prompt), (is_own, of_row)):
-                is_there = is_there[:, None].expand(-1, heads, -1).flatten()
-                self._places.append((is_there.nonzero()[:, 0], found.flatten()[is_there]))
-        return self._places
+    def __init__(self, cache, first, positions, longest):
+        self.store, self.rows = cache.rows, slice(first, first + len(positions))
+        self.columns, self.queries = positions, positions[:, None].expand(-1, _QUERIES)
+        self.places = first + torch.arange(len(positions), device=positions.device)
+        self.longest = whole_blocks(longest)
 
     def attend(self, layer, query, key, value, constants):
         """Stores each row's key and value, and attends: [rows, H, D] to [rows, H, D]."""
-        store, count = self.cache.rows, self.count
-        row = self.first + torch.arange(count, device=query.device)
-        gathered = []
-        for tensors, prompts, states in (
-            (store.keys, self.cache.prompts.keys, key), (store.values, self.cache.prompts.values, value)
-        ):  # fmt: skip
-            own, prompt = tensors[layer], prompts[layer]
-            own[row, :, self.lengths] = states[:count]
-            places = self.places(prompt, own)
-            found = own.new_zeros(count * own.shape[1] * self.longest, own.shape[3])
-            for source, (place, taken) in zip((prompt, own), places, strict=True):
-                found.index_copy_(0, place, source.flatten(0, 2).index_select(0, taken))
-            gathered.append(found.unflatten(0, (count, own.shape[1], self.longest)))
+        count, seen = len(self.columns), []
+        for tensors, states in ((self.store.keys, key), (self.store.values, value)):
+            tensors[layer][self.places, :, self.columns] = states[:count]
+            seen.append(tensors[layer][self.rows, :, : self.longest])
         queries = query[:count, None].expand(-1, _QUERIES, -1, -1)
-        attended = attend_units(queries, *gathered, self.positions, *constants)[:, 0]
+        attended = attend_units(queries, *seen, self.queries, *constants)[:, 0]
         return F.pad(attended, (0, 0, 0, 0, 0, len(query) - count))
+
+
+def whole_blocks(length):
+    """The columns of a row of the cache for so many tokens."""
+    return -(-length // _BLOCK) * _BLOCK
 
 
 def attend_units(query, key, value, positions, scale, window, cap):
@@ -245,9 +222,9 @@ def attend_units(query, key, value, positions, scale, window, cap):
     num_kept, longest = key.shape[1:3]
     grouped, blocks = num_heads // num_kept, longest // _BLOCK
     query = query.float().unflatten(2, (num_kept, grouped)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    query = query[:, :, None].expand(-1, -1, blocks, -1, -1).flatten(0, 2)
-    key, value = (one.float().reshape(num_units * num_kept * blocks, _BLOCK, width) for one in (key, value))
-    scores = torch.bmm(query, key.transpose(1, 2))
+    query = query.flatten(0, 1)
+    key, value = (one.flatten(0, 1).float().split(_BLOCK, 1) for one in (key, value))
+    scores = torch.stack([torch.bmm(query, one.transpose(1, 2)) for one in key], 1)
     scores = scores * scale if cap is None else torch.tanh(scores * (scale / cap)) * cap
     scores = scores.view(num_units, num_kept, blocks, grouped, num_queries, _BLOCK)
     place = torch.arange(longest, device=query.device)
@@ -258,12 +235,12 @@ def attend_units(query, key, value, positions, scale, window, cap):
     hidden = hidden.unflatten(2, (blocks, _BLOCK)).transpose(1, 2)[:, None, :, None]
     scores = scores.masked_fill(hidden, -torch.inf)
     weights = (scores - scores.detach().amax((2, 5), keepdim=True)).exp()
-    summed = torch.bmm(weights.flatten(0, 2).flatten(1, 2), value).view(num_units, num_kept, blocks, -1, width)
-    totals = weights.sum(5).flatten(3, 4)
-    attended, total = summed[:, :, 0], totals[:, :, 0]
-    for block in range(1, blocks):
-        attended, total = attended + summed[:, :, block], total + totals[:, :, block]
-    attended = (attended / total[..., None]).unflatten(2, (grouped, num_queries))
+    parts = weights.flatten(0, 1).flatten(2, 3).unbind(1)
+    totals = weights.sum(5).flatten(0, 1).flatten(2, 3).unbind(1)
+    attended, total = torch.bmm(parts[0], value[0]), totals[0]
+    for part, one, more in zip(parts[1:], value[1:], totals[1:], strict=True):
+        attended, total = attended + torch.bmm(part, one), total + more
+    attended = (attended / total[..., None]).view(num_units, num_kept, grouped, num_queries, width)
     return attended.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
