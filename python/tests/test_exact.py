@@ -90,13 +90,13 @@ class Exact(Case):
     def test_samples_and_passes_have_the_same_bits_for_every_architecture(self):
         for kind in KINDS:
             with self.subTest(kind):
-                self.assert_exact(self.opened(kind), drawings=[{**PLAIN, "max_tokens": 80}])
+                self.assert_exact(self.opened(kind), drawings=[{**PLAIN, "max_tokens": 30}])
 
     def test_the_architectures_are_those_that_are_accepted(self):
         self.assertEqual(sorted(config(kind).model_type for kind in KINDS), sorted(tiles.MODEL_TYPES))
 
     def test_one_row_and_three_have_the_bits_of_sixty_four(self):
-        drawings = [{**PLAIN, "max_tokens": 70}]
+        drawings = [{**PLAIN, "max_tokens": 24}]
         groups = groups_of(GROUPS)
         found = {rows: to_the_end(self.opened("Qwen2Config", rows=rows), groups, drawings=drawings)[0] for rows in (64, 3)}
         self.assertEqual(found[64], found[3])
@@ -106,7 +106,7 @@ class Exact(Case):
     def test_ordinary_passes_have_not(self):
         # So the tests above can fail.
         with self.assertRaisesRegex(AssertionError, "of a pass"):
-            self.assert_exact(self.opened(exact=False), drawings=[{**PLAIN, "max_tokens": 80}])
+            self.assert_exact(self.opened(exact=False), drawings=[{**PLAIN, "max_tokens": 30}])
 
     def test_draws_of_every_kind(self):
         drawing = {
@@ -129,7 +129,7 @@ class Exact(Case):
     def test_gradients_are_those_of_ordinary_passes_and_the_same_every_time(self):
         for kind in ("LlamaConfig", "Gemma2Config"):
             with self.subTest(kind):
-                drawings = [{**PLAIN, "max_tokens": 40}]
+                drawings = [{**PLAIN, "max_tokens": 24}]
                 exact = self.opened(kind)
                 found = self.assert_exact(exact, drawings=drawings)
                 again = self.assert_exact(exact, drawings=drawings)
@@ -177,7 +177,9 @@ class Exact(Case):
         )  # fmt: skip
         stretched = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}
         self.assert_refused(Refused, "rotary positions depend on the length", self.opened, sizes=stretched)
-        for name, value in (("attention", "sdpa"), ("logprob_chunk", 8), ("continuous_batching", True), ("lora", {"rank": 3, "alpha": 5.0, "base": "nf4"})):
+        four_bits = {"rank": 3, "alpha": 5.0, "base": "nf4"}
+        options = {"attention": "sdpa", "logprob_chunk": 8, "continuous_batching": True, "lora": four_bits}
+        for name, value in options.items():
             self.assert_refused(Refused, f"learner.{name}|4 bits", self.opened, options={name: value})
 
     def test_a_model_whose_numbers_depend_on_the_place_in_a_tile_is_refused(self):

@@ -24,7 +24,7 @@ their positions, in blocks of `_BLOCK` from position 0:
     out = (sum over blocks b, in order, of sum_{j in b} w_j v_j) / (sum over b, in order, of sum_{j in b} w_j)
 
 A block that is not seen adds zeros, so the sums do not depend on how many blocks there are. Products are of one shape
-for each unit, head and block. All of it is f32. Neither the keys nor the products' inner dimension are split.
+for each unit, head and block. All of it is f32.
 """
 
 from itertools import accumulate
