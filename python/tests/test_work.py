@@ -1,6 +1,8 @@
 """Operations of a training pass, by hand and as PyTorch counts them, and the peaks of devices."""
 
+import importlib.util
 import tempfile
+import unittest
 import unittest.mock
 
 # First: without PyTorch it reports that and skips the tests.
@@ -39,6 +41,14 @@ class Operations(Case):
         # 24 + 24 or 24 + 12 rows and columns of each of a layer's four attention maps, 24 + 40 of the other three.
         adapter = 2 * (2 * (24 + 24) + 2 * (24 + 12) + 3 * (24 + 40))
         self.assertEqual(found, {"token": 2 * (4 * OF_LAYER + 6 * adapter), "completion": 4 * OF_HEAD, "pair": 12 * 2 * 24})
+
+    @unittest.skipIf(importlib.util.find_spec("bitsandbytes") is None, "bitsandbytes is not installed")
+    def test_weights_in_4_bits_count_like_others(self):
+        # Two of them are in a byte, and a tensor has half as many numbers.
+        lora = {"rank": 2, "alpha": 4, "seed": 1}
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+        plain, packed = (work_of(options={"lora": one}, **sizes)[0] for one in (lora, {**lora, "base": "nf4"}))
+        self.assertEqual(packed, plain)
 
     def count(self, network, length):
         """What PyTorch counts in a pass over one sequence, of which all positions have logits."""
