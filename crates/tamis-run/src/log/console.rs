@@ -134,7 +134,7 @@ fn accuracy(view: &StepView) -> Option<String> {
 fn stage(name: &str, pace: Pace, step: Duration) -> String {
     let rate = pace.rate().map_or_else(String::new, |tokens| format!(" at {}", rate(tokens)));
     let (part, whole) = (pace.time.as_secs_f64(), step.as_secs_f64());
-    let share = if whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
+    let share = if part > 0.0 && whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
     format!("{name} {part:.1}s{share}{rate}")
 }
 
@@ -218,7 +218,7 @@ mod tests {
             (Some(0.0), Some(0.0), Some(0.0), 1);
         (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
         insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  \
-             length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
+             length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s, MFU 25.1%)");
         assert_eq!(short(&view, None), "step 3/100  reward 0.531  accuracy 46.9%  3.2s");
         assert_eq!(short(&StepView::default(), None), "step 3/100");
         let large = StepView {
