@@ -134,7 +134,8 @@ fn accuracy(view: &StepView) -> Option<String> {
 fn stage(name: &str, pace: Pace, step: Duration) -> String {
     let rate = pace.rate().map_or_else(String::new, |tokens| format!(" at {}", rate(tokens)));
     let (part, whole) = (pace.time.as_secs_f64(), step.as_secs_f64());
-    let share = if part > 0.0 && whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
+    let share =
+        if part > 0.0 && whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
     format!("{name} {part:.1}s{share}{rate}")
 }
 

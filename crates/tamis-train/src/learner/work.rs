@@ -154,7 +154,10 @@ mod tests {
         assert_eq!(done, WorkDone { operations: 2.0 * once, peak: 2000.0 });
         // 2592 operations in 2 seconds, of 4000.
         assert_eq!(done.utilization(2.0), Some(0.648));
-        assert_eq!((done.utilization(0.0), tally.take().and_then(|none| none.utilization(2.0))), (None, None));
+        assert_eq!(
+            (done.utilization(0.0), tally.take().and_then(|none| none.utilization(2.0))),
+            (None, None)
+        );
     }
 
     #[test]
