@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Tests that take a device and are not run on a GPU, with the reason.
 ELSEWHERE = {
     "test_cuda": "named by itself",
+    "test_exact": "the part `exact` has it",
     "test_alike": "compares with the built-in engine, within rounding on a CPU",
     "test_native": "reads the built-in engine's checkpoints, bit for bit on a CPU",
     "test_continuous": "on a GPU it needs flash-attention; test_cuda.py has it",
@@ -60,7 +61,8 @@ class OnTheDevice(unittest.TestCase):
         self.assertLessEqual({*gpu_check.QUICK_TESTS, "test_one_query_kernel"}, {path.stem for path in tests.glob("test_*.py")})
 
     def test_all_parts_together_take_less_than_nine_minutes(self):
-        self.assertLess(sum(seconds for _, _, seconds in gpu_check.PARTS), 9 * 60 - 10)
+        # Beside them, ten seconds to look at the machine and to unpack wheels.
+        self.assertLessEqual(sum(seconds for _, _, seconds in gpu_check.PARTS), 9 * 60 - 10)
 
 
 class Parts(unittest.TestCase):
