@@ -99,15 +99,16 @@ def train(given, steps, settings):
 
 
 def ours(given):
-    """Processor seconds: what a run of all steps takes beyond a run of only the first."""
+    """Processor seconds: what a run of all steps takes beyond a run of only the first. With `--json` they are left out."""
     steps = given.steps
     settings = ["validate.before_train=false", "validate.test_freq=0", "~data.val"]
-    (first, _, _), (every, memory, lines) = (train(given, total, settings) for total in (1, steps))
+    first = None if given.json else train(given, 1, settings)[0]
+    every, memory, lines = train(given, steps, settings)
     steps_taken = [line for line in lines if "timing_s/step" in line][1:]
     wall = statistics.median(line["timing_s/step"] for line in steps_taken)
     length = statistics.mean(line["response_length/mean"] for line in steps_taken)
     alike = statistics.mean(line["frac_reward_zero_std"] for line in steps_taken)
-    processor = (every - first) / (steps - 1)
+    processor = None if first is None else (every - first) / (steps - 1)
     return {"who": f"tamis ({given.learner})", "wall": wall, "processor": processor, "memory": memory, "length": length, "alike": alike}
 
 
@@ -192,7 +193,7 @@ def arguments(words=None):
     parser.add_argument("--peer", choices=["trl", "plain"], default="trl", help="`plain`: a loop of transformers' generate and an update")
     parser.add_argument("--groups", type=int, help="groups of 8 completions of a step: 8, with --dapo 16")
     parser.add_argument("--tokens", type=int, help="of a completion, at most: 24, with --dapo 16")
-    parser.add_argument("--json", action="store_true", help="the seconds of each side as JSON lines")
+    parser.add_argument("--json", action="store_true", help="the wall seconds of each side, and its groups with signal a second, as JSON lines")
     parser.add_argument("--shape", choices=["30m", "0.5b", "7b"], help="a model of this shape with random weights in place of --model")
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
     parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
@@ -233,7 +234,7 @@ def main():
 
 def make_model(given, folder):
     """A model of a shape with random weights that reads and writes SmolLM2's tokens."""
-    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS})"
+    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS}, {given.device!r})"
     subprocess.run([given.peer_python, "-c", make], check=True, stderr=subprocess.DEVNULL)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(given.folder / "model" / name, folder / name)
@@ -250,9 +251,14 @@ def compare(given):
             for steps, seconds, accuracy, kept in learn(given):
                 print(f"{who:14} {steps:>5} {seconds:>8.0f} {accuracy:>9.1%} {kept:>28.3f}", flush=True)
         return
-    rows = [side(given) for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]
-    for row in rows if given.json else ():
-        print(json.dumps({name: row[name] for name in ("who", "wall", "processor", "memory", "length", "alike")}), flush=True)
+    rows = []
+    for side in [side for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]:
+        rows.append(side(given))
+        if given.json:
+            # At once, in case that the other side fails.
+            line = {name: rows[-1][name] for name in ("who", "wall", "memory", "length", "alike")}
+            line["groups_with_signal_per_s"] = given.prompts * (1 - line["alike"]) / line["wall"]
+            print(json.dumps({name: round(one, 4) if isinstance(one, float) else one for name, one in line.items()}), flush=True)
     if given.json:
         return
     for row in rows:

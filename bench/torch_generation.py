@@ -132,7 +132,7 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        make_model(arguments.shape, folder)
+        make_model(arguments.shape, folder, device=arguments.device)
         prompts = make_prompts(arguments, SHAPES[arguments.shape][5])
         for kind in arguments.lengths:
             wanted = lengths(arguments, kind)

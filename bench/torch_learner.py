@@ -57,6 +57,7 @@ from quiet import seconds_and_cpu
 from tamis.learner import protocol
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
+from tamis.learner.work import device_peak
 
 # Qwen3 without, Qwen2.5 with tied embeddings: hidden size, layers, heads, key-value heads, inner size, vocabulary.
 SHAPES = {
@@ -68,12 +69,13 @@ SHAPES = {
 OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "decay_norms_and_biases": True, "max_grad_norm": 1.0,
 }  # fmt: skip
-# Dense bf16, TFLOP/s, by a part of the device's name.
-PEAKS = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
 
 
-def make_model(shape, folder, vocabulary=None):
-    """A model of a shape with random weights; with the number of tokens of the shape, or the given one."""
+def make_model(shape, folder, vocabulary=None, device="cpu"):
+    """A model of a shape with random weights; with the number of tokens of the shape, or the given one.
+
+    A GPU draws billions of weights sooner.
+    """
     hidden, layers, heads, kv_heads, inner, known, tied = SHAPES[shape]
     vocabulary = vocabulary or known
     config = transformers.Qwen3Config(
@@ -81,7 +83,12 @@ def make_model(shape, folder, vocabulary=None):
         intermediate_size=inner, vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768,
     )  # fmt: skip
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    del model
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def make_wave(tokens, shortest, longest, vocabulary):
@@ -140,8 +147,7 @@ def peak_of(arguments):
         return arguments.peak_tflops * 1e12
     if not arguments.device.startswith("cuda"):
         return cpu_peak()
-    name = torch.cuda.get_device_name()
-    return next((1e12 * peak for part, peak in PEAKS.items() if part in name), None)
+    return device_peak(torch.device(arguments.device))
 
 
 class Wire:
@@ -333,7 +339,7 @@ def main():
     arguments = parser.parse_args()
     processes, first = multiprocessing.get_context("spawn"), {}
     with tempfile.TemporaryDirectory() as folder:
-        make_model(arguments.shape, folder)
+        make_model(arguments.shape, folder, device=arguments.device)
         of_learner = [
             (form, {"tokens": tokens, "attention": attention, "prompts": prompts, "chunk": chunk, "lora": lora})
             for tokens in arguments.tokens for lora in arguments.lora for attention in arguments.attention

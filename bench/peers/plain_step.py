@@ -1,10 +1,8 @@
 """Seconds of a GRPO step as a plain loop of transformers' `generate` and an update, for machines without TRL: prints one
 JSON line for bench/smollm2.py, as trl_smollm2.py does, and takes the same arguments."""
 
-import argparse
 import json
 import os
-import pathlib
 import random
 import statistics
 import sys
@@ -16,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import step_arguments
 from spread_reward import compute_score
 
 # Rows of a training pass, whose logits exist at once.
@@ -30,17 +29,7 @@ def logprobs_of(model, tokens, mask, completion, autocast):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--model", type=pathlib.Path)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--prompts", type=int, default=8, help="groups of 8 completions a step")
-    parser.add_argument("--tokens", type=int, default=24, help="of a completion, at most")
-    parser.add_argument("--dapo", action="store_true", help="DAPO's upper bound; at one update a batch it changes nothing")
-    parser.add_argument("--differ", action="store_true", help="a reward by only the text, the only one here")
-    given = parser.parse_args()
+    given = step_arguments.parser(__doc__).parse_args()
     torch.set_num_threads(given.threads)
     device = torch.device(given.device)
     folder = given.model or given.folder / "model"

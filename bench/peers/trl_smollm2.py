@@ -1,6 +1,5 @@
 """Seconds of a GRPO step of TRL's `GRPOTrainer` on SmolLM2-135M-Instruct: prints one JSON line for bench/smollm2.py."""
 
-import argparse
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
+import step_arguments
 from spread_reward import compute_score
 
 
@@ -60,16 +60,7 @@ class Clock(TrainerCallback):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--model", type=pathlib.Path)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--prompts", type=int, default=8, help="groups of 8 completions a step")
-    parser.add_argument("--tokens", type=int, default=24, help="of a completion, at most")
-    parser.add_argument("--dapo", action="store_true", help="DAPO's upper bound")
-    parser.add_argument("--differ", action="store_true", help="a reward by only the text: groups seldom score alike")
+    parser = step_arguments.parser(__doc__)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for models, step_N each")
     parser.add_argument("--keep-every", type=int, default=8, metavar="STEPS")
     given = parser.parse_args()
@@ -79,6 +70,8 @@ def main():
     disable_progress_bar()
     rows = [json.loads(line) for line in (given.folder / "train.jsonl").read_text().splitlines()]
     prompts = [[{"role": "user", "content": row["question"]}] for row in rows]
+    # Whole groups, as many of a step as fit into 64 rows.
+    rows_at_once = 8 * max(size for size in range(1, 9) if given.prompts % size == 0)
     clock = Clock(given.keep, given.keep_every)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -92,8 +85,8 @@ def main():
                 use_cpu=given.device == "cpu",
                 bf16=given.device == "cuda",
                 gradient_checkpointing=False,
-                per_device_train_batch_size=64,
-                gradient_accumulation_steps=given.prompts // 8,
+                per_device_train_batch_size=rows_at_once,
+                gradient_accumulation_steps=8 * given.prompts // rows_at_once,
                 num_generations=8,
                 max_completion_length=given.tokens,
                 beta=0.0,

@@ -1,4 +1,5 @@
-"""A GPU played on the CPU, for machines without one: `python played_cuda.py` runs test_cuda.py on it.
+"""A GPU played on the CPU, for machines without one: `python played_cuda.py` runs test_cuda.py on it, with names of other
+tests (`test_logprob`) those, as scripts/gpu-check does on a GPU.
 
 Tensors of the played device say that they are on `cuda:0`, hold their numbers on the CPU, and refuse to be mixed with
 tensors of the CPU as CUDA does. So what is shown is that nothing is on the wrong device and that the passes written for
@@ -8,10 +9,13 @@ private parts of PyTorch, so they need the version of requirements-torch.txt.
 """
 
 import contextlib
+import os
 import sys
 import unittest
 from unittest import mock
 
+# Before the tests' support is read.
+os.environ["TAMIS_TEST_DEVICE"] = "cuda"
 # First: without PyTorch it reports that and skips the tests.
 import support
 
@@ -219,18 +223,16 @@ def playing():
             yield
 
 
-def main():
+def main(names):
     from played_flash import playing_flash
 
     with playing(), playing_flash():
-        import test_cuda
-
-        every = unittest.defaultTestLoader.loadTestsFromModule(test_cuda)
-        chosen = [test for case in every for test in case if not any(name in test.id() for name in LEFT_OUT)]
+        every = unittest.defaultTestLoader.loadTestsFromNames(names or ["test_cuda"])
+        chosen = [test for module in every for case in module for test in case if not any(name in test.id() for name in LEFT_OUT)]
         done = unittest.TextTestRunner(verbosity=2).run(unittest.TestSuite(chosen))
     return not done.wasSuccessful()
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(support.ROOT / "python"))
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -103,7 +103,9 @@ def call(learner, name, settings=None, given=None):
     """One call, as the server makes it: `(settings, columns)` of the answer."""
     from tamis.learner.protocol import Settings
 
-    return learner.calls[f"/v1/{name}"](Settings(settings or {}), dict(given or {}))
+    answer, found = learner.calls[f"/v1/{name}"](Settings(settings or {}), dict(given or {}))
+    # On a GPU answers stay there until they are written.
+    return answer, {name: one.cpu() for name, one in found.items()}
 
 
 def randomise(module, seed=0, deviation=0.2):

@@ -41,6 +41,13 @@ class Benchmarks(Case):
         self.assertEqual([line["form"] for line in lines], ["learner", "continuous", "static"])
         self.assertEqual([line["tokens"] for line in lines], [2 * 8 * 4] * 3)
 
+    def test_the_same_bits(self):
+        lines = self.lines("torch_exact.py", "--prompts", "2", "--prompt", "8", "--completion", "4", "--repeats", "1")
+        self.assertEqual([line["form"] for line in lines], ["exact", "ordinary", "transformers", "check"])
+        self.assertEqual((lines[0]["apart"], lines[0]["equal"]), ([0.0, 0.0], 1.0))
+        self.assertLess(max(line["apart"][0] for line in lines[1:3]), 1e-4)
+        self.assertEqual(lines[3]["differs"], [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -9,7 +9,7 @@ import unittest.mock
 
 # First: without PyTorch it reports that and skips the tests.
 from support import (
-    ARCHITECTURES, Case, call, columns, golden_folder, opened, randomise, save_tiny, tiny_config,
+    ARCHITECTURES, DEVICE, Case, call, columns, golden_folder, opened, randomise, save_tiny, tiny_config,
 )  # fmt: skip
 
 import torch
@@ -155,10 +155,11 @@ class OneQuery(Case):
 
         query = torch.randn(len(lengths), num_kept * num_grouped, width, generator=generator) * 3
         prompt_lengths = torch.tensor([prompts[slot] for slot in slots])
-        return (
+        made = (
             query, *states(max(slots) + 2, max(prompts) + 5), torch.tensor(slots), prompt_lengths, *states(len(lengths), max(lengths) + 3),
             torch.tensor(lengths),
         )  # fmt: skip
+        return [one.to(DEVICE) for one in made]
 
     def test_joined_parts_are_the_whole(self):
         generator = torch.Generator().manual_seed(1)
@@ -166,7 +167,7 @@ class OneQuery(Case):
             for cap in (None, 5.0):
                 query, prompt_key, prompt_value, slots, prompt_lengths, key, value, lengths = drawn = self.drawn(generator)
                 prompts = unittest.mock.Mock(keys={3: prompt_key}, values={3: prompt_value}, num_columns=prompt_key.shape[2])
-                seen = one_query.Seen(lengths, prompt_lengths, one_query.Groups(slots.tolist(), "cpu"), key.shape[2], prompts)
+                seen = one_query.Seen(lengths, prompt_lengths, one_query.Groups(slots.tolist(), torch.device(DEVICE)), key.shape[2], prompts)
                 found = one_query.attend_rows(query, key, value, seen, 3, 0.25, window, cap)
                 self.assert_close(found, row_by_row(*drawn, 0.25, window, cap), 1e-5, f"window {window}, cap {cap}")
 
@@ -174,8 +175,8 @@ class OneQuery(Case):
 class RandomKeys(Case):
     def test_numbers_are_those_of_the_core(self):
         table = json.loads(pathlib.Path(__file__).with_name("random_keys.json").read_text())
-        keys = torch.tensor([signed(int(row["key"], 16)) for row in table])
-        counters = torch.tensor([row["counter"] for row in table])
+        keys = torch.tensor([signed(int(row["key"], 16)) for row in table]).to(DEVICE)
+        counters = torch.tensor([row["counter"] for row in table]).to(DEVICE)
         found = uniform(keys, counters)
         self.assertEqual(found.tolist(), [row["uniform"] for row in table])
         self.assertEqual(uniform(keys.reshape(2, -1), counters.reshape(2, -1)).flatten().tolist(), found.tolist())
@@ -184,13 +185,13 @@ class RandomKeys(Case):
 class Draws(Case):
     def test_logits_that_are_no_numbers_give_no_log_probability(self):
         # The caller that requested the sample refuses such a token.
-        logits = torch.zeros(3, 100)
+        logits = torch.zeros(3, 100, device=DEVICE)
         logits[0] = float("nan")
         logits[1, 7] = float("nan")
         logits[2, 7] = float("inf")
         for case in ((1.0, 0, 1.0, 0.0, 1.0), (0.0, 0, 1.0, 0.0, 1.0), (1.0, 5, 0.9, 0.1, 1.0)):
             rows = [Drawing(*case, 9, frozenset())] * 3
-            tokens, logprobs, _ = draw(logits, Drawings(rows, "cpu"), torch.full((3,), 0.5, dtype=torch.float64))
+            tokens, logprobs, _ = draw(logits, Drawings(rows, DEVICE), torch.full((3,), 0.5, dtype=torch.float64, device=DEVICE))
             self.assertTrue(((tokens >= 0) & (tokens < 100)).all(), tokens)
             self.assertFalse(logprobs.isfinite().any(), logprobs)
 
@@ -199,6 +200,7 @@ class Draws(Case):
         logits = torch.randn(24, 150, generator=generator) * 2
         # Equals at every edge.
         logits[12:] = logits[12:].round()
+        logits = logits.to(DEVICE)
         cases = [
             Drawing(*case, 9, frozenset())
             for case in [
@@ -207,11 +209,11 @@ class Draws(Case):
                 (1.0, 500, 0.999, 0.0, 1.0),
             ]
         ]  # fmt: skip
-        seen = torch.rand(24, 150, generator=generator) < 0.3
+        seen = (torch.rand(24, 150, generator=generator) < 0.3).to(DEVICE)
         for round in range(3):
-            uniforms = torch.rand(24, dtype=torch.float64, generator=generator)
+            uniforms = torch.rand(24, dtype=torch.float64, generator=generator).to(DEVICE)
             rows = [cases[(row + round) % len(cases)] for row in range(24)]
-            tokens, logprobs, entropies = draw(logits, Drawings(rows, "cpu"), uniforms, seen)
+            tokens, logprobs, entropies = draw(logits, Drawings(rows, DEVICE), uniforms, seen)
             for row, drawing in enumerate(rows):
                 known = set(seen[row].nonzero()[:, 0].tolist())
                 expected = drawn_plainly(logits[row].double().tolist(), drawing, float(uniforms[row]), known)
@@ -222,23 +224,23 @@ class Draws(Case):
             # A row's draw does not depend on the rows beside it.
             for part in range(0, 24, 7):
                 beside = slice(part, part + 7)
-                alone = draw(logits[beside], Drawings(rows, "cpu").part(part, part + 7), uniforms[beside], seen[beside])
+                alone = draw(logits[beside], Drawings(rows, DEVICE).part(part, part + 7), uniforms[beside], seen[beside])
                 self.assert_same(alone[0], tokens[beside])
 
     def test_frequencies_are_the_probabilities(self):
-        probabilities = torch.tensor([0.5, 0.25, 0.125, 0.0, 0.125])
+        probabilities = torch.tensor([0.5, 0.25, 0.125, 0.0, 0.125]).to(DEVICE)
         logits = probabilities.log().clamp_min(-80).expand(20_000, -1)
-        uniforms = uniform(torch.full((20_000,), 77), torch.arange(20_000))
-        tokens, _, _ = draw(logits, Drawings([Drawing(1.0, 0, 1.0, 0.0, 1.0, 1, frozenset())] * 20_000, "cpu"), uniforms)
+        uniforms = uniform(torch.full((20_000,), 77, device=DEVICE), torch.arange(20_000, device=DEVICE))
+        tokens, _, _ = draw(logits, Drawings([Drawing(1.0, 0, 1.0, 0.0, 1.0, 1, frozenset())] * 20_000, DEVICE), uniforms)
         found = torch.bincount(tokens, minlength=5) / 20_000
         self.assertLess(float((found - probabilities).abs().max()), 0.012)
 
     def test_the_last_token_can_be_drawn_and_one_without_probability_cannot(self):
         for width in (1, 63, 64, 65, 200):
-            logits = torch.full((2, width), -200.0)
+            logits = torch.full((2, width), -200.0, device=DEVICE)
             logits[:, -1] = 0.0
             drawing = [Drawing(1.0, 0, 1.0, 0.0, 1.0, 1, frozenset())] * 2
-            tokens, _, _ = draw(logits, Drawings(drawing, "cpu"), torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64))
+            tokens, _, _ = draw(logits, Drawings(drawing, DEVICE), torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64).to(DEVICE))
             self.assertEqual(tokens.tolist(), [width - 1] * 2)
 
 
@@ -399,11 +401,11 @@ class Samples(Case):
         def checked(columns, tokens, *more):
             take_in(columns, tokens, *more)
             rows = learner._generation._rows
-            expected = gather(rows, columns.drawings, learner._policy.network.head.vocab_size, "cpu")
+            expected = gather(rows, columns.drawings, learner._policy.network.head.vocab_size, DEVICE)
             held.append(expected is not None)
             if expected is not None:
                 # The host takes the token afterwards.
-                expected[torch.arange(len(rows)), tokens] = True
+                expected[torch.arange(len(rows), device=tokens.device), tokens] = True
                 self.assertTrue(torch.equal(columns.seen, expected))
 
         with (
@@ -428,7 +430,7 @@ class Samples(Case):
             expected, _ = to_the_end(learner, groups, **given)
             self.assertEqual({one["end"] for one in expected.values()}, {1, 2})
             for look in (2, 5, 64):
-                with unittest.mock.patch.dict(generate._LOOK, {"cpu": look}):
+                with unittest.mock.patch.dict(generate._LOOK, {DEVICE: look}):
                     found, _ = to_the_end(learner, groups, **given)
                 self.assertEqual(found.keys(), expected.keys())
                 for sample, one in found.items():
@@ -572,8 +574,8 @@ class Samples(Case):
         weights = learner._policy.network.weights
         with torch.no_grad():
             for name, master in weights.masters.items():
-                master.add_(torch.randn(master.shape, generator=generator) * 0.02)
-                module.get_parameter(name).copy_(master)
+                master.add_((torch.randn(master.shape, generator=generator) * 0.02).to(DEVICE))
+                module.get_parameter(name).copy_(master.cpu())
         weights.refresh()
         call(learner, "publish", {"version": 1})
         while settings["num_open"]:
@@ -589,7 +591,7 @@ class Samples(Case):
             self.assertAlmostEqual(found[0]["logprob"][place], float(logp[token]), delta=1e-5)
             self.assertAlmostEqual(found[0]["entropy"][place], float(-(logp.exp() * logp).sum()), delta=1e-5)
             drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, 12, frozenset())
-            number = float(uniform(key[None], torch.tensor([place]))[0])
+            number = float(uniform(key[None].cpu(), torch.tensor([place]))[0])
             self.assertEqual(token, drawn_plainly(logp.tolist(), drawing, number, set()))
         self.assertNotEqual(found[0]["logprob"][3:], untouched[0]["logprob"][3:])
         # The one that waited has nothing of the old weights, neither of the prompt that both have.

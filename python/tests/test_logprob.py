@@ -4,7 +4,7 @@ import itertools
 import unittest
 
 # First: without PyTorch it reports that and skips the tests.
-from support import Case
+from support import DEVICE, Case
 
 import torch
 from tamis.learner.logprob import logprob_and_entropy
@@ -29,7 +29,7 @@ def draw(seed, num_tokens=23, width=16, vocab_size=37, size=1.0, has_bias=True, 
     bias = torch.randn(vocab_size, generator=generator).to(dtype) if has_bias else None
     targets = torch.randint(vocab_size, (num_tokens,), generator=generator)
     derivatives = torch.randn(2, num_tokens, generator=generator)
-    return hidden, weight, bias, targets, derivatives
+    return [one if one is None else one.to(DEVICE) for one in (hidden, weight, bias, targets, derivatives)]
 
 
 def gradients(function, inputs, derivatives):
@@ -75,21 +75,21 @@ class LogProb(Case):
 
     def test_hand_computed(self):
         # Two tokens with logits 0 and log 3: probabilities 1/4 and 3/4.
-        hidden = torch.tensor([[1.0]])
-        weight = torch.tensor([[0.0], [1.0986122886681098]])
-        logprob, entropy = logprob_and_entropy(hidden, weight, None, torch.tensor([1]))
+        hidden = torch.tensor([[1.0]], device=DEVICE)
+        weight = torch.tensor([[0.0], [1.0986122886681098]], device=DEVICE)
+        logprob, entropy = logprob_and_entropy(hidden, weight, None, torch.tensor([1], device=DEVICE))
         self.assertAlmostEqual(logprob.item(), -0.2876820724517809, places=6)
         self.assertAlmostEqual(entropy.item(), 0.5623351446188083, places=6)
         # At twice the logits: 1/10 and 9/10.
-        logprob, entropy = logprob_and_entropy(hidden, weight, None, torch.tensor([0]), factor=2.0)
+        logprob, entropy = logprob_and_entropy(hidden, weight, None, torch.tensor([0], device=DEVICE), factor=2.0)
         self.assertAlmostEqual(logprob.item(), -2.302585092994046, places=6)
         self.assertAlmostEqual(entropy.item(), 0.3250829733914482, places=6)
 
     def test_small_entropy_keeps_its_digits(self):
         # One token has all but about 1e-9 of the probability, at logits of a thousand.
-        hidden = torch.tensor([[1.0]])
-        weight = torch.tensor([[1000.0], [980.0], [979.0]])
-        targets = torch.tensor([0])
+        hidden = torch.tensor([[1.0]], device=DEVICE)
+        weight = torch.tensor([[1000.0], [980.0], [979.0]], device=DEVICE)
+        targets = torch.tensor([0], device=DEVICE)
         _, entropy = logprob_and_entropy(hidden, weight, None, targets)
         _, expected = whole(hidden.double(), weight.double(), None, targets)
         self.assertGreater(expected.item(), 1e-8)

@@ -5,7 +5,7 @@ import unittest
 import unittest.mock
 
 # First: without PyTorch it reports that and skips the tests.
-from support import Case
+from support import DEVICE, Case
 
 import torch
 from tamis.learner.optimizer import AdamW, AdamWSettings
@@ -23,13 +23,14 @@ def parameters(dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     shapes = {"matrix": (5, 7), "bias": (7,), "other": (3, 2, 4)}
     return {
-        name: torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for name, shape in shapes.items()
+        name: torch.nn.Parameter(torch.randn(shape, generator=generator).to(DEVICE, dtype)) for name, shape in shapes.items()
     }
 
 
 def gradient(name, step):
     generator = torch.Generator().manual_seed(100 * step + len(name))
-    return torch.randn(dict(matrix=(5, 7), bias=(7,), other=(3, 2, 4))[name], generator=generator) * (step + 1)
+    shape = dict(matrix=(5, 7), bias=(7,), other=(3, 2, 4))[name]
+    return torch.randn(shape, generator=generator).to(DEVICE) * (step + 1)
 
 
 def give_gradients(weights, step, factor=1.0):
@@ -114,23 +115,23 @@ class Steps(Case):
             give_gradients(others, step)
             if step == 1:
                 weights.parameters["bias"].grad = None
-                others.parameters["bias"].grad = torch.zeros(7)
+                others.parameters["bias"].grad = torch.zeros(7, device=DEVICE)
             own.step(0.1), other.step(0.1)
         for name in weights.masters:
             self.assert_same(weights.masters[name], others.masters[name])
         self.assertEqual(own.grad_norm(), 0.0)
 
     def test_a_small_norm_is_clipped_as_torch_does(self):
-        weights = TrainedWeights({"one": torch.nn.Parameter(torch.zeros(1))})
-        weights.parameters["one"].grad = torch.tensor([1e-6])
+        weights = TrainedWeights({"one": torch.nn.Parameter(torch.zeros(1, device=DEVICE))})
+        weights.parameters["one"].grad = torch.tensor([1e-6], device=DEVICE)
         own = AdamW(weights, settings(max_grad_norm=1e-6))
         own.step(1.0)
         # Scaled by 1e-6 / (1e-6 + 1e-6).
         self.assert_close(own.first["one"], [0.1 * 0.5e-6], 1e-5)
 
     def test_the_norm_holds_where_f32_would_not(self):
-        weights = TrainedWeights({"huge": torch.nn.Parameter(torch.zeros(4))})
-        weights.parameters["huge"].grad = torch.full((4,), 1e30)
+        weights = TrainedWeights({"huge": torch.nn.Parameter(torch.zeros(4, device=DEVICE))})
+        weights.parameters["huge"].grad = torch.full((4,), 1e30, device=DEVICE)
         self.assertAlmostEqual(AdamW(weights, settings()).grad_norm() / 2e30, 1.0, places=6)
 
 
@@ -146,7 +147,7 @@ class Rounded(Case):
 
     def test_gradients_add_up_in_f32(self):
         weights = TrainedWeights(parameters(torch.bfloat16))
-        total = torch.zeros(5, 7)
+        total = torch.zeros(5, 7, device=DEVICE)
         for step in range(20):
             # A large gradient first: in bf16 the small ones after it would be lost.
             given = (gradient("matrix", 0) * (1000.0 if step == 0 else 1.0)).bfloat16()
@@ -157,7 +158,7 @@ class Rounded(Case):
         self.assertEqual(weights.gradient("matrix").dtype, torch.float32)
 
     def test_small_steps_are_not_lost(self):
-        weights = TrainedWeights({"one": torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))})
+        weights = TrainedWeights({"one": torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16, device=DEVICE))})
         own = AdamW(weights, settings(weight_decay=0.0))
         for _ in range(100):
             weights.parameters["one"].sum().backward()
@@ -166,7 +167,7 @@ class Rounded(Case):
         self.assert_same(weights.parameters["one"].data, weights.masters["one"].bfloat16())
 
     def test_exact_values_are_taken(self):
-        exact = {"one": torch.tensor([1.001])}
+        exact = {"one": torch.tensor([1.001], device=DEVICE)}
         weights = TrainedWeights({"one": torch.nn.Parameter(exact["one"].bfloat16())}, exact)
         self.assert_same(weights.masters["one"], torch.tensor([1.001]))
 

@@ -189,6 +189,27 @@ class RunTest(unittest.TestCase):
         self.assertEqual(found["learner"]["metrics"], found["native"]["metrics"])
         self.assertEqual(found["learner"]["samples"], found["native"]["samples"])
 
+    def test_exact_runs_have_no_divergence_in_a_first_update_and_are_resumed_to_the_bit(self):
+        # One update a step, and the reference is the policy until it learns.
+        exact = [
+            "rollout.backend=learner", "learner.exact=true", "train.ppo_mini_batch_size=4", "objective.kl.in=loss",
+            "objective.kl.coefficient=0.01",
+        ]  # fmt: skip
+        said = self.torch("exact", *exact)
+        self.assertRegex(said, r"step 1/4 .* ref_kl 0  ")
+        rows = [row for row in self.rows("exact") if row["step"]]
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4])
+        for row in rows:
+            self.assertEqual((row["actor/ppo_kl"], row["sampling/sampling_logp_difference/max"]), (0.0, 0.0))
+        # Without it they differ, so that this can fail.
+        self.torch("ordinary", *exact, "learner.exact=false")
+        apart = [row["sampling/sampling_logp_difference/max"] for row in self.rows("ordinary") if row["step"]]
+        self.assertGreater(max(apart), 0.0)
+        self.kill("killed", *exact)
+        self.train("--resume", "runs/killed")
+        self.assertEqual(self.weights("killed"), self.weights("exact"))
+        self.assertEqual(self.timeless("killed"), self.timeless("exact"))
+
     def test_continuous_batching_samples_what_rows_do(self):
         samples = ["rollout.backend=learner", "rollout.max_num_seqs=7", "rollout.temperature=0.8", "rollout.top_k=9"]
         self.torch("rows", *samples)

@@ -32,6 +32,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     samples     open samples: begun, drawn, reported, aborted
     generate    samples as rows of a cache (`row_cache`)
     continuous  samples by transformers' continuous batching
+    tiles       passes whose numbers do not depend on what is computed together
     drawing     a token from logits, at a keyed number (`random_keys`)
 
 The `options` of `open`:
@@ -45,6 +46,7 @@ The `options` of `open`:
     offload_moments    whether they are in the host's memory: false
     freeze_vision      whether the vision tower of a model that sees images is frozen: false
     continuous_batching  whether samples use transformers' continuous batching, on a GPU with flash-attention: false
+    exact              whether numbers do not depend on what is computed together (`tiles`): false
     threads            of the CPU; null: PyTorch's default
     lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0, base: dtype or nf4}; null:
                        all is trained

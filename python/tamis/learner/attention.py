@@ -2,8 +2,9 @@
 
     tamis_varlen     torch's `varlen_attn` (flash kernels): CUDA, bf16 or f16
     tamis_sequences  one causal `scaled_dot_product_attention` after another: any device, any type
+    tamis_exact      numbers that do not depend on what is computed together (`tiles`)
 
-Neither builds a mask of M x M. Both get the beginnings of sequences from the keyword arguments that transformers passes
+None builds a mask of M x M. The first two get the beginnings of sequences from the keyword arguments that transformers passes
 to its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer, recomputed ones included. If
 sequences share prompts, the argument is the pack's `Layout`: a completion's queries see the keys and values of its
 prompt, which are computed once, and its own. A sequence's numbers are then those of its own copy of the prompt up to
@@ -27,9 +28,10 @@ from .packing import Layout, add_rows, take_rows
 
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
+EXACT = "tamis_exact"
 FLASH = "flash_attention_2"
 # Names of attentions in which sequences may share a prompt's rows.
-SHARING = (VARLEN, SEQUENCES)
+SHARING = (VARLEN, SEQUENCES, EXACT)
 
 # Keyword arguments that change nothing in a causal training pass.
 _HARMLESS = {
@@ -96,7 +98,8 @@ def keywords(pack, attention):
     return {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
 
 
-def _check(name, query, key, attention_mask, dropout, more):
+def check(name, query, key, attention_mask, dropout, more):
+    """Refuses what these functions do not compute; notes the window (`telling_windows`)."""
     if _told is not None:
         _told.append(more.get("sliding_window"))
     if attention_mask is not None or dropout or more.get("is_causal") is False or query.shape[0] != 1:
@@ -114,7 +117,7 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
     from torch.nn.attention.varlen import varlen_attn
 
-    _check(VARLEN, query, key, attention_mask, dropout, more)
+    check(VARLEN, query, key, attention_mask, dropout, more)
     offsets, window = more["cu_seq_lens_q"], more.get("sliding_window")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     # A window of w tokens is the token itself and w - 1 before it.
@@ -184,7 +187,7 @@ def _parts(block, query, key, value):
 
 def attend_sequences(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
     """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
-    _check(SEQUENCES, query, key, attention_mask, dropout, more)
+    check(SEQUENCES, query, key, attention_mask, dropout, more)
     window = more.get("sliding_window")
     pieces = more["cu_seq_lens_q"]
     gqa = query.shape[1] != key.shape[1]

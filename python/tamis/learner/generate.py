@@ -23,6 +23,7 @@ from .random_keys import uniform
 from .row_cache import CACHED, COLUMNS, CacheRefused, PromptStates, RowCache
 from .samples import MEMORY_PART, PREFILL_TOKENS, Prompt, Sample, Samples, pack_tokens, seen_tokens
 from .step_graphs import StepGraphs
+from .tiles import CacheTile, compute, whole_blocks
 
 # The supported release of transformers' continuous batching, whose private parts are called.
 CONTINUOUS_RELEASE = "5.23."
@@ -114,6 +115,9 @@ class Generation(Samples):
         prompts = {id(p): p for p in self._open.values()}.values()
         longest = max(len(prompt.tokens) for prompt in prompts), max(prompt.most for prompt in prompts)
         columns = tuple(-(-length // COLUMNS) * COLUMNS for length in longest)
+        if self.network.options.exact:
+            # A row has its prompt, too.
+            columns = columns[0], whole_blocks(max(len(prompt.tokens) + prompt.most for prompt in prompts))
         room = min(room, self._num_fitting(*columns))
         if room < least:
             return []
@@ -128,17 +132,30 @@ class Generation(Samples):
                 self._prompts.popleft()
         self._rows += begun
         self._reserve_rows(self._width(len(self._rows)), columns[1])
+        self._place_prompts(begun)
         self._columns = None
-        drawings = Drawings([row.prompt.drawing for row in begun], self.network.options.device)
-        logits_of = torch.stack([row.prompt.logits for row in begun])
-        self._extend(begun, drawings, [logits_of], seen_tokens(begun, drawings, logits_of.shape[1], logits_of.device))
+        num_idle = 0 if self.network.head.tile is None else -len(begun) % self.network.head.tile
+        filled = begun + begun[:1] * num_idle
+        drawings = Drawings([row.prompt.drawing for row in filled], self.network.options.device)
+        logits_of = torch.stack([row.prompt.logits for row in filled])
+        seen = seen_tokens(filled, drawings, logits_of.shape[1], logits_of.device)
+        self._extend(filled, drawings, logits_of.split(self.network.head.tile or len(filled)), seen, num_idle)
         for prompt in {id(row.prompt): row.prompt for row in begun}.values():
             if not prompt.waiting:
                 self._forget(prompt)
         return self._leave([row for row in begun if row.end])
 
+    def _place_prompts(self, begun):
+        """Puts the prompts of the last rows, which have begun, into these rows, if passes go by tiles."""
+        if self.network.options.exact:
+            for place, row in enumerate(begun, len(self._rows) - len(begun)):
+                self._cache.take_prompt(place, row.slot.number, len(row.prompt.tokens))
+
     def _width(self, num_rows):
-        """Rows that a step computes for so many: captured steps have few widths."""
+        """Rows that a step computes for so many: captured steps have few widths, exact ones whole tiles."""
+        tile = self.network.head.tile
+        if tile is not None:
+            return -(-num_rows // tile) * tile
         if self._graphs is None:
             return num_rows
         step = 1 << max(0, num_rows.bit_length() - 3)
@@ -182,7 +199,7 @@ class Generation(Samples):
                 chosen.append(prompt)
         network = self.network
         self._attend(network.attention)
-        is_packed = network.is_packed and network.attention in (attention.VARLEN, attention.SEQUENCES)
+        is_packed = network.is_packed and network.attention in attention.SHARING
         packs = [chosen] if is_packed else [[prompt] for prompt in chosen]
         for prompts in packs if chosen else []:
             one = pack_tokens([prompt.tokens for prompt in prompts], network.options.device)
@@ -230,9 +247,24 @@ class Generation(Samples):
 
     def _decode(self, columns):
         """Last hidden states [n, D] of one token of each row, after what the cache holds of it."""
+        if self.network.options.exact:
+            return self._decode_tiles(columns)
         self._attend(CACHED)
         given = self._cache.step(columns.lengths, columns.prompt_lengths, columns.groups, columns.longest)
         return self.network.decoder(input_ids=columns.tokens[:, None], **given).last_hidden_state[:, 0]
+
+    def _decode_tiles(self, columns):
+        """As `_decode`, by tiles of rows."""
+        self._attend(attention.EXACT)
+        rows, found = self.network.head.tile, []
+        tokens, positions = columns.tokens[None], (columns.prompt_lengths + columns.lengths)[None]
+        for first in range(0, len(columns.tokens), rows):
+            # Idle rows are in the last tile, and see nothing.
+            busy = slice(first, min(first + rows, columns.num_rows))
+            tile = CacheTile(self._cache, first, positions[0, busy], columns.longest_row + columns.advanced + 1)
+            part = slice(first, first + rows)
+            found.append(compute(self.network, tokens[:, part], positions[:, part], tile))
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def _leave(self, leaving):
         """Removes rows; the last ones take their places."""
@@ -243,7 +275,8 @@ class Generation(Samples):
             last = self._rows.pop()
             if last is not row:
                 self._rows[place] = last
-                self._cache.rows.move(len(self._rows), place, len(last.tokens) - 1)
+                own = len(last.prompt.tokens) if self.network.options.exact else 0
+                self._cache.rows.move(len(self._rows), place, own + len(last.tokens) - 1)
             self._columns = None
         return leaving
 
@@ -266,20 +299,22 @@ class Generation(Samples):
         if not self._shapes:
             raise CacheRefused("it keeps no keys and values")
         self._bytes_per_column = sum(one.shape[0] * one.shape[2] * one.element_size() for pair in self._shapes.values() for one in pair)
-        self._reserve_rows(len(rows_of), COLUMNS)
-        rows = [_Row(0, 0, prompts[place], slot=prompts[place].slot) for place in rows_of]
+        width = self._width(len(rows_of)) if network.options.exact else len(rows_of)
+        self._reserve_rows(width, whole_blocks(COLUMNS) if network.options.exact else COLUMNS)
+        rows = self._rows = [_Row(0, 0, prompts[place], slot=prompts[place].slot) for place in rows_of]
+        self._place_prompts(rows)
         found = []
         for step in range(num_steps):
             for row, place in zip(rows, rows_of, strict=True):
                 row.take(tokens[place][lengths[place] + step], 0.0, 0.0)
-            found.append(self._decode(_Columns(rows, len(rows), 1, network.head.vocab_size, device)).float())
+            found.append(self._decode(_Columns(rows, width, 1, network.head.vocab_size, device))[: len(rows)].float())
         truth = torch.cat([whole[place][lengths[place] :].float() for place in rows_of])
         return truth, torch.stack(found, 1).flatten(0, 1)
 
 
 def _can_capture(options):
-    """Whether steps may be captured: without the kernel their shapes depend on the rows."""
-    return options.device.type == "cuda" and options.ranks is None and has_kernel()
+    """Whether steps may be captured: without the kernel, and in tiles, shapes depend on the rows' lengths."""
+    return options.device.type == "cuda" and options.ranks is None and has_kernel() and not options.exact
 
 
 class _Columns:
@@ -294,7 +329,8 @@ class _Columns:
         self.tokens = column(row.tokens[-1] for row in rows)
         # Tokens of a completion in the cache. No further than its end: what a row computes after it is not used.
         self.lengths, self.limits = column(len(row.tokens) - 1 for row in rows), column(row.prompt.most - 1 for row in rows)
-        self.longest = max(len(row.tokens) - 1 for row in rows)
+        self.num_rows, self.longest = len(rows), max(len(row.tokens) - 1 for row in rows)
+        self.longest_row, self.advanced = max(row.length for row in rows), 0
         self.prompt_lengths = column(len(row.prompt.tokens) for row in rows)
         self.keys, self.counts = column(row.key for row in rows), column(len(row.tokens) for row in rows)
         filled = [*rows, *rows[:1] * idle]
@@ -329,6 +365,7 @@ class _Columns:
             counter.add_(1)
         torch.minimum(self.lengths, self.limits, out=self.lengths)
         self.longest += 1
+        self.advanced += 1
 
 
 def make_generation(network, max_sequences, is_continuous):

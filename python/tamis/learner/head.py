@@ -5,6 +5,7 @@ the logits that the model computes.
 """
 
 import torch
+import torch.nn.functional as F
 
 from .logprob import chunk_tokens, logits, logprob_and_entropy
 from .protocol import Refused
@@ -27,7 +28,8 @@ class VocabularyHead:
 
     columns = ("logprob", "entropy")
 
-    def __init__(self, module, chunk, device=None):
+    def __init__(self, module, chunk, device=None, tile=None):
+        """`tile`: hidden states are computed so many rows at a time, the last ones filled up (`tiles`)."""
         output = module.get_output_embeddings()
         if not isinstance(output, torch.nn.Linear):
             message = f"{type(module).__name__} has no linear output head"
@@ -38,7 +40,8 @@ class VocabularyHead:
         # Cohere and Falcon-H1 multiply, Granite divides.
         self.scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
-        self.chunk = chunk or chunk_tokens(device or output.weight.device, output.weight.shape[0])
+        self.tile = tile
+        self.chunk = tile or chunk or chunk_tokens(device or output.weight.device, output.weight.shape[0])
 
     @property
     def vocab_size(self):
@@ -48,7 +51,21 @@ class VocabularyHead:
     def __call__(self, hidden, targets, factor):
         """Columns of the tokens that these hidden states [N, D] predict."""
         constants = {"scale": self.scale, "cap": self.cap, "factor": factor, "chunk": self.chunk}
-        return logprob_and_entropy(hidden, self.output.weight, self.output.bias, targets, **constants)
+        num_tokens = hidden.shape[0]
+        if self.tile is not None:
+            hidden, targets = F.pad(hidden, (0, 0, 0, -num_tokens % self.tile)), F.pad(targets, (0, -num_tokens % self.tile))
+        found = logprob_and_entropy(hidden, self.output.weight, self.output.bias, targets, **constants)
+        return found if self.tile is None else tuple(one[:num_tokens] for one in found)
+
+    def logits(self, hidden):
+        """Logits, f32 [n, V], of hidden states [n, D]."""
+        constants = self.output.weight, self.output.bias, self.scale, self.cap
+        if self.tile is None:
+            return logits(hidden, *constants)
+        num_tokens = hidden.shape[0]
+        parts = F.pad(hidden, (0, 0, 0, -num_tokens % self.tile)).split(self.tile)
+        found = [logits(part, *constants) for part in parts]
+        return (found[0] if len(found) == 1 else torch.cat(found))[:num_tokens]
 
     @torch.no_grad()
     def check(self, module):

@@ -17,6 +17,7 @@ from .generate import make_generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
+from .work import device_peak, training_work
 
 
 @dataclass
@@ -239,7 +240,13 @@ class Learner:
     def _describe_open(self, adopted):
         own = self._policy.network.options.dtype
         dtype = next(name for name, one in model.DTYPES.items() if one == own)
-        return {"dtype": dtype, "adopted": adopted, "holds": self._saved, **self._networks()}
+        return {"dtype": dtype, "adopted": adopted, "holds": self._saved, "work": self._work(), **self._networks()}
+
+    def _work(self):
+        """The operations of training, and the peak of a rank's device, if both are known."""
+        network = self._policy.network
+        work, peak = training_work(network), device_peak(network.options.device)
+        return None if work is None or peak is None else {"peak": peak, **work}
 
     def _adopt(self):
         """Drops unfinished work, and keeps what is loaded."""
@@ -262,13 +269,18 @@ class Learner:
         on_host = settings.flag("offload_moments", False)
         freezes = settings.flag("freeze_vision", False)
         is_continuous = settings.flag("continuous_batching", False)
+        is_exact = settings.flag("exact", False)
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
         device = take_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
-        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes, self.ranks)
+        if is_exact:
+            _check_exact(attention, chunk, is_continuous, adapter, self.ranks)
+        options = model.ComputeOptions(
+            device, model.DTYPES[dtype], attention, chunk, recompute, freezes, self.ranks, exact=is_exact
+        )
         return _Options(adapter, offloads, in_8_bits, on_host, threads, is_continuous), options
 
     def _networks(self):
@@ -585,6 +597,20 @@ def _read_policy(folder, options, adapter):
     if adapter is None:
         return loading.load_policy(folder, options)
     return lora.add_adapter(loading.load_policy(folder, options, options.dtype), adapter)
+
+
+def _check_exact(attention, chunk, is_continuous, adapter, ranks):
+    """Refuses what `exact` does not go with."""
+    others = {"attention": attention != "auto", "logprob_chunk": chunk is not None, "continuous_batching": is_continuous}
+    for name, is_set in others.items():
+        if is_set:
+            raise Refused(
+                f"`learner.exact` has its own way to compute, which `learner.{name}` would change", f"remove `learner.{name}`"
+            )
+    if adapter is not None and adapter.is_four_bits:
+        raise Refused("`learner.exact` is not tested over weights in 4 bits", "remove `learner.lora.base`, or `learner.exact`")
+    if ranks is not None:
+        raise Refused("`learner.exact` does not work with several ranks", "set `learner.gpus_per_node: 1` and one node")
 
 
 def _but_for_folders(settings):

@@ -16,6 +16,7 @@ from .model import Network
 from .parts import Plan, Whole
 from .protocol import FilesError, Refused, RequestError
 from .sharding import shard
+from .tiles import refuse_unknown
 from .vision import Images, Vision, is_vision
 from .weights import first_not_finite
 
@@ -168,7 +169,9 @@ def place(network):
         module.to(options.device)
     else:
         shard(network)
-    network.head = network.head or VocabularyHead(module, options.logprob_chunk, options.device)
+    if options.exact:
+        refuse_unknown(network)
+    network.head = network.head or options.head_of(module)
     if isinstance(network.head, VocabularyHead):
         # While the model still has the plain attention that it was loaded with.
         options.together(lambda: network.through(lambda: network.head.check(module)))

@@ -24,7 +24,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from . import attention, four_bits, rotary, sharding
+from . import attention, four_bits, rotary, sharding, tiles
 from .device import is_device_lost, is_out_of_memory
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Branch, Layout, Pack, pack, pack_one_by_one, take_rows
@@ -63,6 +63,13 @@ class ComputeOptions:
     ranks: object = None
     # Whether this rank's part waits in the host's memory, and is copied to the device when a pass needs it.
     on_host: bool = False
+    # Whether numbers must not depend on what is computed together (`tiles`).
+    exact: bool = False
+
+    def head_of(self, module):
+        """The head of a language model."""
+        tile = tiles.num_rows(self.device) if self.exact else None
+        return VocabularyHead(module, self.logprob_chunk, self.device, tile)
 
     def together(self, act):
         """The result of `act`, or its error; with several ranks, any rank's error on all."""
@@ -165,6 +172,8 @@ class Network:
         `view` and `features` belong to its images; `states`: a cache that keeps each layer's keys and values, without
         images.
         """
+        if self.attention == attention.EXACT:
+            return tiles.hidden(self, one, states)
         keywords = {"use_cache": states is not None, **attention.keywords(one, self.attention)}
         if states is not None:
             keywords["past_key_values"] = states
@@ -282,7 +291,9 @@ class Network:
         A named one that does not is refused.
         """
         wanted = self.options.attention
-        if wanted == "auto":
+        if self.options.exact:
+            candidates = [attention.EXACT]
+        elif wanted == "auto":
             candidates = attention.candidates(self.decoder, self.options.device.type, self.options.dtype)
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
@@ -319,6 +330,8 @@ class Network:
                     self.passed_over = {other: why for other, why in failed.items() if not is_packed or other != name}
                     self.unshared = self._agreed(self._cannot_share(name, lengths[1], margins)) if is_packed else None
                     self.shares_prompts = is_packed and self.unshared is None
+                    if self.options.exact:
+                        self._check_exact(first, both, lengths)
                     return
                 failed.setdefault(name, why)
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
@@ -366,6 +379,26 @@ class Network:
         if not _distance_by_norm(true_gradient, gradient) <= margins.gradient:
             return "its gradients are not those of the model's plain attention"
         return None
+
+    @torch.no_grad()
+    def _check_exact(self, first, both, lengths):
+        """Refuses a network whose numbers depend on a token's place, which `learner.exact` excludes."""
+        self._set_attention(attention.EXACT)
+        second = made_up(self.vocab_size, lengths[1:])
+        pairs = [(first, both, slice(lengths[0])), (second, both, slice(lengths[0], sum(lengths)))]
+        if self.shares_prompts:
+            shared, apart, row_of = made_up_branches(self.vocab_size, lengths[1])
+            ends = len(apart[0].position_ids[0])
+            pairs += [(apart[0], shared, row_of[:ends]), (apart[1], shared, row_of[ends:])]
+        tiles.check(self, [(self._on_device(alone), self._on_device(together), rows) for alone, together, rows in pairs])
+
+    def _on_device(self, one):
+        """A made-up pack on the network's device."""
+        device = self.options.device
+        layout = one.layout and Layout(one.layout.branches, device)
+        return Pack(
+            one.input_ids.to(device), one.position_ids.to(device), one.offsets.to(device), one.lengths, None, None, layout
+        )
 
     def _cannot_share(self, name, length, margins):
         """Why two sequences that share a prompt in a pack do not have the numbers of two that do not, or `None`."""
@@ -425,11 +458,7 @@ class Network:
         states are these rows' [R, D], and so is the sum.
         """
         self._set_attention(name)
-        device = self.options.device
-        layout = one.layout and Layout(one.layout.branches, device)
-        one = Pack(
-            one.input_ids.to(device), one.position_ids.to(device), one.offsets.to(device), one.lengths, None, None, layout
-        )
+        device, one = self.options.device, self._on_device(one)
         embedded = []
 
         def embed(_module, _arguments, output):
@@ -440,7 +469,7 @@ class Network:
                 output = (output.float() * (1 + signs * 2.0**-8).to(output.device)).to(output.dtype)
             embedded.append(output.requires_grad_())
             # Some decoders change their input in place.
-            return embedded[0].clone()
+            return embedded[-1].clone()
 
         hook = self.decoder.get_input_embeddings().register_forward_hook(embed)
         try:
@@ -454,7 +483,7 @@ class Network:
                 width = torch.arange(hidden.shape[1], device=device)
                 factors = torch.sin(positions[:, None] * 7.0 + width * 3.0)
                 # By the embeddings only: no parameter gets a gradient.
-                (gradient,) = torch.autograd.grad((hidden * factors).sum(), embedded)
+                gradients = torch.autograd.grad((hidden * factors).sum(), embedded)
         except Exception:
             if self.root is not None:
                 # All ranks stop at the same place.
@@ -462,7 +491,8 @@ class Network:
             raise
         finally:
             hook.remove()
-        return hidden.detach(), gradient.float().reshape(one.position_ids.shape[1], -1)
+        gradient = torch.cat([part.float().reshape(-1, part.shape[-1]) for part in gradients])
+        return hidden.detach(), gradient[: one.position_ids.shape[1]]
 
     def agrees(self, truth, found):
         """Whether two ways to compute the same numbers agree, in the type of passes."""
@@ -495,7 +525,7 @@ class Network:
         """A frozen copy of the present network; `on_host` as in the options."""
         module, sources = (copy.deepcopy(self.module), {}) if self.root is None else sharding.hollow_copy(self)
         module.requires_grad_(False)
-        head = VocabularyHead(module, self.options.logprob_chunk, self.options.device)
+        head = self.options.head_of(module)
         frozen = Network(module, module.base_model, head, self.source, replace(self.options, on_host=on_host))
         frozen.sources = sources
         if self.vision is not None:

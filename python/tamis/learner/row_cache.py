@@ -95,6 +95,13 @@ class RowCache(Cache):
         self.prompts, self.rows = Store(), Store()
         self._seen = None
 
+    def take_prompt(self, row, slot, length):
+        """Copies the first tokens of a prompt's slot to the beginning of a row."""
+        pairs = zip((self.prompts.keys, self.prompts.values), (self.rows.keys, self.rows.values), strict=True)
+        for prompts, rows in pairs:
+            for layer, prompt in prompts.items():
+                rows[layer][row, :, :length] = prompt[slot, :, :length]
+
     def step(self, lengths, prompt_lengths, groups, longest):
         """Before one more token of the first rows: keywords of the decoder.
 

@@ -20,7 +20,6 @@ import torch
 from . import attention, rotary
 from .device import free_memory
 from .drawing import Drawing, Drawings, draw
-from .logprob import logits
 from .messages import first_line
 from .model import pass_on
 from .packing import Pack
@@ -253,12 +252,11 @@ class Samples(ABC):
         return drawing.max_tokens if limit is None else min(drawing.max_tokens, limit - num_tokens)
 
     def _logits(self, hidden):
-        head = self.network.head
-        return logits(hidden, head.output.weight, head.output.bias, head.scale, head.cap)
+        return self.network.head.logits(hidden)
 
-    def _extend(self, rows, drawings, parts, seen):
+    def _extend(self, rows, drawings, parts, seen, num_idle=0):
         """Draws a token for each row, from its logits [V]; they come in parts of several rows. Returns the tokens, i64
-        [n].
+        [n]. The last `num_idle` rows take none.
         """
         uniforms = _uniforms(rows).to(self.network.options.device)
         found, begin = [], 0
@@ -270,7 +268,7 @@ class Samples(ABC):
             found.append(torch.stack([tokens.double(), logprobs.double(), entropies.double()]))
             begin = end
         found = torch.cat(found, 1)
-        for row, drawn in zip(rows, zip(*found.tolist(), strict=True), strict=True):
+        for row, drawn in zip(rows[: len(rows) - num_idle], zip(*found.tolist(), strict=True), strict=num_idle == 0):
             row.take(*drawn)
         return found[0].long()
 
@@ -298,7 +296,8 @@ class Samples(ABC):
         except _CANNOT as error:
             pass_on(error)
             raise Refused(f"{name} cannot be sampled from here: {first_line(error)}", self.hint) from None
-        if not network.agrees(truth, found):
+        is_same = torch.equal(truth, found) if network.options.exact else network.agrees(truth, found)
+        if not is_same:
             raise Refused(f"{name} cannot be sampled from here: its tokens one by one are not those of a whole sequence", self.hint)
 
 

@@ -104,7 +104,7 @@ fn a_run_that_cannot_fit_is_refused_before_anything_is_loaded() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
     error: the learner needs 46.7 KiB on each GPU before a token is computed, but has 0 B: weights 15.6 KiB, gradients 10.4 KiB, moments 20.8 KiB
-      hint: to need less: an adapter (`learner.lora: {rank: 32, alpha: 32}`), more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
+      hint: to need less: `learner.offload_moments: true`: 25.9 KiB, more GPUs (`learner.gpus_per_node`, `learner.nodes`), a smaller model
     ");
     assert!(!folder.join("asked").exists(), "no learner was started");
     assert!(!folder.join("runs").exists());
@@ -169,6 +169,9 @@ fn the_doctor_tells_what_is_there_and_what_a_configuration_lacks() {
           hint: start it with VLLM_SERVER_DEV_MODE=1 in its environment
       --  learner: 1 rank on GPU 0; a micro-batch has at most 56 tokens
       --  each GPU: 23.2 KiB of 79.6 GiB before a token is computed: weights 11.2 KiB, gradients 4.0 KiB, moments 8.0 KiB
+      --  policy: 2.66e3 parameters, of which 1.02e3 learn: 5.2 KiB in bf16, 1.9 KiB with its linear layers in 4 bits
+      --  beside it: at least 15.8 KiB of activations in a micro-batch
+      --  it would keep 17.2 KiB with `learner.moments: 8bit`, 15.2 KiB with `learner.offload_moments: true`, 19.9 KiB with 4-bit weights below the adapter (`learner.lora.base: nf4`)
     ");
     // A wrong configuration is reported as by other commands.
     assert_eq!(folder.tamis(&["doctor", "tiny.yaml", "rollout.m=3"]).code, Some(2));

@@ -282,7 +282,8 @@ impl Plan {
                 RankMemory::new(policy, reference, critic.as_ref(), kept)
             };
             // A critic cannot start from the layers of a policy that has an adapter.
-            let may_adapt = critic.is_none() || config.critic.model.path.is_some();
+            let may_adapt =
+                config.model.init.is_none() && (critic.is_none() || config.critic.model.path.is_some());
             smaller = ways_to_keep_less(kept, policy, may_adapt, device, &of);
             sizes = (ranks == 1).then(|| PolicyBytes::new(policy, kept));
             of(kept)

@@ -123,9 +123,12 @@ pub fn page() -> String {
             let billions = format!("{:.2} B", sizes.num_parameters as f64 / 1e9);
             // Weights in 4 bits are not shared out.
             let shares = learns != Learns::AdapterOverFourBits;
-            let numbers = RANKS.iter().map(|&ranks| match shares || ranks == 1 {
-                true => format!("{:.1}", kept(&sizes, learns, ranks)),
-                false => "-".to_owned(),
+            let numbers = RANKS.iter().map(|&ranks| {
+                if shares || ranks == 1 {
+                    format!("{:.1}", kept(&sizes, learns, ranks))
+                } else {
+                    "-".to_owned()
+                }
             });
             let named = [name.to_owned(), billions, named.to_owned()];
             lines.push(named.into_iter().chain(numbers).collect::<Vec<String>>());

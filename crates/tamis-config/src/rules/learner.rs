@@ -38,6 +38,8 @@ impl Checker<'_> {
                 "learner.freeze_vision",
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
+            let reason = "the native engine always samples and learns with the same bits";
+            self.warn_ignored(&["learner.exact"], reason);
         }
         if self.config.learns_elsewhere() {
             self.warn_ignored(&["model.memory_limit"], "the policy learns in another process");
@@ -46,6 +48,9 @@ impl Checker<'_> {
             let why =
                 format!("`rollout.backend` is `{}`, so no learner samples", self.config.rollout.backend);
             self.warn_ignored(&["learner.continuous_batching"], &why);
+        }
+        if is_torch && learner.exact {
+            self.exact();
         }
         self.learner_address();
         if has_adapter && self.config.model.init.is_some() {
@@ -106,6 +111,37 @@ impl Checker<'_> {
                 &["publish.mode", "learner.lora.base"],
                 "`publish.mode: adapter` applies the adapter to the servers' weights, which are not the 4-bit ones below which it learns",
                 "set `publish.mode: folder`, which publishes those with the adapter merged into them",
+            );
+        }
+    }
+
+    /// Checks what `learner.exact` needs: samples and passes of the same process, by its own kernels.
+    fn exact(&mut self) {
+        let (learner, rollout) = (&self.config.learner, self.config.rollout.backend);
+        if learner.lora.as_ref().is_some_and(|lora| lora.base == LoraBase::Nf4) {
+            self.error(
+                &["learner.lora.base", "learner.exact"],
+                "`learner.exact` is not tested over weights in 4 bits",
+                "remove `learner.lora.base`, or `learner.exact`",
+            );
+        }
+        if rollout != BackendKind::Learner {
+            self.error(
+                &["learner.exact", "rollout.backend"],
+                format!("`learner.exact` needs the learner's own samples, and `rollout.backend` is `{rollout}`, which has other kernels"),
+                "set `rollout.backend: learner`, or remove `learner.exact`",
+            );
+        }
+        let others = [
+            ("learner.attention", learner.attention != "auto"),
+            ("learner.logprob_chunk", learner.logprob_chunk.is_some()),
+            ("learner.continuous_batching", learner.continuous_batching),
+        ];
+        for (key, _) in others.into_iter().filter(|(_, is_set)| *is_set) {
+            self.error(
+                &[key, "learner.exact"],
+                format!("`{key}` chooses how numbers are computed, and `learner.exact` has its own way"),
+                format!("remove `{key}`, or `learner.exact`"),
             );
         }
     }

@@ -131,6 +131,11 @@ settings! {
         /// (`rollout.backend: learner`). On a GPU it needs flash-attention; on a CPU it is slow. False: the
         /// learner's own cache, which has one row per sequence.
         continuous_batching: bool = false, Any, Free;
+        /// Sample and learn in PyTorch with the same bits (`rollout.backend: learner`): a token's
+        /// log-probability does not depend on what is computed beside it, as on the native engine. Passes go
+        /// by tiles of a fixed number of tokens, which takes longer. False: the fastest kernels, whose
+        /// log-probabilities differ by rounding.
+        exact: bool = false;
         /// Freeze the vision tower of a vision-language model (PyTorch). False: it learns with the rest.
         freeze_vision: bool = false;
         /// An adapter that is trained instead of the whole policy (PyTorch). Null: the whole policy is

@@ -179,6 +179,43 @@ warning: `learner.continuous_batching` has no effect: `rollout.backend` is `nati
     assert_eq!(told("torch", "learner"), "");
 }
 
+#[test]
+fn exact_passes_need_samples_of_the_same_learner() {
+    let told = |backend: &str, rollout: &str, more: &str| {
+        let rollout = format!("rollout.backend={rollout}");
+        show_errors(&format!("learner: {{backend: {backend}, exact: true{more}}}"), &[rollout.as_str()])
+    };
+    assert_snapshot!(told("native", "native", ""), @r#"
+warning: `learner.exact` has no effect: the native engine always samples and learns with the same bits
+  at run.yaml:1: learner: {backend: native, exact: «true»}
+  hint: remove `learner.exact`
+"#);
+    assert_snapshot!(told("torch", "native", ""), @r#"
+error: `learner.exact` needs the learner's own samples, and `rollout.backend` is `native`, which has other kernels
+  at run.yaml:1: learner: {backend: torch, exact: «true»}
+  hint: set `rollout.backend: learner`, or remove `learner.exact`
+"#);
+    assert_snapshot!(told("torch", "learner", ", attention: sdpa, continuous_batching: true"), @r#"
+error: `learner.attention` chooses how numbers are computed, and `learner.exact` has its own way
+  at run.yaml:1: learner: {backend: torch, exact: true, attention: «sdpa», continuous_batching: true}
+  hint: remove `learner.attention`, or `learner.exact`
+
+error: `learner.continuous_batching` chooses how numbers are computed, and `learner.exact` has its own way
+  at run.yaml:1: learner: {backend: torch, exact: true, attention: sdpa, continuous_batching: «true»}
+  hint: remove `learner.continuous_batching`, or `learner.exact`
+"#);
+    assert_snapshot!(told("torch", "learner", ", logprob_chunk: 8, lora: {base: nf4}"), @r#"
+error: `learner.exact` is not tested over weights in 4 bits
+  at run.yaml:1: learner: {backend: torch, exact: true, logprob_chunk: 8, lora: {base: «nf4»}}
+  hint: remove `learner.lora.base`, or `learner.exact`
+
+error: `learner.logprob_chunk` chooses how numbers are computed, and `learner.exact` has its own way
+  at run.yaml:1: learner: {backend: torch, exact: true, logprob_chunk: «8», lora: {base: nf4}}
+  hint: remove `learner.logprob_chunk`, or `learner.exact`
+"#);
+    assert_eq!(told("torch", "learner", ""), "");
+}
+
 /// What one rank can do and several refuse is known before any has loaded a model.
 #[test]
 fn what_several_ranks_refuse_is_refused_at_once() {

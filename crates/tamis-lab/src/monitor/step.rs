@@ -6,7 +6,7 @@ use super::fact::Batch;
 use super::format::VERL_COUNTS;
 
 /// Figures of a step that are kept. Of a long log, only what is shown is held.
-const FIGURES: [&str; 41] = [
+const FIGURES: [&str; 43] = [
     "actor/entropy",
     "actor/grad_norm",
     "actor/kl_loss",
@@ -32,8 +32,10 @@ const FIGURES: [&str; 41] = [
     "groups/surplus",
     "groups/trained",
     "perf/gen_throughput",
+    "perf/mfu",
     "perf/throughput",
     "perf/time_per_step",
+    "perf/update_throughput",
     "response_length/clip_ratio",
     "response_length/mean",
     "schedule/max_lag",

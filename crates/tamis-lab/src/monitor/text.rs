@@ -173,6 +173,9 @@ fn update(summary: &WatchedRun) -> Option<String> {
         ("length", "response_length/mean"),
         ("truncated", "response_length/clip_ratio"),
         ("tokens/s", "perf/throughput"),
+        ("sampled/s", "perf/gen_throughput"),
+        ("learned/s", "perf/update_throughput"),
+        ("MFU", "perf/mfu"),
     ];
     let shown: Vec<String> = names
         .iter()

@@ -192,7 +192,13 @@ pub(crate) const FIGURES: &[Figure] = &[
             ("largest", &["sampling/sampling_logp_difference/max"]),
         ])),
     figure(Part::Time, "Throughput", "Tokens a second.",
-        Lines::Named(&[("generated", &["perf/gen_throughput"]), ("trained", &["perf/throughput"])])),
+        Lines::Named(&[
+            ("generated, by the time of generation", &["perf/gen_throughput"]),
+            ("trained, by the time of updates", &["perf/update_throughput"]),
+            ("trained, by the time of the step", &["perf/throughput"]),
+        ])),
+    figure(Part::Time, "MFU", "Share of the device's peak that the updates took.",
+        Lines::Named(&[("updates", &["perf/mfu", "perf/mfu/actor"])])).share(),
     figure(Part::Time, "Time of a step", "Seconds.",
         Lines::Named(&[("step", &["timing_s/step", "perf/time_per_step", "step_time"])])),
 ];

@@ -23,7 +23,8 @@ const PROMISED: &[(&str, &str, &[&str], &str)] = &[
     ("freshness", "Weights of groups", &["train/soft_reweight_mean"], LINE),
     ("freshness", "Importance weights", &["rollout_corr/rollout_is_mean"], LINE),
     ("time", "Time of a step by stage", &["timing_s/gen", "timing_s/update_actor"], STACK),
-    ("time", "Throughput", &["perf/throughput"], LINE),
+    ("time", "Throughput", &["perf/throughput", "perf/update_throughput"], LINE),
+    ("time", "MFU", &["perf/mfu"], LINE),
     ("time", "Time of a step", &["timing_s/step"], LINE),
 ];
 const LINE: &str = "lines";

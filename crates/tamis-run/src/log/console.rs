@@ -50,6 +50,8 @@ pub struct StepView {
     pub old_logprobs: Option<Pace>,
     /// Updates of the policy, with the same tokens.
     pub update: Option<Pace>,
+    /// Share of the device's peak that the updates took (MFU), if it is known.
+    pub utilization: Option<f64>,
 }
 
 /// The line of a step; `left` is the time that the run will still take.
@@ -112,8 +114,9 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
             ("old log-probabilities", view.old_logprobs),
             ("update", view.update),
         ];
-        let stages: Vec<String> =
-            stages.into_iter().filter_map(|(name, pace)| pace.map(|pace| stage(name, pace))).collect();
+        let mut stages: Vec<String> =
+            stages.into_iter().filter_map(|(name, pace)| pace.map(|pace| stage(name, pace, time))).collect();
+        stages.extend(view.utilization.map(|share| format!("MFU {}", percent(share))));
         let stages = if stages.is_empty() { String::new() } else { format!(" ({})", stages.join(", ")) };
         shown.push(format!("time {:.1}s{stages}", time.as_secs_f64()));
     }
@@ -127,9 +130,13 @@ fn accuracy(view: &StepView) -> Option<String> {
     graded.or_else(|| view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))))
 }
 
-fn stage(name: &str, pace: Pace) -> String {
+/// A stage's time, its share of the step's, and its pace: `update 1.0s = 31% at 850 tok/s`.
+fn stage(name: &str, pace: Pace, step: Duration) -> String {
     let rate = pace.rate().map_or_else(String::new, |tokens| format!(" at {}", rate(tokens)));
-    format!("{name} {:.1}s{rate}", pace.time.as_secs_f64())
+    let (part, whole) = (pace.time.as_secs_f64(), step.as_secs_f64());
+    let share =
+        if part > 0.0 && whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
+    format!("{name} {part:.1}s{share}{rate}")
 }
 
 /// `850 tok/s`, `12.3k tok/s`, `1.2M tok/s`.
@@ -183,12 +190,13 @@ mod tests {
             generation: pace(2000, 24_690),
             old_logprobs: None,
             update: pace(1000, 850),
+            utilization: Some(0.2514),
         };
         insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std \
              0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  \
              rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad \
-             NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s \
-             left");
+             NaN  lr 1.0e-6  time 3.2s (generation 2.0s = 62% at 12.3k tok/s, update 1.0s = 31% at 850 tok/s, \
+             MFU 25.1%)  3m 05s left");
         let short = |view: &StepView, left| super::short_line(3, Some(100), view, left);
         assert_eq!(
             short(&view, Some(Duration::from_secs(185))),
@@ -200,7 +208,7 @@ mod tests {
         view.old_logprobs = pace(250, 850);
         let text = line(&view, None);
         assert!(
-            text.contains("at 12.3k tok/s, old log-probabilities 0.2s at 3400 tok/s, update 1.0s"),
+            text.contains("at 12.3k tok/s, old log-probabilities 0.2s = 8% at 3400 tok/s, update 1.0s = 31%"),
             "{text}"
         );
         view.old_logprobs = None;
@@ -211,7 +219,7 @@ mod tests {
             (Some(0.0), Some(0.0), Some(0.0), 1);
         (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
         insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  \
-             length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
+             length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s, MFU 25.1%)");
         assert_eq!(short(&view, None), "step 3/100  reward 0.531  accuracy 46.9%  3.2s");
         assert_eq!(short(&StepView::default(), None), "step 3/100");
         let large = StepView {

@@ -131,6 +131,16 @@ impl Timings {
         let per_second = |count: usize, stage: &str| self.pace(stage, count)?.rate();
         metrics.set_some("perf/throughput", per_second(tokens.trained, STEP));
         metrics.set_some("perf/gen_throughput", per_second(tokens.generated, GENERATION));
+        metrics.set_some("perf/update_throughput", per_second(tokens.trained, UPDATE));
+        metrics.set_some("perf/gen_share", self.share(GENERATION));
+        metrics.set_some("perf/update_share", self.share(UPDATE));
+    }
+
+    /// Share of the step's time that a stage took; `None` if it did not run, or if no time passed.
+    pub fn share(&self, stage: &str) -> Option<f64> {
+        let whole = self.get(STEP)?.as_secs_f64();
+        let part = self.get(stage)?.as_secs_f64();
+        (whole > 0.0).then(|| part / whole)
     }
 }
 
@@ -159,6 +169,7 @@ mod tests {
         let mut timings = Timings::new();
         timings.add(GENERATION, Duration::from_millis(1500));
         timings.add("adv", Duration::from_millis(10));
+        timings.add(UPDATE, Duration::from_secs(1));
         timings.add(GENERATION, Duration::from_millis(500));
         timings.add(STEP, Duration::from_secs(4));
         let mut metrics = Metrics::new();
@@ -169,11 +180,16 @@ mod tests {
         insta::assert_snapshot!(listed.join("\n"), @"
         timing_s/gen 2
         timing_s/adv 0.01
+        timing_s/update_actor 1
         timing_s/step 4
         timing_per_token_ms/gen 0.5
         timing_per_token_ms/adv 0.01
+        timing_per_token_ms/update_actor 1
         perf/throughput 250
         perf/gen_throughput 2000
+        perf/update_throughput 1000
+        perf/gen_share 0.5
+        perf/update_share 0.25
         step_time 4
         perf/time_per_step 4
         ");
@@ -187,7 +203,7 @@ mod tests {
         let mut metrics = Metrics::new();
         timings.metrics(TokenCounts::default(), &mut metrics);
         assert_eq!(metrics.get("timing_per_token_ms/gen"), None);
-        assert_eq!(metrics.get("perf/gen_throughput"), None);
+        assert_eq!((metrics.get("perf/gen_throughput"), metrics.get("perf/gen_share")), (None, None));
         assert_eq!(metrics.get("timing_s/gen"), Some(0.0));
     }
 }

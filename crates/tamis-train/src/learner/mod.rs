@@ -22,6 +22,7 @@ pub mod torch;
 pub mod update;
 pub(crate) mod updates;
 pub mod wire;
+pub mod work;
 
 use std::path::Path;
 use std::time::Duration;
@@ -38,6 +39,7 @@ use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
 
 use rank_balance::RankBalance;
+use work::WorkDone;
 use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
@@ -568,6 +570,12 @@ pub trait RunLearner: Learner {
 
     /// How evenly its ranks were loaded since this was last asked; `None` of a learner with one.
     fn take_rank_balance(&mut self) -> Option<RankBalance> {
+        None
+    }
+
+    /// The operations of the policy's updates since this was last asked, and the devices' peak; `None` if
+    /// they are not known.
+    fn take_work(&mut self) -> Option<WorkDone> {
         None
     }
 

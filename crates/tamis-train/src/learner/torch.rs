@@ -121,6 +121,9 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
     if config.offload_moments {
         options.insert("offload_moments".to_owned(), json!(true));
     }
+    if config.exact {
+        options.insert("exact".to_owned(), json!(true));
+    }
     if config.freeze_vision {
         options.insert("freeze_vision".to_owned(), json!(true));
     }

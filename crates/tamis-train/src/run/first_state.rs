@@ -101,6 +101,9 @@ impl Run {
         check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;
         // Reinforcement learning begins with its own moments.
         self.workers.learner.reset_optimizer(Trained::Policy)?;
+        // These passes belong to no step.
+        self.workers.learner.take_work();
+        self.workers.learner.take_rank_balance();
         Ok(())
     }
 

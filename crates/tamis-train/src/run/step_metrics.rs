@@ -12,6 +12,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::learner::left_out::LeftOut;
 use crate::learner::rank_balance::RankBalance;
+use crate::learner::work::WorkDone;
 use crate::measure::batch_metrics::{
     BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
@@ -30,6 +31,7 @@ pub(crate) struct StepMetrics {
     zero_advantage: Option<f64>,
     trains_on_all: bool,
     num_generated_tokens: usize,
+    utilization: Option<f64>,
 }
 
 impl StepMetrics {
@@ -133,6 +135,7 @@ impl StepMetrics {
                 && facts.report.accounting.carried_in.groups == 0
                 && facts.report.accounting.duplicated.groups == 0,
             num_generated_tokens: generated.iter().map(|group| group.num_tokens()).sum(),
+            utilization: None,
             metrics,
         }
     }
@@ -141,6 +144,12 @@ impl StepMetrics {
     pub(crate) fn put_balance(&mut self, balance: &RankBalance) {
         self.metrics.set_some("perf/rank_idle_share", balance.idle_share());
         self.metrics.set_some("perf/rank_token_spread", balance.token_spread());
+    }
+
+    /// Adds the share of the devices' peak that the updates took.
+    pub(crate) fn put_work(&mut self, work: &WorkDone, timings: &Timings) {
+        self.utilization = timings.get(UPDATE).and_then(|time| work.utilization(time.as_secs_f64()));
+        self.metrics.set_some("perf/mfu", self.utilization);
     }
 
     pub(crate) fn put_times(&mut self, timings: &Timings) {
@@ -173,6 +182,7 @@ impl StepMetrics {
             generation: timings.pace(GENERATION, self.num_generated_tokens),
             old_logprobs: timings.pace(OLD_LOGPROBS, self.trained.num_tokens),
             update: timings.pace(UPDATE, self.trained.num_tokens),
+            utilization: self.utilization,
         }
     }
 }

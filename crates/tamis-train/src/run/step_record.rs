@@ -104,6 +104,9 @@ impl Run {
                 timings.add_sum("rank_idle", time);
             }
         }
+        if let Some(work) = self.workers.learner.take_work() {
+            found.put_work(&work, &timings);
+        }
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();

@@ -553,7 +553,17 @@ pub const CATALOGUE: &[Section] = &[
             \n\
             Stages: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the\n\
             critic's pass), `old_log_prob`, `advantage_passes` (forward passes that some estimators ask\n\
-            for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...",
+            for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...\n\
+            \n\
+            `perf/mfu` divides the operations of the passes of the updates by the time of `update_actor` and the\n\
+            peak of all ranks in dense bf16. A pass takes, for each token, 6 operations for each weight of the layers' linear\n\
+            maps (2 forward, 2 for the gradient of its input, 2 for its own), 4 if the weight is frozen (under an\n\
+            adapter); for each completion token the same for the output head; and 12 for each pair of tokens that\n\
+            see each other, channel of the attention (heads x size of a head) and layer without a sliding window.\n\
+            A prompt counts once for its completions, and what is computed again in the backward pass once. The\n\
+            learner in PyTorch knows the peak of common NVIDIA GPUs by their names\n\
+            (`python/tamis/learner/work.py`). On a CPU, on another GPU or a part of one (MIG), and for models with\n\
+            experts or images there is no `perf/mfu`.",
         metrics: &[
             verl("timing_s/step", "s", "Time of the whole step.").by_the_clock(),
             tamis("timing_s/reward/{name}", "s",
@@ -583,7 +593,19 @@ pub const CATALOGUE: &[Section] = &[
             verl("perf/throughput", "tokens/s",
                 "`perf/total_num_tokens` per second of the step, per device.").by_the_clock(),
             tamis("perf/gen_throughput", "tokens/s",
-                "Completion tokens of all generated trajectories per second of generation.").by_the_clock(),
+                "Tokens a second of sampling: completion tokens of all generated trajectories per second of \
+                 generation.").by_the_clock(),
+            tamis("perf/update_throughput", "tokens/s",
+                "Tokens a second of learning: `perf/total_num_tokens` per second of the policy's updates.")
+                .by_the_clock(),
+            tamis("perf/gen_share", "share", "Share of the step's time that generation took.").by_the_clock(),
+            tamis("perf/update_share", "share",
+                "Share of the step's time that the policy's updates took.").by_the_clock(),
+            tamis("perf/mfu", "share",
+                "Share of a known GPU's peak that the model's own operations take in the policy's updates; see above.")
+                .by_the_clock(),
+            verl("perf/mfu/actor", "share",
+                "verl counts a prompt with each completion.").alias_of("perf/mfu").by_the_clock(),
             verl("perf/{resource}", "",
                 "Use of a resource of the machine (`cpu_memory_used_gb`, ...).").by_the_clock(),
         ],

@@ -30,6 +30,7 @@ use crate::learner::progress::UpdateProgress;
 use crate::learner::rank_balance::RankBalance;
 use crate::learner::texts::{TextPlaces, Texts};
 use crate::learner::torch::TorchProcess;
+use crate::learner::work::{WorkDone, WorkTally};
 use crate::learner::{
     CopyTo, Learner, LearnerEndpoint, LearnerError, LearnerInfo, LoadContent, Network, NotFinite,
     OptimizerReport, Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave, command_of,
@@ -54,6 +55,7 @@ pub struct WireLearner {
     /// Places of its numbers, if its sequences were several texts each.
     held_texts: Option<TextPlaces>,
     balance: RankBalance,
+    work: WorkTally,
     opened: Opened,
     #[expect(dead_code, reason = "its thread ends with it")]
     signs_of_life: Option<SignsOfLife>,
@@ -99,7 +101,7 @@ impl WireLearner {
         }
         let (content_type, body) = WireMessage::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
-        let OpenAnswer { incarnation, dtype, networks, adopted, holds } =
+        let OpenAnswer { incarnation, dtype, networks, adopted, holds, work } =
             opened.settings().map_err(no_learner)?;
         let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
         calls.incarnation = Some(incarnation.clone());
@@ -116,9 +118,19 @@ impl WireLearner {
         let signs_of_life = orphan_timeout.map(|time| SignsOfLife::begin(&url, time)).transpose();
         let signs_of_life = signs_of_life.map_err(no_address)?;
         let opened = Opened { incarnation, adopted, holds };
-        let balance = RankBalance::default();
-        let (codec, held, held_texts) = (None, None, None);
-        Ok(Self { calls, codec, interrupt, info, progress, held, held_texts, balance, opened, signs_of_life })
+        Ok(Self {
+            calls,
+            codec: None,
+            interrupt,
+            info,
+            progress,
+            held: None,
+            held_texts: None,
+            balance: RankBalance::default(),
+            work: WorkTally::new(work, num_ranks),
+            opened,
+            signs_of_life,
+        })
     }
 
     /// The name of the state in its memory, by which a later process of the run may
@@ -232,6 +244,9 @@ impl Learner for WireLearner {
         self.balance.add_wave(wave, self.info.num_ranks);
         let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
         self.held = Some(network);
+        if network == Trained::Policy {
+            self.work.hold(wave);
+        }
         Ok(columns)
     }
 
@@ -246,6 +261,9 @@ impl Learner for WireLearner {
         let message = message.with_derivatives(network.into(), derivatives);
         let answer = self.pass("/v1/backward", &message)?;
         self.note_pass(&answer);
+        if network == Trained::Policy {
+            self.work.add();
+        }
         Ok(())
     }
 
@@ -260,6 +278,7 @@ impl Learner for WireLearner {
         let StepAnswer { skipped, num_steps } = lock(&self.calls).settings_of(&answer)?;
         if network == Trained::Policy {
             self.info.num_steps = num_steps;
+            self.work.step();
         }
         if !skipped {
             self.progress.note_moved();
@@ -268,6 +287,9 @@ impl Learner for WireLearner {
     }
 
     fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError> {
+        if network == Trained::Policy {
+            self.work.clear();
+        }
         let mut answer = self.ask("/v1/grad_norm", &NetworkRequest { network })?;
         self.norm(&mut answer)
     }
@@ -288,6 +310,10 @@ impl RunLearner for WireLearner {
     fn take_rank_balance(&mut self) -> Option<RankBalance> {
         let balance = std::mem::take(&mut self.balance);
         (self.info.num_ranks > 1).then_some(balance)
+    }
+
+    fn take_work(&mut self) -> Option<WorkDone> {
+        self.work.take()
     }
 
     fn progress(&mut self) -> &mut UpdateProgress {

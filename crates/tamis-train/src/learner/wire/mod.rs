@@ -22,6 +22,7 @@ use self::message::MessageError;
 use super::generate::{Drawing, RefusedSample};
 use crate::checkpoint::Hexadecimal;
 
+use super::work::TrainingWork;
 use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
 
 /// Name and version of the wire.
@@ -211,6 +212,9 @@ struct OpenAnswer {
     /// If it holds a checkpoint unchanged, the CRC-32 of its files by name.
     #[serde(default)]
     holds: Option<BTreeMap<String, Hexadecimal>>,
+    /// Operations of training, and the peak of a rank's device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    work: Option<TrainingWork>,
     #[serde(flatten)]
     networks: NetworksAnswer,
 }

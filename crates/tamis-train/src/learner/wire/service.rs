@@ -355,7 +355,14 @@ impl<'a> LearnerService<'a> {
         self.orphan_timeout = request.orphan_timeout;
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
-        Ok(WireMessage::new(&OpenAnswer { incarnation, dtype, networks, adopted: false, holds: None }))
+        Ok(WireMessage::new(&OpenAnswer {
+            incarnation,
+            dtype,
+            networks,
+            adopted: false,
+            holds: None,
+            work: None,
+        }))
     }
 
     fn call(&mut self, path: &str, mut message: WireMessage) -> Result<WireMessage, Refusal> {
