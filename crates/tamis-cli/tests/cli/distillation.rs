@@ -117,7 +117,9 @@ fn teachers_by_data_source_and_what_is_refused() {
     let train = |teacher: &str| folder.tamis(&["train", "config.yaml", teacher, "train.total_steps=1"]);
     let path = "path: runs/teacher/checkpoints/step_1";
     // The prompts of the task have a data source of their own.
-    train(&format!("teacher=[{{{path}, data_source: elsewhere}}, {{{path}}}]")).succeeds();
+    train(&format!("teacher=[{{{path}, data_source: elsewhere}}, {{{path}}}]"))
+        .succeeds()
+        .prints("a teacher is for the `data_source` \"elsewhere\", which no prompt has");
     train(&format!("teacher=[{{{path}, data_source: elsewhere}}]"))
         .fails_with("no teacher is for the prompts of `data_source`");
     train(&format!("teacher=[{{{path}}}, {{{path}}}]")).fails_with("two teachers have no `data_source`");
@@ -140,6 +142,13 @@ fn teachers_by_data_source_and_what_is_refused() {
     std::fs::copy(from, folder.join(&format!("other/{weights}"))).expect("copied");
     train("teacher=[{path: other}]")
         .fails_with("is not the policy's: token 14 is \"8\" there and \"7\" here");
+    let check = |settings: &[&str]| {
+        folder.tamis(&[&["config", "check", "config.yaml"][..], settings].concat())
+    };
+    check(&["teacher=[{path: other}]"]).fails_with("is not the policy's: token 14 is");
+    check(&[TEACHER, "objective.kl.in=reward"]).fails_with("reads no rewards, so a KL in them has no effect");
+    check(&[TEACHER, "+objective.shaping={kind: add_distillation}"])
+        .prints("the teacher's rating of a token counts twice");
     // A teacher from which nothing is computed is a warning.
     let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
     ended.prints("`teacher` has no effect");

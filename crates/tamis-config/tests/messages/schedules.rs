@@ -181,3 +181,22 @@ fn a_policy_is_simulated_once() {
     assert!(shown.starts_with("error: `simulate.policies` names `verl` twice\n  at run.yaml"), "{shown}");
     assert_snapshot!(show_errors("simulate: {policies: [verl, slime]}", &[]), @"");
 }
+
+/// Advantages that compare beyond the group: what would leave nothing to learn, or pass over what teaches.
+#[test]
+fn one_completion_per_prompt() {
+    let of = |yaml: &str| show_errors(yaml, &[]);
+    let flash = "preset: flash_reinforce\n";
+    assert_snapshot!(of(flash), @"");
+    for (change, expected) in [
+        ("data: {train_batch_size: 1}", "the mean reward of a batch of one trajectory is that reward"),
+        ("train: {ppo_epochs: 3}", "a step has 3 updates, and `objective.loss.kind: reinforce` has no ratio"),
+        ("objective: {shaping: [{kind: soft_reweight}]}", "and `soft_reweight` multiplies every advantage by it"),
+        ("train: {early_stop: {reward_collapse: {}}}", "the deviation within a group is always 0"),
+    ] {
+        let text = of(&format!("{flash}{change}"));
+        assert!(text.contains(expected), "{change}: {text}");
+    }
+    let selected = of("objective: {advantage: {kind: batch_mean}}\nschedule: {selector: {kind: zero_variance_skip}}");
+    assert!(selected.contains("passes over prompts whose groups score alike, but these have signal too"), "{selected}");
+}

@@ -1,8 +1,10 @@
 //! The teachers that the learner loads, and whether a teacher fits the policy.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use tamis_config::{Config, ModelSource};
+use tamis_data::prompt::Prompt;
 use tamis_model::{Model, TransformerConfig};
 use tamis_text::tokenizer::Tokenizer;
 
@@ -56,6 +58,43 @@ pub(super) fn check(folder: &Path, config: &Config, codec: &Codec) -> Result<(),
     let limits = Limits::read(folder)?;
     limits.check_vocabulary(codec, &format!("the teacher in {}", folder.display()))?;
     limits.check_length(config, &format!("the teacher in {}", folder.display()))
+}
+
+/// Refuses a teacher that does not fit the policy, and prompts without a teacher. Returns a warning of a
+/// teacher without prompts.
+pub(crate) fn check_all(
+    config: &Config,
+    codec: &Codec,
+    train: &[Prompt],
+) -> Result<Option<String>, AssembleError> {
+    if config.distillation().is_none() {
+        return Ok(None);
+    }
+    for teacher in &config.teacher {
+        let Some(folder) = teacher.path.as_ref().map(ModelSource::folder) else { continue };
+        if teacher.is_loaded() {
+            check(&folder, config, codec)?;
+        } else {
+            check_tokenizer(&folder, codec)?;
+        }
+    }
+    let sources: BTreeSet<&str> = train.iter().map(|prompt| prompt.data_source.as_str()).collect();
+    let named: Vec<&str> =
+        config.teacher.iter().filter_map(|teacher| teacher.data_source.as_deref()).collect();
+    let is_for_all = config.teacher.iter().any(|teacher| teacher.data_source.is_none());
+    if let Some(source) = sources.iter().find(|source| !is_for_all && !named.contains(*source)) {
+        return Err(AssembleError::at(
+            "teacher",
+            format!("no teacher is for the prompts of `data_source` {source:?}"),
+            "name one with this `data_source`, or one without `data_source`, which is for all others",
+        ));
+    }
+    // An environment makes its prompts later.
+    let unused = named.iter().find(|named| !train.is_empty() && !sources.contains(*named));
+    let shown = || sources.iter().map(|source| format!("{source:?}")).collect::<Vec<_>>().join(", ");
+    Ok(unused.map(|unused| {
+        format!("a teacher is for the `data_source` {unused:?}, which no prompt has: the prompts have {}", shown())
+    }))
 }
 
 /// The teachers that the native engine loads.

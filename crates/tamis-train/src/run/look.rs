@@ -16,7 +16,7 @@ use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::{self, Held, Lengths, fit};
-use crate::assemble::{advantage, critic, data, objective, policy, sft};
+use crate::assemble::{advantage, critic, data, objective, policy, sft, teacher};
 use crate::checkpoint::{self, Coverage, SaveError};
 use crate::error::AssembleError;
 use crate::error::RunError;
@@ -180,8 +180,10 @@ impl Start {
             Ok((prompts, codec, lengths))
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
+        let unused_teacher = teacher::check_all(config, &codec, &prompts.train)?;
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
         let mut resources = Resources::default();
+        resources.warnings.extend(unused_teacher);
         let (own, reference) = (config.model.path.as_ref(), config.model.reference.as_ref());
         let named = own.filter(|_| from.is_none()).into_iter().chain(reference).map(ModelSource::folder);
         let warnings = interrupt.or_abandon({

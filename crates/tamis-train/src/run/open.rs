@@ -215,7 +215,7 @@ impl Run {
         let positions = learner.info().policy.max_positions.unwrap_or(usize::MAX);
         let hints = hints(&config, &advantage, &codec, positions, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
-        let teachers = of.make_teachers(&codec, learner.info(), &train)?;
+        let teachers = of.make_teachers(&codec, learner.info())?;
         let pool = of.make_pool(train, curriculum)?;
         ui.say(&format!(
             "model: {} parameters, {}, {}, {}",

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use tamis_config::{Config, ModelSource, TeacherConfig};
 use tamis_env::reward::Listener;
-use tamis_rollout::PreparedPrompt;
 use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
 use tamis_rollout::teacher::{TeacherServers, TeacherSetup};
 
-use super::teachers::{Teacher, TeacherPlace, Teachers, no_teacher};
+use super::teachers::{Teacher, TeacherPlace, Teachers};
 use crate::api_key::api_key;
 use crate::assemble::teacher::check_tokenizer;
 use crate::error::{AssembleError, RunError};
@@ -28,22 +27,10 @@ pub(crate) fn teachers(
     config: &Config,
     codec: &Codec,
     learner: &LearnerInfo,
-    prompts: &[PreparedPrompt],
     listener: &Arc<dyn Listener>,
     interrupt: &Interrupt,
 ) -> Result<Teachers, Halt<RunError>> {
     let teachers = in_use(config);
-    let is_for = |teacher: &TeacherConfig, source: &str| {
-        teacher.data_source.as_deref().is_none_or(|own| own == source)
-    };
-    if !teachers.is_empty() {
-        let without = |prompt: &&PreparedPrompt| {
-            !teachers.iter().any(|teacher| is_for(teacher, &prompt.prompt.data_source))
-        };
-        if let Some(prompt) = prompts.iter().find(without) {
-            return Err(Halt::Failed(no_teacher(&prompt.prompt.data_source)));
-        }
-    }
     let (mut list, mut num_loaded) = (Vec::with_capacity(teachers.len()), 0);
     for (index, teacher) in teachers.iter().enumerate() {
         let place = if teacher.is_loaded() {

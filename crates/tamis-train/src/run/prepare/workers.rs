@@ -62,11 +62,10 @@ impl Preparation<'_> {
         &self,
         codec: &Codec,
         learner: &LearnerInfo,
-        train: &[PreparedPrompt],
     ) -> Result<Teachers, Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
-        let teachers = teacher_places::teachers(config, codec, learner, train, &listener, interrupt)?;
+        let teachers = teacher_places::teachers(config, codec, learner, &listener, interrupt)?;
         if !teachers.asks_servers() {
             return Ok(teachers);
         }
