@@ -201,7 +201,7 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, Fault> {
         } else {
             Fault::usage(format!("no rollouts are saved in {shown}")).with_hint(
                 "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only \
-                     trajectories of trained groups)",
+                     trajectories of trained groups); supervised fine-tuning alone samples nothing",
             )
         });
     };

@@ -9,7 +9,7 @@ use tamis_run::directory::CONFIG;
 
 use super::{Needed, new_errors, print, show, source_and_layers, warn};
 use crate::arguments::{AdviseArguments, LayerArguments};
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, USAGE};
 
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<u8, Failure> {
     let (source, layers) = source_and_layers(arguments.source.as_ref(), &arguments.layers, Needed::Steps)?;
@@ -43,6 +43,14 @@ fn plan(source: &Path, layers: &LayerArguments) -> Result<AdvicePlan, Failure> {
     }
     let (files, overrides) = layers.split();
     let known = load_of_run(&own, &[], &[]).ok();
+    if known.as_ref().is_some_and(|known| known.config.is_sft_alone()) {
+        let text = format!(
+            "error: {} is supervised fine-tuning alone: it has no groups to advise on\n  hint: name a run of reinforcement \
+             learning, its rollouts or a log",
+            source.display()
+        );
+        return Err(Failure::new(USAGE, text));
+    }
     // Even if no run could begin with a configuration, it has the size of the batches.
     let shown = || -> Option<Loaded> {
         let files: Vec<_> = std::iter::once(own.clone()).chain(files.iter().cloned()).collect();

@@ -22,6 +22,11 @@ const NAMES_PAGE: &str = "`--html FILE` names the page to write";
 
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let loaded = arguments.layers.load_to_show()?;
+    if loaded.config.is_sft_alone() {
+        let text = "error: this is supervised fine-tuning alone (`train.total_steps: 0`): it samples nothing, so there is no \
+                    schedule to simulate\n  hint: name a configuration of reinforcement learning, or add `train.total_steps=100`";
+        return Err(Failure::new(USAGE, text.to_owned()));
+    }
     for warning in loaded.warnings.iter().filter(|found| found.severity == Severity::Warning) {
         warn(&warning.problem.to_string());
     }

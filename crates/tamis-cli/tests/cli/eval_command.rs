@@ -308,7 +308,7 @@ fn rollouts_of_a_run_are_shown() {
     exit code 2
     ----- stderr
     error: no rollouts are saved in runs/bare/rollouts
-      hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups)
+      hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups); supervised fine-tuning alone samples nothing
     ");
 }
 

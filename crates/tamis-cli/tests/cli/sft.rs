@@ -30,6 +30,13 @@ fn alone_it_learns_and_its_checkpoint_is_what_reinforcement_learning_begins_with
     ended.says("sft.data: 40 rows from 1 file").says("; validation: 8 rows of ");
     ended.prints("done: 24 updates of supervised fine-tuning, validation loss ");
     ended.prints("model.path=runs/sft/checkpoints/step_24");
+    ended.says("memory: at most ");
+    // What other commands print about such a run.
+    folder.tamis_reading(&["chat", "runs/sft"], "1+1=\n").succeeds();
+    folder.tamis(&["monitor", "runs/sft", "--once"]).succeeds().prints("finished, step 24\n");
+    folder.tamis(&["advise", "runs/sft"]).exits(2).says("it has no groups to advise on");
+    folder.tamis(&["simulate", "sft.yaml"]).exits(2).says("there is no schedule to simulate");
+    folder.tamis(&["rollouts", "runs/sft"]).exits(2).says("supervised fine-tuning alone samples nothing");
     let rows = folder.rows("sft");
     assert_eq!(rows.len(), 24);
     let number = |row: usize, name: &str| rows[row][name].as_f64();

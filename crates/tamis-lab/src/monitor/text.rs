@@ -39,8 +39,9 @@ pub fn batch_lines(figures: &BatchFigures) -> [String; 4] {
 pub fn headline(summary: &WatchedRun) -> String {
     let mut parts = vec![summary.state.name().to_owned()];
     match (summary.step, summary.total_steps) {
-        (Some(step), Some(total)) => parts.push(format!("step {step} of {total}")),
-        (Some(step), None) => parts.push(format!("step {step}")),
+        // Supervised fine-tuning alone has `train.total_steps: 0`, and its steps are updates.
+        (Some(step), Some(total)) if total > 0 => parts.push(format!("step {step} of {total}")),
+        (Some(step), _) => parts.push(format!("step {step}")),
         (None, _) if summary.num_steps > 0 => parts.push(counted(summary.num_steps, "step")),
         (None, Some(total)) => parts.push(format!("step 0 of {total}")),
         (None, None) => {}

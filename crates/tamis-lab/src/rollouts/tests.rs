@@ -177,7 +177,7 @@ fn what_is_not_there() {
     std::fs::create_dir(empty.path().join("rollouts")).unwrap();
     insta::assert_snapshot!(shown(empty.path(), &query(empty.path())), @r"
     error: no rollouts are saved in RUN/rollouts
-    hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups)
+    hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups); supervised fine-tuning alone samples nothing
     ");
 }
 
