@@ -186,7 +186,7 @@ mod tests {
         let show = |argument: Override| {
             format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
         };
-        resolve_all(&parsed).into_iter().map(show).collect()
+        resolve_all(&parsed, &Owner::ALL).into_iter().map(show).collect()
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) fn translate_whole(arguments: &[Override], typed: Node, trainer: Opti
 type Rows = HashMap<String, &'static ForeignKey>;
 
 fn run(arguments: &[Override], whole: bool, lower: Lower, trainer: Option<Owner>) -> Translation {
-    let mut translator = Translator { whole, lower, trainer, ..Translator::default() };
+    let mut translator = Translator { whole, trainer, lower, ..Translator::default() };
     let arguments = hydra::resolve_all(arguments, &supervised::tables(trainer));
     let easyr1 = arguments.iter().any(|argument| {
         let has = |owner| entry(owner, &argument.path).is_some();

@@ -142,9 +142,8 @@ fn teachers_by_data_source_and_what_is_refused() {
     std::fs::copy(from, folder.join(&format!("other/{weights}"))).expect("copied");
     train("teacher=[{path: other}]")
         .fails_with("is not the policy's: token 14 is \"8\" there and \"7\" here");
-    let check = |settings: &[&str]| {
-        folder.tamis(&[&["config", "check", "config.yaml"][..], settings].concat())
-    };
+    let check =
+        |settings: &[&str]| folder.tamis(&[&["config", "check", "config.yaml"][..], settings].concat());
     check(&["teacher=[{path: other}]"]).fails_with("is not the policy's: token 14 is");
     check(&[TEACHER, "objective.kl.in=reward"]).fails_with("reads no rewards, so a KL in them has no effect");
     check(&[TEACHER, "+objective.shaping={kind: add_distillation}"])

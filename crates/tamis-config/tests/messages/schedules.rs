@@ -191,12 +191,19 @@ fn one_completion_per_prompt() {
     for (change, expected) in [
         ("data: {train_batch_size: 1}", "the mean reward of a batch of one trajectory is that reward"),
         ("train: {ppo_epochs: 3}", "a step has 3 updates, and `objective.loss.kind: reinforce` has no ratio"),
-        ("objective: {shaping: [{kind: soft_reweight}]}", "and `soft_reweight` multiplies every advantage by it"),
+        (
+            "objective: {shaping: [{kind: soft_reweight}]}",
+            "and `soft_reweight` multiplies every advantage by it",
+        ),
         ("train: {early_stop: {reward_collapse: {}}}", "the deviation within a group is always 0"),
     ] {
         let text = of(&format!("{flash}{change}"));
         assert!(text.contains(expected), "{change}: {text}");
     }
-    let selected = of("objective: {advantage: {kind: batch_mean}}\nschedule: {selector: {kind: zero_variance_skip}}");
-    assert!(selected.contains("passes over prompts whose groups score alike, but these have signal too"), "{selected}");
+    let selected =
+        of("objective: {advantage: {kind: batch_mean}}\nschedule: {selector: {kind: zero_variance_skip}}");
+    assert!(
+        selected.contains("passes over prompts whose groups score alike, but these have signal too"),
+        "{selected}"
+    );
 }

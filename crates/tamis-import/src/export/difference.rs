@@ -113,8 +113,9 @@ fn for_comparison(owner: Owner, config: &Json) -> Json {
         if owner.is_sft() {
             entries.retain(|section, _| OF_SFT.contains(&section.as_str()));
             for (section, kept) in OF_SFT_IN {
-                let inner = entries.get_mut(section).and_then(Json::as_object_mut);
-                inner.into_iter().for_each(|inner| inner.retain(|key, _| kept.contains(&key.as_str())));
+                if let Some(inner) = entries.get_mut(section).and_then(Json::as_object_mut) {
+                    inner.retain(|key, _| kept.contains(&key.as_str()));
+                }
             }
             let optimizer = entries.get_mut("train").and_then(|train| train.get_mut("optimizer"));
             optimizer.and_then(Json::as_object_mut).and_then(|inner| inner.remove("learning_rate"));

@@ -93,7 +93,10 @@ pub(crate) fn check_all(
     let unused = named.iter().find(|named| !train.is_empty() && !sources.contains(*named));
     let shown = || sources.iter().map(|source| format!("{source:?}")).collect::<Vec<_>>().join(", ");
     Ok(unused.map(|unused| {
-        format!("a teacher is for the `data_source` {unused:?}, which no prompt has: the prompts have {}", shown())
+        format!(
+            "a teacher is for the `data_source` {unused:?}, which no prompt has: the prompts have {}",
+            shown()
+        )
     }))
 }
 
