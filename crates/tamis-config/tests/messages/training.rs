@@ -199,7 +199,6 @@ error: `learner.exact` needs the learner's own samples, and `rollout.backend` is
 error: `learner.attention` chooses how numbers are computed, and `learner.exact` has its own way
   at run.yaml:1: learner: {backend: torch, exact: true, attention: «sdpa», continuous_batching: true}
   hint: remove `learner.attention`, or `learner.exact`
-
 error: `learner.continuous_batching` chooses how numbers are computed, and `learner.exact` has its own way
   at run.yaml:1: learner: {backend: torch, exact: true, attention: sdpa, continuous_batching: «true»}
   hint: remove `learner.continuous_batching`, or `learner.exact`
@@ -208,7 +207,6 @@ error: `learner.continuous_batching` chooses how numbers are computed, and `lear
 error: `learner.exact` is not tested over weights in 4 bits
   at run.yaml:1: learner: {backend: torch, exact: true, logprob_chunk: 8, lora: {base: «nf4»}}
   hint: remove `learner.lora.base`, or `learner.exact`
-
 error: `learner.logprob_chunk` chooses how numbers are computed, and `learner.exact` has its own way
   at run.yaml:1: learner: {backend: torch, exact: true, logprob_chunk: «8», lora: {base: nf4}}
   hint: remove `learner.logprob_chunk`, or `learner.exact`

@@ -18,6 +18,7 @@ mod first_state;
 mod generated;
 mod learns_nothing;
 mod look;
+mod make_workers;
 mod measure;
 mod measurement;
 mod open;

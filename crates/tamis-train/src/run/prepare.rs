@@ -1,7 +1,5 @@
 //! The parts of a run, made one after the other before its first step, or restored from its last checkpoint.
 
-mod workers;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +84,7 @@ pub(super) struct Ready {
 }
 
 impl Preparation<'_> {
-    fn state(&self) -> Option<&RunState> {
+    pub(super) fn state(&self) -> Option<&RunState> {
         self.saved.map(|(state, _)| state)
     }
 
@@ -408,7 +406,7 @@ impl Preparation<'_> {
         }))
     }
 
-    fn startup<'a>(&'a self, codec: &'a Codec) -> Startup<'a> {
+    pub(super) fn startup<'a>(&'a self, codec: &'a Codec) -> Startup<'a> {
         Startup {
             config: self.config,
             codec,
@@ -448,7 +446,7 @@ fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<Strin
 }
 
 /// The error for a damaged journal. It names the newest checkpoint that needs only the undamaged part.
-fn journal_error(
+pub(super) fn journal_error(
     error: JournalError,
     directory: &RunDirectory,
     promised: fn(&RunState) -> Option<u64>,

@@ -1,9 +1,9 @@
 //! `math`: the last `\boxed{}` against the ground truth, by exact value.
 //!
 //! [`lexer`] cuts an answer into tokens, [`parser`] and [`expression`] read them by a grammar into a
-//! [`MathValue`], whose numbers are [`quotient`]s of [`polynomial`]s in canonical form. Nothing is compared in
-//! floating point: `0.333` is not `1/3`. What the grammar does not hold, and a value beyond 128-bit integers,
-//! is text and equal only as text.
+//! [`MathValue`], whose numbers are [`quotient`]s of [`polynomial`]s in canonical form. Nothing is compared
+//! in floating point: `0.333` is not `1/3`. What the grammar does not hold, and a value beyond 128-bit
+//! integers, is text and equal only as text.
 
 pub mod expression;
 pub mod lexer;

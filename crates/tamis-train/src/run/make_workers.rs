@@ -13,8 +13,8 @@ use tamis_rollout::{
     PreparedPrompt, Record, Scorer, Worlds, metric_values,
 };
 
-use super::super::state::ScheduleState;
-use super::{Preparation, journal_error};
+use super::prepare::{Preparation, journal_error};
+use super::state::ScheduleState;
 use crate::assemble::data::CurriculumOrder;
 use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
@@ -40,15 +40,12 @@ use crate::workers::{servers, teacher_places};
 impl Preparation<'_> {
     /// Makes room for a learner that replaces a lost one: servers on its GPU may be awake. All servers are
     /// ended if one of them has used up its restarts.
-    pub(in crate::run) fn make_room(
-        &self,
-        standing: &mut Option<Arc<dyn Launched>>,
-    ) -> Result<(), Halt<RunError>> {
+    pub(super) fn make_room(&self, standing: &mut Option<Arc<dyn Launched>>) -> Result<(), Halt<RunError>> {
         launcher::end_used_up(standing);
         servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
     }
 
-    pub(in crate::run) fn load_learner(
+    pub(super) fn load_learner(
         &self,
         codec: &Codec,
         divergence: Divergence,
@@ -58,7 +55,7 @@ impl Preparation<'_> {
     }
 
     /// The teachers, with what servers among them answered a process before this one after the checkpoint.
-    pub(in crate::run) fn make_teachers(
+    pub(super) fn make_teachers(
         &self,
         codec: &Codec,
         learner: &LearnerInfo,
@@ -74,7 +71,7 @@ impl Preparation<'_> {
         Ok(teachers.map_err(|error| journal_error(error, directory, |state| state.teachers))?)
     }
 
-    pub(in crate::run) fn make_pool(
+    pub(super) fn make_pool(
         &self,
         train: Vec<PreparedPrompt>,
         curriculum: Option<CurriculumOrder>,
@@ -99,7 +96,7 @@ impl Preparation<'_> {
     }
 
     /// The dispatcher, and whether the run will have another length than before.
-    pub(in crate::run) fn make_dispatcher(
+    pub(super) fn make_dispatcher(
         &self,
         pool: &PromptPool,
         sieve: &Sieve,
@@ -135,7 +132,7 @@ impl Preparation<'_> {
 
     /// The record of the order in which events came, if batches may depend on it. The events of a step that
     /// was not finished are replayed.
-    pub(in crate::run) fn open_order(
+    pub(super) fn open_order(
         &self,
         dispatcher: &mut Dispatcher,
         scorer: &Scorer,
@@ -177,7 +174,7 @@ impl Preparation<'_> {
 
     /// The trajectories that are played. Those in environments elsewhere have a memory, which holds what an
     /// earlier process played after the checkpoint.
-    pub(in crate::run) fn make_plays(
+    pub(super) fn make_plays(
         &self,
         worlds: Option<Arc<RunWorlds>>,
         dispatcher: &Dispatcher,
@@ -199,7 +196,7 @@ impl Preparation<'_> {
     /// The servers that sample, started if the configuration says so, and the folders in which weights are
     /// published for them. There are no folders if a learner elsewhere samples, and neither servers nor
     /// folders if one in this process does.
-    pub(in crate::run) fn connect_servers(
+    pub(super) fn connect_servers(
         &self,
         learner: &mut dyn RunLearner,
         codec: &Codec,
