@@ -35,7 +35,7 @@ impl TrainingWork {
             }
             tokens += completion;
             completions += completion;
-            pairs += completion * (prompt + (completion + 1.0) / 2.0);
+            pairs += completion * (prompt + f64::midpoint(completion, 1.0));
             previous = Some((sequence, rank));
         }
         self.token * tokens + self.completion * completions + self.pair * pairs

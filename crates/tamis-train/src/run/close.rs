@@ -33,7 +33,7 @@ impl Run {
                 Err(error)
             }
             Err(Halt::Failed(error)) => Err(match error.not_finite_sample() {
-                Some(place) => self.logits_error(place, self.state.step),
+                Some(place) => self.logits_error(&place, self.state.step),
                 None => error,
             }),
             Ok(ending) => Ok(ending),

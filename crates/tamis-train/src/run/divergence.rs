@@ -34,18 +34,16 @@ impl Diverged {
             Err(error) => return error.into(),
         };
         let Self { what, tensor, learning_rate } = self;
-        let hint = match kept {
-            Some(kept) => format!(
+        let hint = if let Some(kept) = kept {
+            format!(
                 "step not saved; {0} holds the state before it: begin a new run from its weights (`model.path: {0}`) with a lower \
                  {learning_rate}, and look for a reward or an advantage without bound",
                 kept.display()
-            ),
-            None => {
-                // Before reinforcement learning there are no checkpoints.
-                let keep =
-                    if step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
-                format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}")
-            }
+            )
+        } else {
+            // Before reinforcement learning there are no checkpoints.
+            let keep = if step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
+            format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}")
         };
         let fault = fault!(
             "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
@@ -109,11 +107,11 @@ impl Run {
         if self.gives_numbers {
             return Ok(());
         }
-        Err(self.logits_error("on a trajectory of the last batch".to_owned(), self.state.step))
+        Err(self.logits_error("on a trajectory of the last batch", self.state.step))
     }
 
     /// The error for a policy whose logits are not finite after a step. `place` is what showed it.
-    pub(super) fn logits_error(&self, place: String, step: u64) -> RunError {
+    pub(super) fn logits_error(&self, place: &str, step: u64) -> RunError {
         match self.recorder.directory.list_checkpoints() {
             Ok(mut kept) => {
                 let kept = kept.pop().map(|last| last.path);

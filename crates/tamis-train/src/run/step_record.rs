@@ -79,7 +79,7 @@ impl Run {
                 }
                 Err(Halt::Failed(error)) if error.not_finite_sample().is_some() => {
                     let place = error.not_finite_sample().unwrap_or_default();
-                    return Err(self.logits_error(place, facts.step).into());
+                    return Err(self.logits_error(&place, facts.step).into());
                 }
                 measured => {
                     measured?;
