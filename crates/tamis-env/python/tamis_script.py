@@ -12,6 +12,7 @@ folder or null), dry_run. While a run is on, its process id is in the file `pid`
 """
 
 import argparse
+import ast
 import asyncio
 import contextlib
 import dataclasses
@@ -21,6 +22,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -256,6 +258,21 @@ REGISTERED = {
 }
 
 
+def command_of_script():
+    """The script and its arguments, without secrets. The run's configuration keeps them: they continue it."""
+    words, is_secret = [settings["script"]], False
+    for word in settings["arguments"]:
+        name, _, value = word.partition("=")
+        names_secret = word.startswith("-") and re.search("token|secret|passw|api.?key", name, re.IGNORECASE)
+        if is_secret and not word.startswith("-"):
+            word = "..."
+        elif names_secret and value:
+            word = f"{name}=..."
+        words.append(word)
+        is_secret = bool(names_secret and not value)
+    return words
+
+
 def rewards_of(functions, weights, folder, columns, reasons):
     """The section `reward`, and the functions that stay here, by name."""
     functions = functions if isinstance(functions, (list, tuple)) else [functions]
@@ -276,11 +293,12 @@ def rewards_of(functions, weights, folder, columns, reasons):
             reasons.append(f"reward_funcs: {name} is a {type(function).__name__}: give a function, or the name of a reward model")
             continue
         else:
-            if problem := runner.misfit(function, "trl", {}, sorted(columns)):
+            problem = runner.misfit(function, "trl", {}, sorted(columns)) if columns else None
+            if problem:
                 reasons.append(f"reward_funcs: {name}{inspect.signature(function)} cannot be called as TRL calls it: {problem}")
                 continue
             kept[name] = function
-            argv = [sys.executable, os.path.abspath(os.path.join(folder, "reward.py")), name]
+            argv = [sys.executable, os.path.abspath(os.path.join(folder, "reward.py")), name, *command_of_script()]
             keys = {"kind": "command", "argv": argv, "num_processes": 4 if inspect.iscoroutinefunction(function) else 1, "timeout": TIMEOUT}
         rewards.append({"name": name, **keys, "weight": weight})
     return rewards, kept
@@ -288,7 +306,7 @@ def rewards_of(functions, weights, folder, columns, reasons):
 
 def write_rows(rows, path, what, reasons, shape=None):
     """A data set as JSONL; the names of its columns. `shape` makes a row of a row."""
-    columns = set()
+    columns, number = set(), -1
     if not hasattr(rows, "__len__"):
         reasons.append(f"{what} is a stream of unknown length: load the rows that are to be trained on (`streaming=False`, `take(n)`)")
         return columns
@@ -302,6 +320,8 @@ def write_rows(rows, path, what, reasons, shape=None):
                 columns_at = [name for name, value in row.items() if not is_json(value)]
                 reasons.append(f"{what}: row {number} holds {error} in column {', '.join(columns_at)}: a row is text, numbers, lists and objects")
                 return columns
+    if number < 0:
+        reasons.append(f"{what} has no rows")
     return columns
 
 
@@ -329,6 +349,7 @@ class Trainer:
     """What the stand-ins for TRL's trainers have in common. Arguments that a run cannot follow are refused when one is made."""
 
     NAME = SUFFIX = ""
+    MEASURES = True  # whether `tamis eval` measures what evaluate() does
     # The attributes of a finished trainer, as far as a run has them.
     _DONE = ("log_metrics", "save_metrics", "save_state", "create_model_card", "end", "log_completions")
 
@@ -353,8 +374,11 @@ class Trainer:
         self._template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class, self.peft_config = processing_class, peft_config
-        self.accelerator = types.SimpleNamespace(print=print, is_main_process=True, is_local_main_process=True, num_processes=1)
-        self._run = None
+        self.accelerator = types.SimpleNamespace(
+            print=print, is_main_process=True, is_local_main_process=True, num_processes=1, process_index=0, wait_for_everyone=lambda: None
+        )
+        self.state = runner.trainer_state({"epoch": 0, "trainer_state": {}})
+        self._run, self._functions = None, {}
         return reasons
 
     def __getattr__(self, name):
@@ -362,7 +386,7 @@ class Trainer:
             raise AttributeError(name)
         if name in self._DONE:
             return lambda *_, **__: None
-        refuse([f"trainer.{name} is not there: train(), save_model() and the run's folder are"])
+        refuse([f"trainer.{name} is not there: {THERE} are"])
 
     def is_world_process_zero(self):
         return True
@@ -377,6 +401,7 @@ class Trainer:
         replaced += [name for name in vars(self) if name not in self._known and inspect.isroutine(getattr(self, name)) and name not in replaced]
         if replaced := sorted(set(vars(self._stand)) - OWN) + replaced:
             reasons.append(f"methods of {self.NAME} are replaced ({', '.join(replaced)}), and a run has none of them")
+        reasons += lacking(self, settings["script"])
         settings["trained"] = True
         run = settings["resume"] or free_folder(getattr(self.args, "output_dir", None) or "trainer_output")
         command, functions = self._prepare(run, reasons)
@@ -389,8 +414,45 @@ class Trainer:
         code = asyncio.run(train_and_answer([settings["program"], "train", *settings["options"], *start], functions))
         if code != 0:
             sys.exit(code)
-        self._run = run
+        self._run, self._functions = run, functions
+        self._read_state()
         return outcome(run)
+
+    def _read_state(self):
+        """What a finished trainer's `state` holds, from the run's metrics."""
+        rows = rows_of(self._run)
+        last = rows[-1] if rows else {}
+        known = {"global_step": last.get("step", 0), "max_steps": last.get("step", 0)}
+        self.state = runner.trainer_state({"epoch": last.get("epoch", 0.0), "trainer_state": {**known, "log_history": rows}})
+
+    def log(self, logs, *_, **__):
+        """Adds figures to `state.log_history`, as TRL does."""
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        """The last validation's figures. Without one, or with other rows, the last checkpoint is measured."""
+        if self._run is None:
+            refuse(["evaluate() before train() has nothing to measure"], "eval_on_start=True measures before the first step")
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        if rows is None:
+            refuse(["evaluate() has no eval_dataset"])
+        validated = [found for row in rows_of(self._run) if (found := self._figures(row, metric_key_prefix))]
+        if rows is self.eval_dataset and validated:
+            return validated[-1]
+        if not self.MEASURES:
+            refuse(["evaluate() has only the run's own validation"], "eval_strategy='epoch' or 'steps' asks for one")
+        reasons, path = [], os.path.join(f"{os.path.normpath(self._run)}.script", "evaluated.jsonl")
+        write_rows(rows, path, "evaluate(eval_dataset=...)", reasons)
+        if reasons:
+            refuse(reasons)
+        written = os.path.join(f"{os.path.normpath(self._run)}.script", "evaluated.json")
+        command = [settings["program"], "eval", self._run, "--json", f"data.val={json.dumps([path])}"]
+        with open(written, "wb") as file:
+            code = asyncio.run(train_and_answer(command, self._functions, file))
+        if code != 0:
+            sys.exit(code)
+        with open(written, encoding="utf-8") as file:
+            return self._figures(json.load(file)["metrics"], metric_key_prefix)
 
     @property
     def _stand(self):
@@ -481,6 +543,10 @@ class GRPOTrainer(Trainer):
         self.reward_funcs = reward_funcs
         self._known = set(vars(self))
 
+    def _figures(self, row, prefix):
+        """The validation of a line of metrics, in TRL's names and tamis's."""
+        return evaluation(row, prefix)
+
     def _prepare(self, run, reasons):
         """Writes what the run reads. Returns the words of its configuration, and the functions that stay here."""
         folder = f"{os.path.normpath(run)}.script"
@@ -507,6 +573,7 @@ class SFTTrainer(Trainer):
     """Stands for TRL's."""
 
     NAME, SUFFIX = "SFTTrainer", "SFT"
+    MEASURES = False
     # The columns that TRL reads.
     COLUMNS = ("messages", "prompt", "completion", "text", "tools")
     REFUSED = {
@@ -536,6 +603,11 @@ class SFTTrainer(Trainer):
             refuse(reasons)
         self._format = formatting_func
         self._known = set(vars(self))
+
+    def _figures(self, row, prefix):
+        """The validation of a line of metrics, in TRL's names."""
+        names = {"sft/val_loss": f"{prefix}_loss", "sft/val_accuracy": f"{prefix}_mean_token_accuracy"}
+        return {theirs: row[ours] for ours, theirs in names.items() if ours in row}
 
     def _shape(self, row):
         """A row with the columns that TRL reads, under tamis's names."""
@@ -590,20 +662,104 @@ def overridden(kind):
     return reasons
 
 
+# Nodes whose parts may never run.
+BRANCHES = tuple(getattr(ast, name) for name in ("If", "IfExp", "Try", "TryStar", "BoolOp", "While", "Match", "Lambda") if hasattr(ast, name))
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+THERE = "train(), evaluate(), save_model(), log(), state, args, accelerator and the run's folder"
+
+
+class Uses(ast.NodeVisitor):
+    """What a script reads of its trainer, on every way through it: the attributes, as nodes."""
+
+    def __init__(self, tree):
+        name_of = lambda node: getattr(node, "id", getattr(node, "attr", None))
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        stands = {stand.NAME for stand in STANDS}
+        kinds = stands | {kind.name for kind in classes if stands & set(map(name_of, kind.bases))}
+        makes = lambda node: isinstance(getattr(node, "value", None), ast.Call) and name_of(node.value.func) in kinds
+        self.made = [node for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and makes(node)]
+        targets = [target for node in self.made for target in getattr(node, "targets", [getattr(node, "target", None)])]
+        self.names = {target.id for target in targets if isinstance(target, ast.Name)}
+        self.given = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+        self.found = []
+        self.visit(tree)
+
+    def visit(self, node):
+        is_main = isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", None) == "__name__"
+        if isinstance(node, BRANCHES) and not is_main:
+            return
+        # Another function may never be called.
+        if isinstance(node, FUNCTIONS) and not any(part in self.made for part in ast.walk(node)):
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            self.found.append(node)
+        self.generic_visit(node)
+
+    def is_trainer(self, node):
+        return isinstance(node, ast.Name) and node.id in self.names
+
+
+def lacking(trainer, script):
+    """Refusals of what a script reads of its trainer and a run has not: before it trains, and not after."""
+    try:
+        with open(script, encoding="utf-8") as file:
+            uses = Uses(ast.parse(file.read()))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return []
+    reasons = []
+    has = lambda held, name: name.startswith("_") or name in uses.given or name in vars(held) or hasattr(type(held), name)
+    for node in uses.found:
+        value, name = node.value, node.attr
+        if uses.is_trainer(value) and name == "push_to_hub":
+            reasons.append(f"{value.id}.push_to_hub() (line {node.lineno}) is not followed: `tamis export` writes a folder to upload")
+        elif uses.is_trainer(value) and name == "evaluate" and not (trainer.MEASURES or trainer._validates()):
+            reasons.append(f"{value.id}.evaluate() (line {node.lineno}) has no validation to read: eval_strategy='epoch' or 'steps' asks for one")
+        elif uses.is_trainer(value) and not has(trainer, name) and name not in trainer._DONE:
+            reasons.append(f"{value.id}.{name} (line {node.lineno}) is not there: {THERE} are")
+        elif isinstance(value, ast.Attribute) and uses.is_trainer(value.value) and value.attr in ("state", "accelerator"):
+            if not has(getattr(trainer, value.attr), name):
+                reasons.append(f"{value.value.id}.{value.attr}.{name} (line {node.lineno}) is not there")
+    return reasons
+
+
+def rows_of(run):
+    """The lines of a run's metrics."""
+    try:
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+    except OSError:
+        return []
+
+
+def evaluation(metrics, prefix):
+    """The figures of a validation: with tamis's names, and means over all prompts with TRL's."""
+    found = {name: value for name, value in metrics.items() if name.startswith("val-")}
+    sums = {}
+    for name, value in found.items():
+        _, _, rest = name.partition("/")
+        mean, _, n = rest.rpartition("/mean@")
+        source, _, what = mean.rpartition("/")
+        if not n.isdigit() or value is None:
+            continue
+        number = found.get(f"val-aux/{source}/num_prompts", 1.0)
+        total, of = sums.get(what, (0.0, 0.0))
+        sums[what] = total + value * number, of + number
+    named = lambda what: f"{prefix}_reward" if what == "reward" else f"{prefix}_rewards/{what}/mean"
+    return {**found, **{named(what): total / of for what, (total, of) in sums.items() if of > 0}}
+
+
 def outcome(run):
     """The last figures of a run."""
     metrics = {}
-    try:
-        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
-            for line in file:
-                metrics.update(json.loads(line))
-    except OSError:  # the folder has another name by an override
+    for row in rows_of(run):
+        metrics.update(row)
+    if not metrics:  # the folder has another name by an override
         say("the run's folder is not where the script's output_dir is: save_model() will not find it")
     return types.SimpleNamespace(global_step=metrics.get("step"), training_loss=metrics.get("actor/pg_loss", metrics.get("sft/loss")), metrics=metrics)
 
 
-async def train_and_answer(command, functions):
-    """Starts the run, and answers what it asks of the functions until it ends; its exit code."""
+async def train_and_answer(command, functions, output=None):
+    """Starts the run, and answers what it asks of the functions until it ends; its exit code. `output`: a file for what it prints."""
 
     async def answer(reader, writer):
         name = (await reader.readline()).decode().strip()
@@ -628,7 +784,7 @@ async def train_and_answer(command, functions):
     place = os.path.join(HERE, "rewards")
     pid = os.path.join(HERE, "pid")
     server = await asyncio.start_unix_server(answer_all, place, limit=1 << 28)
-    child = await asyncio.create_subprocess_exec(*command, env={**os.environ, SOCKET: place})
+    child = await asyncio.create_subprocess_exec(*command, stdout=output, env={**os.environ, SOCKET: place})
     with open(pid, "w") as file:
         file.write(str(child.pid))
     # The run gets the signal, too, saves and ends. A handler that ignores it would be inherited.

@@ -338,6 +338,97 @@ fn the_interpreter_of_a_run_runs_its_script() {
     missing.says("venv/bin/gone");
 }
 
+/// A script that looks at its trainer when it has trained.
+const LOOKS: &str = r#"
+from trl import GRPOConfig, GRPOTrainer
+
+rows = [{"prompt": f"{x}+{y}=", "answer": x + y} for x in range(4) for y in range(4)]
+
+
+def right(completions, answer, **kwargs):
+    return [float(text == str(gold)) for text, gold in zip(completions, answer)]
+
+
+def main():
+    args = GRPOConfig("out", num_generations=4, per_device_train_batch_size=8, max_completion_length=4, max_steps=2, EVAL)
+    trainer = GRPOTrainer("tiny", right, args, rows, rows[:4])
+    print("before", trainer.state.global_step, trainer.state.log_history)
+    trainer.train()
+    trainer.accelerator.wait_for_everyone()
+    history = trainer.state.log_history
+    print("steps", trainer.state.global_step, [row["step"] for row in history if "loss" in row])
+    trainer.log({"mine": 3})
+    print("mine", history[-1])
+    found = trainer.evaluate()
+    print("validated", 0.0 <= found["eval_reward"] <= 1.0, found["eval_rewards/right/mean"] == found["eval_reward"])
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+main()
+"#;
+
+#[test]
+fn a_script_reads_its_trainer_after_the_run() {
+    let folder = folder();
+    for (settings, num_lines) in [("eval_strategy='steps', eval_steps=1", 2), ("eval_strategy='no'", 1)] {
+        folder.write("train.py", &LOOKS.replace("EVAL", settings));
+        let ended = run(&folder, "train train.py data.max_prompt_length=12", &[]).succeeds();
+        ended.prints("before 0 []\n").prints("steps 2 [1, 2]\n").prints("mine {'mine': 3, 'step': 2}\n");
+        ended.prints("validated True True\n");
+        // Without a validation in the run, the last checkpoint is measured on the rows.
+        let has_measured = folder.join("out-2.script/evaluated.jsonl").is_file();
+        assert_eq!(has_measured, num_lines == 1, "{}", ended.shown());
+    }
+}
+
+#[test]
+fn what_a_script_reads_of_its_trainer_later_is_refused_before_it_trains() {
+    let folder = Folder::new();
+    let with = |after: &str| {
+        format!(
+            "from trl import GRPOConfig, GRPOTrainer\nrows = [{{'prompt': '1', 'gold': '2'}}]\n\
+             trainer = GRPOTrainer(model='tiny', train_dataset=rows, reward_funcs='m/judge')\n\
+             trainer.train()\n{after}\n"
+        )
+    };
+    for (after, what) in [
+        ("trainer.model.save_pretrained('x')", "trainer.model (line 5) is not there: train(), evaluate()"),
+        ("print(trainer.state.save_to_json('x'))", "trainer.state.save_to_json (line 5) is not there"),
+        ("trainer.push_to_hub()", "trainer.push_to_hub() (line 5) is not followed"),
+        ("if __name__ == '__main__':\n    trainer.model.eval()", "trainer.model (line 6) is not there"),
+    ] {
+        folder.write("train.py", &with(after));
+        folder.tamis(&words("train train.py --dry-run")).exits(2).says(what);
+    }
+    // What a branch or a function that is not called reads may never be read.
+    for after in [
+        "if trainer.args.push_to_hub: trainer.push_to_hub()",
+        "def later():\n    trainer.model.eval()",
+        "trainer.state.best_metric; trainer.save_metrics('train', {}); trainer.mine = 1; trainer.mine",
+    ] {
+        folder.write("train.py", &with(after));
+        folder.tamis(&words("train train.py --dry-run")).succeeds();
+    }
+}
+
+#[test]
+fn a_script_without_rows_is_refused() {
+    let folder = folder();
+    let with = |rows: &str, body: &str| {
+        format!(
+            "from trl import GRPOConfig, GRPOTrainer\n\
+             def right(completions, answer, **kwargs):\n    {body}\n\
+             args = GRPOConfig('out', num_generations=4, per_device_train_batch_size=8, max_completion_length=4, max_steps=1)\n\
+             GRPOTrainer('tiny', right, args, {rows}).train()\n"
+        )
+    };
+    folder.write("train.py", &with("[]", "return [0.0 for _ in completions]"));
+    let ended = run(&folder, "train train.py data.max_prompt_length=12", &[]).exits(2);
+    ended.says("train_dataset has no rows").never_says("cannot be called");
+    assert!(!folder.join("out").exists());
+}
+
 /// A script whose trainer is given `ARGUMENTS`, and what is before it.
 fn with_trainer(before: &str, arguments: &str) -> String {
     format!(

@@ -8,8 +8,8 @@
 //! | gradients | 4 |
 //! | AdamW's two moments | 8; with `learner.moments: 8bit` 2.031: twice 8 bits, and 4 bytes for each 256 of them |
 //!
-//! Logits, gathered layers, CUDA and a server's cache come on top. They are not counted. [`Working`] bounds the
-//! activations and the cache of a learner that samples.
+//! Logits, gathered layers, CUDA and a server's cache come on top. They are not counted. [`Working`] bounds
+//! the activations and the cache of a learner that samples.
 
 use serde::Serialize;
 use tamis_config::{BackendKind, Config, LoraBase, MomentFormat};
@@ -167,16 +167,16 @@ impl RankMemory {
 /// What a rank needs while it computes, beside its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Working {
-    /// Least bytes of the activations of its largest micro-batch: the inputs of layers and the outputs of linear
-    /// layers, of which only one layer's are there if activations are recomputed.
+    /// Least bytes of the activations of its largest micro-batch: the inputs of layers and the outputs of
+    /// linear layers, of which only one layer's are there if activations are recomputed.
     pub activations: u64,
     /// Most bytes of keys and values while it samples; 0 if it does not.
     pub cache: u64,
 }
 
 impl Working {
-    /// Of a policy of which the learner computes so many tokens at once. `None` if its layers are not known, or not
-    /// every token passes all of them.
+    /// Of a policy of which the learner computes so many tokens at once. `None` if its layers are not known,
+    /// or not every token passes all of them.
     pub fn new(config: &Config, policy: &ModelSizes, tokens: u64, number: u64) -> Option<Self> {
         let (inputs, outputs, layers) = policy.per_token()?;
         let recomputes = config.model.recompute_activations;

@@ -91,7 +91,8 @@ pub struct LearnerPlan {
     pub memory: Option<RankMemory>,
     /// What one rank needs beside them while it computes, if that is known.
     pub working: Option<Working>,
-    /// Settings with which one rank would keep less, and the bytes that it would keep, from the one that changes least.
+    /// Settings with which one rank would keep less, and the bytes that it would keep, from the one that
+    /// changes least.
     pub smaller: Vec<(String, u64)>,
     /// Memory of each of its GPUs, or of each machine without GPUs; `None` if unknown.
     pub capacity: Option<u64>,
@@ -589,8 +590,8 @@ impl Plan {
     }
 }
 
-/// Settings with which a rank keeps less than with `kept`, each with the bytes that it then keeps (`of`), from the one
-/// that changes least. `may_adapt`: an adapter is possible.
+/// Settings with which a rank keeps less than with `kept`, each with the bytes that it then keeps (`of`),
+/// from the one that changes least. `may_adapt`: an adapter is possible.
 fn ways_to_keep_less(
     kept: Kept,
     policy: &ModelSizes,

@@ -39,8 +39,8 @@ pub struct Linear {
     pub columns: u64,
     /// Number of them.
     pub count: u64,
-    /// Whether `learner.lora.base: nf4` leaves them as they are: experts, which PyTorch holds fused, their router, and
-    /// a vision tower. A token does not pass all of these.
+    /// Whether `learner.lora.base: nf4` leaves them as they are: experts, which PyTorch holds fused, their
+    /// router, and a vision tower. A token does not pass all of these.
     pub stays_whole: bool,
 }
 
@@ -216,8 +216,8 @@ impl ModelSizes {
         held.map(|linear| linear.rows * linear.columns * linear.count).sum()
     }
 
-    /// Numbers that all layers take in and that their linear layers give for one token, and the number of layers. `None`
-    /// if they are not known, or there are experts.
+    /// Numbers that all layers take in and that their linear layers give for one token, and the number of
+    /// layers. `None` if they are not known, or there are experts.
     pub fn per_token(&self) -> Option<(u64, u64, u64)> {
         let layers: u64 = self.linears.iter().filter(|one| one.name == "k_proj").map(|one| one.count).sum();
         let is_dense = !self.linears.iter().any(|one| one.stays_whole);

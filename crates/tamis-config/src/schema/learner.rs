@@ -42,7 +42,8 @@ choice! {
     pub enum LoraBase {
         /// In `learner.dtype`.
         Dtype = "dtype",
-        /// Linear layers in 4 bits (NF4 of bitsandbytes with 8-bit scales, QLoRA): half a byte for each weight.
+        /// Linear layers in 4 bits (NF4 of bitsandbytes with 8-bit scales, QLoRA): half a byte for each
+        /// weight.
         Nf4 = "nf4",
     }
 }

@@ -39,8 +39,8 @@ settings! {
     /// `.safetensors` files that servers read.
     pub struct PublishConfig {
         /// How servers get new weights. Null: `adapter` if an adapter learns (`learner.lora`) and the run
-        /// starts vLLM itself (`rollout.launch` without `command`), otherwise `folder`. Never `adapter` if the
-        /// weights below it are in 4 bits, because servers have the original ones.
+        /// starts vLLM itself (`rollout.launch` without `command`), otherwise `folder`. Never `adapter` if
+        /// the weights below it are in 4 bits, because servers have the original ones.
         mode: Option<PublishMode> = None, Any, Free;
         /// Folder that servers can read too (a shared file system). Weights are written to `NAME/version_N`
         /// in it; NAME is the name of the run folder with a hash of its path. Null: `published/version_N` in
