@@ -5,7 +5,7 @@
     python3 bench/distillation.py                                  the quickstart's model: about ten minutes
     python3 bench/distillation.py --config configs/smollm2.yaml    SmolLM2-135M (scripts/smollm2 makes it)
     python3 bench/distillation.py --config configs/smollm2_calculator.yaml data.train=DIR/train.jsonl data.val=DIR/test.jsonl
-    ... --folder DIR                       keeps the runs there; a teacher that is there already is not trained again
+    ... --folder DIR                       keeps the runs there; those that are there already are not run again
     ... --taught data.train_batch_size=32  a setting of only the taught runs, as often as you like
 
 The teacher is trained by reinforcement learning, as the configuration says. Then the policy that it began with is taught by it in a
@@ -28,6 +28,8 @@ UNFILTERED = ["filter=null", "data.gen_batch_size=null", "schedule.mode=rounds"]
 
 
 def train(program, config, overrides, folder, name):
+    if (folder / name / "metrics.jsonl").exists():
+        return metrics(folder, name)
     own = [f"run.dir={folder}", f"run.name={name}", "rollout.save=off"]
     command = [program, "train", config, *overrides, *own]
     result = subprocess.run(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -61,7 +63,7 @@ def main():
     parser.add_argument("--config", default="configs/quickstart.yaml")
     parser.add_argument("--steps", type=int, default=0, help="of the teacher; default: as the configuration says")
     parser.add_argument("--taught", action="append", default=[], metavar="SETTING", help="a setting of only the two taught runs")
-    parser.add_argument("--folder", type=pathlib.Path, help="keep the runs here, and take the teacher that is here")
+    parser.add_argument("--folder", type=pathlib.Path, help="keep the runs here, and do not repeat those that are here")
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "tamis")
     arguments = parser.parse_args()
     program = arguments.program.resolve()
@@ -70,10 +72,7 @@ def main():
     try:
         shared = [*arguments.overrides, *([f"train.total_steps={arguments.steps}"] if arguments.steps else [])]
         keep = ["checkpoint.save_freq=1000", "checkpoint.keep_last=null"]
-        if (folder / "teacher").exists():
-            teacher = metrics(folder, "teacher")
-        else:
-            teacher = train(program, arguments.config, [*shared, *keep], folder, "teacher")
+        teacher = train(program, arguments.config, [*shared, *keep], folder, "teacher")
         steps = max(row["step"] for row in teacher if "loss" in row)
         checkpoints = {int(path.name.split("_")[1]): path for path in (folder / "teacher/checkpoints").glob("step_*")}
         first, last = checkpoints[min(checkpoints)], checkpoints[max(checkpoints)]

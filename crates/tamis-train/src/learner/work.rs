@@ -113,6 +113,7 @@ mod tests {
 
     const WORK: TrainingWork = TrainingWork { peak: 1000.0, token: 600.0, completion: 60.0, pair: 12.0 };
 
+    #[expect(clippy::float_cmp, reason = "whole numbers")]
     #[test]
     fn a_wave_by_hand() {
         let (prompt, other) = ([1_u32, 2, 3], [4_u32]);
