@@ -1,6 +1,6 @@
-//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table for each system, and one for
-//! each supervised trainer, maps each key to ours with that system's default, or states that it has no effect
-//! here and why, or refuses it.
+//! A satellite: commands, keys and files of verl, EasyR1, RAGEN and TRL. One table for each system, and one
+//! for each supervised trainer, maps each key to ours with that system's default, or states that it has no
+//! effect here and why, or refuses it.
 //! [`load()`] and related functions translate before a configuration is loaded; [`import()`] prints the
 //! translation of a whole command.
 //!

@@ -1,5 +1,5 @@
-//! Writes exported settings as a script of another system: a `GRPOConfig` or `SFTConfig` of TRL in Python, or a
-//! command of verl in bash. Settings without a counterpart are listed in its heading.
+//! Writes exported settings as a script of another system: a `GRPOConfig` or `SFTConfig` of TRL in Python, or
+//! a command of verl in bash. Settings without a counterpart are listed in its heading.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use tamis_config::hub_name::{PREFIX, SplitName};
 use tamis_config::render::flow;
 
-use super::difference::ARGUMENTS_OF_TRL;
+use super::difference::{ARGUMENTS_OF_TRL, is_in};
 use super::search::function;
 use super::{Export, Lost, value_of};
 use crate::owner::Owner;
@@ -60,7 +60,11 @@ impl Export {
     /// What the script does not have of the configuration, a line each.
     pub fn lost_lines(&self) -> Vec<String> {
         let is_in_script = |lost: &&Lost| {
-            self.is_of_trl() && IN_SCRIPT.iter().chain(&PASS).any(|key| lost.key.starts_with(key))
+            let is_there = |key: &&str| match self.owner.is_sft() {
+                true => is_in(&lost.key, key),
+                false => lost.key.starts_with(*key),
+            };
+            self.is_of_trl() && IN_SCRIPT.iter().chain(&PASS).any(is_there)
         };
         let mut lines: Vec<String> = self
             .lost

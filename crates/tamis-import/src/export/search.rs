@@ -94,6 +94,10 @@ impl<'a> Search<'a> {
             let value = self.candidates(row).into_iter().next().unwrap_or_default();
             self.settings.push((row, value));
         }
+        // Without rows nothing is trained, and no such configuration is taken.
+        let rows =
+            self.owner.keys().iter().find(|row| self.owner == Owner::VerlSft && is_same(row, "sft.data"));
+        self.settings.extend(rows.zip(at(self.wanted, "sft.data").map(typed)));
         self.lost = self.differences(&self.settings).unwrap_or_default();
         let table = self.owner.table();
         let mut together = self.settings.clone();
@@ -427,7 +431,12 @@ impl<'a> Search<'a> {
         let empty = tree_of(None, std::iter::empty(), &mut Vec::new(), &mut diagnostics);
         let translation = translate_whole(&parsed, empty, trainer);
         diagnostics.extend(translation.diagnostics);
-        let overrides = translation.overrides.into_iter();
+        // A script of TRL has the rows elsewhere.
+        let rows = (trainer == Some(Owner::TrlSft)).then(|| {
+            let text = format!("sft.data={}", flow(at(self.wanted, "sft.data")?));
+            Override::parse(&text, tamis_config::override_argument::value_form).ok()
+        });
+        let overrides = translation.overrides.into_iter().chain(rows.flatten());
         let tree = tree_of(None, overrides, &mut Vec::new(), &mut diagnostics);
         if !diagnostics.is_empty() {
             return None;

@@ -5,8 +5,8 @@ use crate::translator::Translator;
 use tamis_config::hub_name::{HubName, SplitName};
 use tamis_config::render::scalar;
 
-/// Data of a run: a data set on a hub with its configuration and splits, or a file. Supervised fine-tuning has
-/// its rows under other keys.
+/// Data of a run: a data set on a hub with its configuration and splits, or a file. Supervised fine-tuning
+/// has its rows under other keys.
 pub(crate) fn data(owner: Owner, t: &mut Translator) {
     const NAME: &str = "dataset_name";
     const CONFIGURATION: &str = "dataset_config";

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use insta::assert_snapshot;
+use tamis_config::source::{Source, SourceKind};
 use tamis_config::{NoteOutcome, Severity};
-use tamis_import::{Import, Owner, import};
+use tamis_import::{Import, Owner, export, import, load_sources};
 
 use super::{converted, import_errors, loaded, notes, value_at};
 
@@ -401,4 +402,28 @@ fn files_beside_a_command() {
         matches!(&of_model.outcome, NoteOutcome::Became(pairs) if pairs[0].0 == "model.path"),
         "{of_model}"
     );
+}
+
+/// What is exported imports as the configuration again, and what does not is listed.
+#[test]
+fn the_way_back() {
+    let yaml = "model: {path: m}\nsft: {data: d.jsonl, epochs: 2, batch_size: 32, learning_rate: 1e-4, lr_schedule: constant, \
+                warmup_steps: 0, min_lr_ratio: 0, max_length: 512, loss_on: answers, val_fraction: 0.1}\n\
+                train: {total_steps: 0}\ncheckpoint: {save_freq: 50}\n";
+    let source = Source::new(SourceKind::File("sft.yaml".into()), yaml.to_owned());
+    let config = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}")).config;
+    for owner in Owner::SFT {
+        let exported = export(&config, owner);
+        let imported =
+            with(owner, &exported.arguments()).unwrap_or_else(|errors| panic!("{owner}: {errors}"));
+        let back = loaded(&imported).sft;
+        assert_eq!(
+            (back.epochs, back.batch_size, back.max_length, back.learning_rate),
+            (Some(2.0), 32, Some(512), Some(1e-4)),
+            "{owner}: {:?}",
+            exported.settings
+        );
+        let lost = exported.lost_lines().join("\n");
+        assert!(lost.contains("sft.val_fraction: 0.1"), "{owner}: {lost}");
+    }
 }

@@ -196,9 +196,9 @@ pub(crate) struct Held {
     pub(crate) keys: String,
 }
 
-/// Compares an estimate with the memory, and refuses what cannot fit. Returns the line that the run prints, and
-/// a warning if it may not fit. A limit that the user set is compared with the whole estimate. Memory that is
-/// `free` is compared only with what is needed in any case, because sequences may all be short.
+/// Compares an estimate with the memory, and refuses what cannot fit. Returns the line that the run prints,
+/// and a warning if it may not fit. A limit that the user set is compared with the whole estimate. Memory
+/// that is `free` is compared only with what is needed in any case, because sequences may all be short.
 pub(crate) fn fit(
     config: &Config,
     estimate: MemoryEstimate,

@@ -151,7 +151,9 @@ impl Checker<'_> {
 
     pub(super) fn model_files(&mut self) {
         let model = &self.config.model;
-        let (trains, reads_model) = (self.purpose != CheckPurpose::Evaluate, self.purpose.reads_model());
+        // Supervised fine-tuning alone reads no other model than the policy.
+        let trains = self.purpose != CheckPurpose::Evaluate && !self.is_sft_alone();
+        let reads_model = self.purpose.reads_model();
         if let Some(path) = model.path.as_ref().filter(|_| reads_model) {
             self.model("model.path", path, true);
         }
@@ -300,8 +302,12 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses prompts and completions that are longer together than the model's positions.
+    /// Refuses prompts and completions that are longer together than the model's positions. Supervised
+    /// fine-tuning alone has neither: `sft.max_length` is compared when its rows are read.
     fn length(&mut self, key: &str, folder: &Path, limit: Option<usize>) {
+        if self.is_sft_alone() {
+            return;
+        }
         let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_text_length());
         let longest = prompt.saturating_add(response);
         let Some(limit) = limit.filter(|&limit| longest > limit) else { return };
