@@ -60,9 +60,8 @@ impl Export {
     /// What the script does not have of the configuration, a line each.
     pub fn lost_lines(&self) -> Vec<String> {
         let is_in_script = |lost: &&Lost| {
-            let is_there = |key: &&str| match self.owner.is_sft() {
-                true => is_in(&lost.key, key),
-                false => lost.key.starts_with(*key),
+            let is_there = |key: &&str| {
+                if self.owner.is_sft() { is_in(&lost.key, key) } else { lost.key.starts_with(*key) }
             };
             self.is_of_trl() && IN_SCRIPT.iter().chain(&PASS).any(is_there)
         };
