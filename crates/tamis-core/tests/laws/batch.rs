@@ -192,6 +192,6 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
         .prop_map(|(policy, importance, (aggregation, divisors), (kl, entropy), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
             let aggregation = policy.needed_aggregation().unwrap_or(aggregation);
-            Objective { policy, importance, aggregation, divisors, kl, entropy, masks }
+            Objective { policy, importance, aggregation, divisors, kl, entropy, distillation: None, masks }
         })
 }
