@@ -10,8 +10,9 @@
 
 The teacher is trained by reinforcement learning, as the configuration says. Then the policy that it began with is taught by it in a
 quarter of its steps: by the teacher alone (`on_policy_distillation`), on top of the rewards (`add_distillation`), and by the teacher's
-16 likeliest tokens (`objective.distillation`, forward and reverse). Beside them stands the same number of steps of reinforcement learning. Printed are held-out accuracy, the divergence from the teacher, and
-the time of a step over that of the same step without its teacher's pass, which is a GRPO step of the same tokens.
+16 likeliest tokens (`objective.distillation`, forward and reverse). Beside them stands the same number of steps of reinforcement
+learning. Printed are held-out accuracy, the divergence from the teacher, and the time of a step over that of the same step without its
+teacher's pass, which is a GRPO step of the same tokens.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, Candidates, Coefficients, Gradients, Model, PassOptions, Sequence, Threads,
-    TransformerConfig, Workspace, backward, backward_beside, forward_hold, forward_hold_beside, logits, score,
-    score_with_top,
+    TransformerConfig, Workspace, backward, backward_beside, forward_hold, forward_hold_beside, logits,
+    score, score_with_top,
 };
 
 mod support;
@@ -94,7 +94,8 @@ fn gradient(model: &Model, threads: &Threads, options: PassOptions) -> (Vec<f32>
     let beside = Candidates { per_token: PER_TOKEN, tokens: &others };
     let (scores, found, held) =
         forward_hold_beside(threads, model, workspace, &sequences(&rows), beside, options).unwrap();
-    let plain = forward_hold(threads, model, &mut Workspace::default(), &sequences(&rows), options).unwrap().0;
+    let plain =
+        forward_hold(threads, model, &mut Workspace::default(), &sequences(&rows), options).unwrap().0;
     assert_eq!(scores, plain);
     let num_tokens = scores.logprobs.num_values();
     let coefficients =

@@ -200,7 +200,7 @@ class Wave:
         for name in ("prompt_token", "completion_token", "candidates"):
             tokens = getattr(self, name)
             if tokens is not None and tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
-                outside = next(token for token in tokens.tolist() if not 0 <= token < vocab_size)
+                outside = next(token for token in tokens.flatten().tolist() if not 0 <= token < vocab_size)
                 raise RequestError(f"`{name}` holds {outside}, and the vocabulary has {vocab_size} tokens")
         if max_positions is not None and self.num_sequences:
             longest, at = self.lengths().max(0)

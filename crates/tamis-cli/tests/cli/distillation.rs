@@ -194,12 +194,14 @@ fn a_teacher_that_is_the_policy_has_no_divergence() {
 #[test]
 fn settings_of_a_distillation_in_the_loss_that_mean_nothing_are_refused() {
     let folder = with_a_teacher(LIKELIEST);
-    let check = |more: &[&str]| folder.tamis(&[&["config", "check", "config.yaml", TEACHER][..], more].concat());
+    let check =
+        |more: &[&str]| folder.tamis(&[&["config", "check", "config.yaml", TEACHER][..], more].concat());
     check(&[]).succeeds();
     check(&["objective.distillation.top_k=0"]).fails_with("no token is compared");
     check(&["objective.distillation.top_k=1", "objective.distillation.rest=renormalized"])
         .fails_with("the divergence is always 0");
-    check(&["objective.distillation.min_logprob=-5"]).prints("`objective.distillation.min_logprob` has no effect");
+    check(&["objective.distillation.min_logprob=-5"])
+        .prints("`objective.distillation.min_logprob` has no effect");
     check(&["objective.advantage.kind=rloo"]).prints("has no effect");
     check(&["objective.distillation.beta=2"]).fails_with("objective.distillation.beta");
     folder

@@ -44,8 +44,16 @@ const FORMS: [&str; 2] = [
 fn a_killed_run_with_a_loaded_teacher_is_the_run_that_went_through() {
     for form in FORMS {
         let folder = with(form);
-        folder.tamis(&["train", "config.yaml", "run.name=teacher", "train.total_steps=1", "sft.steps=60",
-            "objective={advantage: {kind: grpo}}"]).succeeds();
+        folder
+            .tamis(&[
+                "train",
+                "config.yaml",
+                "run.name=teacher",
+                "train.total_steps=1",
+                "sft.steps=60",
+                "objective={advantage: {kind: grpo}}",
+            ])
+            .succeeds();
         let other = with(form);
         let teacher = folder.join("runs/teacher/checkpoints/step_1");
         let teacher = format!("teacher=[{{path: {}}}]", teacher.display());
@@ -53,8 +61,7 @@ fn a_killed_run_with_a_loaded_teacher_is_the_run_that_went_through() {
         other.tamis(&["train", "config.yaml", &teacher]).succeeds();
         let killed = with(form);
         for rows in [3, 5] {
-            let ended =
-                killed_when(&killed, &[&teacher], Stop::Kill, || killed.has_rows("tiny", rows));
+            let ended = killed_when(&killed, &[&teacher], Stop::Kill, || killed.has_rows("tiny", rows));
             assert!(ended.is_none(), "it was killed");
         }
         finished(&killed, &[&teacher]);
@@ -110,7 +117,10 @@ fn rated(request: &Request, doings: &mut Doings) -> Reply {
             let logprob = |rank: u64| -shift - 0.5 - (sum % 7) as f64 / 8.0 - rank as f64;
             let mut listed = serde_json::Map::new();
             for rank in 0..num_top {
-                listed.insert(((sum + rank) % 12).to_string(), json!({"logprob": logprob(rank), "rank": rank + 1}));
+                listed.insert(
+                    ((sum + rank) % 12).to_string(),
+                    json!({"logprob": logprob(rank), "rank": rank + 1}),
+                );
             }
             listed.insert(ids[place].to_string(), json!({"logprob": logprob(sum % 5), "rank": 5}));
             Value::Object(listed)
@@ -118,8 +128,11 @@ fn rated(request: &Request, doings: &mut Doings) -> Reply {
         .collect();
     let choice = json!({"index": 0, "text": "x", "logprobs": null, "finish_reason": "length",
         "prompt_logprobs": seen});
-    Reply::json(200, &json!({"id": "cmpl-1", "model": "teacher", "choices": [choice],
-        "usage": {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1}}))
+    Reply::json(
+        200,
+        &json!({"id": "cmpl-1", "model": "teacher", "choices": [choice],
+        "usage": {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1}}),
+    )
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl Gathered {
             group_sequences: Some(&self.group_sequences),
             selection: Some(&self.selection),
             given: None,
+            candidates: None,
             sequence_weight: None,
         }
     }
