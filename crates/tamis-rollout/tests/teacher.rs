@@ -150,7 +150,8 @@ fn a_server_that_gives_no_log_probabilities_is_refused_at_the_start() {
     assert!(error.contains("no prompt_logprobs"), "{error}");
 }
 
-/// vLLM's answer to `prompt_logprobs: 2`: the two likeliest of each place, and the token itself wherever it ranks.
+/// vLLM's answer to `prompt_logprobs: 2`: the two likeliest of each place, and the token itself wherever it
+/// ranks.
 fn likeliest(request: &Request, listed: &[Value]) -> Reply {
     let mut all = vec![Value::Null];
     let num_tokens = request.json()["prompt"].as_array().unwrap().len();

@@ -184,7 +184,8 @@ fn a_teacher_that_is_the_policy_has_no_divergence() {
         let arguments = [&["train", "config.yaml", TEACHER, &own, &name][..], &policy].concat();
         folder.tamis(&arguments).succeeds();
         for row in trained(&folder, &format!("beta{beta}")) {
-            // The first mini-batch is at the teacher; the update by rounding is the only difference of the second.
+            // The first mini-batch is at the teacher; the update by rounding is the only difference of the
+            // second.
             assert!(number(&row, "distillation/loss").abs() < 1e-4, "{row}");
             assert!(number(&row, "actor/grad_norm") < 1e-3, "{row}");
         }

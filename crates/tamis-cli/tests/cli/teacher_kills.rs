@@ -1,5 +1,5 @@
-//! A run with a teacher is killed in the middle and resumed, and equals a run that went through: teachers that
-//! the learner loads, and teachers at servers, which are asked nothing twice.
+//! A run with a teacher is killed in the middle and resumed, and equals a run that went through: teachers
+//! that the learner loads, and teachers at servers, which are asked nothing twice.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -80,7 +80,8 @@ struct Doings {
     most: Option<usize>,
 }
 
-/// A vLLM server whose numbers are a function of the text, and others for texts that an earlier process asked.
+/// A vLLM server whose numbers are a function of the text, and others for texts that an earlier process
+/// asked.
 fn server(doings: &Arc<Mutex<Doings>>) -> TestServer {
     let doings = Arc::clone(doings);
     let handler: Handler = Arc::new(move |request: Request| {

@@ -161,7 +161,8 @@ impl Outcome {
 /// The value of an objective over an optimizer batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// The loss: policy loss + coefficient · KL + coefficient · distillation − coefficient · entropy. 0 if nothing is trained on.
+    /// The loss: policy loss + coefficient · KL + coefficient · distillation − coefficient · entropy. 0 if
+    /// nothing is trained on.
     pub loss: f64,
     /// Metrics to log.
     pub metrics: ObjectiveMetrics,

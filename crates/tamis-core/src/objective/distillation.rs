@@ -96,8 +96,8 @@ settings! {
         /// The probability of all other tokens: `bucket`, one more candidate; `renormalized`, left out, and
         /// the candidates' probabilities are divided by their sum; `ignored`, left out.
         rest: DistillationRest = DistillationRest::Bucket;
-        /// With `rest: ignored`, log-probabilities below this count as this (verl `log_prob_min_clamp`). Null:
-        /// no bound.
+        /// With `rest: ignored`, log-probabilities below this count as this (verl `log_prob_min_clamp`).
+        /// Null: no bound.
         min_logprob: Option<f64> = None;
         /// Largest divergence of a token in nats; tokens above it have no gradient (verl `loss_max_clamp`).
         /// Null: no limit.

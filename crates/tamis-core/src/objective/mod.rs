@@ -7,7 +7,7 @@
 //! ```text
 //! columns ─┬─ loss         policy loss per token ─┐
 //!          ├─ kl           divergence per token  ─┼─ aggregation: one weight per trajectory ─ derivatives, sums per trajectory
-//!          ├─ distillation divergence from a teacher ─┤
+//!          ├─ distillation divergence per token  ─┤                                                        │
 //!          └─ entropy      entropy per token     ─┘                                                        │
 //! whole optimizer batch: Normalisers (input)         Accumulator: sums in batch order ─ loss, metrics, next state
 //! ```
@@ -72,9 +72,8 @@ pub const ENTRIES: [&[Entry]; 7] = [
     &masks::ENTRIES,
 ];
 
-/// A loss over a batch of trajectories: `policy + coef·KL + coef·distillation − coef·entropy`, each aggregated to one
-/// number. A
-/// critic's loss is a [`ValueTerm`].
+/// A loss over a batch of trajectories: `policy + coef·KL + coef·distillation − coef·entropy`, each
+/// aggregated to one number. A critic's loss is a [`ValueTerm`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {

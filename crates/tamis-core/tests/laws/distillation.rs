@@ -132,8 +132,8 @@ fn the_term_is_added_to_the_policy_loss_or_stands_alone() {
     assert!(close(outcome.loss, first));
     assert_eq!(slopes.logprob, [0.0; 3]);
 
-    // The sampled token of the third place is 1/4 of the policy's and 1/2 of the teacher's: with it nothing is
-    // left for the teacher.
+    // The sampled token of the third place is 1/4 of the policy's and 1/2 of the teacher's: with it nothing
+    // is left for the teacher.
     let sampled_too = Distillation { sampled: true, ..alone };
     let (with_sampled, slopes) = evaluate(&objective(sampled_too), &logprob, candidates);
     assert!(with_sampled.loss > outcome.loss && slopes.logprob[2] != 0.0 && slopes.logprob[0] == 0.0);
@@ -207,8 +207,8 @@ proptest! {
         }
     }
 
-    /// The divergence between the two ends comes near them: divided by beta it is the forward, by 1 - beta the
-    /// reverse one.
+    /// The divergence between the two ends comes near them: divided by beta it is the forward, by 1 - beta
+    /// the reverse one.
     #[test]
     fn the_ends_are_limits((policy, teacher) in rows(), rest in any_rest()) {
         let (p, q) = (log_softmax(&policy), log_softmax(&teacher));

@@ -1,5 +1,5 @@
-//! Distillation in the loss against TRL's and verl's: divergences over the teacher's likeliest tokens and over
-//! the whole vocabulary, with the gradient by the student's logits.
+//! Distillation in the loss against TRL's and verl's: divergences over the teacher's likeliest tokens and
+//! over the whole vocabulary, with the gradient by the student's logits.
 
 use serde_json::{Value, json};
 use tamis_core::objective::{

@@ -1,5 +1,5 @@
-//! TRL's `DistillationConfig`, `ServerDistillationConfig` and `AsyncDistillationConfig`: a teacher rates what the
-//! policy samples.
+//! TRL's `DistillationConfig`, `ServerDistillationConfig` and `AsyncDistillationConfig`: a teacher rates what
+//! the policy samples.
 //!
 //! | beta | here |
 //! |---|---|
@@ -80,8 +80,8 @@ fn one_completion(from: &str, t: &mut Translator) {
     }
 }
 
-/// The divergence over what a server gives: the likeliest tokens, and for `beta` above 0 the likeliest and the
-/// sampled one.
+/// The divergence over what a server gives: the likeliest tokens, and for `beta` above 0 the likeliest and
+/// the sampled one.
 fn at_server(server: &str, beta: f64, t: &mut Translator) {
     let number = t.number(NUMBER).unwrap_or(1.0);
     let is_bad = if beta > 0.0 { (number - 1.0).abs() > f64::EPSILON } else { number < 1.0 };

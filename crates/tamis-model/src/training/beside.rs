@@ -1,6 +1,6 @@
 //! Tokens beside the ones of a sequence: the likeliest at each position, and log-probabilities of others that
-//! a caller names. A distillation compares a teacher's likeliest tokens with the policy's log-probabilities of
-//! them.
+//! a caller names. A distillation compares a teacher's likeliest tokens with the policy's log-probabilities
+//! of them.
 
 use tamis_core::fault;
 use tamis_core::ragged::Ragged;
@@ -25,8 +25,8 @@ pub struct Candidates<'a> {
     pub tokens: &'a [u32],
 }
 
-/// The likeliest tokens at the place of each scored one, the likeliest first and of equal ones the first in the
-/// vocabulary; flat \[N k\].
+/// The likeliest tokens at the place of each scored one, the likeliest first and of equal ones the first in
+/// the vocabulary; flat \[N k\].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TopTokens {
     /// The tokens.

@@ -413,8 +413,8 @@ pub struct TokenScore {
     pub top: Vec<(u32, f64)>,
 }
 
-/// Reads the answer to [`score_with_top`]: the score of each token but the first, which has none \[T - 1\], with
-/// `num_top` likeliest tokens.
+/// Reads the answer to [`score_with_top`]: the score of each token but the first, which has none \[T - 1\],
+/// with `num_top` likeliest tokens.
 pub fn read_scores_with_top(
     answer: &HttpAnswer,
     token_ids: &[u32],

@@ -191,7 +191,8 @@ pub struct TokenColumns {
     /// Values of a critic: of the state in which the token is chosen, which is the text before it,
     /// without the token itself.
     pub values: Vec<f32>,
-    /// Log-probabilities of the sequences' candidates under a policy \[N k\], in nats; of a pass that is held.
+    /// Log-probabilities of the sequences' candidates under a policy \[N k\], in nats; of a pass that is
+    /// held.
     pub candidates: Vec<f32>,
 }
 
@@ -450,8 +451,8 @@ pub trait Learner {
     /// same bits as of [`Self::forward_hold`].
     fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns>;
 
-    /// Log-probabilities of the completions under a network that gives probabilities, and its `number` likeliest
-    /// tokens at every place, at most as many as its vocabulary has.
+    /// Log-probabilities of the completions under a network that gives probabilities, and its `number`
+    /// likeliest tokens at every place, at most as many as its vocabulary has.
     fn forward_top(&mut self, network: Network, wave: &Wave<'_>, number: usize) -> Pass<TopColumns> {
         let _ = (network, wave, number);
         let reason = "this learner does not give the likeliest tokens of a network".to_owned();

@@ -105,8 +105,9 @@ impl Teachers {
         named.or_else(|| self.list.iter().position(|teacher| teacher.data_source.is_none()))
     }
 
-    /// Log-probabilities of the completions of a step's groups under their teachers, and the teachers' likeliest
-    /// tokens, as many as `number` (at most the policy's vocabulary). A text is rated once per step.
+    /// Log-probabilities of the completions of a step's groups under their teachers, and the teachers'
+    /// likeliest tokens, as many as `number` (at most the policy's vocabulary). A text is rated once per
+    /// step.
     pub(crate) fn rate(
         &mut self,
         learner: &mut dyn Learner,
