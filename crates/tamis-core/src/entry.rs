@@ -43,7 +43,7 @@ pub enum Family {
 
 impl Family {
     /// All, in the order of the page.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Preset,
         Self::Task,
         Self::Reward,

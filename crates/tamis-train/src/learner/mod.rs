@@ -40,8 +40,8 @@ use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
 
 use rank_balance::RankBalance;
-use work::WorkDone;
 use thiserror::Error;
+use work::WorkDone;
 
 use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
