@@ -7,7 +7,8 @@
     python3 bench/algorithms.py --check --small         a handful with smaller batches, as CI runs it
 
 Reward is the mean over all generated trajectories (`all/critic/score/mean`), dropped ones included; with a critic, a second
-line has the share of the variance of the returns that its values explain. With --check the program ends
+line has the share of the variance of the returns that its values explain. Distillations learn from a teacher that `dapo` trained for the
+same number of steps, which is trained first. With --check the program ends
 with 1 if an algorithm's last quarter is not above its first, or a loss is not finite. Needs only Python's standard library.
 """
 
@@ -28,8 +29,8 @@ PRESETS = {file.stem: file.read_text() for file in sorted((ROOT / "crates/tamis-
 GRPO = ["preset=grpo", "objective.kl.in=none"]
 # Plain policy gradients have nothing that holds a second update on the same samples: one a step, as their papers have it.
 ON_POLICY = ["train.ppo_epochs=1", "train.ppo_mini_batch_size=null"]
-# Estimators for several turns (the task has one), `dr_grpo`, which is `grpo` with `scale: none`, and one that needs a teacher.
-LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo", "on_policy_distillation"]
+# Estimators for several turns (the task has one), and `dr_grpo`, which is `grpo` with `scale: none`.
+LEFT_OUT = ["tir_optimal_token_baseline", "bi_level_gae", "dr_grpo"]
 # What a kind needs beside its name.
 NEEDED = {
     "cpo": ["filter=null", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],
@@ -37,6 +38,9 @@ NEEDED = {
     "dro": ["objective.loss.beta=0.1"],
 }
 OWN = ROOT / "examples/own_loss.py"
+# What a distillation needs beside its name: a teacher takes the place of the filter.
+TAUGHT = [*GRPO, *ON_POLICY, "filter=null", "data.gen_batch_size=null", "schedule.mode=rounds"]
+LIKELIEST = {"forward": 0, "reverse": 1, "jensen_shannon": 0.5}
 
 
 def kinds(section):
@@ -54,7 +58,12 @@ ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
     "ppo": ["preset=ppo", "critic.optimizer.learning_rate=1e-3"],
 } | {
     name: [*GRPO, f"objective.{section}.kind={name}", *NEEDED.get(name, [])]
-    for section in ("advantage", "loss") for name in kinds(section) if name not in LEFT_OUT and name != "python"
+    for section in ("advantage", "loss") for name in kinds(section) if name not in [*LEFT_OUT, "python", "on_policy_distillation"]
+} | {
+    "on_policy_distillation": [*TAUGHT, "objective.advantage.kind=on_policy_distillation"],
+} | {
+    f"distillation_{form}": [*TAUGHT, f"objective.distillation={{beta: {beta}, top_k: 8, advantages: false}}"]
+    for form, beta in LIKELIEST.items()
 } | {
     # Functions in Python, which need NumPy: the loss `clip` without a dual clip, the advantage `dr_grpo`.
     f"python_{section}": [*GRPO, f"objective.{section}={{kind: python, path: {OWN}}}"] for section in ("advantage", "loss")
@@ -112,8 +121,14 @@ def main():
         shared = [setting for setting in shared if not setting.startswith(("model.init", "sft"))]
         print(f"mean reward of all generated trajectories, by quarters of {arguments.steps} steps")
         print(f"{'algorithm':<30} {'1st':>7} {'2nd':>7} {'3rd':>7} {'4th':>7} {'change':>8} {'seconds':>8}", flush=True)
+        teacher = []
+        if any("distillation" in name for name in names):
+            train(program, [*shared, *begin, "checkpoint.save_freq=1000"], folder, "teacher")
+            last = max((folder / "teacher" / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
+            teacher = [f"teacher=[{{path: {last}}}]"]
         for name in names:
-            rows, seconds = train(program, [*shared, *begin, *ALGORITHMS[name]], folder, name)
+            own = teacher if "distillation" in name else []
+            rows, seconds = train(program, [*shared, *begin, *ALGORITHMS[name], *own], folder, name)
             four = quarters([row["all/critic/score/mean"] for row in rows])
             fine = four[3] > four[0] and all(math.isfinite(row["loss"]) for row in rows)
             if not fine:

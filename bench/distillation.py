@@ -9,9 +9,10 @@
     ... --taught data.train_batch_size=32  a setting of only the taught runs, as often as you like
 
 The teacher is trained by reinforcement learning, as the configuration says. Then the policy that it began with is taught by it in a
-quarter of its steps: by the teacher alone (`on_policy_distillation`), and on top of the rewards (`add_distillation`). Beside them
-stands the same number of steps of reinforcement learning. Printed are held-out accuracy, the divergence from the teacher, and
-the time of a step over that of the same step without its teacher's pass, which is a GRPO step of the same tokens.
+quarter of its steps: by the teacher alone (`on_policy_distillation`), on top of the rewards (`add_distillation`), and by the teacher's
+16 likeliest tokens (`objective.distillation`, forward and reverse). Beside them stands the same number of steps of reinforcement
+learning. Printed are held-out accuracy, the divergence from the teacher, and the time of a step over that of the same step without its
+teacher's pass, which is a GRPO step of the same tokens.
 """
 
 import argparse
@@ -84,6 +85,8 @@ def main():
             "reinforcement learning": quarter,
             "teacher alone": [*taught, "objective.advantage={kind: on_policy_distillation}"],
             "teacher and rewards": [*taught, "+objective.shaping={kind: add_distillation}"],
+            "likeliest, forward": [*taught, "objective.distillation={top_k: 16, beta: 0, advantages: false}"],
+            "likeliest, reverse": [*taught, "objective.distillation={top_k: 16, beta: 1, advantages: false}"],
         }
         print(f"{'run':<28} {'steps':>5} {'before':>7} {'after':>7} {'kl first':>9} {'kl last':>8} {'time':>6}")
 

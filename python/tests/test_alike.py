@@ -94,11 +94,17 @@ class Learners(Case):
             "entropies": {"logprob": torch.zeros(num_tokens), "entropy": by_entropy},
             "both": {"logprob": by_logprob, "entropy": by_entropy},
         }
+        # Two other tokens at every place.
+        self.wave["candidate_token"] = torch.randint(96, (2 * num_tokens,), generator=generator, dtype=torch.int32)
+        by_candidates = torch.randn(2 * num_tokens, generator=generator)
+        cases["candidates"] = {"logprob": torch.zeros(num_tokens), "candidate": by_candidates}
+        cases["all"] = {"logprob": by_logprob, "entropy": by_entropy, "candidate": by_candidates}
         native, ours = self.begin(architecture, NOTES_GRADIENTS, temperature)
         before, compared = None, set()
         for what, derivatives in cases.items():
             (expected, theirs), (found, own) = (self.gradients(post, derivatives) for post in (native, ours))
             self.assert_close(found["logprob"], expected["logprob"], TOLERANCE, architecture)
+            self.assert_close(found["candidate"], expected["candidate"], TOLERANCE, architecture)
             # If a model is nearly certain, an entropy of 1e-4 nats is a difference of logits of 50: rounding.
             nats = max(1.0, expected["entropy"].max().item())
             self.assertLessEqual((found["entropy"] - expected["entropy"]).abs().max().item(), TOLERANCE * nats)
@@ -121,7 +127,19 @@ class Learners(Case):
             for temperature in (1.0, 0.6, *([8.0] if architecture == "qwen2" else [])):
                 with self.subTest(architecture, temperature=temperature):
                     compared.append(self.check(architecture, temperature))
-            self.assertIn({"log-probabilities", "entropies", "both"}, compared, architecture)
+            self.assertIn({"log-probabilities", "entropies", "both", "candidates", "all"}, compared, architecture)
+
+    def test_the_likeliest_tokens_are_the_same(self):
+        for architecture in ARCHITECTURES:
+            native, ours = self.begin(architecture, NOTES_GRADIENTS)
+            wave = random_columns(96, 12, SHAPE)
+            settings = {"network": "policy", "top": 3}
+            expected, found = (post("forward", settings, dict(wave)) for post in (native, ours))
+            for name in ("logprob", "top_logprob"):
+                self.assert_close(found[name], expected[name], TOLERANCE, f"{architecture}, {name}")
+            # Two nearly equal ones may be exchanged.
+            same = (found["top_token"] == expected["top_token"]).float().mean()
+            self.assertGreater(same.item(), 0.9, architecture)
 
     def test_three_steps_of_adamw_are_the_same(self):
         self.wave = random_columns(96, 11, SHAPE)

@@ -7,7 +7,7 @@ import unittest
 from support import DEVICE, Case
 
 import torch
-from tamis.learner.logprob import logprob_and_entropy
+from tamis.learner.logprob import logprob_and_entropy, top_tokens
 
 
 def whole(hidden, weight, bias, targets, scale=1.0, cap=None, factor=1.0):
@@ -66,6 +66,47 @@ class LogProb(Case):
             with self.subTest(chunk=chunk, has_bias=has_bias, **constants):
                 drawn = draw(seed, has_bias=has_bias)
                 self.check(drawn, chunk, drawn[-1], **constants)
+
+    def test_candidates_have_their_log_probabilities_and_gradient(self):
+        for seed, (chunk, constants) in enumerate(
+            itertools.product((1, 5, 1000), (dict(), dict(factor=1 / 0.7), dict(cap=4.0, scale=2.0, factor=1.3)))
+        ):
+            for alone in (False, True):
+                with self.subTest(chunk=chunk, alone=alone, **constants):
+                    hidden, weight, bias, targets, derivatives = draw(seed, has_bias=True)
+                    generator = torch.Generator().manual_seed(seed)
+                    candidates = torch.randint(weight.shape[0], (targets.numel(), 4), generator=generator)
+                    by_candidates = torch.randn(candidates.shape, generator=generator)
+                    given = [None, None, by_candidates] if alone else [*derivatives, by_candidates]
+                    inputs = [hidden, weight, bias]
+                    found = gradients(
+                        lambda h, w, b: logprob_and_entropy(
+                            h, w, b, targets, candidates=candidates, chunk=chunk, **constants
+                        ),
+                        inputs,
+                        given,
+                    )
+
+                    def exactly(h, w, b):
+                        columns = whole(h, w, b, targets, **constants)
+                        others = [whole(h, w, b, one, **constants)[0] for one in candidates.t()]
+                        return *columns, torch.stack(others, 1)
+
+                    expected = gradients(exactly, [one.double() for one in inputs], given)
+                    for name, one, other in zip(("logprob", "entropy", "candidates"), found[0], expected[0]):
+                        self.assert_close(one, other, 1e-5, name)
+                    for name, one, other in zip(("hidden", "weight", "bias"), found[1], expected[1]):
+                        self.assert_close(one, other, 1e-5, f"gradient by {name}")
+
+    def test_the_likeliest_tokens(self):
+        for chunk, factor in ((3, 1.0), (1000, 1.5)):
+            hidden, weight, bias, targets, _ = draw(3, has_bias=True)
+            logprob, ids, of_ids = top_tokens(hidden, weight, bias, targets, 5, factor=factor, chunk=chunk)
+            logits = torch.nn.functional.linear(hidden.double(), weight.double(), bias.double()) * factor
+            exact = logits.log_softmax(1)
+            self.assert_close(logprob, exact.gather(1, targets[:, None])[:, 0], 1e-5, "logprob")
+            self.assert_close(of_ids, exact.topk(5, 1).values, 1e-5, "likeliest")
+            self.assert_close(exact.gather(1, ids), exact.topk(5, 1).values, 1e-5, "ids")
 
     def test_each_derivative_alone(self):
         drawn = draw(7)

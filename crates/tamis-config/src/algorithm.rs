@@ -30,6 +30,7 @@ impl Config {
             importance: settings.importance,
             kl,
             entropy: self.entropy_bonus(),
+            distillation: settings.distillation,
             masks: LossMasks {
                 top_entropy: settings.masks.top_entropy,
                 off_policy: settings.masks.off_policy,
@@ -73,9 +74,12 @@ impl Config {
         Ok(Some(correction))
     }
 
-    /// The first of the estimator and the shapings that needs a teacher, and its key.
+    /// The first of the loss, the estimator and the shapings that needs a teacher, and its key.
     pub fn distillation(&self) -> Option<(&'static str, &'static str)> {
         let objective = &self.objective;
+        if objective.distillation.is_some() {
+            return Some(("objective.distillation", "objective.distillation"));
+        }
         if objective.advantage.needs().contains(&Column::TeacherLogprobs) {
             return Some(("objective.advantage.kind", objective.advantage.name()));
         }
@@ -95,7 +99,9 @@ impl Config {
         let estimator = &self.objective.advantage;
         let mut shapings = self.objective.shaping.iter();
         let of_estimator = estimator.baseline_beyond_group().map(|source| (estimator.name(), source));
-        of_estimator
+        let of_loss = self.objective.distillation.map(|_| ("objective.distillation", "a teacher"));
+        of_loss
+            .or(of_estimator)
             .or_else(|| shapings.find_map(|shaping| Some((shaping.name(), shaping.baseline_beyond_group()?))))
     }
 

@@ -23,6 +23,8 @@ pub enum Family {
     Divergence,
     /// Entropy bonus (`objective.entropy`).
     Entropy,
+    /// Distillation in the loss (`objective.distillation`).
+    Distillation,
     /// The critic (`critic`).
     Critic,
     /// Masks that leave tokens and sequences out of the loss (`objective.masks`).
@@ -41,7 +43,7 @@ pub enum Family {
 
 impl Family {
     /// All, in the order of the page.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Preset,
         Self::Task,
         Self::Reward,
@@ -52,6 +54,7 @@ impl Family {
         Self::Aggregation,
         Self::Divergence,
         Self::Entropy,
+        Self::Distillation,
         Self::Critic,
         Self::Mask,
         Self::Correction,
@@ -89,6 +92,7 @@ impl Family {
             Self::Aggregation => ("objective.aggregation", "Aggregation", "an aggregation"),
             Self::Divergence => ("objective.kl", "Divergence from the reference", "a divergence"),
             Self::Entropy => ("objective.entropy", "Entropy", "an entropy bonus"),
+            Self::Distillation => ("objective.distillation", "Distillation in the loss", "a distillation"),
             Self::Critic => ("critic", "Critic", "a part of the critic"),
             Self::Mask => ("objective.masks", "Masks", "a mask"),
             Self::Correction => ("objective.correction", "Correction for the sampler", "a correction"),

@@ -61,7 +61,7 @@ pub(crate) fn named(name: &str, owner: Owner, t: &Translator) -> bool {
         "grpo" => t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo"),
         "critic" => critic::has_critic(owner, t),
         // A configuration of its `DistillationTrainer`.
-        "taught" => t.text(trl::TEACHER).is_some(),
+        "taught" => trl::TEACHERS.iter().any(|key| t.text(key).is_some()),
         "validated" => trl::validates(t),
         "rewarded" => t.sets_list("reward"),
         // The estimator reads the values of a critic.

@@ -42,6 +42,7 @@ pub use simd::SimdLevel;
 pub use tamis_core::weights::{Architecture, SaveDtype};
 pub use threads::Threads;
 pub use training::{
-    Coefficients, Gradients, HeldPass, PassOptions, Sequence, SequenceError, TokenScores, Workspace,
-    backward, forward_backward, forward_hold, logits, score, values, values_backward, values_forward_hold,
+    Candidates, Coefficients, Gradients, HeldPass, PassOptions, Sequence, SequenceError, TokenScores,
+    TopTokens, Workspace, backward, backward_beside, forward_backward, forward_hold, forward_hold_beside,
+    logits, score, score_with_top, values, values_backward, values_forward_hold,
 };

@@ -1,7 +1,8 @@
 //! A teacher at vLLM servers: log-probabilities of texts that the policy wrote.
 //!
-//! A request holds the token ids of one text, and asks for `prompt_logprobs: 0`: the log-probability of each
-//! of its own tokens, at temperature 1. One more token is generated, as vLLM requires, and is not used.
+//! A request holds the token ids of one text, and asks for `prompt_logprobs: k`: the log-probability of each
+//! of its own tokens, at temperature 1, and of the k likeliest at its place. One more token is generated, as
+//! vLLM requires, and is not used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ pub struct TeacherSetup {
     pub max_attempts: u32,
     /// Number of requests at once, at least 1.
     pub concurrency: usize,
+    /// Number of likeliest tokens that are wanted at every place, k.
+    pub num_top: usize,
 }
 
 /// Why a teacher gives no log-probabilities.
@@ -51,12 +54,24 @@ pub struct RatedText {
     pub start: usize,
 }
 
+/// What a teacher found of the tokens of a text from its `start` on, n of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RatedTokens {
+    /// Their log-probabilities \[n\], in nats.
+    pub logprobs: Vec<f32>,
+    /// The likeliest tokens at their places \[n k\], the likeliest first.
+    pub top: Vec<u32>,
+    /// Log-probabilities of those \[n k\].
+    pub top_logprobs: Vec<f32>,
+}
+
 /// A teacher at servers.
 pub struct TeacherServers {
     servers: ScoringServers,
     models: Vec<Option<String>>,
     limits: AskLimits,
     name: String,
+    num_top: usize,
     /// Requests so far: a server refuses two with the same id at once.
     num_requests: AtomicU64,
 }
@@ -72,36 +87,36 @@ impl TeacherServers {
         startup_timeout: Duration,
         listener: Arc<dyn Listener>,
     ) -> Result<Option<Self>, ConnectError> {
-        let TeacherSetup { servers, key, model, name, timeout, max_attempts, concurrency } = setup;
+        let TeacherSetup { servers, key, model, name, timeout, max_attempts, concurrency, num_top } = setup;
         let servers = ScoringServers::new(servers, key, name.clone(), "teacher", listener)?;
         let until = Instant::now() + startup_timeout;
         let model_at = |server| servers.model_at(server, model.as_deref(), until);
         let models = (0..servers.len()).map(model_at).collect::<Result<_, _>>()?;
         let limits = AskLimits { timeout, max_attempts, concurrency };
-        let teacher = Self { servers, models, limits, name, num_requests: AtomicU64::new(0) };
+        let teacher = Self { servers, models, limits, name, num_top, num_requests: AtomicU64::new(0) };
         for server in 0..teacher.servers.len() {
             // The ids of the test need only be in every vocabulary.
             let test = RatedText { token_ids: vec![0, 1], start: 1 };
             let Some(exchange) = teacher.servers.ask_one(server, teacher.call(&test, server), until)? else {
                 return Ok(None);
             };
-            if let Err(fault) = read(&test, exchange) {
+            if let Err(fault) = read(&test, num_top, exchange) {
                 return Err(teacher.servers.unreachable(server, &fault));
             }
         }
         Ok(Some(teacher).filter(|teacher| !teacher.servers.is_interrupted()))
     }
 
-    /// Log-probabilities of the tokens from `start` on of each text, in nats.
+    /// Log-probabilities of the tokens from `start` on of each text, and the likeliest tokens there.
     ///
     /// # Errors
     /// [`NotRated`]: interrupted, or a text without an answer.
-    pub fn rate(&self, texts: Vec<RatedText>) -> Result<Vec<Vec<f32>>, NotRated> {
+    pub fn rate(&self, texts: Vec<RatedText>) -> Result<Vec<RatedTokens>, NotRated> {
         let answers = self.servers.ask(
             texts,
             self.limits,
             |text, server| self.call(text, server),
-            read,
+            |text, exchange| read(text, self.num_top, exchange),
             |_| AfterFault::Counts,
         );
         let answers = answers.map_err(|failure| match failure {
@@ -118,16 +133,16 @@ impl TeacherServers {
         let number = self.num_requests.fetch_add(1, Ordering::Relaxed);
         let id = format!("tamis-teacher-{}-{number}", std::process::id());
         let model = self.models.get(server).and_then(Option::as_deref);
-        vllm::score(Interface::Completions, model, &id, &text.token_ids)
+        vllm::score_with_top(Interface::Completions, model, &id, &text.token_ids, self.num_top)
     }
 }
 
-/// The log-probabilities of a text's tokens from `start` on.
-fn read(text: &RatedText, exchange: Exchange) -> Result<Vec<f32>, Fault> {
-    let scores = vllm::read_scores(&exchange?, &text.token_ids)?;
+/// The numbers of a text's tokens from `start` on.
+fn read(text: &RatedText, num_top: usize, exchange: Exchange) -> Result<RatedTokens, Fault> {
+    let scores = vllm::read_scores_with_top(&exchange?, &text.token_ids, num_top)?;
     // The first token of all has none.
     let wanted = scores.get(text.start.saturating_sub(1)..).unwrap_or_default();
-    let one = |(place, &logprob): (usize, &f64)| {
+    let checked = |place: usize, logprob: f64| {
         // Rounding may put a certain token a little above 0.
         if logprob.is_finite() && logprob < 1e-3 {
             return Ok(logprob.min(0.0) as f32);
@@ -135,5 +150,13 @@ fn read(text: &RatedText, exchange: Exchange) -> Result<Vec<f32>, Fault> {
         let detail = format!("log-probability {logprob} of token {}", text.start + place);
         Err(Fault::new(FaultClass::LogprobOutOfRange, detail))
     };
-    wanted.iter().enumerate().map(one).collect()
+    let mut rated = RatedTokens::default();
+    for (place, score) in wanted.iter().enumerate() {
+        rated.logprobs.push(checked(place, score.logprob)?);
+        for &(token, logprob) in &score.top {
+            rated.top.push(token);
+            rated.top_logprobs.push(checked(place, logprob)?);
+        }
+    }
+    Ok(rated)
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use support::http::{Handler, Reply, Request, TestServer};
 use tamis_env::reward::Nobody;
 use tamis_rollout::http::Address;
-use tamis_rollout::teacher::{NotRated, RatedText, TeacherServers, TeacherSetup};
+use tamis_rollout::teacher::{NotRated, RatedText, RatedTokens, TeacherServers, TeacherSetup};
 
 type Heard = Arc<Mutex<Vec<Request>>>;
 
@@ -60,6 +60,7 @@ fn setup(servers: &[&str]) -> TeacherSetup {
         timeout: Duration::from_secs(5),
         max_attempts: 3,
         concurrency: 2,
+        num_top: 0,
     }
 }
 
@@ -67,6 +68,11 @@ fn connect(setup: TeacherSetup) -> Result<TeacherServers, String> {
     TeacherServers::connect(setup, Duration::from_secs(10), Arc::new(Nobody))
         .map(|teacher| teacher.unwrap())
         .map_err(|error| error.to_string())
+}
+
+/// Numbers without likeliest tokens.
+fn plain(logprobs: Vec<f32>) -> RatedTokens {
+    RatedTokens { logprobs, ..RatedTokens::default() }
 }
 
 fn text(token_ids: &[u32], start: usize) -> RatedText {
@@ -80,7 +86,7 @@ fn every_text_has_the_log_probabilities_of_its_completion() {
     heard.lock().unwrap().clear();
     let texts = vec![text(&[7, 8, 16, 24], 2), text(&[1, 2], 1), text(&[5, 6, 40], 1)];
     let rated = teacher.rate(texts).unwrap();
-    assert_eq!(rated, [vec![-2.0, -3.0], vec![-0.25], vec![-0.75, -5.0]]);
+    assert_eq!(rated, [vec![-2.0, -3.0], vec![-0.25], vec![-0.75, -5.0]].map(plain));
     let heard = heard.lock().unwrap();
     let mut bodies: Vec<Value> = heard.iter().map(Request::json).collect();
     bodies.sort_by_key(|body| body["prompt"].as_array().unwrap().len());
@@ -107,7 +113,7 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
         vllm(request, |id| json!(logprob(id)))
     });
     let teacher = connect(setup(&[&busy.url()])).unwrap();
-    assert_eq!(teacher.rate(vec![text(&[1, 8], 1)]).unwrap(), [vec![-1.0]]);
+    assert_eq!(teacher.rate(vec![text(&[1, 8], 1)]).unwrap(), [plain(vec![-1.0])]);
 
     for broken in [Value::Null, json!(0.5), json!("-1.0")] {
         let shown = broken.clone();
@@ -124,7 +130,7 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
     // Rounding may put a certain token a little above 0.
     let (server, _heard) = server(|request| vllm(request, |_| json!(1e-7)));
     let teacher = connect(setup(&[&server.url()])).unwrap();
-    assert_eq!(teacher.rate(vec![text(&[1, 8], 1)]).unwrap(), [vec![0.0]]);
+    assert_eq!(teacher.rate(vec![text(&[1, 8], 1)]).unwrap(), [plain(vec![0.0])]);
 }
 
 #[test]
@@ -142,4 +148,53 @@ fn a_server_that_gives_no_log_probabilities_is_refused_at_the_start() {
     // Of two servers each is asked.
     let error = connect(setup(&[&other.url(), &silent.url()])).err().unwrap();
     assert!(error.contains("no prompt_logprobs"), "{error}");
+}
+
+/// vLLM's answer to `prompt_logprobs: 2`: the two likeliest of each place, and the token itself wherever it
+/// ranks.
+fn likeliest(request: &Request, listed: &[Value]) -> Reply {
+    let mut all = vec![Value::Null];
+    let num_tokens = request.json()["prompt"].as_array().unwrap().len();
+    all.extend(listed.iter().cycle().take(num_tokens - 1).cloned());
+    let choice = json!({"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": all});
+    Reply::json(200, &json!({"id": "cmpl-1", "model": "teacher", "choices": [choice]}))
+}
+
+#[test]
+fn the_likeliest_tokens_come_in_their_order() {
+    let entry = |logprob: f64, rank: u64| json!({"logprob": logprob, "rank": rank, "decoded_token": "x"});
+    // Of the text 1 8 9: the second token is neither of the two likeliest, the third is one of them. Of equal
+    // ones the first in the vocabulary comes first.
+    let places = [
+        json!({"8": entry(-4.0, 9), "30": entry(-0.5, 1), "4": entry(-1.5, 2)}),
+        json!({"9": entry(-1.0, 2), "7": entry(-1.0, 1)}),
+    ];
+    let test = json!({"1": entry(-1.0, 1), "3": entry(-2.0, 2)});
+    let (server, heard) = server(move |request| {
+        let is_test = request.json()["prompt"] == json!([0, 1]);
+        likeliest(request, if is_test { std::slice::from_ref(&test) } else { &places })
+    });
+    let teacher = connect(TeacherSetup { num_top: 2, ..setup(&[&server.url()]) }).unwrap();
+    let rated = teacher.rate(vec![text(&[1, 8, 9], 1), text(&[1, 8, 9], 2)]).unwrap();
+    let whole = RatedTokens {
+        logprobs: vec![-4.0, -1.0],
+        top: vec![30, 4, 7, 9],
+        top_logprobs: vec![-0.5, -1.5, -1.0, -1.0],
+    };
+    let last = RatedTokens { logprobs: vec![-1.0], top: vec![7, 9], top_logprobs: vec![-1.0, -1.0] };
+    assert_eq!(rated, [whole, last]);
+    assert!(heard.lock().unwrap().iter().all(|request| request.json()["prompt_logprobs"] == 2));
+}
+
+#[test]
+fn a_server_that_gives_too_few_likeliest_tokens_is_refused_at_the_start() {
+    let (server, _heard) = server(|request| vllm(request, |id| json!(logprob(id))));
+    let error = connect(TeacherSetup { num_top: 2, ..setup(&[&server.url()]) }).err().unwrap();
+    assert!(error.contains("1 of the 2 likeliest tokens that were asked for"), "{error}");
+    // vLLM's own limit.
+    let message = "Requested prompt logprobs of 64, which is greater than max allowed: 20";
+    let (limited, _heard) =
+        self::server(move |_| Reply::json(400, &json!({"error": {"message": message, "code": 400}})));
+    let error = connect(TeacherSetup { num_top: 64, ..setup(&[&limited.url()]) }).err().unwrap();
+    assert!(error.contains("greater than max allowed: 20"), "{error}");
 }

@@ -7,7 +7,7 @@ the logits that the model computes.
 import torch
 import torch.nn.functional as F
 
-from .logprob import chunk_tokens, logits, logprob_and_entropy
+from .logprob import chunk_tokens, logits, logprob_and_entropy, top_tokens
 from .protocol import Refused
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
@@ -48,14 +48,31 @@ class VocabularyHead:
         """Number of tokens that have a logit."""
         return self.output.weight.shape[0]
 
-    def __call__(self, hidden, targets, factor):
-        """Columns of the tokens that these hidden states [N, D] predict."""
-        constants = {"scale": self.scale, "cap": self.cap, "factor": factor, "chunk": self.chunk}
+    def __call__(self, hidden, targets, factor, candidates=None):
+        """Columns of the tokens that these hidden states [N, D] predict, and of candidates [N, k] at their places."""
         num_tokens = hidden.shape[0]
-        if self.tile is not None:
-            hidden, targets = F.pad(hidden, (0, 0, 0, -num_tokens % self.tile)), F.pad(targets, (0, -num_tokens % self.tile))
-        found = logprob_and_entropy(hidden, self.output.weight, self.output.bias, targets, **constants)
+        hidden, targets, candidates = (self._padded(one, num_tokens) for one in (hidden, targets, candidates))
+        found = logprob_and_entropy(
+            hidden, self.output.weight, self.output.bias, targets, candidates=candidates, **self._constants(factor)
+        )
         return found if self.tile is None else tuple(one[:num_tokens] for one in found)
+
+    @torch.no_grad()
+    def top(self, hidden, targets, factor, number):
+        """Log-probabilities of the tokens, and the likeliest tokens at their places: ids and log-probabilities, [N, k] each."""
+        num_tokens = hidden.shape[0]
+        hidden, targets = (self._padded(one, num_tokens) for one in (hidden, targets))
+        found = top_tokens(hidden, self.output.weight, self.output.bias, targets, number, **self._constants(factor))
+        return found if self.tile is None else tuple(one[:num_tokens] for one in found)
+
+    def _padded(self, rows, num_tokens):
+        """Rows to a multiple of the tile, if there is one."""
+        if self.tile is None or rows is None:
+            return rows
+        return F.pad(rows, (*(0, 0) * (rows.dim() - 1), 0, -num_tokens % self.tile))
+
+    def _constants(self, factor):
+        return {"scale": self.scale, "cap": self.cap, "factor": factor, "chunk": self.chunk}
 
     def logits(self, hidden):
         """Logits, f32 [n, V], of hidden states [n, D]."""

@@ -72,6 +72,7 @@ class _Held:
 
     name: str
     num_tokens: int
+    num_candidates: int
     # The sequences of this rank.
     tokens: slice
     outputs: tuple
@@ -162,6 +163,7 @@ class Learner:
             "dtypes": dtypes,
             "entropy": True,
             "weights": True,
+            "candidates": True,
         }
 
     def close(self):
@@ -338,44 +340,57 @@ class Learner:
         teachers = {f"teacher/{number}": teacher for number, teacher in enumerate(self._teachers)}
         name = settings.choice("network", ["policy", "before", "reference", "base", "critic", *teachers])
         sharpness = settings.number("sharpness", 1.0, above=0.0)
+        top = settings.count("top", None, least=1)
         images = settings.lists_of_texts("images", None)
         settings.finish()
         wave = self._wave(columns, images)
         if name == "critic" and sharpness != 1.0:
             raise RequestError("values have no sharpness")
+        if name == "critic" and top is not None:
+            raise RequestError("a critic has no likeliest tokens")
+        # They belong to passes that are held.
+        wave.candidates = None
         factor = sharpness / self._temperature
         if name == "reference":
             if self._reference is None:
                 raise StateError("the learner has no reference", "open it with one, or make one with `copy`")
-            return {}, self._forward_frozen(self._reference, wave, factor)
+            return {}, self._forward_frozen(self._reference, wave, factor, top)
         if name in teachers:
-            return {}, self._forward_frozen(teachers[name], wave, factor)
+            return {}, self._forward_frozen(teachers[name], wave, factor, top)
         trained = self._named("critic" if name == "critic" else "policy")
         network = trained.network
         if name == "base":
             if not isinstance(network, lora.AdapterNetwork):
                 raise Refused("the policy has no adapter", "ask for the reference")
             with network.without_adapter():
-                return {}, _columns(network, self._pass(network, wave, factor))
+                return {}, self._columns(network, wave, factor, top)
         if name == "before" and trained.kept is not None:
             with network.weights.swapped(trained.kept.parameters):
-                return {}, _columns(network, self._pass(network, wave, factor))
-        return {}, _columns(network, self._pass(network, wave, factor))
+                return {}, self._columns(network, wave, factor, top)
+        return {}, self._columns(network, wave, factor, top)
 
-    def _pass(self, network, wave, factor):
+    def _columns(self, network, wave, factor, top):
+        if top is None:
+            return _columns(network, self._pass(network, wave, factor))
+        if top > network.vocab_size:
+            raise RequestError(f"`top` is {top}, and the vocabulary has {network.vocab_size} tokens")
+        logprob, ids, of_ids = self._pass(network, wave, factor, top)
+        return {"logprob": logprob, "top_token": ids.int().flatten(), "top_logprob": of_ids.flatten()}
+
+    def _pass(self, network, wave, factor, top=None):
         """The head's columns over this rank's part of a wave."""
         if self.ranks is not None:
             # An error in another rank's part is found by all.
             wave.check_fits(network.vocab_size, network.max_positions)
             wave, _ = wave.of_rank(self.ranks.rank)
-        return network.forward(wave, factor)
+        return network.forward(wave, factor, top)
 
-    def _forward_frozen(self, network, wave, factor):
+    def _forward_frozen(self, network, wave, factor, top=None):
         """Columns of a network that does not learn: the reference or a teacher."""
         if self._moves_reference():
             network.module.to(network.options.device)
         try:
-            return _columns(network, self._pass(network, wave, factor))
+            return self._columns(network, wave, factor, top)
         finally:
             self._rest(network)
 
@@ -391,11 +406,13 @@ class Learner:
         settings.finish()
         trained = self._named(name)
         wave = self._wave(columns, images)
+        if name == "critic" and wave.candidates is not None:
+            raise RequestError("a critic has no candidates")
         self._held = None
         with torch.enable_grad():
             outputs = self._pass(trained.network, wave, 1.0 / self._temperature)
         tokens = slice(None) if self.ranks is None else wave.of_rank(self.ranks.rank)[1]
-        self._held = _Held(name, wave.num_tokens, tokens, outputs)
+        self._held = _Held(name, wave.num_tokens, wave.num_candidates, tokens, outputs)
         return {}, _columns(trained.network, tuple(output.detach() for output in outputs))
 
     def backward(self, settings, columns):
@@ -410,8 +427,13 @@ class Learner:
         if held is None:
             raise StateError("no pass is held")
         names = self._named(held.name).network.head.columns
+        optional = ("entropy", "candidate")
+        names += ("candidate",) if held.num_candidates else ()
         derivatives = [
-            protocol.take_derivatives(columns, name, held.num_tokens, required=name != "entropy") for name in names
+            protocol.take_derivatives(
+                columns, name, held.num_tokens, name not in optional, held.num_candidates if name == "candidate" else 1
+            )
+            for name in names
         ]
         protocol.refuse_columns(columns)
         self._held = None
@@ -622,7 +644,10 @@ def _but_for_folders(settings):
 
 
 def _columns(network, outputs):
-    return dict(zip(network.head.columns, outputs, strict=True))
+    columns = dict(zip(network.head.columns, outputs, strict=False))
+    if len(outputs) > len(columns):
+        columns["candidate"] = outputs[-1].flatten()
+    return columns
 
 
 def _norm_column(norm):

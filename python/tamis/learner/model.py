@@ -184,28 +184,30 @@ class Network:
             output = self.decoder(input_ids=one.input_ids, position_ids=one.position_ids, **keywords)
         return output.last_hidden_state[0]
 
-    def forward(self, wave, factor=1.0):
-        """The head's columns over a wave, f32 [N] each; `factor` multiplies logits (1 / temperature)."""
+    def forward(self, wave, factor=1.0, top=None):
+        """The head's columns over a wave, f32 [N] each, and [N, k] of its candidates; `factor` multiplies logits
+        (1 / temperature). With `top`: log-probabilities, and so many likeliest tokens (see `VocabularyHead.top`).
+        """
         wave.check_fits(self.vocab_size, self.max_positions)
         if self.root is None:
-            return self._forward(wave, factor)
+            return self._forward(wave, factor, top=top)
         # Every rank runs through all layers, even with nothing to compute.
         if not wave.num_sequences:
-            return self.pass_nothing()
-        return self._forward_together(wave, factor, wave.num_tokens)
+            return self.pass_nothing(wave.num_candidates, top)
+        return self._forward_together(wave, factor, wave.num_tokens, top)
 
-    def pass_nothing(self):
-        """Columns without tokens, f32 [0] each, by a pass over one dummy token."""
-        return self._forward_together(Wave.of_one_token(), 1.0, 0)
+    def pass_nothing(self, num_candidates=0, top=None):
+        """Columns without tokens, by a pass over one dummy token."""
+        return self._forward_together(Wave.of_one_token(num_candidates), 1.0, 0, top)
 
-    def _forward_together(self, wave, factor, num_tokens):
+    def _forward_together(self, wave, factor, num_tokens, top=None):
         # Passing sequences one by one gathers a layer's weights each time: ranks with fewer sequences add dummy passes.
         extra = 0
         if self.root is not None and not self.is_packed:
             own = max(1, wave.num_sequences)
             extra = self.options.ranks.most(own) - own
         # Copies in either case, so that all ranks reach their units in the same order in the backward pass.
-        return self.through(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor, extra)))
+        return self.through(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor, extra, top)))
 
     def through(self, act):
         """The result of `act`, which computes with the module; with several ranks all of them call it."""
@@ -215,17 +217,32 @@ class Network:
         """The first rank's finding, which all ranks use."""
         return found if self.options.ranks is None else self.options.ranks.first(found)
 
-    def _forward(self, wave, factor, extra=0):
+    def _forward(self, wave, factor, extra=0, top=None):
         """`extra`: passes over a dummy token, after the others."""
         if not wave.num_sequences:
-            return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
+            return self._no_columns(wave.num_candidates, top)
         device = self.options.device
         packs = [pack(wave, device, self.shares_prompts)] if self.is_packed else pack_one_by_one(wave, device)
         for _ in range(extra):
-            packs += pack_one_by_one(Wave.of_one_token(), device)
+            packs += pack_one_by_one(Wave.of_one_token(wave.num_candidates), device)
         hidden = self._hidden_of(wave, packs)
-        parts = [self.head(take_rows(states, one.rows), one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
+        parts = [self._columns_of(one, take_rows(states, one.rows), factor, top) for one, states in zip(packs, hidden, strict=True)]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
+
+    def _columns_of(self, one, hidden, factor, top):
+        if top is not None:
+            return self.head.top(hidden, one.targets, factor, top)
+        if one.candidates is None:
+            return self.head(hidden, one.targets, factor)
+        return self.head(hidden, one.targets, factor, one.candidates)
+
+    def _no_columns(self, num_candidates, top):
+        device = self.options.device
+        if top is not None:
+            ids = torch.zeros(0, top, dtype=torch.int64, device=device)
+            return torch.zeros(0, device=device), ids, torch.zeros(0, top, device=device)
+        columns = tuple(torch.zeros(0, device=device) for _ in self.head.columns)
+        return (*columns, torch.zeros(0, num_candidates, device=device)) if num_candidates else columns
 
     def _hidden_of(self, wave, packs):
         """Last hidden states of each pack of a wave, one after the other."""

@@ -139,6 +139,7 @@ class Pack:
         lengths:  the B differences of the offsets, as numbers
         rows:     i64 [N], position in the row that predicts each completion token
         targets:  i64 [N], the completions' tokens, in the order of the wave
+        candidates: i64 [N, k], other tokens at their places, or `None`
         layout:   of a row in which sequences share prompts, otherwise `None`
     """
 
@@ -149,6 +150,7 @@ class Pack:
     rows: torch.Tensor
     targets: torch.Tensor
     layout: Layout | None = None
+    candidates: torch.Tensor | None = None
 
 
 def pack(wave, device, shares=False):
@@ -171,8 +173,11 @@ def _pack(wave, first, end, device, shares):
         at = place if shares else prompt_of[place]
         prompt = wave.prompt_token[prompts[at] : prompts[at + 1]]
         row.add(prompt, [wave.completion_token[completions[s] : completions[s + 1]] for s in members])
-    targets = wave.completion_token[completions[first] : completions[end]]
-    return row.pack(targets.long(), device)
+    own = slice(completions[first], completions[end])
+    packed = row.pack(wave.completion_token[own].long(), device)
+    if wave.candidates is not None:
+        packed.candidates = wave.candidates[own].long().to(device)
+    return packed
 
 
 class _Row:

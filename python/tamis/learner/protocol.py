@@ -109,7 +109,8 @@ class Wave:
     """Whole sequences that pass through the learner at once: N completion tokens in S sequences of P prompts.
 
     The fields are the columns of the page, on the CPU; `images` are the paths of each prompt's images, `None` if no
-    prompt has any; `num_tokens` is N.
+    prompt has any; `candidates`: i32 [N, k], other tokens at each place whose log-probabilities are wanted, `None`
+    without any; `num_tokens` is N.
     """
 
     prompt_token: torch.Tensor
@@ -119,6 +120,7 @@ class Wave:
     completion_offset: torch.Tensor
     rank: torch.Tensor
     images: list | None = None
+    candidates: torch.Tensor | None = None
     num_tokens: int = field(init=False)
 
     def __post_init__(self):
@@ -133,6 +135,12 @@ class Wave:
         num_prompts, num_sequences = wave.prompt_offset.numel() - 1, wave.completion_offset.numel() - 1
         _check_places("prompt_of", wave.prompt_of, num_sequences, num_prompts)
         _check_places("rank", wave.rank, num_sequences, num_ranks)
+        if "candidate_token" in columns:
+            tokens = take_column(columns, "candidate_token", torch.int32)
+            if not wave.num_tokens or tokens.numel() % wave.num_tokens:
+                raise RequestError(f"`candidate_token` has {tokens.numel()} numbers, not as many for each of {wave.num_tokens} tokens")
+            if tokens.numel():
+                wave.candidates = tokens.reshape(wave.num_tokens, -1)
         if images is not None:
             if len(images) != num_prompts:
                 raise RequestError(f"`images` has {len(images)} lists, and there are {num_prompts} prompts")
@@ -144,11 +152,14 @@ class Wave:
         return wave
 
     @classmethod
-    def of_one_token(cls):
-        """One made-up sequence with one completion token."""
+    def of_one_token(cls, num_candidates=0):
+        """One made-up sequence with one completion token, with so many candidates."""
         columns = {"prompt_token": [0], "prompt_offset": [0, 1], "prompt_of": [0], "completion_token": [0]}
         columns |= {"completion_offset": [0, 1], "rank": [0]}
-        return cls(**{name: torch.tensor(values, dtype=_WAVE[name]) for name, values in columns.items()})
+        wave = cls(**{name: torch.tensor(values, dtype=_WAVE[name]) for name, values in columns.items()})
+        if num_candidates:
+            wave.candidates = torch.zeros(1, num_candidates, dtype=torch.int32)
+        return wave
 
     def of_rank(self, rank):
         """The sequences of one rank, and the range of their completion tokens in the whole wave."""
@@ -165,6 +176,7 @@ class Wave:
             completion_offset=self.completion_offset[begin : end + 1] - tokens.start,
             rank=torch.zeros_like(places),
             images=None if self.images is None else self.images[first:last],
+            candidates=None if self.candidates is None else self.candidates[tokens],
         )
         return part, tokens
 
@@ -173,6 +185,11 @@ class Wave:
         """S."""
         return self.prompt_of.numel()
 
+    @property
+    def num_candidates(self):
+        """k."""
+        return 0 if self.candidates is None else self.candidates.shape[1]
+
     def lengths(self):
         """Tokens of each sequence, prompt and completion together, i64 [S]."""
         prompts = self.prompt_offset.diff()[self.prompt_of.long()]
@@ -180,10 +197,10 @@ class Wave:
 
     def check_fits(self, vocab_size, max_positions):
         """Refuses tokens outside the vocabulary, and sequences longer than the model has positions for."""
-        for name in ("prompt_token", "completion_token"):
+        for name in ("prompt_token", "completion_token", "candidates"):
             tokens = getattr(self, name)
-            if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
-                outside = next(token for token in tokens.tolist() if not 0 <= token < vocab_size)
+            if tokens is not None and tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+                outside = next(token for token in tokens.flatten().tolist() if not 0 <= token < vocab_size)
                 raise RequestError(f"`{name}` holds {outside}, and the vocabulary has {vocab_size} tokens")
         if max_positions is not None and self.num_sequences:
             longest, at = self.lengths().max(0)
@@ -213,14 +230,15 @@ def take_column(columns, name, dtype):
     return column
 
 
-def take_derivatives(columns, name, num_tokens, required=True):
-    """The column `name`, f32 [N]; `None` if it is absent and optional."""
+def take_derivatives(columns, name, num_tokens, required=True, per_token=1):
+    """The column `name`, f32 [N], or [N, k] for a column of candidates; `None` if it is absent and optional."""
     if not required and name not in columns:
         return None
     column = take_column(columns, name, torch.float32)
-    if column.numel() != num_tokens:
-        raise RequestError(f"column `{name}` has {column.numel()} numbers, and the held pass {num_tokens} tokens")
-    return column
+    if column.numel() != num_tokens * per_token:
+        of_each = "" if per_token == 1 else f" with {per_token} candidates each"
+        raise RequestError(f"column `{name}` has {column.numel()} numbers, and the held pass {num_tokens} tokens{of_each}")
+    return column if name != "candidate" else column.reshape(num_tokens, per_token)
 
 
 def _check_offsets(what, offsets, num_tokens):

@@ -410,7 +410,7 @@ def _join(path, outcomes):
     first = outcomes[0]
     values, columns = dict(first.values), dict(first.columns)
     for name in columns:
-        if name in ("logprob", "entropy", "value"):
+        if name in ("logprob", "entropy", "value", "candidate", "top_token", "top_logprob"):
             columns[name] = torch.cat([one.columns[name] for one in outcomes])
     if "not_finite" in values:
         values["not_finite"] = next((one.values["not_finite"] for one in outcomes if one.values["not_finite"]), None)

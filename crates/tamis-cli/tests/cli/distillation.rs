@@ -152,3 +152,84 @@ fn teachers_by_data_source_and_what_is_refused() {
     let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
     ended.prints("`teacher` has no effect");
 }
+
+/// A policy that learns from a teacher's likeliest tokens alone.
+const LIKELIEST: &str = "objective: {distillation: {top_k: 6, advantages: false}}\n";
+
+#[test]
+fn a_policy_learns_from_the_likeliest_tokens_of_a_teacher() {
+    let folder = with_a_teacher(LIKELIEST);
+    let steps = ["train.total_steps=40", "train.optimizer.learning_rate=1e-2", "rollout.n=1"];
+    let rest = ["validate.test_freq=0", "checkpoint.save_freq=0"];
+    for (run, beta) in [("forward", "0"), ("reverse", "1"), ("between", "0.5")] {
+        let own = [format!("run.name={run}"), format!("objective.distillation.beta={beta}")];
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        let arguments = [&["train", "config.yaml", TEACHER][..], &steps, &rest, &own].concat();
+        let ended = folder.tamis(&arguments);
+        ended.succeeds().says("distillation alone over 6 likeliest tokens, beta");
+        let rows = trained(&folder, run);
+        let mean = |rows: &[Value]| {
+            rows.iter().map(|row| number(row, "distillation/divergence")).sum::<f64>() / rows.len() as f64
+        };
+        let (first, last) = (mean(&rows[..5]), mean(&rows[35..]));
+        assert!(last < 0.5 * first, "{run}: {first} nats at first, {last} at last");
+        for row in &rows {
+            assert_eq!(number(row, "actor/pg_loss"), 0.0);
+            let (loss, divergence) = (number(row, "loss"), number(row, "distillation/loss"));
+            assert!((loss - divergence).abs() < 1e-12, "{row}");
+            assert!(number(row, "distillation/teacher_mass") > 0.5, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_teacher_that_is_the_policy_has_no_divergence() {
+    let folder = with_a_teacher(LIKELIEST);
+    let policy = ["~model.init", "+model.path=runs/teacher/checkpoints/step_1", "train.total_steps=1"];
+    for beta in ["0", "0.3", "1"] {
+        let own = format!("objective.distillation.beta={beta}");
+        let name = format!("run.name=beta{beta}");
+        let arguments = [&["train", "config.yaml", TEACHER, &own, &name][..], &policy].concat();
+        folder.tamis(&arguments).succeeds();
+        for row in trained(&folder, &format!("beta{beta}")) {
+            // The first mini-batch is at the teacher; the update by rounding is the only difference of the
+            // second.
+            assert!(number(&row, "distillation/loss").abs() < 1e-4, "{row}");
+            assert!(number(&row, "actor/grad_norm") < 1e-3, "{row}");
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_distillation_in_the_loss_that_mean_nothing_are_refused() {
+    let folder = with_a_teacher(LIKELIEST);
+    let check =
+        |more: &[&str]| folder.tamis(&[&["config", "check", "config.yaml", TEACHER][..], more].concat());
+    check(&[]).succeeds();
+    check(&["objective.distillation.top_k=0"]).fails_with("no token is compared");
+    check(&["objective.distillation.top_k=1", "objective.distillation.rest=renormalized"])
+        .fails_with("the divergence is always 0");
+    check(&["objective.distillation.min_logprob=-5"])
+        .prints("`objective.distillation.min_logprob` has no effect");
+    check(&["objective.advantage.kind=rloo"]).prints("has no effect");
+    check(&["objective.distillation.beta=2"]).fails_with("objective.distillation.beta");
+    folder
+        .tamis(&["config", "check", "config.yaml", "teacher=[]"])
+        .fails_with("`objective.distillation` needs a teacher, and `teacher` names none");
+}
+
+#[test]
+fn a_learner_in_another_process_distils_alike() {
+    let folder = with_a_teacher(LIKELIEST);
+    let steps = ["train.total_steps=3", "objective.distillation.advantages=true"];
+    folder.tamis(&[&["train", "config.yaml", TEACHER, "run.name=here"][..], &steps].concat()).succeeds();
+    let learner = Listening::learner(&folder, &[]);
+    let url = format!("learner.url={}", learner.address);
+    let there = ["train", "config.yaml", TEACHER, "run.name=there", &url];
+    folder.tamis(&[&there[..], &steps].concat()).succeeds();
+    for (one, other) in trained(&folder, "here").iter().zip(&trained(&folder, "there")) {
+        for name in ["loss", "distillation/loss", "distillation/student_mass", "actor/grad_norm"] {
+            assert_eq!(number(one, name), number(other, name), "{name}");
+        }
+    }
+}

@@ -61,6 +61,7 @@ mod sft_scripts;
 mod simulate;
 mod sweep;
 mod tamis;
+mod teacher_kills;
 mod train_messages;
 mod what_is_shown;
 mod write_errors;

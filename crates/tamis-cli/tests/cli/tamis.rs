@@ -402,7 +402,7 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
             // Lengths of logs depend on the digits of the clock, those of the journals on what was answered
             // before a kill.
             let mut state: Value = serde_json::from_slice(&bytes).expect("state");
-            for file in ["logs", "journal", "samples", "episodes"] {
+            for file in ["logs", "journal", "samples", "episodes", "teachers"] {
                 state.as_object_mut().expect("an object").remove(file);
             }
             bytes = serde_json::to_vec_pretty(&state).expect("json");

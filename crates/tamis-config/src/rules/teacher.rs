@@ -1,5 +1,7 @@
 //! Rules about teachers.
 
+use tamis_core::objective::{DistillationRest, PolicyLoss};
+
 use super::Checker;
 use crate::hub_name::ModelSource;
 use crate::schema::BackendKind;
@@ -8,12 +10,12 @@ impl Checker<'_> {
     pub(super) fn teachers(&mut self) {
         let config = self.config;
         let Some((key, needs)) = config.distillation() else {
-            let reason = "no advantage is computed from a teacher's log-probabilities; \
-                `objective.advantage.kind: on_policy_distillation` is, and so is `add_distillation` in \
-                `objective.shaping`";
+            let reason = "nothing is computed from a teacher; `objective.advantage.kind: on_policy_distillation`, \
+                `add_distillation` in `objective.shaping` and `objective.distillation` are";
             self.warn_ignored(&["teacher"], reason);
             return;
         };
+        self.distillation_in_loss();
         if config.teacher.is_empty() {
             self.error(
                 &[key],
@@ -23,6 +25,47 @@ impl Checker<'_> {
         }
         for index in 0..config.teacher.len() {
             self.teacher(index);
+        }
+    }
+
+    /// Rules of a divergence from the teacher in the loss.
+    fn distillation_in_loss(&mut self) {
+        let Some(distillation) = self.config.objective.distillation else { return };
+        let keys = ["objective.distillation.top_k", "objective.distillation"];
+        let num_candidates = distillation.top_k + usize::from(distillation.sampled);
+        if num_candidates == 0 {
+            self.error(
+                &keys,
+                "`objective.distillation.top_k` is 0 and `sampled` is false: no token is compared",
+                "set `top_k` above 0, or `sampled: true`",
+            );
+        } else if num_candidates == 1 && distillation.rest != DistillationRest::Bucket {
+            let rest = distillation.rest.as_str();
+            let what = match distillation.rest {
+                DistillationRest::Renormalized => "has probability 1 for both: the divergence is always 0",
+                _ => "is no distribution: its divergence is mostly below 0, and then counts as 0",
+            };
+            self.error(
+                &["objective.distillation.rest", "objective.distillation"],
+                format!("one candidate with `objective.distillation.rest: {rest}` {what}"),
+                "set `rest: bucket`, or `top_k` to 2 or more",
+            );
+        }
+        if distillation.rest != DistillationRest::Ignored {
+            let reason = "with this `rest` every probability counts as it is";
+            self.warn_ignored(&["objective.distillation.min_logprob"], reason);
+        }
+        if !distillation.advantages {
+            if matches!(self.config.objective.loss, PolicyLoss::Python(_)) {
+                self.error(
+                    &["objective.distillation.advantages", "objective.loss.kind"],
+                    "a loss in Python computes what it likes, and `objective.distillation.advantages: false` leaves out \
+                     the policy loss",
+                    "remove `objective.loss`, or set `advantages: true`",
+                );
+            }
+            let reason = "`objective.distillation.advantages: false` leaves them out of the loss";
+            self.warn_ignored(&["objective.advantage", "objective.shaping"], reason);
         }
     }
 

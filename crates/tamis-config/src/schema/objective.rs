@@ -3,7 +3,9 @@
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
-use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
+use tamis_core::objective::{
+    AdaptiveEntropy, Aggregation, Distillation, Importance, KlKind, PolicyLoss, ZeroGroups,
+};
 use tamis_core::{choice, settings};
 
 use super::correction::CorrectionConfig;
@@ -100,6 +102,9 @@ settings! {
         kl: KlConfig = KlConfig::default();
         /// The entropy bonus.
         entropy: EntropyConfig = EntropyConfig::default();
+        /// A divergence from a teacher in the loss, over the teacher's likeliest tokens (`teacher` names it).
+        /// Null: none.
+        distillation: Option<Distillation> = None;
         /// Tokens that are left out of the loss, besides unscored trajectories and tokens that the policy did
         /// not produce.
         masks: MasksConfig = MasksConfig::default();

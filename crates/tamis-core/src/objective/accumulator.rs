@@ -59,6 +59,7 @@ impl Outcome {
             sum.policy_loss += row.policy_loss;
             sum.kl_loss += row.kl_loss;
             sum.entropy_loss += row.entropy_loss;
+            sum.distillation_loss += row.distillation_loss;
             if row.tokens == 0 {
                 continue;
             }
@@ -69,6 +70,9 @@ impl Outcome {
             }
             sum.kl += row.kl;
             sum.entropy += row.entropy;
+            sum.distillation += row.distillation;
+            sum.policy_mass += row.policy_mass;
+            sum.teacher_mass += row.teacher_mass;
             sum.old_kl += row.old_kl;
             sum.old_kl_k3 += row.old_kl_k3;
             sum.ratio += row.ratio;
@@ -104,6 +108,9 @@ impl Outcome {
         if let Some(coef) = entropy_coef {
             loss -= coef * sum.entropy_loss;
         }
+        if let Some(distillation) = objective.distillation {
+            loss += distillation.coefficient * sum.distillation_loss;
+        }
         let metrics = ObjectiveMetrics {
             tokens,
             sequences: trained as f64,
@@ -125,6 +132,12 @@ impl Outcome {
             entropy: mean(sum.entropy),
             entropy_loss: sum.entropy_loss,
             entropy_coef,
+            distillation: objective.distillation.map(|_| DistillationMetrics {
+                divergence: mean(sum.distillation),
+                loss: sum.distillation_loss,
+                policy_mass: mean(sum.policy_mass),
+                teacher_mass: mean(sum.teacher_mass),
+            }),
             behaviour_kl: mean(sum.behaviour_kl),
             behaviour_kl_k3: mean(sum.behaviour_kl_k3),
             own: objective.policy.own_metric().map(|own| match own {
@@ -148,7 +161,8 @@ impl Outcome {
 /// The value of an objective over an optimizer batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 if nothing is trained on.
+    /// The loss: policy loss + coefficient · KL + coefficient · distillation − coefficient · entropy. 0 if
+    /// nothing is trained on.
     pub loss: f64,
     /// Metrics to log.
     pub metrics: ObjectiveMetrics,
@@ -202,12 +216,27 @@ pub struct ObjectiveMetrics {
     pub entropy_loss: f64,
     /// Coefficient of the entropy bonus that this batch used, if the objective has one.
     pub entropy_coef: Option<f64>,
+    /// The divergence from the teacher, if it is in the loss.
+    pub distillation: Option<DistillationMetrics>,
     /// Mean of `behaviour - old`: the difference between sampler and trainer.
     pub behaviour_kl: f64,
     /// k3 estimate of the divergence from the behaviour policy.
     pub behaviour_kl_k3: f64,
     /// The policy loss's own metric, by its name in the package that the loss is from.
     pub own: Option<(&'static str, f64)>,
+}
+
+/// A distillation in the loss; token means.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DistillationMetrics {
+    /// The divergence from the teacher, in nats.
+    pub divergence: f64,
+    /// The divergence as aggregated, before the coefficient.
+    pub loss: f64,
+    /// Probability of the candidates under the policy.
+    pub policy_mass: f64,
+    /// The same under the teacher.
+    pub teacher_mass: f64,
 }
 
 impl ObjectiveMetrics {
@@ -235,6 +264,14 @@ impl ObjectiveMetrics {
         named.extend(self.kl_loss.map(|kl| ("actor/kl_loss", kl)));
         named.extend(self.kl_coef.map(|coef| ("actor/kl_coef", coef)));
         named.extend(self.entropy_coef.map(|coef| ("entropy_coef", coef)));
+        if let Some(distillation) = self.distillation {
+            named.extend([
+                ("distillation/divergence", distillation.divergence),
+                ("distillation/loss", distillation.loss),
+                ("distillation/student_mass", distillation.policy_mass),
+                ("distillation/teacher_mass", distillation.teacher_mass),
+            ]);
+        }
         named.extend(self.own);
         named
     }

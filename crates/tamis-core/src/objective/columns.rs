@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::aggregation::GroupCounts;
+use super::distillation::CandidateColumns;
 use crate::fault::Fault;
 use crate::ragged::{check_length, num_tokens};
 
@@ -100,6 +101,8 @@ pub struct Columns<'a, T> {
     /// The loss of each token as computed elsewhere, for a loss that is
     /// [given](super::PolicyLoss::is_given).
     pub given: Option<GivenLoss<'a>>,
+    /// The teacher's likeliest tokens beside each token, for a distillation in the loss.
+    pub candidates: Option<CandidateColumns<'a, T>>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
     /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
@@ -158,6 +161,7 @@ impl<'a, T: Real> Columns<'a, T> {
             weight: None,
             selection: None,
             given: None,
+            candidates: None,
             advantage,
             group_tokens: None,
             group_sequences: None,
@@ -199,6 +203,7 @@ impl<'a, T: Real> Columns<'a, T> {
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
             given: self.given.map(|given| given.cut(&tokens)),
+            candidates: self.candidates.map(|candidates| candidates.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => {
                     AdvantageColumn::PerTrajectory(&column[range.clone()])
@@ -239,6 +244,9 @@ impl<'a, T: Real> Columns<'a, T> {
             check_length("given.value", expected, given.value.len())?;
             check_length("given.derivative", expected, given.derivative.len())?;
         }
+        if let Some(candidates) = self.candidates {
+            candidates.check(expected)?;
+        }
         for (name, column) in [
             ("group_tokens", self.group_tokens),
             ("group_sequences", self.group_sequences),
@@ -266,6 +274,7 @@ impl<'a, T: Real> Columns<'a, T> {
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
             given: self.given.map(|given| given.cut(&tokens)),
+            candidates: self.candidates.map(|candidates| candidates.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
                 AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
@@ -292,6 +301,7 @@ pub(crate) struct Row<'a, T> {
     pub(crate) weight: Option<&'a [T]>,
     pub(crate) selection: Option<&'a [u8]>,
     pub(crate) given: Option<GivenLoss<'a>>,
+    pub(crate) candidates: Option<CandidateColumns<'a, T>>,
     pub(crate) advantage: RowAdvantage<'a>,
     pub(crate) group: GroupCounts,
     pub(crate) sequence_weight: f64,

@@ -4,7 +4,7 @@
 //! of the batch fixes the order of every sum, and cutting a batch into micro-batches changes no bit.
 
 use super::accumulator::Outcome;
-use super::columns::{Columns, Real, Row};
+use super::columns::{Columns, Real, Row, RowAdvantage};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
 use super::loss::trajectory::{Scratch, TrajectoryLoss, count, sum};
@@ -18,6 +18,13 @@ pub struct Evaluation<T = f64> {
     pub derivatives: Derivatives<T>,
     /// Sums of each trajectory \[B\], for [`Outcome::of`] or an [`Accumulator`](super::Accumulator).
     pub sequences: Vec<SequenceSums>,
+}
+
+/// Derivatives of one trajectory, by the columns that are differentiable.
+struct Slopes<'a, T> {
+    logprob_t: &'a mut [T],
+    entropy_t: &'a mut [T],
+    candidates: &'a mut [T],
 }
 
 impl Objective {
@@ -44,14 +51,24 @@ impl Objective {
         derivatives.logprob.resize(columns.num_tokens(), T::ZERO);
         derivatives.entropy.clear();
         derivatives.entropy.resize(if self.entropy.is_some() { columns.num_tokens() } else { 0 }, T::ZERO);
+        let per_token =
+            self.distillation.and(columns.candidates).map_or(0, |candidates| candidates.per_token);
+        derivatives.candidates.clear();
+        derivatives.candidates.resize(columns.num_tokens() * per_token, T::ZERO);
         sequences.clear();
         let mut scratch = Scratch::default();
         for i in 0..columns.num_sequences() {
-            let row = columns.row(i);
+            let mut row = columns.row(i);
+            if self.distillation.is_some_and(|distillation| !distillation.advantages) {
+                row.advantage = RowAdvantage::Same(0.0);
+            }
             let tokens = row.tokens.clone();
-            let dlogprob_t = &mut derivatives.logprob[tokens.clone()];
-            let dentropy_t = derivatives.entropy.get_mut(tokens).unwrap_or_default();
-            sequences.push(self.sequence(&row, normalisers, state, dlogprob_t, dentropy_t, &mut scratch)?);
+            let own = Slopes {
+                logprob_t: &mut derivatives.logprob[tokens.clone()],
+                entropy_t: derivatives.entropy.get_mut(tokens.clone()).unwrap_or_default(),
+                candidates: &mut derivatives.candidates[tokens.start * per_token..tokens.end * per_token],
+            };
+            sequences.push(self.sequence(&row, normalisers, state, own, &mut scratch)?);
         }
         Ok(())
     }
@@ -75,6 +92,17 @@ impl Objective {
         let missing = [
             (self.kl.is_some() && columns.reference.is_none(), "reference", "the KL term"),
             (self.entropy.is_some() && columns.entropy.is_none(), "entropy", "the entropy bonus"),
+            (
+                self.distillation.is_some() && columns.candidates.is_none(),
+                "candidates",
+                "the distillation in the loss",
+            ),
+            (
+                self.distillation.is_some_and(|distillation| distillation.sampled)
+                    && columns.candidates.is_some_and(|candidates| candidates.sampled.is_none()),
+                "candidates.sampled",
+                "a distillation that compares the sampled token",
+            ),
             (
                 self.policy.is_given() && columns.given.is_none(),
                 "given",
@@ -101,10 +129,10 @@ impl Objective {
         row: &Row<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
-        dlogprob_t: &mut [T],
-        dentropy_t: &mut [T],
+        slopes: Slopes<'_, T>,
         scratch: &mut Scratch,
     ) -> Result<SequenceSums, ObjectiveError> {
+        let Slopes { logprob_t: dlogprob_t, entropy_t: dentropy_t, candidates: dcandidates } = slopes;
         let tokens = count(row.mask);
         let mut sums = SequenceSums { tokens: tokens as u32, ..SequenceSums::EMPTY };
         if tokens == 0 {
@@ -129,6 +157,9 @@ impl Objective {
             let limits = self.policy.log_ratio_limits();
             let pass = KlPass { scale, coef: kl.coef, importance, limits };
             kl::sequence(term, row, reference, pass, dlogprob_t, &mut sums);
+        }
+        if let (Some(distillation), Some(candidates)) = (&self.distillation, &row.candidates) {
+            distillation.sequence(row, candidates, scale, (dlogprob_t, dcandidates), &mut sums);
         }
         if let Some(entropy) = row.entropy {
             let aggregation = self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);

@@ -1,12 +1,13 @@
 //! The objective: policy loss, divergence and entropy as one value and one derivative per token.
 //!
 //! An [`Objective`] is a pure function of named [`Columns`]. Any learner runs its forward pass, requests the
-//! derivatives and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`. No loss is written
-//! twice.
+//! derivatives and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`, and the same of
+//! candidates beside the sampled token. No loss is written twice.
 //!
 //! ```text
 //! columns ─┬─ loss         policy loss per token ─┐
 //!          ├─ kl           divergence per token  ─┼─ aggregation: one weight per trajectory ─ derivatives, sums per trajectory
+//!          ├─ distillation divergence per token  ─┤                                                        │
 //!          └─ entropy      entropy per token     ─┘                                                        │
 //! whole optimizer batch: Normalisers (input)         Accumulator: sums in batch order ─ loss, metrics, next state
 //! ```
@@ -26,6 +27,7 @@ pub mod accumulator;
 pub mod aggregation;
 pub mod columns;
 mod covariance;
+pub mod distillation;
 pub mod entropy;
 mod error;
 mod evaluate;
@@ -40,9 +42,10 @@ pub mod value;
 
 use serde::{Deserialize, Serialize};
 
-pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome};
+pub use accumulator::{Accumulator, DistillationMetrics, ObjectiveMetrics, Outcome};
 pub use aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers, ZeroGroups};
 pub use columns::{AdvantageColumn, Columns, GivenLoss, Real, Selection, ValueColumns};
+pub use distillation::{CandidateColumns, Distillation, DistillationRest, TokenDivergence};
 pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use error::ObjectiveError;
 pub use evaluate::Evaluation;
@@ -59,11 +62,18 @@ pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_var
 use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: [&[Entry]; 6] =
-    [loss::ENTRIES, &aggregation::ENTRIES, &kl::ENTRIES, &entropy::ENTRIES, &value::ENTRIES, &masks::ENTRIES];
+pub const ENTRIES: [&[Entry]; 7] = [
+    loss::ENTRIES,
+    &aggregation::ENTRIES,
+    &kl::ENTRIES,
+    &entropy::ENTRIES,
+    &distillation::ENTRIES,
+    &value::ENTRIES,
+    &masks::ENTRIES,
+];
 
-/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A
-/// critic's loss is a [`ValueTerm`].
+/// A loss over a batch of trajectories: `policy + coef·KL + coef·distillation − coef·entropy`, each
+/// aggregated to one number. A critic's loss is a [`ValueTerm`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -83,6 +93,9 @@ pub struct Objective {
     /// Entropy bonus.
     #[serde(default)]
     pub entropy: Option<EntropyBonus>,
+    /// Divergence from a teacher in the loss.
+    #[serde(default)]
+    pub distillation: Option<Distillation>,
     /// Tokens that the policy loss leaves out in addition to the mask.
     #[serde(default)]
     pub masks: LossMasks,
@@ -106,6 +119,8 @@ pub struct Derivatives<T = f64> {
     pub logprob: Vec<T>,
     /// With respect to the entropy; empty if the objective has no entropy bonus.
     pub entropy: Vec<T>,
+    /// With respect to the candidates' log-probabilities \[N k\]; empty if the objective has no distillation.
+    pub candidates: Vec<T>,
 }
 
 impl Objective {
@@ -118,6 +133,7 @@ impl Objective {
             divisors: LengthDivisors::default(),
             kl: None,
             entropy: None,
+            distillation: None,
             masks: LossMasks::default(),
         }
     }
@@ -161,6 +177,9 @@ impl Objective {
         }
         if let Some(bonus) = &self.entropy {
             bonus.check()?;
+        }
+        if let Some(distillation) = &self.distillation {
+            distillation.check()?;
         }
         Ok(())
     }

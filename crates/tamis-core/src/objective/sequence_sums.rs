@@ -24,10 +24,18 @@ pub struct SequenceSums {
     pub kl_loss: f64,
     /// Weighted entropy, before the coefficient.
     pub entropy_loss: f64,
+    /// Weighted divergence from the teacher, before the coefficient.
+    pub distillation_loss: f64,
     /// Divergence from the reference.
     pub kl: f64,
     /// Entropy in nats; NaN if its column was not given.
     pub entropy: f64,
+    /// Divergence from the teacher.
+    pub distillation: f64,
+    /// Probability of the teacher's candidates under the policy.
+    pub policy_mass: f64,
+    /// The same under the teacher.
+    pub teacher_mass: f64,
     /// `old - logprob`, limited like the ratio.
     pub old_kl: f64,
     /// `ratio - 1 - ln(ratio)`.
@@ -56,8 +64,12 @@ impl SequenceSums {
         policy_loss: 0.0,
         kl_loss: 0.0,
         entropy_loss: 0.0,
+        distillation_loss: 0.0,
         kl: 0.0,
         entropy: 0.0,
+        distillation: 0.0,
+        policy_mass: 0.0,
+        teacher_mass: 0.0,
         old_kl: 0.0,
         old_kl_k3: 0.0,
         ratio: 0.0,

@@ -98,6 +98,7 @@ impl Gathered {
             group_sequences: Some(&self.group_sequences),
             selection: Some(&self.selection),
             given: None,
+            candidates: None,
             sequence_weight: None,
         }
     }
@@ -192,6 +193,6 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
         .prop_map(|(policy, importance, (aggregation, divisors), (kl, entropy), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
             let aggregation = policy.needed_aggregation().unwrap_or(aggregation);
-            Objective { policy, importance, aggregation, divisors, kl, entropy, masks }
+            Objective { policy, importance, aggregation, divisors, kl, entropy, distillation: None, masks }
         })
 }

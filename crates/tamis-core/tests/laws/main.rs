@@ -10,6 +10,7 @@ mod batch;
 mod correction;
 mod critic;
 mod diagnostics;
+mod distillation;
 mod edges;
 mod given;
 mod losses;

@@ -490,6 +490,7 @@ proptest! {
             group_tokens: wide.group_tokens,
             group_sequences: wide.group_sequences,
             selection: wide.selection,
+            candidates: None,
             given: None,
             sequence_weight: None,
         };

@@ -11,6 +11,7 @@ mod advantage;
 mod balance;
 mod correction;
 mod distillation;
+mod distillation_in_loss;
 mod kl;
 mod trl_loss;
 mod verl_loss;

@@ -6,7 +6,7 @@ mod rewards;
 mod rules;
 mod servers;
 
-pub(super) use distillation::{TEACHER, distillation};
+pub(super) use distillation::{TEACHERS, distillation};
 pub(super) use rewards::rewards;
 pub(super) use rules::{data, generation, known_options, model, validates};
 pub(super) use servers::beside_the_learner;

@@ -5,6 +5,8 @@
 //! | true | false | `objective.advantage.kind: on_policy_distillation` |
 //! | true | true | `add_distillation` in `objective.shaping` |
 //! | false | true | the divergence from the teacher in the loss, with the teacher as `model.reference` |
+//!
+//! `loss_mode: forward_kl_topk` without `use_policy_gradient` is `objective.distillation`.
 
 use serde_json::{Map, Value, json};
 
@@ -21,6 +23,10 @@ const CLAMP: &str = "distillation.distillation_loss.loss_max_clamp";
 const CLIPS: [&str; 4] = ["policy_loss_mode", "clip_ratio", "clip_ratio_low", "clip_ratio_high"];
 /// Read with `forward_kl_topk` only.
 const TOP_K: [&str; 4] = ["topk", "log_prob_min_clamp", "use_chunked_topk", "chunked_topk_chunk_size"];
+const NUMBER: &str = "distillation.distillation_loss.topk";
+const LEAST: &str = "distillation.distillation_loss.log_prob_min_clamp";
+/// verl's number of likeliest tokens if none is set.
+const DEFAULT_NUMBER: f64 = 32.0;
 
 /// The teachers, and the advantage or the divergence that is computed from them.
 pub(crate) fn distillation(t: &mut Translator) {
@@ -43,12 +49,11 @@ pub(crate) fn distillation(t: &mut Translator) {
         "mse" | "k2" => "k2",
         "low_var_kl" | "k3" => "k3",
         "forward_kl_topk" => {
-            let reason = "the teacher's likeliest tokens are not compared: set loss_mode=k1 and use_policy_gradient=True";
-            t.refuse(MODE, reason);
+            likeliest(&from, &teachers, t);
             return;
         }
         _ => {
-            t.refuse(MODE, "the estimators are k1, k2, k3 and abs");
+            t.refuse(MODE, "the estimators are k1, k2, k3 and abs, and the other mode is forward_kl_topk");
             return;
         }
     };
@@ -98,6 +103,40 @@ pub(crate) fn distillation(t: &mut Translator) {
         t.no_effect(&format!("distillation.distillation_loss.{name}"), "loss_mode is not forward_kl_topk");
     }
     t.part_of(TEACHER_KEY, SWITCH);
+    t.rest_without_effect("distillation", "the learner loads the teacher itself, on its own devices");
+}
+
+/// The divergence over the teachers' likeliest tokens, in the loss.
+fn likeliest(from: &str, teachers: &[Value], t: &mut Translator) {
+    if t.flag(GRADIENT, false) {
+        let message = "the divergence over the teacher's likeliest tokens is differentiated here: leave \
+            use_policy_gradient out, or set loss_mode=k1 with it";
+        t.refuse(GRADIENT, message);
+        return;
+    }
+    let with_rewards = t.flag(REWARDS, true);
+    let coefficient = t.number(COEFFICIENT).filter(|_| with_rewards).unwrap_or(1.0);
+    let mut settings = Map::new();
+    settings.insert("top_k".to_owned(), json!(t.number(NUMBER).unwrap_or(DEFAULT_NUMBER) as u64));
+    settings.insert("beta".to_owned(), json!(0.0));
+    settings.insert("rest".to_owned(), json!("ignored"));
+    settings.insert("coefficient".to_owned(), json!(coefficient));
+    settings.insert("advantages".to_owned(), json!(with_rewards));
+    settings.extend(t.number(LEAST).map(|least| ("min_logprob".to_owned(), json!(least))));
+    settings.extend(t.number(CLAMP).map(|clip| ("clip".to_owned(), json!(clip))));
+    t.set(&[SWITCH], "objective.distillation", &Value::Object(settings).to_string());
+    t.set(&[from], "teacher", &Value::Array(teachers.to_vec()).to_string());
+    for key in [MODE, GRADIENT, REWARDS, COEFFICIENT, CLAMP, NUMBER, LEAST, TEACHER_KEY] {
+        t.part_of(key, SWITCH);
+    }
+    for name in CLIPS {
+        let key = format!("distillation.distillation_loss.{name}");
+        t.no_effect(&key, "the divergence is differentiated, not a reward of the policy loss");
+    }
+    for name in &TOP_K[2..] {
+        let key = format!("distillation.distillation_loss.{name}");
+        t.no_effect(&key, "the learner computes logits in chunks (`learner.logprob_chunk`)");
+    }
     t.rest_without_effect("distillation", "the learner loads the teacher itself, on its own devices");
 }
 

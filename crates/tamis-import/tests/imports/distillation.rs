@@ -80,7 +80,7 @@ fn several_teachers_of_verl_are_by_data_source() {
 fn what_is_not_there_is_refused_by_name() {
     let refused = |more: &[&str]| of_verl(more).expect_err("refused");
     for (more, expected) in [
-        (&["loss_mode=forward_kl_topk"][..], "the teacher's likeliest tokens are not compared"),
+        (&["loss_mode=forward_kl_topk", "use_policy_gradient=True"][..], "is differentiated here"),
         (&["loss_mode=k1"], "verl refuses k1 without use_policy_gradient"),
         (&["use_task_rewards=False"], "the divergence is part of the loss, beside the rewards"),
         (&["loss_max_clamp=10"], "bounded only by its estimator"),
@@ -138,6 +138,71 @@ fn a_distillation_of_trl_has_one_completion_per_prompt() {
     assert_eq!(found["objective"]["kl"]["in"], "none");
     // There, beta is the divergence: 1.0 is the reverse one.
     assert!(converted(&words, &["beta=1.0".to_owned()]).is_ok());
-    let found = converted(&words, &["beta=0.5".to_owned()]).expect_err("refused");
-    assert!(found.contains("it selects the divergence in a distillation"), "{found}");
+    let found = converted(&words, &["beta=0.5".to_owned()]).unwrap();
+    let expected = json!({"top_k": 128, "sampled": false, "beta": 0.5, "rest": "bucket", "min_logprob": null,
+        "clip": null, "coefficient": 1.0, "advantages": false});
+    assert_eq!(found["objective"]["distillation"], expected);
+    assert_eq!((&found["teacher"][0]["path"], &found["rollout"]["n"]), (&json!("big"), &json!(1)));
+}
+
+#[test]
+fn verls_likeliest_tokens_are_a_divergence_in_the_loss() {
+    let settings = |more: &[&str]| {
+        let words = [&["loss_mode=forward_kl_topk"], more].concat();
+        let found = of_verl(&words).unwrap();
+        assert_eq!(found["teacher"][0]["path"], "big");
+        assert_eq!(found["objective"]["advantage"]["kind"], "grpo");
+        found["objective"]["distillation"].clone()
+    };
+    let plain = json!({"top_k": 32, "sampled": false, "beta": 0.0, "rest": "ignored", "min_logprob": null,
+        "clip": null, "coefficient": 1.0, "advantages": true});
+    assert_eq!(settings(&[]), plain);
+    let alone = settings(&[
+        "topk=64",
+        "log_prob_min_clamp=-10",
+        "loss_max_clamp=10",
+        "use_task_rewards=False",
+        "distillation_loss_coef=0.5",
+        "use_chunked_topk=True",
+        "clip_ratio=0.3",
+    ]);
+    // verl reads the coefficient with rewards only.
+    let expected = json!({"top_k": 64, "sampled": false, "beta": 0.0, "rest": "ignored", "min_logprob": -10.0,
+        "clip": 10.0, "coefficient": 1.0, "advantages": false});
+    assert_eq!(alone, expected);
+    assert_eq!(settings(&["distillation_loss_coef=0.5"])["coefficient"], 0.5);
+}
+
+#[test]
+fn a_teacher_at_a_server_of_trl() {
+    let words = [
+        "model_name_or_path=m",
+        "dataset_name=d.jsonl",
+        "reward_funcs=accuracy_reward",
+        "teacher_model_server_url=http://localhost:8000",
+    ];
+    let of = |more: &[&str]| converted(&words, &more.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+    let settings = |more: &[&str]| {
+        let found = of(more).unwrap();
+        assert_eq!(found["teacher"][0]["servers"], json!(["http://localhost:8000"]));
+        assert_eq!(found["rollout"]["n"], 1);
+        let found = &found["objective"]["distillation"];
+        assert_eq!(found["advantages"], false);
+        (found["top_k"].clone(), found["sampled"].clone(), found["beta"].clone(), found["rest"].clone())
+    };
+    let expected = |top_k: u64, sampled: bool, beta: f64, rest: &str| {
+        (json!(top_k), json!(sampled), json!(beta), json!(rest))
+    };
+    // Only the sampled token, and the rest.
+    assert_eq!(settings(&[]), expected(0, true, 1.0, "bucket"));
+    assert_eq!(settings(&["beta=0.5"]), expected(1, true, 0.5, "bucket"));
+    let forward = ["beta=0.0", "loss_top_k=16", "loss_add_tail=False"];
+    assert_eq!(settings(&forward), expected(16, false, 0.0, "renormalized"));
+    for (more, wanted) in [
+        (&["loss_top_k=4"][..], "TRL takes 1 with beta above 0"),
+        (&["reverse_kl_top_1_mode=argmax"], "TRL takes only sampled"),
+    ] {
+        let found = of(more).expect_err("refused");
+        assert!(found.contains(wanted), "{found}");
+    }
 }

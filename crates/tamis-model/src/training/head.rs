@@ -2,6 +2,7 @@
 //! blocks of rows with log-probabilities and entropies.
 
 use super::batch::PackedBatch;
+use super::beside;
 use super::gradients::Gradients;
 use super::layer::LayerContext;
 use super::value_head;
@@ -114,6 +115,14 @@ pub(super) struct Outputs<'a> {
     pub(super) logprobs: &'a mut [f32],
     /// Empty for a critic.
     pub(super) entropies: &'a mut [f32],
+    pub(super) top: TopOutputs<'a>,
+}
+
+/// The likeliest tokens at the targets' places, `number` of each; empty if none are wanted.
+pub(super) struct TopOutputs<'a> {
+    pub(super) number: usize,
+    pub(super) tokens: &'a mut [u32],
+    pub(super) logprobs: &'a mut [f32],
 }
 
 /// Computes the outputs of a chunk.
@@ -132,7 +141,7 @@ pub(super) fn forward(
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
     let KeptRows { rows, normed, logits: values, statistics } = kept;
-    let Outputs { logprobs: out_logprobs, entropies: out_entropies } = out;
+    let Outputs { logprobs: out_logprobs, entropies: out_entropies, top: out_top } = out;
     rows.resize(scored.len() * width);
     normed.resize(scored.len() * width);
     for (&row, out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
@@ -150,6 +159,8 @@ pub(super) fn forward(
     statistics.resize(scored.len(), none);
     // In the order of the targets; a row may have several.
     let mut logprobs = vec![0.0; batch.targets.len()];
+    // The likeliest tokens of each scored row.
+    let mut top: Vec<Vec<(u32, f32)>> = vec![Vec::new(); scored.len()];
     let inverse = 1.0 / options.temperature;
     for first in (0..scored.len()).step_by(block) {
         if context.watch.gives_up() {
@@ -168,14 +179,20 @@ pub(super) fn forward(
                 &mut logprobs[begin(0)..begin(num_tasks)],
                 (0..num_tasks).map(|task| begin(task + 1) - begin(task)),
             ),
+            Parts::chunks(&mut top[first..first + count], ROWS),
         );
         threads.run(num_tasks, |task| {
-            let (statistics, logprobs) = (parts.0.take(task), parts.1.take(task));
+            let (statistics, logprobs, top) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));
             let mut logprobs = logprobs.iter_mut();
-            for (i, statistics) in statistics.iter_mut().enumerate() {
+            for (i, (statistics, top)) in statistics.iter_mut().zip(top).enumerate() {
                 let at = task * ROWS + i;
                 let row = &values[at * vocab..][..size];
                 *statistics = vocabulary::statistics(threads.level(), row, inverse);
+                if out_top.number > 0 {
+                    let likeliest = beside::largest(row, out_top.number).into_iter();
+                    let with_logprob = |id: u32| (id, statistics.logprob(row[id as usize], inverse));
+                    *top = likeliest.map(with_logprob).collect();
+                }
                 for (target, out) in batch.targets_of(first + at).iter().zip(&mut logprobs) {
                     *out = statistics.logprob(row[target.token as usize], inverse);
                 }
@@ -188,6 +205,12 @@ pub(super) fn forward(
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
             out_logprobs[target.flat as usize] = logprob;
             out_entropies[target.flat as usize] = entropy;
+            let first = target.flat as usize * out_top.number;
+            for place in 0..out_top.number {
+                // A row that is not finite has fewer.
+                let (token, logprob) = top[i].get(place).copied().unwrap_or((0, f32::NAN));
+                (out_top.tokens[first + place], out_top.logprobs[first + place]) = (token, logprob);
+            }
         }
     }
 }

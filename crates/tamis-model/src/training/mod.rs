@@ -7,6 +7,7 @@
 //! for any number of threads.
 
 mod batch;
+mod beside;
 mod cut;
 mod gradients;
 mod head;
@@ -29,6 +30,8 @@ use crate::panels;
 use crate::product::ChainStart;
 use crate::threads::{Parts, Threads};
 use batch::PackedBatch;
+use beside::Beside;
+pub use beside::{Candidates, TopTokens, backward_beside, forward_hold_beside, score_with_top};
 pub(crate) use cut::{Cut, FAR_ROWS, stay_near};
 pub use gradients::Gradients;
 pub use head::PassOptions;
@@ -69,7 +72,10 @@ pub fn score(
     temperature: f32,
 ) -> Result<TokenScores, SequenceError> {
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    Ok(forward_pass(threads, model, workspace, sequences, options, false)?.0)
+    let given = (sequences, Beside::Nothing);
+    let (outputs, _) =
+        forward_pass(threads, model, workspace, given, OutputHead::Vocabulary, options, false)?;
+    Ok(outputs.into_scores())
 }
 
 /// Log-probabilities and entropies of the scored tokens, with the same bits as [`score`], and the pass
@@ -81,7 +87,9 @@ pub fn forward_hold(
     sequences: &[Sequence],
     options: PassOptions,
 ) -> Result<(TokenScores, HeldPass), SequenceError> {
-    hold(threads, model, workspace, sequences, options)
+    let given = (sequences, Beside::Nothing);
+    let (outputs, held) = hold(threads, model, workspace, given, OutputHead::Vocabulary, options)?;
+    Ok((outputs.into_scores(), held))
 }
 
 /// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
@@ -127,8 +135,9 @@ pub fn values(
     sequences: &[Sequence],
 ) -> Result<Ragged<f32>, SequenceError> {
     let options = PassOptions { recompute: true, keep_logits_bytes: 0, ..PassOptions::default() };
-    let (values, _): (Values, _) = forward_pass(threads, model, workspace, sequences, options, false)?;
-    Ok(values.0)
+    let given = (sequences, Beside::Nothing);
+    let (outputs, _) = forward_pass(threads, model, workspace, given, OutputHead::Value, options, false)?;
+    Ok(outputs.into_values())
 }
 
 /// As [`values`], and the pass itself, held for [`values_backward`].
@@ -139,8 +148,9 @@ pub fn values_forward_hold(
     sequences: &[Sequence],
     options: PassOptions,
 ) -> Result<(Ragged<f32>, HeldPass), SequenceError> {
-    let (values, held): (Values, _) = hold(threads, model, workspace, sequences, options)?;
-    Ok((values.0, held))
+    let given = (sequences, Beside::Nothing);
+    let (outputs, held) = hold(threads, model, workspace, given, OutputHead::Value, options)?;
+    Ok((outputs.into_values(), held))
 }
 
 /// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`.
@@ -189,28 +199,24 @@ pub fn logits(
     Ok(out)
 }
 
-trait HeadOutput {
-    /// The head that computes them.
-    const HEAD: OutputHead;
-
-    fn of(columns: [Ragged<f32>; 2]) -> Self;
+/// Columns of the head over the scored tokens, before they are cut into sequences.
+struct RawOutputs {
+    /// Scored tokens of each sequence.
+    lengths: Vec<usize>,
+    /// Log-probabilities, each token's followed by those of its candidates; values of a critic.
+    first: Vec<f32>,
+    /// Entropies in the same places; empty for a critic.
+    second: Vec<f32>,
+    top: TopTokens,
 }
 
-impl HeadOutput for TokenScores {
-    const HEAD: OutputHead = OutputHead::Vocabulary;
-
-    fn of([logprobs, entropies]: [Ragged<f32>; 2]) -> Self {
-        Self { logprobs, entropies }
+impl RawOutputs {
+    fn into_scores(self) -> TokenScores {
+        TokenScores::of(&self.lengths, self.first, self.second)
     }
-}
 
-struct Values(Ragged<f32>);
-
-impl HeadOutput for Values {
-    const HEAD: OutputHead = OutputHead::Value;
-
-    fn of([values, _]: [Ragged<f32>; 2]) -> Self {
-        Self(values)
+    fn into_values(self) -> Ragged<f32> {
+        Ragged::from_lengths(self.first, &self.lengths).unwrap_or_default()
     }
 }
 
@@ -234,31 +240,34 @@ pub struct HeldPass {
     /// Number of chunks, from the first on, whose logits are kept.
     keep_logits: usize,
     num_targets: usize,
+    /// Candidates of each scored token.
+    num_candidates: usize,
     reach: usize,
 }
 
-fn hold<O: HeadOutput>(
+fn hold(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
-    sequences: &[Sequence],
+    given: (&[Sequence], Beside<'_>),
+    wanted: OutputHead,
     options: PassOptions,
-) -> Result<(O, HeldPass), SequenceError> {
-    let (output, mut held) = forward_pass(threads, model, workspace, sequences, options, true)?;
+) -> Result<(RawOutputs, HeldPass), SequenceError> {
+    let (outputs, mut held) = forward_pass(threads, model, workspace, given, wanted, options, true)?;
     held.chunks = std::mem::take(&mut workspace.chunks);
-    Ok((output, held))
+    Ok((outputs, held))
 }
 
 /// Forward. If activations are kept, they are in the workspace's chunks.
-fn forward_pass<O: HeadOutput>(
+fn forward_pass(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
-    sequences: &[Sequence],
+    (sequences, beside): (&[Sequence], Beside<'_>),
+    wanted: OutputHead,
     options: PassOptions,
     keep: bool,
-) -> Result<(O, HeldPass), SequenceError> {
-    let wanted = O::HEAD;
+) -> Result<(RawOutputs, HeldPass), SequenceError> {
     check_head(model.config().head, wanted)?;
     if !(options.temperature > 0.0 && options.temperature.is_finite()) {
         return Err(fault!(
@@ -268,7 +277,12 @@ fn forward_pass<O: HeadOutput>(
         .into());
     }
     let config = model.config();
-    let (cut, batches) = PackedBatch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
+    let (cut, mut batches) =
+        PackedBatch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
+    if let Beside::Candidates(candidates) = beside {
+        batches.iter_mut().for_each(|batch| batch.add_candidates(candidates));
+    }
+    let num_top = beside.num_top();
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
     let watch = workspace.watch();
@@ -295,16 +309,20 @@ fn forward_pass<O: HeadOutput>(
     let Workspace { chunks, pool, .. } = workspace;
     let lengths: Vec<usize> =
         sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect();
-    let num_targets: usize = lengths.iter().sum();
+    let num_targets = lengths.iter().sum::<usize>() * (beside.num_candidates() + 1);
     // A value is one column.
     let seconds = usize::from(wanted == OutputHead::Vocabulary);
     let (mut first, mut second) = (vec![0.0; num_targets], vec![0.0; seconds * num_targets]);
+    let mut top =
+        TopTokens { tokens: vec![0; num_targets * num_top], logprobs: vec![0.0; num_targets * num_top] };
     {
         let targets = || batches.iter().map(|batch| batch.targets.len());
         let parts = (
             Parts::chunks(chunks, 1),
             Parts::new(&mut first, targets()),
             Parts::new(&mut second, targets().map(|len| seconds * len)),
+            Parts::new(&mut top.tokens, targets().map(|len| num_top * len)),
+            Parts::new(&mut top.logprobs, targets().map(|len| num_top * len)),
         );
         outer.run(batches.len(), |task| {
             let context = layer::LayerContext {
@@ -315,7 +333,15 @@ fn forward_pass<O: HeadOutput>(
                 flipped: None,
                 watch: &watch,
             };
-            let out = head::Outputs { logprobs: parts.1.take(task), entropies: parts.2.take(task) };
+            let out = head::Outputs {
+                logprobs: parts.1.take(task),
+                entropies: parts.2.take(task),
+                top: head::TopOutputs {
+                    number: num_top,
+                    tokens: parts.3.take(task),
+                    logprobs: parts.4.take(task),
+                },
+            };
             pool.with(|work| {
                 let mut own = std::mem::take(&mut work.chunk);
                 let chunk = if keep { &mut parts.0.take(task)[0] } else { &mut own };
@@ -328,12 +354,19 @@ fn forward_pass<O: HeadOutput>(
     if watch.has_given_up() {
         return Err(SequenceError::GivenUp);
     }
-    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
-    let output = O::of([ragged(first), ragged(second)]);
-    let chunks = Vec::new();
-    let held =
-        HeldPass { head: wanted, options, cut, batches, chunks, keep_logits, num_targets, reach: longest };
-    Ok((output, held))
+    let (chunks, num_candidates) = (Vec::new(), beside.num_candidates());
+    let held = HeldPass {
+        head: wanted,
+        options,
+        cut,
+        batches,
+        chunks,
+        keep_logits,
+        num_targets,
+        num_candidates,
+        reach: longest,
+    };
+    Ok((RawOutputs { lengths, first, second, top }, held))
 }
 
 fn backward_pass(
@@ -345,8 +378,9 @@ fn backward_pass(
     gradients: &mut Gradients,
 ) -> Result<(), SequenceError> {
     check_head(model.config().head, held.head)?;
-    let HeldPass { head, options, cut, batches, mut chunks, keep_logits, num_targets: expected, reach } =
-        held;
+    let HeldPass {
+        head, options, cut, batches, mut chunks, keep_logits, num_targets: expected, reach, ..
+    } = held;
     let names = match head {
         OutputHead::Vocabulary => ["log-probability", "entropy"],
         OutputHead::Value => ["value", ""],

@@ -365,6 +365,17 @@ pub fn read_metrics(answer: &HttpAnswer) -> Result<Figures, Fault> {
 /// Asks for the log-probability of every token of a text, one more token being generated as there must be
 /// one.
 pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_ids: &[u32]) -> Call {
+    score_with_top(interface, model, request_id, token_ids, 0)
+}
+
+/// As [`score`], and the `num_top` likeliest tokens at every place.
+pub fn score_with_top(
+    interface: Interface,
+    model: Option<&str>,
+    request_id: &str,
+    token_ids: &[u32],
+    num_top: usize,
+) -> Call {
     let mut body = json!({"request_id": request_id});
     if let (Some(model), Some(body)) = (model, body.as_object_mut()) {
         body.insert("model".to_owned(), json!(model));
@@ -372,14 +383,14 @@ pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_
     match interface {
         Interface::Generate => {
             body["token_ids"] = json!(token_ids);
-            body["sampling_params"] = json!({"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0});
+            body["sampling_params"] = json!({"max_tokens": 1, "temperature": 0, "prompt_logprobs": num_top});
             Call::post("/inference/v1/generate", &body)
         }
         Interface::Completions => {
             body["prompt"] = json!(token_ids);
             body["max_tokens"] = json!(1);
             body["temperature"] = json!(0);
-            body["prompt_logprobs"] = json!(0);
+            body["prompt_logprobs"] = json!(num_top);
             Call::post("/v1/completions", &body)
         }
     }
@@ -388,6 +399,27 @@ pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_
 /// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, which has none \[T
 /// - 1\].
 pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
+    let scores = read_scores_with_top(answer, token_ids, 0)?;
+    Ok(scores.into_iter().map(|score| score.logprob).collect())
+}
+
+/// A token's score.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenScore {
+    /// `log_softmax(logits)` of the token.
+    pub logprob: f64,
+    /// The likeliest tokens at its place with theirs, the likeliest first, of equal ones the first in the
+    /// vocabulary.
+    pub top: Vec<(u32, f64)>,
+}
+
+/// Reads the answer to [`score_with_top`]: the score of each token but the first, which has none \[T - 1\],
+/// with `num_top` likeliest tokens.
+pub fn read_scores_with_top(
+    answer: &HttpAnswer,
+    token_ids: &[u32],
+    num_top: usize,
+) -> Result<Vec<TokenScore>, Fault> {
     #[derive(Deserialize)]
     struct Scored {
         prompt_logprobs: Option<PromptLogprobs>,
@@ -415,9 +447,23 @@ pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, F
         return Err(Fault::new(FaultClass::TokenCount, detail));
     }
     let one = |(place, (id, listed)): (usize, (&u32, Listed))| {
-        listed.and_then(|listed| listed.get(&id.to_string())?.logprob).ok_or_else(|| {
+        let listed = listed.unwrap_or_default();
+        let logprob = listed.get(&id.to_string()).and_then(|one| one.logprob).ok_or_else(|| {
             Fault::new(FaultClass::LogprobOutOfRange, format!("no log-probability of prompt token {place}"))
-        })
+        })?;
+        let known = |(id, one): (&String, &OneLogprob)| Some((id.parse::<u32>().ok()?, one.logprob?));
+        let mut top: Vec<(u32, f64)> = listed.iter().filter_map(known).collect();
+        // The token itself is listed, too, wherever it ranks.
+        top.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+        if top.len() < num_top {
+            let detail = format!(
+                "{found} of the {num_top} likeliest tokens that were asked for, at prompt token {place}",
+                found = top.len()
+            );
+            return Err(Fault::new(FaultClass::BadShape, detail));
+        }
+        top.truncate(num_top);
+        Ok(TokenScore { logprob, top })
     };
     token_ids.iter().zip(listed).enumerate().skip(1).map(one).collect()
 }

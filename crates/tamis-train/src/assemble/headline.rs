@@ -43,6 +43,14 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
     if let Some(bonus) = objective.entropy {
         parts.push(format!("entropy bonus {}", shortest(bonus.coef)));
     }
+    if let Some(distillation) = objective.distillation {
+        let alone = if distillation.advantages { "" } else { " alone" };
+        parts.push(format!(
+            "distillation{alone} over {} likeliest tokens, beta {}",
+            distillation.top_k,
+            shortest(distillation.beta)
+        ));
+    }
     for shaping in advantage::shapings(config)? {
         parts.push(format!("shaping {shaping}"));
     }

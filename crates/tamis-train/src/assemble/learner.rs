@@ -193,6 +193,7 @@ fn open(
             (!config.samples_through_learner()).then_some(PublishMode::Folder)
         },
         entropy: entropy_key(config),
+        distills: config.objective.distillation.is_some(),
     };
     Ok(WireLearner::open(settings, process, request, interrupt)?)
 }

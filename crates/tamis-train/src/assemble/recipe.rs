@@ -104,7 +104,7 @@ impl Recipe {
 
     /// Whether a teacher rates the tokens.
     pub(crate) fn is_taught(&self) -> bool {
-        self.reads(Column::TeacherLogprobs)
+        self.objective.distillation.is_some() || self.reads(Column::TeacherLogprobs)
     }
 
     /// Whether a step trains the policy, or only the critic.

@@ -18,6 +18,7 @@ use crate::learner::critic::values;
 use crate::learner::micro_batch::logprobs;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
 use crate::learner::old_logprobs::OldLogprobs;
+use crate::learner::taught::Taught;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
 use crate::measure::validation::Validation;
 use crate::workers::Workers;
@@ -34,6 +35,8 @@ pub(crate) struct Passes {
     pub(crate) reference: Option<Ragged<f32>>,
     /// Log-probabilities under the teachers `[B][T]`, if there are some.
     pub(crate) teacher: Option<Ragged<f64>>,
+    /// The teachers' likeliest tokens, if the loss compares with them.
+    pub(crate) taught: Option<Taught>,
     /// Values of the critic `[B][T]`, if there is one.
     pub(crate) values: Option<Ragged<f64>>,
     /// Columns that only some estimators need.
@@ -110,14 +113,15 @@ pub(crate) fn passes(
         timings.add("advantage_passes", clock.elapsed());
     }
     let clock = Instant::now();
-    let teacher = if recipe.is_taught() {
+    let (teacher, taught) = if recipe.is_taught() {
         let Workers { teachers, learner, .. } = workers;
         let TrainedGroups { records, sequences, .. } = trained;
-        let rated = teachers.rate(&mut **learner, step, records, sequences, micro_batch)?;
+        let number = recipe.objective.distillation.map(|distillation| distillation.top_k);
+        let rated = teachers.rate(&mut **learner, step, records, sequences, (micro_batch, number))?;
         timings.add(TEACHER, clock.elapsed());
-        Some(Ragged::from_rows(rated.rows().map(widened)))
+        (Some(Ragged::from_rows(rated.logprobs.rows().map(widened))), number.map(|_| rated))
     } else {
-        None
+        (None, None)
     };
     let clock = Instant::now();
     let values = if recipe.critic.is_some() {
@@ -127,7 +131,7 @@ pub(crate) fn passes(
     } else {
         None
     };
-    Ok(Passes { greedy, old, reference, teacher, values, of_estimator })
+    Ok(Passes { greedy, old, reference, teacher, taught, values, of_estimator })
 }
 
 impl Greedy {
@@ -220,6 +224,7 @@ impl EstimatorPasses {
                     images: sequence.images,
                     completion: sequence.completion,
                     turns: sequence.turns,
+                    candidates: &[],
                 })
                 .collect();
             passes.gold_logprobs = Some(scored(&hinted, 1.0)?.0);

@@ -23,6 +23,7 @@ enum Part {
     Policy,
     Kl,
     Entropy,
+    Distillation,
 }
 
 impl Part {
@@ -32,18 +33,25 @@ impl Part {
             Self::Policy => "task",
             Self::Kl => "kl",
             Self::Entropy => "entropy",
+            Self::Distillation => "distillation",
         }
     }
 
     /// The objective with only this term, and the factor of its policy term; `None` if the objective
     /// has no such term.
     fn alone(self, objective: &Objective) -> Option<(Objective, f64)> {
-        let without = Objective { kl: None, entropy: None, ..objective.clone() };
+        let without = Objective { kl: None, entropy: None, distillation: None, ..objective.clone() };
         match self {
+            // Without them the policy's term is 0 in the loss.
+            Self::Policy if objective.distillation.is_some_and(|one| !one.advantages) => None,
             Self::Policy => Some((without, 1.0)),
             Self::Kl => objective.kl.map(|kl| (Objective { kl: Some(kl), ..without }, 0.0)),
             Self::Entropy => {
                 objective.entropy.map(|entropy| (Objective { entropy: Some(entropy), ..without }, 0.0))
+            }
+            Self::Distillation => {
+                let alone = |one| (Objective { distillation: Some(one), ..without }, 0.0);
+                objective.distillation.map(alone)
             }
         }
     }
@@ -120,7 +128,7 @@ impl GradientAnalysis {
         let mut metrics = Vec::new();
         for measured in std::iter::once(everything).chain(buckets).filter(|one| !one.places.is_empty()) {
             measured.metrics(&mut metrics);
-            for part in [Part::Policy, Part::Kl, Part::Entropy] {
+            for part in [Part::Policy, Part::Kl, Part::Entropy, Part::Distillation] {
                 let Some((objective, factor)) = part.alone(plan.objective) else { continue };
                 let plan = UpdatePlan { objective: &objective, ..plan };
                 let batch = TrainingBatch { policy_factor: batch.policy_factor * factor, ..batch };

@@ -6,7 +6,7 @@ use tamis_core::balance;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::{Learner, LearnerInfo, LearnerSequence, Network, Pass, TokenColumns, Wave};
+use crate::learner::{Learner, LearnerInfo, LearnerSequence, Network, Pass, TokenColumns, TopColumns, Wave};
 
 /// Size of the micro-batches that an optimizer batch is cut into for the forward pass; the result does not
 /// depend on it beyond the order of f32 additions into the gradient.
@@ -151,6 +151,7 @@ pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
             images,
             completion: &trajectory.token_ids,
             turns: trajectory.episode.as_ref().map_or(&[], |episode| &episode.turns),
+            candidates: &[],
         })
     };
     groups.iter().flat_map(of_group).collect()
@@ -176,7 +177,7 @@ pub(crate) fn forward_all(
 ) -> Pass<TokenColumns> {
     let mut all = TokenColumns::default();
     for wave in waves_in_order(sequences, Cut::of(learner.info(), micro_batch)) {
-        let TokenColumns { logprobs, entropies, values } = learner.forward(network, &wave, sharpness)?;
+        let TokenColumns { logprobs, entropies, values, .. } = learner.forward(network, &wave, sharpness)?;
         all.logprobs.extend(logprobs);
         all.entropies.extend(entropies);
         all.values.extend(values);
@@ -205,6 +206,24 @@ pub(crate) fn logprobs(
 ) -> Pass<Ragged<f32>> {
     let columns = forward_all(learner, network, sequences, micro_batch, 1.0)?;
     Ok(rows(sequences, &columns.logprobs))
+}
+
+/// Log-probabilities of all completions under a network, and its `number` likeliest tokens at every place.
+pub(crate) fn top_all(
+    learner: &mut dyn Learner,
+    network: Network,
+    sequences: &[LearnerSequence<'_>],
+    micro_batch: MicroBatch,
+    number: usize,
+) -> Pass<TopColumns> {
+    let mut all = TopColumns::default();
+    for wave in waves_in_order(sequences, Cut::of(learner.info(), micro_batch)) {
+        let TopColumns { logprobs, tokens, top_logprobs } = learner.forward_top(network, &wave, number)?;
+        all.logprobs.extend(logprobs);
+        all.tokens.extend(tokens);
+        all.top_logprobs.extend(top_logprobs);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod progress;
 pub mod rank_balance;
 pub(crate) mod sample_queue;
 pub mod sft;
+pub mod taught;
 pub(crate) mod texts;
 pub mod torch;
 pub mod update;
@@ -61,12 +62,15 @@ pub struct LearnerSequence<'a> {
     /// Turns of its episode, with the part of the text that the policy saw before each; empty: it saw
     /// everything before.
     pub turns: &'a [Turn],
+    /// Other tokens than the completion's whose log-probabilities are requested at its places, k for each
+    /// \[T k\]; empty: none. The sequences of a wave have the same k.
+    pub candidates: &'a [u32],
 }
 
 impl<'a> LearnerSequence<'a> {
     /// A sequence of only text.
     pub fn of_text(prompt: &'a [u32], completion: &'a [u32]) -> Self {
-        Self { prompt, images: &[], completion, turns: &[] }
+        Self { prompt, images: &[], completion, turns: &[], candidates: &[] }
     }
 
     /// The texts among its tokens, if there are several; see
@@ -100,6 +104,12 @@ impl<'a> Wave<'a> {
     /// Number of completion tokens, N.
     pub fn num_tokens(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.completion.len()).sum()
+    }
+
+    /// Candidates of each completion token, k.
+    pub fn num_candidates(&self) -> usize {
+        let all: usize = self.sequences.iter().map(|sequence| sequence.candidates.len()).sum();
+        all / self.num_tokens().max(1)
     }
 }
 
@@ -181,6 +191,21 @@ pub struct TokenColumns {
     /// Values of a critic: of the state in which the token is chosen, which is the text before it,
     /// without the token itself.
     pub values: Vec<f32>,
+    /// Log-probabilities of the sequences' candidates under a policy \[N k\], in nats; of a pass that is
+    /// held.
+    pub candidates: Vec<f32>,
+}
+
+/// A network's log-probabilities of the completion tokens \[N\], and its k likeliest tokens at their places
+/// \[N k\], the likeliest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TopColumns {
+    /// Log-probabilities of the completion tokens, in nats.
+    pub logprobs: Vec<f32>,
+    /// The likeliest tokens.
+    pub tokens: Vec<u32>,
+    /// Their log-probabilities, in nats.
+    pub top_logprobs: Vec<f32>,
 }
 
 /// Result of an optimizer step.
@@ -425,6 +450,14 @@ pub trait Learner {
     /// Columns of the completions under a network, its logits multiplied by `sharpness` (above 0); with 1 the
     /// same bits as of [`Self::forward_hold`].
     fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns>;
+
+    /// Log-probabilities of the completions under a network that gives probabilities, and its `number`
+    /// likeliest tokens at every place, at most as many as its vocabulary has.
+    fn forward_top(&mut self, network: Network, wave: &Wave<'_>, number: usize) -> Pass<TopColumns> {
+        let _ = (network, wave, number);
+        let reason = "this learner does not give the likeliest tokens of a network".to_owned();
+        Err(Halt::Failed(LearnerError::Misused { reason }))
+    }
 
     /// Columns of the completions, and holds the pass for [`Self::backward`], in place of one that was held
     /// before.

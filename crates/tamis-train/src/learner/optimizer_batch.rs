@@ -98,6 +98,13 @@ impl<'a> OptimizerBatch<'a> {
         }
     }
 
+    /// Requests log-probabilities of candidates, rows of the step's batch `[B][T k]`.
+    pub(crate) fn add_candidates(&mut self, candidates: &'a Ragged<u32>) {
+        for (sequence, &row) in self.sequences.iter_mut().zip(&self.rows) {
+            sequence.candidates = candidates.row(row);
+        }
+    }
+
     /// Sets a weight for each group's losses \[P\].
     #[must_use]
     pub(crate) fn with_weights(self, weights: Option<Vec<f64>>) -> Self {
@@ -124,6 +131,12 @@ impl<'a> OptimizerBatch<'a> {
     pub(crate) fn cut<T: Copy>(&self, values: &[T], places: &[usize]) -> Vec<T> {
         let offsets = self.mask.offsets();
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
+    }
+
+    /// As [`Self::cut`], of a column with `per_token` numbers for each token.
+    pub(crate) fn cut_wide<T: Copy>(&self, values: &[T], per_token: usize, places: &[usize]) -> Vec<T> {
+        let at = |place: usize| self.mask.offsets()[place] * per_token;
+        places.iter().flat_map(|&place| &values[at(place)..at(place + 1)]).copied().collect()
     }
 
     /// Passes over the live trajectories, wave by wave, each with a micro-batch for every rank.

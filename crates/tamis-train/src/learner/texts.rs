@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{LearnerSequence, TokenColumns, Wave};
+use super::{LearnerSequence, TokenColumns, TopColumns, Wave};
 
 /// The texts of a wave, and the places of their numbers.
 pub(crate) struct Texts<'a> {
@@ -54,7 +54,10 @@ impl<'a> Texts<'a> {
                     (&tokens[part.start..part.answer], &[][..])
                 };
                 let completion = &tokens[part.answer..part.end];
-                let text = LearnerSequence { prompt, images, completion, turns: &[] };
+                // Candidates are of every token, whoever wrote it.
+                let per_token = sequence.candidates.len() / tokens.len().max(1);
+                let candidates = &sequence.candidates[part.answer * per_token..part.end * per_token];
+                let text = LearnerSequence { prompt, images, completion, turns: &[], candidates };
                 push(text, start + part.answer..start + part.end);
             }
             start = end;
@@ -66,33 +69,54 @@ impl<'a> Texts<'a> {
 impl TextPlaces {
     /// Numbers of the texts' tokens as those of the wave's; 0 for a token that is in no text.
     pub(crate) fn spread(&self, columns: &TokenColumns) -> TokenColumns {
-        let of = |column: &[f32]| {
-            let mut spread = vec![0.0; if column.is_empty() { 0 } else { self.num_tokens }];
-            let mut rest = column;
-            for range in self.ranges.iter().filter(|_| !column.is_empty()) {
-                let (own, after) = rest.split_at(range.len().min(rest.len()));
-                spread[range.start..range.start + own.len()].copy_from_slice(own);
-                rest = after;
-            }
-            spread
-        };
+        let of = |column: &[f32]| self.spread_column(column);
         TokenColumns {
             logprobs: of(&columns.logprobs),
             entropies: of(&columns.entropies),
             values: of(&columns.values),
+            candidates: of(&columns.candidates),
         }
+    }
+
+    /// The same for the likeliest tokens of a network.
+    pub(crate) fn spread_top(&self, top: &TopColumns) -> TopColumns {
+        TopColumns {
+            logprobs: self.spread_column(&top.logprobs),
+            tokens: self.spread_column(&top.tokens),
+            top_logprobs: self.spread_column(&top.top_logprobs),
+        }
+    }
+
+    /// A column with the same count of numbers for every token.
+    fn spread_column<T: Copy + Default>(&self, column: &[T]) -> Vec<T> {
+        let num_own: usize = self.ranges.iter().map(Range::len).sum();
+        let per_token = column.len() / num_own.max(1);
+        let mut spread = vec![T::default(); self.num_tokens * per_token];
+        let mut rest = column;
+        for range in self.ranges.iter().filter(|_| !column.is_empty()) {
+            let (own, after) = rest.split_at((range.len() * per_token).min(rest.len()));
+            let start = range.start * per_token;
+            spread[start..start + own.len()].copy_from_slice(own);
+            rest = after;
+        }
+        spread
     }
 
     /// Numbers of the wave's tokens that belong to texts, in their order.
     pub(crate) fn gather(&self, columns: &TokenColumns) -> TokenColumns {
         let of = |column: &[f32]| match column {
             [] => Vec::new(),
-            column => self.ranges.iter().flat_map(|range| &column[range.clone()]).copied().collect(),
+            column => {
+                let per_token = column.len() / self.num_tokens.max(1);
+                let own = |range: &Range<usize>| &column[range.start * per_token..range.end * per_token];
+                self.ranges.iter().flat_map(own).copied().collect()
+            }
         };
         TokenColumns {
             logprobs: of(&columns.logprobs),
             entropies: of(&columns.entropies),
             values: of(&columns.values),
+            candidates: of(&columns.candidates),
         }
     }
 }
@@ -145,5 +169,21 @@ mod tests {
         assert_eq!(spread.logprobs, expected.map(|n| n as f32));
         assert!(spread.values.is_empty());
         assert_eq!(texts.places.gather(&spread), columns);
+
+        // Candidates go with their tokens: here two of each, 100·token and one more.
+        let candidates: Vec<u32> = tokens.iter().flat_map(|&token| [100 * token, 100 * token + 1]).collect();
+        let sequence = LearnerSequence { candidates: &candidates[..14], ..sequences[2] };
+        let texts = Texts::of(&Wave::of(&[sequence])).expect("several");
+        let found: Vec<_> = texts.wave.sequences.iter().map(|text| text.candidates).collect();
+        assert_eq!(found, [&candidates[4..8], &candidates[10..14]]);
+        assert_eq!(texts.wave.num_candidates(), 2);
+        let values: Vec<f32> = (1..=8_u8).map(f32::from).collect();
+        let columns = TokenColumns { candidates: values, ..TokenColumns::default() };
+        let spread = texts.places.spread(&columns);
+        let expected = [0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 5, 6, 7, 8];
+        assert_eq!(spread.candidates, expected.map(|n| n as f32));
+        assert_eq!(texts.places.gather(&spread), columns);
+        let top = TopColumns { tokens: (1..=8).collect(), ..TopColumns::default() };
+        assert_eq!(texts.places.spread_top(&top).tokens, expected.map(|n| n as u32));
     }
 }

@@ -8,8 +8,8 @@ use tamis_core::advantage::Advantages;
 use tamis_core::correction::{Correction, SamplerColumns};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Columns, Evaluation, Normalisers, Objective, ObjectiveMetrics,
-    ObjectiveState, Selection, ZeroGroups,
+    Accumulator, AdvantageColumn, CandidateColumns, Columns, Derivatives, Evaluation, Normalisers, Objective,
+    ObjectiveMetrics, ObjectiveState, Selection, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
@@ -18,6 +18,7 @@ use crate::interrupt::Halt;
 use crate::learner::micro_batch::{Cut, MicroBatch};
 use crate::learner::old_logprobs::OldLogprobs;
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
+use crate::learner::taught::Taught;
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
 use crate::own_function::loss::{LossNumbers, OwnLoss};
@@ -61,6 +62,8 @@ pub struct TrainingBatch<'a> {
     pub dropped: Option<Normalisers>,
     /// Log-probabilities of the reference, one row per trajectory `[B][T]`.
     pub reference: Option<&'a Ragged<f32>>,
+    /// The teacher's likeliest tokens, if the loss compares with them.
+    pub taught: Option<&'a Taught>,
 }
 
 /// Results of one step's updates.
@@ -292,6 +295,16 @@ fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
     metrics.to_pairs()
 }
 
+/// The teacher's numbers for an optimizer batch.
+struct TaughtBatch {
+    /// Candidates of each token, k.
+    per_token: usize,
+    /// Their log-probabilities \[N k\].
+    candidates: Vec<f32>,
+    /// Those of the sampled tokens \[N\], -inf if they are candidates.
+    sampled: Vec<f32>,
+}
+
 struct MiniBatch<'a> {
     batch: OptimizerBatch<'a>,
     /// Log-probabilities from generation \[N\].
@@ -301,6 +314,8 @@ struct MiniBatch<'a> {
     /// Under the policy at the start of the step, if that was computed anew \[N\].
     old: Option<Vec<f32>>,
     reference: Option<Vec<f32>>,
+    /// The teacher's, if the loss compares with it.
+    taught: Option<TaughtBatch>,
     /// One per trajectory \[B\] or per token \[N\].
     advantages: Vec<f64>,
     is_per_token: bool,
@@ -316,14 +331,23 @@ impl<'a> MiniBatch<'a> {
         settings: &UpdateSettings,
     ) -> Self {
         let weights = batch.weights.map(|weights| places.iter().map(|&place| weights[place]).collect());
-        let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept)
-            .with_weights(weights);
+        let mut own =
+            OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept)
+                .with_weights(weights);
+        if let Some(taught) = batch.taught {
+            own.add_candidates(&taught.candidates);
+        }
         let members = || places.iter().flat_map(|&place| &batch.groups[place].trajectories);
         Self {
             behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
             is_behaviour_known: members().all(Trajectory::has_logprobs),
             old: batch.old.recomputed().map(|column| own.gather(column)),
             reference: batch.reference.map(|column| own.gather(column)),
+            taught: batch.taught.map(|taught| TaughtBatch {
+                per_token: taught.per_token,
+                candidates: own.gather(&taught.top_logprobs),
+                sampled: own.gather(&taught.sampled),
+            }),
             advantages: match batch.advantages {
                 Advantages::PerTrajectory(rows) => {
                     places.iter().flat_map(|&place| rows.row(place)).copied().collect()
@@ -371,7 +395,7 @@ impl<'a> MiniBatch<'a> {
         let mask = &self.batch.mask;
         let num_tokens = mask.num_values();
         let zeros = || vec![0.0; num_tokens];
-        let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), values: Vec::new() };
+        let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), ..TokenColumns::default() };
         let mut gives_entropy = true;
         self.batch.for_each_wave(
             Cut::of(learner.info(), settings.micro_batch),
@@ -500,8 +524,10 @@ impl<'a> MiniBatch<'a> {
         // Members with equal scores have advantages of 0. If the loss has no other term, they have no
         // gradient. If the learner skips backward passes without derivatives, they are kept apart from
         // the others, and the gradient is the same sum.
-        let takes_all =
-            !learner.info().passes_over_zeros || objective.kl.is_some() || objective.entropy.is_some();
+        let takes_all = !learner.info().passes_over_zeros
+            || objective.kl.is_some()
+            || objective.entropy.is_some()
+            || objective.distillation.is_some();
         let teaches = |place: usize| takes_all || self.has_advantage(place);
         self.batch.for_each_wave(
             Cut::of(learner.info(), settings.micro_batch),
@@ -519,6 +545,12 @@ impl<'a> MiniBatch<'a> {
                     .filter(|_| self.is_behaviour_known)
                     .map(|_| self.batch.cut(&self.behaviour, places));
                 let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
+                let taught_n =
+                    self.taught.as_ref().filter(|_| objective.distillation.is_some()).map(|taught| {
+                        let TaughtBatch { per_token, candidates, sampled } = taught;
+                        let candidates = self.batch.cut_wide(candidates, *per_token, places);
+                        (*per_token, candidates, self.batch.cut(sampled, places))
+                    });
                 let weight_n = weight.map(|column| self.batch.cut(column, places));
                 let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
                 let advantages: Vec<f64> = if self.is_per_token {
@@ -539,6 +571,12 @@ impl<'a> MiniBatch<'a> {
                         entropy: entropies(scores),
                         weight: weight_n.as_deref(),
                         selection: selection_n.as_deref(),
+                        candidates: taught_n.as_ref().map(|(per_token, teacher, sampled)| CandidateColumns {
+                            per_token: *per_token,
+                            logprob: &scores.candidates,
+                            teacher,
+                            sampled: Some(sampled),
+                        }),
                         group_tokens: Some(&micro.group_tokens),
                         group_sequences: Some(&micro.group_sequences),
                         sequence_weight: micro.sequence_weights.as_deref(),
@@ -553,8 +591,9 @@ impl<'a> MiniBatch<'a> {
                         accumulator.record(place, *sums)?;
                     }
                     let derivatives = std::mem::take(&mut evaluation.derivatives);
-                    let (logprobs, entropies) = (derivatives.logprob, derivatives.entropy);
-                    Ok(TokenColumns { logprobs, entropies, ..TokenColumns::default() })
+                    let Derivatives { logprob, entropy, candidates } = derivatives;
+                    let values = Vec::new();
+                    Ok(TokenColumns { logprobs: logprob, entropies: entropy, values, candidates })
                 })
             },
         )?;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use tamis_core::group::PolicyVersion;
 use tamis_model::{
-    AdamW, Coefficients, HeldPass, Model, PassOptions, Sequence, SequenceError, backward, forward_hold,
-    score, values, values_backward, values_forward_hold,
+    AdamW, Candidates, Coefficients, HeldPass, Model, PassOptions, Sequence, SequenceError, Workspace,
+    backward, backward_beside, forward_hold, forward_hold_beside, score, score_with_top, values,
+    values_backward, values_forward_hold,
 };
 use tamis_rollout::Generator;
 
@@ -22,7 +23,7 @@ use crate::learner::progress::UpdateProgress;
 use crate::learner::texts::Texts;
 use crate::learner::{
     Changing, CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport,
-    Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
+    Pass, RunLearner, SaveContent, Saved, TokenColumns, TopColumns, Trained, Wave,
 };
 
 /// The tokens of each sequence of a wave: prompt and completion.
@@ -59,6 +60,28 @@ impl NativeEngine {
         }
     }
 
+    /// A pass of a network that gives probabilities.
+    fn with_probabilities<T>(
+        &mut self,
+        network: Network,
+        pass: impl FnOnce(&Model, &mut Workspace) -> Result<T, SequenceError>,
+    ) -> Pass<T> {
+        let model = match network {
+            Network::Policy => &self.policy.model,
+            Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0),
+            Network::Base => return Err(Halt::Failed(LearnerError::NoAdapter)),
+            Network::Teacher(number) => {
+                self.teachers.get(number).ok_or(LearnerError::NoTeacher { number })?
+            }
+            Network::Reference => self.reference.as_ref().ok_or(LearnerError::NoReference)?,
+            Network::Critic => {
+                let reason = "a critic gives no probabilities".to_owned();
+                return Err(Halt::Failed(LearnerError::Misused { reason }));
+            }
+        };
+        pass(model, &mut self.workspace).map_err(|error| sequence_error(&error))
+    }
+
     /// Ends a pass of a network. If it was interrupted, its gradient is incomplete and is cleared.
     fn end_pass<T>(&mut self, network: Trained, passed: Result<T, SequenceError>) -> Pass<T> {
         if matches!(passed, Err(SequenceError::GivenUp)) {
@@ -82,29 +105,41 @@ impl Learner for NativeEngine {
         }
         let tokens = join_tokens(wave);
         let batch = as_engine(&tokens, wave);
-        let (threads, workspace) = (Arc::clone(&self.threads), &mut self.workspace);
-        let policy = match network {
-            Network::Critic => {
-                let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
-                let predicted = values(&threads, &critic.model, workspace, &batch);
-                let values = predicted.map_err(|error| sequence_error(&error))?.values().to_vec();
-                return Ok(TokenColumns { values, ..TokenColumns::default() });
-            }
-            Network::Policy => &self.policy.model,
-            Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0),
-            Network::Base => return Err(Halt::Failed(LearnerError::NoAdapter)),
-            Network::Teacher(number) => {
-                self.teachers.get(number).ok_or(LearnerError::NoTeacher { number })?
-            }
-            Network::Reference => self.reference.as_ref().ok_or(LearnerError::NoReference)?,
-        };
+        let threads = Arc::clone(&self.threads);
+        if network == Network::Critic {
+            let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
+            let predicted = values(&threads, &critic.model, &mut self.workspace, &batch);
+            let values = predicted.map_err(|error| sequence_error(&error))?.values().to_vec();
+            return Ok(TokenColumns { values, ..TokenColumns::default() });
+        }
         let temperature = (self.settings.temperature / sharpness) as f32;
-        let scores = score(&threads, policy, workspace, &batch, temperature);
-        let scores = scores.map_err(|error| sequence_error(&error))?;
+        let scores = self.with_probabilities(network, |model, workspace| {
+            score(&threads, model, workspace, &batch, temperature)
+        })?;
         Ok(TokenColumns {
             logprobs: scores.logprobs.values().to_vec(),
             entropies: scores.entropies.values().to_vec(),
-            values: Vec::new(),
+            ..TokenColumns::default()
+        })
+    }
+
+    fn forward_top(&mut self, network: Network, wave: &Wave<'_>, number: usize) -> Pass<TopColumns> {
+        if self.gives_up() {
+            return Err(Halt::Interrupted);
+        }
+        if let Some(texts) = Texts::of(wave) {
+            return Ok(texts.places.spread_top(&self.forward_top(network, &texts.wave, number)?));
+        }
+        let tokens = join_tokens(wave);
+        let batch = as_engine(&tokens, wave);
+        let (threads, temperature) = (Arc::clone(&self.threads), self.settings.temperature as f32);
+        let (scores, top) = self.with_probabilities(network, |model, workspace| {
+            score_with_top(&threads, model, workspace, &batch, temperature, number)
+        })?;
+        Ok(TopColumns {
+            logprobs: scores.logprobs.values().to_vec(),
+            tokens: top.tokens,
+            top_logprobs: top.logprobs,
         })
     }
 
@@ -131,12 +166,25 @@ impl Learner for NativeEngine {
             Trained::Critic => PassOptions { recompute, ..PassOptions::default() },
         };
         let (threads, model) = (Arc::clone(&self.threads), Arc::clone(&self.of(network)?.model));
+        let per_token = wave.num_candidates();
+        let others: Vec<u32> =
+            wave.sequences.iter().flat_map(|sequence| sequence.candidates).copied().collect();
         let passed: Result<(TokenColumns, HeldPass), _> = match network {
+            Trained::Policy if per_token > 0 => {
+                let candidates = Candidates { per_token, tokens: &others };
+                let passed =
+                    forward_hold_beside(&threads, &model, &mut self.workspace, &batch, candidates, options);
+                passed.map(|(scores, candidates, held)| {
+                    let (logprobs, entropies) = (scores.logprobs, scores.entropies);
+                    let (logprobs, entropies) = (logprobs.values().to_vec(), entropies.values().to_vec());
+                    (TokenColumns { logprobs, entropies, candidates, ..TokenColumns::default() }, held)
+                })
+            }
             Trained::Policy => {
                 forward_hold(&threads, &model, &mut self.workspace, &batch, options).map(|(scores, held)| {
                     let (logprobs, entropies) = (scores.logprobs, scores.entropies);
                     let (logprobs, entropies) = (logprobs.values().to_vec(), entropies.values().to_vec());
-                    (TokenColumns { logprobs, entropies, values: Vec::new() }, held)
+                    (TokenColumns { logprobs, entropies, ..TokenColumns::default() }, held)
                 })
             }
             Trained::Critic => values_forward_hold(&threads, &model, &mut self.workspace, &batch, options)
@@ -166,12 +214,17 @@ impl Learner for NativeEngine {
             Trained::Critic => self.critic.as_mut().ok_or(LearnerError::NoCritic)?,
         };
         let Learning { model, gradients, .. } = learning;
-        let TokenColumns { logprobs, entropies, values } = derivatives;
+        let TokenColumns { logprobs, entropies, values, candidates } = derivatives;
         let passed = match network {
             Trained::Policy => {
                 let entropy = (!entropies.is_empty()).then_some(entropies);
                 let coefficients = Coefficients { logprob: logprobs, entropy };
-                backward(&threads, model, &mut self.workspace, held, coefficients, gradients)
+                let workspace = &mut self.workspace;
+                if candidates.is_empty() {
+                    backward(&threads, model, workspace, held, coefficients, gradients)
+                } else {
+                    backward_beside(&threads, model, workspace, held, coefficients, &candidates, gradients)
+                }
             }
             Trained::Critic => values_backward(&threads, model, &mut self.workspace, held, values, gradients),
         };

@@ -57,6 +57,7 @@ impl Updating {
             policy_factor: shaped.policy_factor,
             old: &self.old,
             dropped: self.dropped,
+            taught: credited.columns.passes.taught.as_ref(),
             reference: credited.columns.passes.reference.as_ref().filter(|_| recipe.reference_is_in_loss()),
         }
     }

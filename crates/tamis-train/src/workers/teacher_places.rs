@@ -45,7 +45,9 @@ pub(crate) fn teachers(
             }
             TeacherPlace::Learner(Network::Base)
         } else {
-            TeacherPlace::Servers(connect(index, teacher, codec, listener, interrupt)?)
+            let number = config.objective.distillation.map_or(0, |distillation| distillation.top_k);
+            let number = number.min(learner.policy.vocab_size);
+            TeacherPlace::Servers(connect((index, teacher), number, codec, listener, interrupt)?)
         };
         list.push(Teacher { data_source: teacher.data_source.clone(), place });
     }
@@ -54,8 +56,8 @@ pub(crate) fn teachers(
 
 /// A teacher at servers.
 fn connect(
-    index: usize,
-    teacher: &TeacherConfig,
+    (index, teacher): (usize, &TeacherConfig),
+    num_top: usize,
     codec: &Codec,
     listener: &Arc<dyn Listener>,
     interrupt: &Interrupt,
@@ -84,6 +86,7 @@ fn connect(
         timeout: teacher.timeout.0,
         max_attempts: u32::try_from(teacher.max_attempts).unwrap_or(u32::MAX),
         concurrency: teacher.concurrency,
+        num_top,
     };
     let connected = TeacherServers::connect(setup, teacher.startup_timeout.0, Arc::clone(listener));
     match connected {

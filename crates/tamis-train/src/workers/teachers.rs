@@ -11,7 +11,6 @@ use std::hash::{Hash as _, Hasher as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 use tamis_rollout::teacher::{NotRated, RatedText, TeacherServers};
 use tamis_run::durable::Disk;
@@ -19,10 +18,10 @@ use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::micro_batch::MicroBatch;
-use crate::learner::micro_batch::logprobs;
+use crate::learner::micro_batch::{MicroBatch, logprobs, top_all};
+use crate::learner::taught::{RatedCompletion, Taught};
 use crate::learner::texts::Texts;
-use crate::learner::{Learner, LearnerSequence, Network, TokenColumns, Wave};
+use crate::learner::{Learner, LearnerSequence, Network, TopColumns, Wave};
 
 /// The place of a teacher.
 #[expect(clippy::large_enum_variant, reason = "a run has few teachers")]
@@ -45,6 +44,11 @@ struct Entry {
     text: u64,
     step: u64,
     logprobs: Vec<f32>,
+    /// The likeliest tokens, if a step compares with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    top: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    top_logprobs: Vec<f32>,
 }
 
 /// All teachers of a run.
@@ -53,8 +57,8 @@ pub(crate) struct Teachers {
     list: Vec<Teacher>,
     /// Of servers only.
     journal: Option<Journal>,
-    /// Log-probabilities of texts, with their step: those of the present step, and those read back.
-    known: HashMap<u64, (u64, Vec<f32>)>,
+    /// What was found of texts, with their step: those of the present step, and those read back.
+    known: HashMap<u64, (u64, RatedCompletion)>,
     /// Offset of each step's first answer that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
 }
@@ -87,9 +91,9 @@ impl Teachers {
     /// A journal that ends before `from`, a file that is not a journal, the disk.
     pub(crate) fn with_journal(mut self, disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
         let (journal, entries) = Journal::open_json::<Entry>(disk, path, SyncPolicy::OnDemand, from)?;
-        for (start, Entry { text, step, logprobs }) in entries {
+        for (start, Entry { text, step, logprobs, top, top_logprobs }) in entries {
             self.starts.entry(step).or_insert(start);
-            self.known.insert(text, (step, logprobs));
+            self.known.insert(text, (step, RatedCompletion { logprobs, top, top_logprobs }));
         }
         self.journal = Some(journal);
         Ok(self)
@@ -101,16 +105,19 @@ impl Teachers {
         named.or_else(|| self.list.iter().position(|teacher| teacher.data_source.is_none()))
     }
 
-    /// Log-probabilities of the completions of a step's groups under their teachers, one row each `[B][T]`. A
-    /// text is rated once per step.
+    /// Log-probabilities of the completions of a step's groups under their teachers, and the teachers'
+    /// likeliest tokens, as many as `number` (at most the policy's vocabulary). A text is rated once per
+    /// step.
     pub(crate) fn rate(
         &mut self,
         learner: &mut dyn Learner,
         step: u64,
         records: &[Record],
         sequences: &[LearnerSequence<'_>],
-        micro_batch: MicroBatch,
-    ) -> Result<Ragged<f32>, Halt<RunError>> {
+        (micro_batch, number): (MicroBatch, Option<usize>),
+    ) -> Result<Taught, Halt<RunError>> {
+        let vocab_size = learner.info().policy.vocab_size;
+        let number = number.unwrap_or(0).min(vocab_size);
         if self.journal.is_none() {
             self.known.retain(|_, (of, _)| *of == step);
         }
@@ -124,8 +131,9 @@ impl Teachers {
         }
         for teacher in 0..self.list.len() {
             let is_unrated = |text: &(usize, u64), sequence: &LearnerSequence<'_>| {
-                let rated = self.known.get(&text.1).map(|(_, rated)| rated.len());
-                text.0 == teacher && rated != Some(sequence.completion.len())
+                let num_tokens = sequence.completion.len();
+                let rated = self.known.get(&text.1).map(|(_, rated)| (rated.logprobs.len(), rated.top.len()));
+                text.0 == teacher && rated != Some((num_tokens, num_tokens * number))
             };
             let unrated: Vec<usize> =
                 (0..texts.len()).filter(|&place| is_unrated(&texts[place], &sequences[place])).collect();
@@ -134,32 +142,38 @@ impl Teachers {
             }
             let own: Vec<LearnerSequence<'_>> = unrated.iter().map(|&place| sequences[place]).collect();
             let rated = match &self.list[teacher].place {
-                TeacherPlace::Learner(network) => logprobs(learner, *network, &own, micro_batch)?,
+                TeacherPlace::Learner(network) if number == 0 => {
+                    let logprobs = logprobs(learner, *network, &own, micro_batch)?;
+                    TopColumns { logprobs: logprobs.values().to_vec(), ..TopColumns::default() }
+                }
+                TeacherPlace::Learner(network) => top_all(learner, *network, &own, micro_batch, number)?,
                 TeacherPlace::Servers(servers) => at_servers(servers, &own)?,
             };
-            let rated: Vec<(u64, Vec<f32>)> = unrated
+            let rated: Vec<(u64, RatedCompletion)> = unrated
                 .iter()
-                .zip(rated.rows())
-                .map(|(&place, row)| (texts[place].1, row.to_vec()))
+                .zip(completions(&own, rated, number))
+                .map(|(&place, rated)| (texts[place].1, rated))
                 .collect();
             if matches!(self.list[teacher].place, TeacherPlace::Servers(_)) {
                 self.record(step, &rated)?;
             }
-            self.known.extend(rated.into_iter().map(|(text, row)| (text, (step, row))));
+            self.known.extend(rated.into_iter().map(|(text, rated)| (text, (step, rated))));
         }
-        let mut column = Ragged::default();
-        for (_, text) in &texts {
-            let row = self.known.get(text).map_or(&[][..], |(_, row)| row);
-            column.push_row(row.iter().copied());
+        let mut taught = Taught::new(number);
+        for ((_, text), sequence) in texts.iter().zip(sequences) {
+            if let Some((_, rated)) = self.known.get(text) {
+                taught.push(sequence.completion, rated, vocab_size);
+            }
         }
-        Ok(column)
+        Ok(taught)
     }
 
-    fn record(&mut self, step: u64, rated: &[(u64, Vec<f32>)]) -> Result<(), RunError> {
+    fn record(&mut self, step: u64, rated: &[(u64, RatedCompletion)]) -> Result<(), RunError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         self.starts.entry(step).or_insert(journal.position());
-        for (text, logprobs) in rated {
-            let entry = Entry { text: *text, step, logprobs: logprobs.clone() };
+        for (text, rated) in rated {
+            let RatedCompletion { logprobs, top, top_logprobs } = rated.clone();
+            let entry = Entry { text: *text, step, logprobs, top, top_logprobs };
             // Numbers and lists of numbers are always JSON.
             let Ok(payload) = serde_json::to_vec(&entry) else { continue };
             journal.append(&payload)?;
@@ -192,11 +206,30 @@ pub(crate) fn no_teacher(source: &str) -> RunError {
     .into()
 }
 
-/// Log-probabilities from servers, one row for each sequence.
+/// The columns of a pass, sequence by sequence.
+fn completions<'a>(
+    sequences: &'a [LearnerSequence<'_>],
+    columns: TopColumns,
+    number: usize,
+) -> impl Iterator<Item = RatedCompletion> + 'a {
+    let mut end = 0;
+    sequences.iter().map(move |sequence| {
+        let own = end..end + sequence.completion.len();
+        end = own.end;
+        let top = own.start * number..own.end * number;
+        RatedCompletion {
+            logprobs: columns.logprobs[own].to_vec(),
+            top: columns.tokens[top.clone()].to_vec(),
+            top_logprobs: columns.top_logprobs[top].to_vec(),
+        }
+    })
+}
+
+/// Log-probabilities from servers.
 fn at_servers(
     servers: &TeacherServers,
     sequences: &[LearnerSequence<'_>],
-) -> Result<Ragged<f32>, Halt<RunError>> {
+) -> Result<TopColumns, Halt<RunError>> {
     let wave = Wave::of(sequences);
     let parted = Texts::of(&wave);
     let texts = parted.as_ref().map_or(&wave, |parted| &parted.wave).sequences.iter();
@@ -208,10 +241,11 @@ fn at_servers(
         NotRated::Interrupted => Halt::Interrupted,
         NotRated::Failed(message) => Halt::Failed(RunError::Teacher { message }),
     })?;
-    let mut columns = TokenColumns { logprobs: rated.concat(), ..TokenColumns::default() };
-    if let Some(parted) = &parted {
-        columns = parted.places.spread(&columns);
+    let mut columns = TopColumns::default();
+    for text in rated {
+        columns.logprobs.extend(text.logprobs);
+        columns.tokens.extend(text.top);
+        columns.top_logprobs.extend(text.top_logprobs);
     }
-    let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.completion.len()).collect();
-    Ok(Ragged::from_lengths(columns.logprobs, &lengths)?)
+    Ok(parted.as_ref().map_or_else(|| columns.clone(), |parted| parted.places.spread_top(&columns)))
 }

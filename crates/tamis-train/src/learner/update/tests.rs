@@ -39,7 +39,7 @@ impl Learner for Constant {
         let (logprobs, entropies) = (vec![-0.5; num_tokens], vec![1.0; num_entropies]);
         match network {
             Network::Reference | Network::Critic | Network::Teacher(_) => Err(Halt::Interrupted),
-            _ => Ok(TokenColumns { logprobs, entropies, values: Vec::new() }),
+            _ => Ok(TokenColumns { logprobs, entropies, ..TokenColumns::default() }),
         }
     }
 
@@ -113,6 +113,7 @@ fn batch<'a>(groups: &'a [&'a Group], advantages: &'a Advantages) -> TrainingBat
         policy_factor: 1.0,
         old: &OldLogprobs::AsSampled,
         dropped: None,
+        taught: None,
         reference: None,
     }
 }

@@ -95,6 +95,8 @@ pub struct WireSettings {
     pub publish: Option<PublishMode>,
     /// The key of the run that needs the entropies of tokens; `None` if nothing does.
     pub entropy: Option<&'static str>,
+    /// Whether the loss compares with a teacher's likeliest tokens.
+    pub distills: bool,
 }
 
 /// Sends signs of life to a learner that ends without calls, while the run is busy elsewhere. Ends with

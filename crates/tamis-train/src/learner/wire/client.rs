@@ -33,7 +33,8 @@ use crate::learner::torch::TorchProcess;
 use crate::learner::work::{WorkDone, WorkTally};
 use crate::learner::{
     CopyTo, Learner, LearnerEndpoint, LearnerError, LearnerInfo, LoadContent, Network, NotFinite,
-    OptimizerReport, Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave, command_of,
+    OptimizerReport, Pass, RunLearner, SaveContent, Saved, TokenColumns, TopColumns, Trained, Wave,
+    command_of,
 };
 use crate::prompts::codec::Codec;
 
@@ -74,7 +75,7 @@ impl WireLearner {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
         let (url, backend, publish) = (settings.url.clone(), settings.backend, settings.publish);
-        let entropy = settings.entropy;
+        let (entropy, distills) = (settings.entropy, settings.distills);
         let wrong = |message: String, hint: String| {
             let url = url.clone();
             Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: Some(hint) })
@@ -96,7 +97,7 @@ impl WireLearner {
             Ok(calls.read(&answer)?)
         };
         let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
-        if let Some((message, hint)) = known.find_unfit(request, publish, entropy) {
+        if let Some((message, hint)) = known.find_unfit(request, publish, entropy, distills) {
             return Err(wrong(message, hint));
         }
         let (content_type, body) = WireMessage::new(request).to_body();
@@ -183,17 +184,21 @@ impl WireLearner {
         path: &str,
         network: Network,
         message: &WireMessage,
-        num_tokens: usize,
+        wave: &Wave<'_>,
     ) -> Pass<TokenColumns> {
+        let (num_tokens, per_token) = (wave.num_tokens(), wave.num_candidates());
         let mut answer = self.pass(path, message)?;
         self.note_pass(&answer);
-        let columns =
-            answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
+        let columns = answer
+            .take_token_columns((num_tokens, per_token))
+            .map_err(|error| lock(&self.calls).misunderstood(&error))?;
         let is_whole = if network == Network::Critic {
             columns.values.len() == num_tokens
         } else {
             let has_entropies = columns.entropies.len() == num_tokens || !lock(&self.calls).gives_entropy;
-            columns.logprobs.len() == num_tokens && has_entropies
+            // Candidates belong to passes that are held.
+            let has_candidates = path != HOLD || columns.candidates.len() == num_tokens * per_token;
+            columns.logprobs.len() == num_tokens && has_entropies && has_candidates
         };
         if is_whole {
             return Ok(columns);
@@ -219,6 +224,9 @@ impl WireLearner {
     }
 }
 
+/// The call of a pass that is held.
+const HOLD: &str = "/v1/forward_hold";
+
 impl Learner for WireLearner {
     fn info(&self) -> &LearnerInfo {
         &self.info
@@ -228,8 +236,20 @@ impl Learner for WireLearner {
         if let Some(texts) = Texts::of(wave) {
             return Ok(texts.places.spread(&self.forward(network, &texts.wave, sharpness)?));
         }
-        let message = WireMessage::new(&ForwardRequest { network, sharpness, images: None }).with_wave(wave);
-        self.columns("/v1/forward", network, &message, wave.num_tokens())
+        let request = ForwardRequest { network, sharpness, top: None, images: None };
+        let message = WireMessage::new(&request).with_wave(wave);
+        self.columns("/v1/forward", network, &message, wave)
+    }
+
+    fn forward_top(&mut self, network: Network, wave: &Wave<'_>, number: usize) -> Pass<TopColumns> {
+        if let Some(texts) = Texts::of(wave) {
+            return Ok(texts.places.spread_top(&self.forward_top(network, &texts.wave, number)?));
+        }
+        let request = ForwardRequest { network, sharpness: 1.0, top: Some(number), images: None };
+        let mut answer = self.pass("/v1/forward", &WireMessage::new(&request).with_wave(wave))?;
+        self.note_pass(&answer);
+        let top = answer.take_top(wave.num_tokens(), number);
+        Ok(top.map_err(|error| lock(&self.calls).misunderstood(&error))?)
     }
 
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
@@ -242,7 +262,7 @@ impl Learner for WireLearner {
         let message = WireMessage::new(&HoldRequest { network, images: None }).with_wave(wave);
         self.held = None;
         self.balance.add_wave(wave, self.info.num_ranks);
-        let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
+        let columns = self.columns(HOLD, network.into(), &message, wave)?;
         self.held = Some(network);
         if network == Trained::Policy {
             self.work.hold(wave);

@@ -14,7 +14,7 @@ use tamis_rollout::json_tree::{self, MOST_TREE_BYTES};
 
 use super::{GenerateAnswer, GenerateRequest, find_bad};
 use crate::learner::generate::{BeginningGroup, Drawing, Generate, GrownSamples, SampleGrowth};
-use crate::learner::{LearnerSequence, Network, TokenColumns, Wave};
+use crate::learner::{LearnerSequence, Network, TokenColumns, TopColumns, Wave};
 
 /// Media type of a body without columns.
 pub(crate) const JSON: &str = "application/json";
@@ -217,21 +217,58 @@ impl WireMessage {
 
     #[must_use]
     pub(crate) fn with_tokens(self, network: Network, columns: TokenColumns) -> Self {
-        let TokenColumns { logprobs, entropies, values } = columns;
+        let TokenColumns { logprobs, entropies, values, candidates } = columns;
         match network {
             Network::Critic => self.with("value", WireColumn::F32(values)),
-            _ => self.with("logprob", WireColumn::F32(logprobs)).with("entropy", WireColumn::F32(entropies)),
+            _ => self
+                .with("logprob", WireColumn::F32(logprobs))
+                .with("entropy", WireColumn::F32(entropies))
+                .with_some("candidate", candidates),
         }
     }
 
     /// Adds the derivatives by the columns of a pass through a network; entropies may be left out.
     #[must_use]
     pub(crate) fn with_derivatives(self, network: Network, derivatives: TokenColumns) -> Self {
-        let TokenColumns { logprobs, entropies, values } = derivatives;
+        let TokenColumns { logprobs, entropies, values, candidates } = derivatives;
         match network {
             Network::Critic => self.with("value", WireColumn::F32(values)),
-            _ if entropies.is_empty() => self.with("logprob", WireColumn::F32(logprobs)),
-            _ => self.with("logprob", WireColumn::F32(logprobs)).with("entropy", WireColumn::F32(entropies)),
+            _ => self
+                .with("logprob", WireColumn::F32(logprobs))
+                .with_some("entropy", entropies)
+                .with_some("candidate", candidates),
+        }
+    }
+
+    /// Adds a column if it has numbers.
+    #[must_use]
+    fn with_some(self, name: &str, values: Vec<f32>) -> Self {
+        if values.is_empty() { self } else { self.with(name, WireColumn::F32(values)) }
+    }
+
+    /// Adds log-probabilities of tokens and the likeliest tokens at their places.
+    #[must_use]
+    pub(crate) fn with_top(self, top: TopColumns) -> Self {
+        let tokens = top.tokens.iter().map(|&token| token as i32).collect();
+        self.with("logprob", WireColumn::F32(top.logprobs))
+            .with("top_token", WireColumn::I32(tokens))
+            .with("top_logprob", WireColumn::F32(top.top_logprobs))
+    }
+
+    /// Log-probabilities of `num_tokens` tokens and the `number` likeliest at their places.
+    pub(crate) fn take_top(&mut self, num_tokens: usize, number: usize) -> Result<TopColumns, MessageError> {
+        let column = |found: Option<Vec<f32>>, name: &str| {
+            found.ok_or_else(|| MessageError(format!("there is no column `{name}`")))
+        };
+        let logprobs = column(self.take_tokens("logprob", num_tokens)?, "logprob")?;
+        let top_logprobs = column(self.take_tokens("top_logprob", num_tokens * number)?, "top_logprob")?;
+        let tokens: Option<Vec<u32>> =
+            self.take_i32("top_token")?.into_iter().map(|token| u32::try_from(token).ok()).collect();
+        match tokens.filter(|tokens| tokens.len() == num_tokens * number) {
+            Some(tokens) => Ok(TopColumns { logprobs, tokens, top_logprobs }),
+            None => Err(MessageError(format!(
+                "column `top_token` does not have {number} token ids for each of {num_tokens} tokens"
+            ))),
         }
     }
 
@@ -239,7 +276,7 @@ impl WireMessage {
     pub(crate) fn take_derivatives(
         &mut self,
         network: Network,
-        num_tokens: usize,
+        (num_tokens, per_token): (usize, usize),
     ) -> Result<TokenColumns, MessageError> {
         let name = if network == Network::Critic { "value" } else { "logprob" };
         let needed = self.take_tokens(name, num_tokens)?;
@@ -248,15 +285,20 @@ impl WireMessage {
             TokenColumns { values: needed, ..TokenColumns::default() }
         } else {
             let entropies = self.take_tokens("entropy", num_tokens)?.unwrap_or_default();
-            TokenColumns { logprobs: needed, entropies, values: Vec::new() }
+            let candidates = self.take_tokens("candidate", num_tokens * per_token)?.unwrap_or_default();
+            TokenColumns { logprobs: needed, entropies, candidates, values: Vec::new() }
         };
         self.refuse_columns()?;
         Ok(derivatives)
     }
 
     /// The columns of a pass over `num_tokens` tokens; those that are not there are empty.
-    pub(crate) fn take_token_columns(&mut self, num_tokens: usize) -> Result<TokenColumns, MessageError> {
+    pub(crate) fn take_token_columns(
+        &mut self,
+        (num_tokens, per_token): (usize, usize),
+    ) -> Result<TokenColumns, MessageError> {
         Ok(TokenColumns {
+            candidates: self.take_tokens("candidate", num_tokens * per_token)?.unwrap_or_default(),
             logprobs: self.take_tokens("logprob", num_tokens)?.unwrap_or_default(),
             entropies: self.take_tokens("entropy", num_tokens)?.unwrap_or_default(),
             values: self.take_tokens("value", num_tokens)?.unwrap_or_default(),
@@ -287,6 +329,10 @@ impl WireMessage {
             self.settings[IMAGES] = json!(images);
         }
         let ranks = wave.ranks.iter().map(|&rank| rank as i32).collect();
+        let others: Vec<i32> = wave.sequences.iter().flat_map(|sequence| ids(sequence.candidates)).collect();
+        if !others.is_empty() {
+            self = self.with("candidate_token", WireColumn::I32(others));
+        }
         self.with("prompt_token", WireColumn::I32(prompt_tokens))
             .with("prompt_offset", WireColumn::I64(prompt_offsets))
             .with("prompt_of", WireColumn::I32(prompt_of))
@@ -317,8 +363,23 @@ impl WireMessage {
         };
         let prompt_of = of("prompt_of", prompt_of, prompts.len())?;
         let ranks = of("rank", rank, 1 << 20)?.into_iter().map(|rank| rank as u32).collect();
+        let candidates = match self.columns.contains_key("candidate_token") {
+            true => self.take_candidates(completions.tokens.len())?,
+            false => Vec::new(),
+        };
         self.refuse_columns()?;
-        Ok(OwnedWave { prompts, completions, prompt_of, ranks })
+        Ok(OwnedWave { prompts, completions, prompt_of, ranks, candidates })
+    }
+
+    /// Candidates of a wave's tokens, the same number for each.
+    fn take_candidates(&mut self, num_tokens: usize) -> Result<Vec<u32>, MessageError> {
+        let tokens: Option<Vec<u32>> =
+            self.take_i32("candidate_token")?.into_iter().map(|token| u32::try_from(token).ok()).collect();
+        tokens.filter(|tokens| tokens.len().checked_rem(num_tokens) == Some(0)).ok_or_else(|| {
+            MessageError(format!(
+                "column `candidate_token` must hold as many token ids for each of the {num_tokens} tokens"
+            ))
+        })
     }
 }
 
@@ -534,12 +595,18 @@ pub(crate) struct OwnedWave {
     completions: Rows,
     prompt_of: Vec<usize>,
     ranks: Vec<u32>,
+    candidates: Vec<u32>,
 }
 
 impl OwnedWave {
     pub(crate) fn wave(&self) -> Wave<'_> {
+        let per_token = self.candidates.len() / self.completions.tokens.len().max(1);
         let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| {
-            LearnerSequence::of_text(self.prompts.row(prompt), self.completions.row(place))
+            let (begin, end) = (self.completions.offsets[place], self.completions.offsets[place + 1]);
+            LearnerSequence {
+                candidates: &self.candidates[begin * per_token..end * per_token],
+                ..LearnerSequence::of_text(self.prompts.row(prompt), self.completions.row(place))
+            }
         });
         Wave { sequences: sequences.collect(), ranks: self.ranks.clone() }
     }

@@ -244,6 +244,9 @@ struct Capabilities {
     /// Whether its saved files hold weights.
     #[serde(default = "yes")]
     weights: bool,
+    /// Whether it gives a network's likeliest tokens, and learns from log-probabilities of given ones.
+    #[serde(default)]
+    candidates: bool,
 }
 
 fn yes() -> bool {
@@ -252,12 +255,14 @@ fn yes() -> bool {
 
 impl InfoAnswer {
     /// Why a learner with these capabilities cannot be opened for a run that publishes this way, and
-    /// the fix. `entropy`: the key of the run that needs entropies.
+    /// the fix. `entropy`: the key of the run that needs entropies; `distills`: its loss compares with a
+    /// teacher's likeliest tokens.
     fn find_unfit(
         &self,
         request: &OpenRequest,
         publish: Option<PublishMode>,
         entropy: Option<&str>,
+        distills: bool,
     ) -> Option<(String, String)> {
         let Self { implementation, capabilities, .. } = self;
         let unfit = |message: &str, hint: &str| Some((message.to_owned(), hint.to_owned()));
@@ -295,6 +300,15 @@ impl InfoAnswer {
                 &format!("choose another `{key}`, or another learner"),
             );
         }
+        if distills && !capabilities.candidates {
+            return unfit(
+                &format!(
+                    "it gives no log-probabilities of a teacher's likeliest tokens ({implementation}), which \
+                     `objective.distillation` needs"
+                ),
+                "compare the sampled tokens (`objective.advantage.kind: on_policy_distillation`), or take another learner",
+            );
+        }
         let peft = "install peft beside its PyTorch (scripts/install-torch does)";
         if request.options.contains_key("lora") && !capabilities.lora {
             return unfit(
@@ -320,6 +334,9 @@ struct ForwardRequest {
     network: Network,
     #[serde(default = "one")]
     sharpness: f64,
+    /// Number of likeliest tokens that are wanted at every place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    top: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     images: Option<Vec<Vec<String>>>,
 }
@@ -493,6 +510,7 @@ mod tests {
             max_body_bytes: 1 << 30,
             entropy: true,
             weights: true,
+            candidates: true,
         };
         let constants = WireOptimizer::new(AdamWConfig::default(), None);
         let request = OpenRequest {
@@ -519,7 +537,7 @@ mod tests {
                 capabilities: capabilities.clone(),
             };
             known
-                .find_unfit(&request, publish, Some("filter.metric"))
+                .find_unfit(&request, publish, Some("filter.metric"), true)
                 .map(|(message, hint)| format!("{message}\n  hint: {hint}"))
         };
         for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc, PublishMode::Nccl] {
@@ -532,6 +550,7 @@ mod tests {
             of(Capabilities { generate: false, ..can.clone() }, None),
             of(Capabilities { critic: false, ..can.clone() }, None),
             of(Capabilities { entropy: false, ..can.clone() }, None),
+            of(Capabilities { candidates: false, ..can.clone() }, None),
             of(Capabilities { lora: false, ..can.clone() }, None),
             of(Capabilities { publish: Vec::new(), ..can.clone() }, Some(PublishMode::Folder)),
             of(
@@ -545,7 +564,7 @@ mod tests {
         let earlier = json!({"critic": true, "lora": true, "publish": [], "generate": true, "dtypes": ["f32"],
             "max_body_bytes": 1});
         let earlier: Capabilities = serde_json::from_value(earlier).expect("capabilities");
-        assert!(earlier.entropy && earlier.weights);
+        assert!(earlier.entropy && earlier.weights && !earlier.candidates);
         // A learner that samples itself publishes nothing.
         assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
         insta::assert_snapshot!(found.join("\n"), @r#"
@@ -557,6 +576,8 @@ it trains no critic (mine 1), which `objective.advantage.kind` needs
   hint: choose an advantage without a critic, such as `grpo`, or another learner
 it gives no entropies (mine 1), which `filter.metric` needs
   hint: choose another `filter.metric`, or another learner
+it gives no log-probabilities of a teacher's likeliest tokens (mine 1), which `objective.distillation` needs
+  hint: compare the sampled tokens (`objective.advantage.kind: on_policy_distillation`), or take another learner
 it trains no adapters (mine 1), as `learner.lora` asks
   hint: install peft beside its PyTorch (scripts/install-torch does), or remove `learner.lora`
 it does not publish as `publish.mode: folder` asks (mine 1)

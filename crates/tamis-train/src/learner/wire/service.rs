@@ -156,7 +156,8 @@ pub struct LearnerService<'a> {
     incarnation: Option<String>,
     last: Option<LastCall>,
     /// Network and number of tokens of the held pass.
-    held: Option<(Trained, usize)>,
+    /// The network of a held pass, with its number of tokens and of candidates of each.
+    held: Option<(Trained, (usize, usize))>,
     has_critic: bool,
     orphan_timeout: Option<f64>,
     shown: Arc<Mutex<Shown>>,
@@ -182,6 +183,7 @@ impl<'a> LearnerService<'a> {
                 max_body_bytes: MAX_BODY_BYTES as u64,
                 entropy: true,
                 weights: true,
+                candidates: true,
             },
         };
         Self {
@@ -375,7 +377,7 @@ impl<'a> LearnerService<'a> {
         let empty = |()| WireMessage::new(&EmptyRequest {});
         Ok(match path {
             "/v1/forward" => {
-                let ForwardRequest { network, sharpness, images } = message.settings()?;
+                let ForwardRequest { network, sharpness, top, images } = message.settings()?;
                 refuse_images(images.as_deref())?;
                 if !(sharpness > 0.0 && sharpness.is_finite()) {
                     let message = format!("sharpness is {sharpness}, and must be above 0");
@@ -386,6 +388,14 @@ impl<'a> LearnerService<'a> {
                 }
                 let wave = message.take_wave()?;
                 check_tokens(&wave.wave(), learner.info())?;
+                if let Some(number) = top {
+                    if number == 0 || network == Network::Critic || sharpness.to_bits() != one().to_bits() {
+                        let message = "`top` is at least 1, of a network with probabilities and sharpness 1";
+                        return Err(Refusal::new(400, "request", message));
+                    }
+                    let top = learner.forward_top(network, &wave.wave(), number)?;
+                    return Ok(WireMessage::new(&EmptyRequest {}).with_top(top));
+                }
                 let columns = learner.forward(network, &wave.wave(), sharpness)?;
                 WireMessage::new(&EmptyRequest {}).with_tokens(network, columns)
             }
@@ -396,7 +406,7 @@ impl<'a> LearnerService<'a> {
                 check_tokens(&wave.wave(), learner.info())?;
                 self.held = None;
                 let columns = learner.forward_hold(network, &wave.wave())?;
-                self.held = Some((network, wave.wave().num_tokens()));
+                self.held = Some((network, (wave.wave().num_tokens(), wave.wave().num_candidates())));
                 WireMessage::new(&EmptyRequest {}).with_tokens(network.into(), columns)
             }
             "/v1/backward" => {
@@ -406,8 +416,8 @@ impl<'a> LearnerService<'a> {
                     self.held = None;
                     return Ok(empty(learner.discard()?));
                 }
-                let (network, num_tokens) = self.held.ok_or(LearnerError::NothingHeld)?;
-                let derivatives = message.take_derivatives(network.into(), num_tokens)?;
+                let (network, sizes) = self.held.ok_or(LearnerError::NothingHeld)?;
+                let derivatives = message.take_derivatives(network.into(), sizes)?;
                 self.held = None;
                 empty(learner.backward(derivatives)?)
             }
@@ -493,7 +503,8 @@ fn check_tokens(wave: &Wave<'_>, info: &LearnerInfo) -> Result<(), Refusal> {
         let message = format!("rank {rank} is none of the {} of this learner", info.num_ranks);
         return Err(Refusal::new(400, "request", message));
     }
-    let tokens = |sequence: &LearnerSequence<'_>| [sequence.prompt, sequence.completion].concat();
+    let tokens =
+        |sequence: &LearnerSequence<'_>| [sequence.prompt, sequence.completion, sequence.candidates].concat();
     check_vocabulary(wave.sequences.iter().flat_map(tokens), info.policy.vocab_size)
 }
 

@@ -76,7 +76,7 @@ fn what_is_no_wave_is_refused_by_the_name_of_its_column() {
     let none = WireMessage::new(&json!({})).take_wave().err().expect("refused").0;
     insta::assert_snapshot!(none, @"there is no column `prompt_token`");
     let mut short = WireMessage::new(&json!({})).with("logprob", WireColumn::F32(vec![1.0]));
-    insta::assert_snapshot!(short.take_token_columns(2).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
+    insta::assert_snapshot!(short.take_token_columns((2, 0)).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
 }
 
 fn drawing(max_tokens: usize) -> Drawing {
