@@ -174,7 +174,7 @@ fn a_policy_learns_from_the_likeliest_tokens_of_a_teacher() {
         let (first, last) = (mean(&rows[..5]), mean(&rows[35..]));
         assert!(last < 0.5 * first, "{run}: {first} nats at first, {last} at last");
         for row in &rows {
-            assert_eq!(number(row, "actor/pg_loss"), 0.0);
+            assert_eq!(row["actor/pg_loss"], 0.0);
             let (loss, divergence) = (number(row, "loss"), number(row, "distillation/loss"));
             assert!((loss - divergence).abs() < 1e-12, "{row}");
             assert!(number(row, "distillation/teacher_mass") > 0.5, "{row}");
@@ -229,7 +229,7 @@ fn a_learner_in_another_process_distils_alike() {
     folder.tamis(&[&there[..], &steps].concat()).succeeds();
     for (one, other) in trained(&folder, "here").iter().zip(&trained(&folder, "there")) {
         for name in ["loss", "distillation/loss", "distillation/student_mass", "actor/grad_norm"] {
-            assert_eq!(number(one, name), number(other, name), "{name}");
+            assert_eq!(one[name], other[name], "{name}");
         }
     }
 }

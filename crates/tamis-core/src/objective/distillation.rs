@@ -234,8 +234,11 @@ impl Distillation {
                 divergence
             }
             DistillationRest::Renormalized => {
-                p.iter_mut().for_each(|log| *log -= p_mass);
-                q.iter_mut().for_each(|log| *log -= q_mass);
+                for (logs, mass) in [(&mut p, p_mass), (&mut q, q_mass)] {
+                    for log in logs.iter_mut() {
+                        *log -= mass;
+                    }
+                }
                 let divergence = self.of_logs(&p, &q, &mut own);
                 let sum: f64 = own[..places.len()].iter().sum();
                 for (slope, log) in own.iter_mut().zip(&p) {
@@ -257,14 +260,13 @@ impl Distillation {
                 divergence
             }
         };
-        match self.clip.filter(|&clip| divergence > clip) {
-            Some(clip) => TokenDivergence { divergence: clip, ..nothing },
-            None => {
-                for (&place, &slope) in places.iter().zip(&own) {
-                    slopes[place] = slope;
-                }
-                TokenDivergence { divergence, ..nothing }
+        if let Some(clip) = self.clip.filter(|&clip| divergence > clip) {
+            TokenDivergence { divergence: clip, ..nothing }
+        } else {
+            for (&place, &slope) in places.iter().zip(&own) {
+                slopes[place] = slope;
             }
+            TokenDivergence { divergence, ..nothing }
         }
     }
 

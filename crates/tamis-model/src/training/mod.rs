@@ -280,7 +280,9 @@ fn forward_pass(
     let (cut, mut batches) =
         PackedBatch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
     if let Beside::Candidates(candidates) = beside {
-        batches.iter_mut().for_each(|batch| batch.add_candidates(candidates));
+        for batch in &mut batches {
+            batch.add_candidates(candidates);
+        }
     }
     let num_top = beside.num_top();
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);

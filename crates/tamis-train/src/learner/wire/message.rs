@@ -363,9 +363,10 @@ impl WireMessage {
         };
         let prompt_of = of("prompt_of", prompt_of, prompts.len())?;
         let ranks = of("rank", rank, 1 << 20)?.into_iter().map(|rank| rank as u32).collect();
-        let candidates = match self.columns.contains_key("candidate_token") {
-            true => self.take_candidates(completions.tokens.len())?,
-            false => Vec::new(),
+        let candidates = if self.columns.contains_key("candidate_token") {
+            self.take_candidates(completions.tokens.len())?
+        } else {
+            Vec::new()
         };
         self.refuse_columns()?;
         Ok(OwnedWave { prompts, completions, prompt_of, ranks, candidates })
