@@ -81,7 +81,7 @@ fn of_series(series: &Series, gains: Option<PairedDifference>, facts: Validation
 }
 
 fn validation(series: &Series, gains: Option<PairedDifference>, facts: ValidationFacts) -> Option<String> {
-    let ValidationFacts { since, num_in_training } = facts;
+    let ValidationFacts { since, num_in_training, .. } = facts;
     let name = Choice::Validation.name(series)?;
     let values_of = |name: &str| values(series, name);
     let mut all = values_of(&name);
