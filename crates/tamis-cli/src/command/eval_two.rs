@@ -1,7 +1,7 @@
 //! `tamis eval A B`: which words name the two checkpoints, whether they can be compared, and the comparison.
 //!
 //! Both are measured with one configuration: that of the first one's run, or of the second one's if the first
-//! is in no run. What the other run would do differently is printed, and so is how many of the prompts are in the
+//! is in no run. What the other run would do differently is printed, and how many of the prompts are in the
 //! training data of each run.
 
 use std::fmt::Write as _;

@@ -174,7 +174,7 @@ fn the_second_run_is_looked_at_too() {
         .fails_with("both names are of one checkpoint");
 }
 
-/// Prompts that a run trains on are not held out, whoever asks: the check, the run, an evaluation of it, and a
+/// Prompts that a run trains on are not held out, whoever asks: the check, the run, its evaluation, and a
 /// comparison of two such runs.
 #[test]
 fn validation_prompts_in_the_training_data_are_counted() {
