@@ -175,7 +175,8 @@ pub(super) fn note_of_training(
     let (name, own) = (run.0.display(), run.1);
     // What a run holds out is not in its own training data.
     let is_same = json_of(&own.data) == json_of(&measured.data) && own.run.seed == measured.run.seed;
-    if is_same && measured.holds_out() {
+    // Supervised fine-tuning alone reads no prompts.
+    if is_same && measured.holds_out() || own.is_sft_alone() {
         return Ok(None);
     }
     let found = match in_training(measured, own) {
