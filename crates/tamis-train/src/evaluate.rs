@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config, LearnerBackend, ModelSource, PublishMode};
 use tamis_core::figure::counted;
-use tamis_data::prompt::PromptContent;
+use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::command::SharedPools;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_env::task::TaskKind;
@@ -342,30 +342,35 @@ fn evaluate_in(
     })
 }
 
-/// How many of the prompts of a measurement another run has trained on.
+/// How many of the prompts of a measurement are in the training data of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrainedOn {
+pub struct InTraining {
     /// Prompts that are measured.
     pub num_prompts: usize,
-    /// Those of them that are among the training prompts of the other run.
-    pub num_trained: usize,
+    /// Those of them that are among the training prompts of the run.
+    pub num_in_training: usize,
 }
 
-/// Counts the prompts of `measured` that a run with the configuration `other` has trained on, by their
-/// content. Of levels of an environment it has trained on none: which are held out does not depend on the
+/// Counts the prompts of `measured` that are in the training data of a run with the configuration `run`, by
+/// their content. Levels of an environment count as 0: which are held out does not depend on the
 /// configuration.
 ///
 /// # Errors
 /// Data of one of them that cannot be read.
-pub fn trained_on(measured: &Config, other: &Config) -> Result<TrainedOn, AssembleError> {
-    if [measured, other].iter().any(|config| config.data.task == Some(TaskKind::Environment)) {
-        return Ok(TrainedOn { num_prompts: 0, num_trained: 0 });
+pub fn in_training(measured: &Config, run: &Config) -> Result<InTraining, AssembleError> {
+    if [measured, run].iter().any(|config| config.data.task == Some(TaskKind::Environment)) {
+        return Ok(InTraining { num_prompts: 0, num_in_training: 0 });
     }
     let prompts = data::validation_prompts(measured)?.validation;
-    let trained: HashSet<String> =
-        data::prompts(other)?.train.iter().map(|prompt| text_of(&prompt.content)).collect();
-    let num_trained = prompts.iter().filter(|prompt| trained.contains(&text_of(&prompt.content))).count();
-    Ok(TrainedOn { num_prompts: prompts.len(), num_trained })
+    let ask = |prompt: &Prompt| {
+        let images: Vec<String> = prompt.images.iter().map(|image| image.name().to_owned()).collect();
+        (text_of(&prompt.content), images)
+    };
+    let asked: HashSet<_> = prompts.iter().map(ask).collect();
+    let trained: HashSet<_> =
+        data::prompts(run)?.train.iter().map(ask).filter(|prompt| asked.contains(prompt)).collect();
+    let num_in_training = prompts.iter().filter(|prompt| trained.contains(&ask(prompt))).count();
+    Ok(InTraining { num_prompts: prompts.len(), num_in_training })
 }
 
 /// A text that two prompts share if they ask the same.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_cluster::Cluster;
 use tamis_config::locate::Extent;
-use tamis_config::{BackendKind, Config, Diagnostic, Loaded, ModelSource};
+use tamis_config::{BackendKind, Config, DataSource, Diagnostic, Loaded, ModelSource};
 use tamis_core::figure::{agreed, counted, fixed, percent};
 use tamis_data::rollouts::RolloutRow;
 use tamis_data::samples::{format_of, write_samples};
@@ -122,14 +122,10 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     {
         progress.say(&note);
     }
-    let notes = match (other, own, run_config.and_then(Path::parent)) {
-        (Some(other), Some(own), Some(run)) => {
+    let notes = match (own, run_config.and_then(Path::parent)) {
+        (Some(own), Some(run)) => {
             let (run, measured) = (run.to_owned(), loaded.config.clone());
-            let find = move || -> Result<Vec<String>, Failure> {
-                let of_settings = note_of_settings([(&run, &own.config), (&other.0, &other.1)], &measured);
-                let of_training = note_of_training((&other.0, &other.1), &run, &measured)?;
-                Ok(of_settings.into_iter().chain(of_training).collect())
-            };
+            let find = move || notes_of_runs((&run, &own.config), other.as_ref(), &measured);
             interrupt.or_abandon(find).map_err(interrupted)??
         }
         _ => Vec::new(),
@@ -170,6 +166,24 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         keep(one, arguments, &progress)?;
     }
     printed.map(|()| 0)
+}
+
+/// What the runs of the checkpoints would measure differently, and what is in the training data of each.
+fn notes_of_runs(
+    first: (&Path, &Config),
+    other: Option<&(PathBuf, Config)>,
+    measured: &Config,
+) -> Result<Vec<String>, Failure> {
+    let of_settings = other.and_then(|(run, config)| note_of_settings([first, (run, config)], measured));
+    let mut notes: Vec<String> = of_settings.into_iter().collect();
+    // A run's configuration names data on a hub without the commit, which is not fetched for a note.
+    if other.is_some() || first.1.data.train.0.iter().all(DataSource::is_local) {
+        notes.extend(note_of_training(first, first.0, measured)?);
+    }
+    if let Some((run, config)) = other {
+        notes.extend(note_of_training((run, config), first.0, measured)?);
+    }
+    Ok(notes)
 }
 
 /// A checkpoint that was measured.

@@ -1,7 +1,8 @@
 //! `tamis eval A B`: which words name the two checkpoints, whether they can be compared, and the comparison.
 //!
 //! Both are measured with one configuration: that of the first one's run, or of the second one's if the first
-//! is in no run. What the other run would do differently is printed, and so is what it has trained on.
+//! is in no run. What the other run would do differently is printed, and how many of the prompts are in the
+//! training data of each run.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use serde_json::Value;
 use tamis_config::{Config, Preset, json_of};
 use tamis_core::figure::{counted, fixed};
 use tamis_run::metrics::summary::{Change, PairedDifference};
-use tamis_train::evaluate::{EvaluationReport, TrainedOn, trained_on};
+use tamis_train::evaluate::{EvaluationReport, InTraining, in_training};
 
 use super::eval::{Evaluated, find, name_on_hub};
 use super::{follow_model, paired};
@@ -161,45 +162,49 @@ pub(super) fn note_of_settings([first, other]: [(&Path, &Config); 2], measured: 
     })
 }
 
-/// What the run of the other checkpoint has trained on of what is measured, in words; `None` if it is
-/// nothing.
+/// How many of the measured prompts are in the training data of a run, in words; `None` if none is. `first`
+/// is the run whose configuration is measured.
 ///
 /// # Errors
-/// Prompts that the measured run holds out of its training data, and that the other run has trained on.
+/// Prompts that the measured run holds out of its training data, and that are in the data of another run.
 pub(super) fn note_of_training(
-    other: (&Path, &Config),
+    run: (&Path, &Config),
     first: &Path,
     measured: &Config,
 ) -> Result<Option<String>, Failure> {
-    let (run, own) = (other.0.display(), other.1);
-    // The same data held out in the same way.
-    if json_of(&own.data) == json_of(&measured.data) && own.run.seed == measured.run.seed {
+    let (name, own) = (run.0.display(), run.1);
+    // What a run holds out is not in its own training data.
+    let is_same = json_of(&own.data) == json_of(&measured.data) && own.run.seed == measured.run.seed;
+    // Supervised fine-tuning alone reads no prompts.
+    if is_same && measured.holds_out() || own.is_sft_alone() {
         return Ok(None);
     }
-    let found = match trained_on(measured, own) {
+    let found = match in_training(measured, own) {
         Ok(found) => found,
         Err(error) => {
             return Ok(Some(format!(
-                "whether {run} has trained on these prompts is not known: its training data cannot be read ({error})"
+                "whether {name} has these prompts in its training data is not known: its training data cannot be read ({error})"
             )));
         }
     };
-    let TrainedOn { num_prompts, num_trained } = found;
-    if num_trained == 0 {
+    let InTraining { num_prompts, num_in_training } = found;
+    if num_in_training == 0 {
         return Ok(None);
     }
-    let share = format!("{num_trained} of the {}", counted(num_prompts, "prompt"));
+    let share = format!("{num_in_training} of the {}", counted(num_prompts, "prompt"));
     if measured.holds_out() {
         return Err(Failure::new(
             USAGE,
             format!(
-                "error: {run} has trained on {share} that {} holds out (data.val_fraction): they say nothing of what it \
-                 learned\n  hint: name prompts that neither has trained on: `data.val=FILE`",
+                "error: {name} has {share} in its training data that {} holds out (data.val_fraction): they do not show what it \
+                 learned\n  hint: name prompts that neither has in its training data: `data.val=FILE`",
                 first.display()
             ),
         ));
     }
-    Ok(Some(format!("{run} has trained on {share}: its figures are not those of held-out prompts")))
+    Ok(Some(format!(
+        "{name} has {share} in its training data: its figures are not those of held-out prompts"
+    )))
 }
 
 /// The differences of the mean outcomes, prompt by prompt; `None` if the two were measured on other prompts.

@@ -12,7 +12,7 @@ use tamis_config::locate::Extent;
 use tamis_config::source::Origin;
 use tamis_config::{Loaded, Note};
 use tamis_core::fault::Fault;
-use tamis_core::figure::counted;
+use tamis_core::figure::{agreed, counted};
 use tamis_core::printable::one_line;
 use tamis_import::load_of_run;
 use tamis_lab::advise::{Gains, end_advice};
@@ -30,7 +30,7 @@ use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::sft::SftError;
-use tamis_train::measure::validation::OutcomeKind;
+use tamis_train::measure::validation::{OutcomeKind, Shown, ValidationReport};
 use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, TrainEnd, not_begun, not_resumed, train};
 
 use super::advise::{start_lines, start_lines_of_data};
@@ -263,9 +263,15 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
     let mut text = String::new();
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
-        let prompts = format!("{} held-out", after.num_prompts);
+        let prompts = match after.num_in_training {
+            0 => format!("{} held-out", after.num_prompts),
+            _ => counted(after.num_prompts, "prompt"),
+        };
         let table = paired::table(["before RL", "after RL"], &prompts, before, after);
         let _ = write!(text, "\n{table}");
+        if after.num_in_training > 0 {
+            let _ = writeln!(text, "{}", not_held_out(after));
+        }
         if after.outcome == OutcomeKind::Accuracy {
             let _ = writeln!(text, "{}", about_acc(false));
         }
@@ -274,7 +280,7 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
             Some(false) => " (wrong)",
             None => "",
         };
-        for (before, after) in before.shown.iter().zip(&after.shown) {
+        for (before, after) in same_prompts(&before.shown, &after.shown) {
             let _ = writeln!(
                 text,
                 "\n  {}\n    before  {}{}\n    after   {}{}\n    gold    {}",
@@ -326,6 +332,27 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
         }
     }
     text
+}
+
+/// Completions of two validations, prompt by prompt. A prompt that failed in one of them is left out.
+fn same_prompts<'s>(before: &'s [Shown], after: &'s [Shown]) -> Vec<(&'s Shown, &'s Shown)> {
+    let mut rest: Vec<&Shown> = after.iter().collect();
+    let is_same =
+        |one: &Shown, other: &Shown| one.prompt == other.prompt && one.ground_truth == other.ground_truth;
+    let pair = |one: &'s Shown| {
+        let place = rest.iter().position(|other| is_same(one, other))?;
+        Some((one, rest.remove(place)))
+    };
+    before.iter().filter_map(pair).collect()
+}
+
+/// That a validation is none of held-out prompts.
+fn not_held_out(report: &ValidationReport) -> String {
+    let (number, all) = (report.num_in_training, counted(report.num_prompts, "prompt"));
+    let are = agreed(number, "is", "are");
+    format!(
+        "{number} of the {all} {are} in the training data, so this does not measure what is new to the policy"
+    )
 }
 
 /// A text on one line, shortened.

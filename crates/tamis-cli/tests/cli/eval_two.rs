@@ -150,7 +150,8 @@ fn the_second_run_is_looked_at_too() {
     let settings = "runs/b has other settings (`data.val`, `reward[0].weight`): ";
     ended.says(settings);
     ended.says("both checkpoints are measured with those of runs/a");
-    let trained = "runs/b has trained on 2 of the 2 prompts: its figures are not those of held-out prompts";
+    let trained =
+        "runs/b has 2 of the 2 prompts in its training data: its figures are not those of held-out prompts";
     ended.says(trained);
     // Below the table that it is about, too.
     ended.prints(&format!("\nnote: {trained}\n"));
@@ -161,17 +162,50 @@ fn the_second_run_is_looked_at_too() {
     let ended =
         folder.tamis(&["eval", "runs/a", "runs/c", "validate.n=2", "validate.temperature=1"]).succeeds();
     ended.never_says("other settings");
-    ended.never_says("has trained on");
+    ended.never_says("in its training data");
     // What the first run holds out of the data that the second one trains on says nothing.
     train("d", &on_files("all.jsonl", "val_fraction: 0.5"), &[]);
     let refused = folder.tamis(&["eval", "runs/d", "runs/b"]).exits(2);
-    refused.fails_with("runs/b has trained on ");
-    refused.fails_with("that runs/d holds out (data.val_fraction)");
-    refused.fails_with("hint: name prompts that neither has trained on: `data.val=FILE`");
+    refused.fails_with("in its training data that runs/d holds out (data.val_fraction)");
+    refused.fails_with("hint: name prompts that neither has in its training data: `data.val=FILE`");
     folder
         .tamis(&["eval", "runs/d", "runs/d/checkpoints/step_1"])
         .exits(2)
         .fails_with("both names are of one checkpoint");
+}
+
+/// Prompts that a run trains on are not held out, whoever asks: the check, the run, its evaluation, and a
+/// comparison of two such runs.
+#[test]
+fn validation_prompts_in_the_training_data_are_counted() {
+    let folder = Folder::new().with("all.jsonl", SUMS);
+    let half: String = SUMS.split_inclusive('\n').take(2).collect();
+    folder.write("half.jsonl", &half);
+    folder.write("config.yaml", &on_files("all.jsonl", "val: half.jsonl"));
+    let seen = "2 of the 2 validation prompts are in the training data";
+    let checked = folder.tamis(&["config", "check", "config.yaml"]).succeeds();
+    assert!(checked.shown().contains(seen), "{}", checked.shown());
+    checked.never_prints("(0 warnings)");
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    ended.says(seen);
+    ended.prints("(2 prompts)");
+    ended.prints(
+        "\n2 of the 2 prompts are in the training data, so this does not measure what is new to the policy\n",
+    );
+    ended.never_prints("held-out");
+    folder.tamis(&["report", "runs/tiny"]).succeeds();
+    let page = folder.read("runs/tiny/report.html");
+    assert!(page.contains("(2 in the training data)") && !page.contains("held-out prompts went"), "{page}");
+    let note = |run: &str| format!("runs/{run} has 2 of the 2 prompts in its training data");
+    folder.tamis(&["eval", "runs/tiny"]).succeeds().says(&note("tiny"));
+    folder.tamis(&["train", "config.yaml", "run.name=other", "run.seed=5"]).succeeds();
+    let ended = folder.tamis(&["eval", "runs/tiny", "runs/other"]).succeeds();
+    ended.says(&note("tiny")).says(&note("other"));
+    // Half of the data is new.
+    folder.write("rest.jsonl", &SUMS.split_inclusive('\n').skip(1).take(2).collect::<String>());
+    folder.write("config.yaml", &on_files("half.jsonl", "val: rest.jsonl"));
+    let ended = folder.tamis(&["train", "config.yaml", "run.name=half"]).succeeds();
+    ended.says("1 of the 2 validation prompts is in the training data");
 }
 
 /// A prompt that no reward scores is in no mean: the table says of how many the means are.

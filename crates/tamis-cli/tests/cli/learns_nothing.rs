@@ -120,7 +120,7 @@ fn a_run_in_which_nothing_was_learned_ends_with_advice() {
     let (_, advice) = ended.stdout.split_once("\n\nnothing was learned ").expect(&ended.stdout);
     let (advice, rest) = advice.split_once("\n\n").expect(advice);
     insta::assert_snapshot!(advice, @r"
-    in 6 steps: no held-out prompt changed (+0.000 on 8 held-out prompts, prompt by prompt)
+    in 6 steps: no validation prompt changed (+0.000 on 8 validation prompts, prompt by prompt)
       verifier: every one of 96 trajectories has `score` 0; score the gold answers (`data.check_gold: error` does so at the start of a run), look at completions with `tamis rollouts`, and take easier prompts if both are fine
       verifier: 4 of 24 groups whose members are all wrong hold a completion whose last answer is the right one (step 6 group 21, step 5 group 17, step 2 group 6); look at their completions: the verifier may expect another form than the prompt asks for
     ");

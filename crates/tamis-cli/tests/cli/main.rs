@@ -11,6 +11,7 @@ mod advise;
 mod agents;
 mod agreement;
 mod algorithms;
+mod changed_inputs;
 mod chat;
 mod commands_for_gpus;
 mod config_command;

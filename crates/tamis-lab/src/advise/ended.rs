@@ -75,14 +75,14 @@ fn verdict(held_out: Option<Gains>, series: &Series, advice: Option<&Advice>) ->
         let numbers = format!(
             "{} on {}, prompt by prompt",
             held_out.describe(),
-            counted(summary.count, "held-out prompt")
+            counted(summary.count, "validation prompt")
         );
         return match held_out.difference.change() {
             Change::Better => None,
             _ if summary.count < 2 => None,
             Change::Worse => Some(format!("nothing was learned in {steps}: it got worse ({numbers})")),
             Change::None => {
-                Some(format!("nothing was learned in {steps}: no held-out prompt changed ({numbers})"))
+                Some(format!("nothing was learned in {steps}: no validation prompt changed ({numbers})"))
             }
             Change::Unclear => Some(format!(
                 "no clear change in {steps}: the difference is within the noise ({numbers}; {num_changed} changed)"
@@ -179,12 +179,12 @@ mod tests {
         let two = series(&[0.1, 0.2]);
         let said = |gains: &[f64]| verdict(Some(held_out(gains)), &two, None);
         let unclear = said(&[1.0, -1.0, 1.0, 0.0]).expect("no clear change");
-        insta::assert_snapshot!(unclear, @"no clear change in 2 steps: the difference is within the noise (+25.0% ± 47.9% on 4 held-out prompts, prompt by prompt; 3 changed)");
+        insta::assert_snapshot!(unclear, @"no clear change in 2 steps: the difference is within the noise (+25.0% ± 47.9% on 4 validation prompts, prompt by prompt; 3 changed)");
         assert_eq!(said(&[1.0, 0.0, 1.0, 1.0]), None, "0.75 ± 0.25");
         let worse = said(&[-1.0, 0.0, -1.0, -1.0]).expect("nothing learned");
         assert!(worse.contains("it got worse (-75.0% ± 25.0%"), "{worse}");
         let same = said(&[0.0, 0.0]).expect("nothing learned");
-        assert!(same.contains("no held-out prompt changed (+0.0% on 2 held-out prompts"), "{same}");
+        assert!(same.contains("no validation prompt changed (+0.0% on 2 validation prompts"), "{same}");
         assert_eq!(said(&[0.0]), None, "one prompt says nothing");
     }
 
@@ -197,7 +197,7 @@ mod tests {
             gains[7] = flip;
             let said = verdict(Some(held_out(&gains)), &two, None).expect("no clear change");
             let numbers =
-                format!("within the noise ({shown} on 32 held-out prompts, prompt by prompt; 1 changed)");
+                format!("within the noise ({shown} on 32 validation prompts, prompt by prompt; 1 changed)");
             assert!(said.starts_with("no clear change in 2 steps: ") && said.ends_with(&numbers), "{said}");
         }
     }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tamis_core::figure::counted;
 use tamis_run::directory::CONFIG;
 
-use crate::report::settings::{Settings, unlike_rewards};
+use crate::report::settings::{Settings, unlike_rewards, unlike_validations};
 use crate::{Fault, names};
 use measure::{Choice, Measure, Over, Summary, area, curve, standard_error, value_at};
 use series::{Series, metrics_of};
@@ -69,8 +69,9 @@ pub struct ComparedCell {
     pub summary: Option<Summary>,
     /// Difference between its mean and the baseline's; `None` for a baseline.
     pub difference: Option<f64>,
-    /// Standard error of the difference, prompt by prompt: of the last validations of runs with the same
-    /// prompts.
+    /// Standard error of the difference of the last validations of runs with the same prompts: the root of
+    /// the squared error over the prompts, prompt by prompt, and of the variance of both means over their
+    /// seeds (`spread² / runs`).
     pub difference_error: Option<f64>,
 }
 
@@ -148,6 +149,8 @@ pub fn compare(variants: &[ComparedVariant], metrics: &[String]) -> Result<Compa
         lasts.and_then(|lasts| lasts.into_iter().reduce(f64::min))
     });
     notes.extend(note_of_rewards(variants));
+    let validated: Vec<ValidatedVariant> = variants.iter().map(ValidatedVariant::read).collect();
+    notes.extend(notes_of_validations(&validated));
     let mut counted: Vec<&str> = all().filter_map(|series| series.tokens_by).collect();
     counted.sort_unstable();
     counted.dedup();
@@ -184,13 +187,8 @@ pub fn compare(variants: &[ComparedVariant], metrics: &[String]) -> Result<Compa
         if choice == Choice::Validation {
             notes.extend(errors_of_last(&measured));
         }
-        let rows = cells(variants, &measured, &choice, limits);
-        if rows.iter().flatten().any(|cell| cell.difference_error.is_some()) {
-            notes.push(
-                "± after a difference of last validations is one standard error, prompt by prompt over the same prompts"
-                    .to_owned(),
-            );
-        }
+        let rows = cells(variants, &measured, &validated, &choice, limits);
+        notes.extend(note_of_errors(&rows));
         tables.push(MetricTable { choice, names, rows });
     }
     Ok(Comparison { variants: measured, tables, limits, notes })
@@ -205,6 +203,58 @@ fn note_of_rewards(variants: &[ComparedVariant]) -> Option<String> {
     (!keys.is_empty()).then(|| {
         format!("the runs have different rewards ({}): their scores are not comparable", keys.join(", "))
     })
+}
+
+/// What the validations of a variant's runs depend on.
+struct ValidatedVariant {
+    name: String,
+    /// Settings of each run with the checksum of its prompts. Runs without settings are missing.
+    runs: Vec<(Settings, Option<u64>)>,
+}
+
+impl ValidatedVariant {
+    fn read(variant: &ComparedVariant) -> Self {
+        let of_run = |run: &PathBuf| {
+            let settings = Settings::read(&run.join(CONFIG)).ok()?;
+            Some((settings, paired::ValidationFacts::read(run).prompts))
+        };
+        Self { name: variant.name.clone(), runs: variant.runs.iter().filter_map(of_run).collect() }
+    }
+
+    fn runs(&self) -> impl Iterator<Item = (&Settings, Option<u64>)> {
+        self.runs.iter().map(|(settings, sum)| (settings, *sum))
+    }
+}
+
+/// Notes if validations of the runs cannot be compared.
+fn notes_of_validations(variants: &[ValidatedVariant]) -> Vec<String> {
+    let unlike = unlike_validations(variants.iter().flat_map(ValidatedVariant::runs));
+    let named = |keys: &[&str]| keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+    let mut notes = Vec::new();
+    if !unlike.prompts.is_empty() {
+        notes.push(format!(
+            "the runs validate on different prompts ({}): their validations are not comparable, and no difference is shown",
+            named(&unlike.prompts)
+        ));
+    }
+    if !unlike.sampling.is_empty() {
+        notes.push(format!(
+            "the runs sample their validations differently ({}): their validations are not comparable",
+            named(&unlike.sampling)
+        ));
+    }
+    notes
+}
+
+/// A note on what the errors of differences in a table include.
+fn note_of_errors(rows: &[Vec<ComparedCell>]) -> Option<String> {
+    let with_error = || rows.iter().flatten().filter(|cell| cell.difference_error.is_some());
+    with_error().next()?;
+    let has_seeds = with_error().any(|cell| cell.summary.is_some_and(|summary| summary.spread.is_some()));
+    let seeds = if has_seeds { ", and over the seeds" } else { "" };
+    Some(format!(
+        "± after a difference of last validations is one standard error, prompt by prompt over the same prompts{seeds}"
+    ))
 }
 
 /// A note on the standard error of single runs' last validations.
@@ -225,9 +275,19 @@ fn errors_of_last(variants: &[Measured]) -> Option<String> {
 fn cells(
     all: &[ComparedVariant],
     variants: &[Measured],
+    validated: &[ValidatedVariant],
     choice: &Choice,
     limits: [Option<f64>; 3],
 ) -> Vec<Vec<ComparedCell>> {
+    let is_validation = match choice {
+        Choice::Validation => true,
+        Choice::Reward => false,
+        Choice::Named(name) => name.starts_with("val-"),
+    };
+    let have_other_prompts = |names: [&str; 2]| {
+        let of_both = validated.iter().filter(|variant| names.contains(&variant.name.as_str()));
+        !unlike_validations(of_both.flat_map(ValidatedVariant::runs)).prompts.is_empty()
+    };
     // Runs that are left out are those without a step.
     let runs_of = |name: &str| all.iter().find(|variant| variant.name == name);
     let summary = |variant: &Measured, measure: Measure| {
@@ -238,6 +298,9 @@ fn cells(
     };
     let row = |variant: &Measured| {
         let base = variants.iter().find(|other| other.name == variant.baseline && !variant.is_baseline());
+        let base = base.filter(|base| {
+            !(is_validation && have_other_prompts([base.name.as_str(), variant.name.as_str()]))
+        });
         let cell = |measure: Measure| {
             let own = summary(variant, measure);
             let of_base = base.and_then(|base| summary(base, measure));
@@ -246,7 +309,13 @@ fn cells(
             let pair = difference.filter(|_| is_last).and_then(|difference| {
                 paired::difference(runs_of(&variant.baseline)?, runs_of(&variant.name)?, difference)
             });
-            let difference_error = pair.and_then(|pair| pair.standard_error());
+            // The seeds are a sample, too: of all runs that could have been made.
+            let variance_of_seeds = |summary: Option<Summary>| {
+                summary.and_then(|one| Some(one.spread?.powi(2) / one.runs as f64)).unwrap_or(0.0)
+            };
+            let of_seeds = variance_of_seeds(own) + variance_of_seeds(of_base);
+            let of_prompts = pair.and_then(|pair| pair.standard_error());
+            let difference_error = of_prompts.map(|error| (error.powi(2) + of_seeds).sqrt());
             ComparedCell { summary: own, difference, difference_error }
         };
         Measure::ALL.map(cell).to_vec()

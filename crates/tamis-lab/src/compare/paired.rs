@@ -62,6 +62,33 @@ fn outcomes(report: &Value) -> Option<Vec<Option<f64>>> {
     Some(report.get("outcomes")?.as_array()?.iter().map(Value::as_f64).collect())
 }
 
+/// What the last checkpoint of a run holds about its validations as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ValidationFacts {
+    /// First step whose validation is comparable with later ones: what they measure may have changed on a
+    /// resume.
+    pub(crate) since: u64,
+    /// Number of validation prompts that are in the training data too.
+    pub(crate) num_in_training: u64,
+    /// CRC-32 of the validation prompts.
+    pub(crate) prompts: Option<u64>,
+}
+
+impl ValidationFacts {
+    /// Those of a run. Without a checkpoint, nothing is known and both are 0.
+    pub(crate) fn read(run: &Path) -> Self {
+        let state = state(run).unwrap_or_default();
+        let number = |place: &str| state.pointer(place).and_then(Value::as_u64);
+        Self {
+            since: number("/validation/since").unwrap_or(0),
+            num_in_training: number("/validation/latest/1/num_in_training")
+                .or_else(|| number("/validation/before/num_in_training"))
+                .unwrap_or(0),
+            prompts: number("/inputs/validation_crc32"),
+        }
+    }
+}
+
 /// How the held-out prompts changed from before a run to its last validation, with the step of that, if the
 /// last checkpoint of the run holds both.
 pub(crate) fn before_and_after(run: &Path) -> Option<(u64, Gains)> {

@@ -91,10 +91,21 @@ impl Comparison {
             }
             text.push('\n');
         }
+        if self.has_spread() {
+            text.push_str(
+                "mean ± sample standard deviation over the runs of a variant (difference to the baseline)\n",
+            );
+        }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
         text
+    }
+
+    /// Whether a variant has several runs.
+    fn has_spread(&self) -> bool {
+        let cells = self.tables.iter().flat_map(|table| &table.rows).flatten();
+        cells.filter_map(|cell| cell.summary).any(|summary| summary.spread.is_some())
     }
 
     /// The same in Markdown.

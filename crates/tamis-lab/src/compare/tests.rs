@@ -37,6 +37,7 @@ reward (critic/score/mean)  runs                      last                      
 base (baseline)                2            0.3000 ±0.1414            0.3000 ±0.1414            0.2000 ±0.0707            0.3000 ±0.1414            0.3000 ±0.1414            0.3000 ±0.1414
 filter                         2  0.7000 ±0.1414 (+0.4000)  0.7000 ±0.1414 (+0.4000)  0.4000 ±0.1414 (+0.2000)  0.5000 ±0.1414 (+0.2000)  0.3000 ±0.1414 (+0.0000)  0.5000 ±0.1414 (+0.2000)
 
+mean ± sample standard deviation over the runs of a variant (difference to the baseline)
 note: DIR/later_seed1 has no metrics yet
 note: DIR/base_seed1 has only 2 steps of 3: comparisons at equal cost end there
 ");
@@ -94,6 +95,73 @@ fn last_validations_of_the_same_prompts_are_compared_prompt_by_prompt() {
         assert_eq!((cell.difference, cell.difference_error), (Some(0.25), None), "other prompts");
         assert!(!text.contains("prompt by prompt"), "{text}");
     }
+}
+
+/// The means of two seeds are 0.5 and 0.75, 0.75 and 1: variances of 1/32 each, so the seeds add 1/64 + 1/64.
+/// The four prompts gain 1/2, 1/2, 0, 0, with a variance of 1/12: the error over them is sqrt(1/12 / 4).
+#[test]
+fn the_error_of_a_difference_includes_the_seeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, outcomes: [f64; 4]| {
+        validated_run(folder.path(), name, &outcomes, "data: {val: []}", None)
+    };
+    let runs = [
+        run("base_seed1", [0.0, 0.0, 1.0, 1.0]),
+        run("base_seed2", [1.0, 0.0, 1.0, 1.0]),
+        run("other_seed1", [1.0, 0.0, 1.0, 1.0]),
+        run("other_seed2", [1.0, 1.0, 1.0, 1.0]),
+    ];
+    let found = compare(&variants_of(&runs), &[]).unwrap();
+    let cell = found.tables[0].rows[1][0];
+    assert_eq!(cell.difference, Some(0.25));
+    let expected = (1.0_f64 / 12.0 / 4.0 + 2.0 / 64.0).sqrt();
+    assert!((cell.difference_error.unwrap() - expected).abs() < 1e-12, "{cell:?}");
+    let text = found.text();
+    assert!(text.contains("prompt by prompt over the same prompts, and over the seeds"), "{text}");
+    assert!(text.contains("\nmean ± sample standard deviation over the runs"), "{text}");
+}
+
+/// A run with one step, its validation and its settings.
+fn validated_run(folder: &Path, name: &str, outcomes: &[f64], settings: &str, sum: Option<u64>) -> PathBuf {
+    let run = write(folder, name, &[0.1], 10.0);
+    let mean = outcomes.iter().sum::<f64>() / outcomes.len() as f64;
+    let metrics = format!("{{\"step\":1,\"val-core/a/acc/mean@1\":{mean},\"num_tokens\":1}}\n");
+    std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+    std::fs::write(run.join("config.yaml"), format!("run: {{name: {name}}}\n{settings}\n")).unwrap();
+    let checkpoint = run.join("checkpoints/step_1");
+    std::fs::create_dir_all(&checkpoint).unwrap();
+    let state = serde_json::json!({
+        "inputs": {"validation_crc32": sum},
+        "validation": {"latest": [1, {"outcomes": outcomes, "shown": []}]},
+    });
+    std::fs::write(checkpoint.join("state.json"), state.to_string()).unwrap();
+    run
+}
+
+#[test]
+fn validations_of_other_prompts_have_no_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let compared = |one: (&str, Option<u64>), other: (&str, Option<u64>)| {
+        let runs = [("one", one), ("other", other)];
+        let runs = runs
+            .map(|(name, (settings, sum))| validated_run(folder.path(), name, &[0.0, 1.0], settings, sum));
+        let found = compare(&variants_of(&runs), &[]).unwrap();
+        (found.tables[0].rows[1][0].difference, found.notes.join("\n"))
+    };
+    let (here, there) = ("data: {val: [a.jsonl]}", "data: {val: [b.jsonl]}");
+    let (difference, notes) = compared((here, None), (there, None));
+    assert_eq!(difference, None);
+    assert!(notes.contains("the runs validate on different prompts (`data.val`): "), "{notes}");
+    // The checksum decides: a file may have been moved, or have changed.
+    assert_eq!(compared((here, Some(7)), (there, Some(7))).0, Some(0.0));
+    assert_eq!(compared((here, Some(7)), (here, Some(8))).0, None);
+    let (difference, notes) =
+        compared(("validate: {n: 1, temperature: 0}", None), ("validate: {n: 1, temperature: 1}", None));
+    assert_eq!(difference, Some(0.0));
+    assert!(
+        notes.contains("the runs sample their validations differently (`validate.temperature`)"),
+        "{notes}"
+    );
 }
 
 #[test]

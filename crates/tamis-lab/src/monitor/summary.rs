@@ -380,7 +380,7 @@ fn validation(steps: &[&Step]) -> Option<Course> {
         .or_else(|| names.iter().find(|name| name.as_str() == "val/accuracy_reward"))
         .or_else(|| names.iter().find(|name| name.as_str() == "val/reward_score"))
         .or_else(|| names.iter().find(|name| name.as_str() == "eval_reward"))?;
-    course(steps, name, "held-out prompts")
+    course(steps, name, "validation prompts")
 }
 
 fn batch_figures(steps: &[&Step]) -> BatchFigures {

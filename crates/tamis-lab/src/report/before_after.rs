@@ -87,7 +87,7 @@ impl BeforeAfter {
     /// A damaged file.
     pub(crate) fn read(run: &Run, range: StepRange) -> Result<Self, RecordError> {
         let mut files = step_files(&run.path.join("validation")).unwrap_or_default();
-        files.retain(|(step, _)| range.contains(*step));
+        files.retain(|(step, _)| range.contains(*step) && *step >= run.validations.since);
         match files.as_slice() {
             [before, .., after] => Self::of_validations(before, after),
             _ => Self::of_rollouts(run),
@@ -104,7 +104,7 @@ impl BeforeAfter {
             shared.iter().filter(|(_, early, late)| is_so(&late.reward, &early.reward)).count()
         };
         let about = format!(
-            "Held-out prompts before and after steps {} to {}, the first sample of each. Of {}, {} {} higher after and {} lower.{}",
+            "Validation prompts before and after steps {} to {}, the first sample of each. Of {}, {} {} higher after and {} lower.{}",
             before.0 + 1,
             after.0,
             counted(shared.len(), "prompt"),

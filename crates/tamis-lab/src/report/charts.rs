@@ -6,10 +6,10 @@ use tamis_core::figure::{agreed, counted};
 
 use serde::Serialize;
 
-use super::figures::{FIGURES, Figure as Metrics, Part};
+use super::figures::{FIGURES, Figure as Metrics, Part, VALIDATION};
 use super::places::Places;
 use super::run::Run;
-use super::settings::unlike_rewards;
+use super::settings::{unlike_rewards, unlike_validations};
 use super::time::Times;
 use crate::chart::lines::{Curve, CurveLook, Point, Range, chart, describe};
 use crate::chart::{Figure, Heading};
@@ -91,6 +91,8 @@ impl Charts {
             );
         }
         let is_unlike = !unlike_rewards(runs.iter().map(|run| &run.settings)).is_empty();
+        let of_runs = runs.iter().map(|run| (&run.settings, run.validations.prompts));
+        let validates_unlike = figure.title == VALIDATION && unlike_validations(of_runs).is_any();
         let heading = Heading {
             id: format!("c{number_of_figure}"),
             title: figure.title.to_owned(),
@@ -100,6 +102,8 @@ impl Charts {
             metrics,
             warning: if is_unlike && figure.part == Part::Learning {
                 "The runs have different rewards: their values are not comparable."
+            } else if validates_unlike {
+                "The runs validate on different prompts or sample them differently: their values are not comparable."
             } else {
                 ""
             },

@@ -52,11 +52,14 @@ impl Figure {
     }
 }
 
+/// Title of the figure of validations.
+pub(crate) const VALIDATION: &str = "Validation";
+
 /// All of them, in the order of the page.
 #[rustfmt::skip]
 pub(crate) const FIGURES: &[Figure] = &[
-    figure(Part::Learning, "Validation",
-        "Mean score of held-out prompts. Nothing is filtered here: runs are compared by this.",
+    figure(Part::Learning, VALIDATION,
+        "Mean score of the validation prompts. Nothing is filtered here: runs are compared by this.",
         Lines::Between("val-core/", "/mean@{n}")),
     figure(Part::Learning, "Reward",
         "A filtered batch is biased: its mean stays near the middle, whatever the policy can do. The line of all generated trajectories is how good it is.",

@@ -41,7 +41,7 @@ use places::Places;
 use run::Run;
 use samples::SampledStep;
 use serde::Serialize;
-use settings::{Setting, Settings, differences, unlike_rewards};
+use settings::{Setting, Settings, UnlikeValidations, differences, unlike_rewards, unlike_validations};
 
 pub use steps::StepRange;
 
@@ -162,6 +162,7 @@ struct Data<'a> {
     about_acc: BTreeSet<&'static str>,
     /// Keys of rewards in which the runs differ.
     unlike: Vec<&'a str>,
+    unlike_validations: UnlikeValidations<'a>,
     /// Steps whose groups are shown, and how much is shown of each.
     steps: BTreeSet<u64>,
     num_shown: usize,
@@ -246,6 +247,9 @@ fn render(
         facts: overview::of_runs(runs),
         about_acc: runs.iter().filter_map(|run| verdict::about_acc(&run.series)).collect(),
         unlike: unlike_rewards(settings.iter().copied()),
+        unlike_validations: unlike_validations(
+            runs.iter().map(|run| (&run.settings, run.validations.prompts)),
+        ),
         steps: samples.iter().flatten().map(|step| step.step).collect(),
         num_shown: samples.iter().flatten().map(|step| step.groups.len()).sum(),
         num_groups: runs.iter().flat_map(|run| &run.groups.steps).map(|step| step.groups.len()).sum(),

@@ -10,6 +10,7 @@ use tamis_run::log::RunEnding;
 use super::groups::Groups;
 use super::settings::Settings;
 use super::steps::StepRange;
+use crate::compare::paired::ValidationFacts;
 use crate::compare::series::Series;
 use crate::monitor::summary::WatchedState;
 use crate::other_runs::OtherRun;
@@ -38,6 +39,8 @@ pub(crate) struct Run {
     pub(crate) state: WatchedState,
     /// Notes about its files.
     pub(crate) notes: Vec<String>,
+    /// What its validations measure.
+    pub(crate) validations: ValidationFacts,
     /// The run of another trainer, which holds its rollout files.
     pub(crate) other: Option<OtherRun>,
 }
@@ -105,6 +108,14 @@ impl Run {
         if other.is_none() {
             note_rollouts(path, is_folder, &settings, &series, &groups, range, &mut notes);
         }
+        let is_own = is_folder && other.is_none();
+        let validations = if is_own { ValidationFacts::read(path) } else { ValidationFacts::default() };
+        if let since @ 1.. = validations.since {
+            notes.push(format!(
+                "validations before step {since} are not comparable with later ones: on a resume, the validation prompts, their sampling or \
+                 a function's file had changed"
+            ));
+        }
         if path.join(SUPERSEDED).is_file() {
             notes.push(format!(
                 "the run was resumed; log lines from after the checkpoint are in `{SUPERSEDED}`"
@@ -120,6 +131,7 @@ impl Run {
             log,
             state,
             notes,
+            validations,
             other,
         })
     }

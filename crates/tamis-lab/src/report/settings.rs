@@ -134,6 +134,66 @@ pub(crate) fn unlike_rewards<'a>(runs: impl Iterator<Item = &'a Settings>) -> Ve
     keys.filter(|key| *key == "reward" || key.starts_with("reward.")).collect()
 }
 
+/// How the validations of runs differ, so that their figures cannot be compared.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct UnlikeValidations<'a> {
+    /// Keys by which the runs have other prompts.
+    pub(crate) prompts: Vec<&'a str>,
+    /// Keys by which they sample them otherwise.
+    pub(crate) sampling: Vec<&'a str>,
+}
+
+impl UnlikeValidations<'_> {
+    pub(crate) fn is_any(&self) -> bool {
+        !self.prompts.is_empty() || !self.sampling.is_empty()
+    }
+}
+
+/// Whether a run takes its validation prompts from files, or from its training data.
+fn has_files(settings: &Settings) -> bool {
+    settings.get("data.val").is_some_and(|files| files != "[]")
+        || settings.0.keys().any(|key| key.starts_with("data.val."))
+}
+
+/// How the validations of runs differ. Each run has its settings, and the checksum of its validation prompts
+/// if it is known: files may have been moved, or have changed under their names. Runs without settings are
+/// left out.
+pub(crate) fn unlike_validations<'a>(
+    runs: impl Iterator<Item = (&'a Settings, Option<u64>)>,
+) -> UnlikeValidations<'a> {
+    let (known, sums): (Vec<&Settings>, Vec<Option<u64>>) =
+        runs.filter(|(settings, _)| !settings.0.is_empty()).unzip();
+    let holds_out = known.iter().any(|run| {
+        !has_files(run) && run.get("data.val_fraction").is_some_and(|fraction| fraction != "null")
+    });
+    let chooses = |key: &str| match key {
+        "data.val"
+        | "data.val_fraction"
+        | "data.task"
+        | "data.arithmetic.val_size"
+        | "validate.max_prompts" => true,
+        "data.train" => holds_out,
+        key => {
+            key.starts_with("data.val.")
+                || key.starts_with("data.arithmetic.levels")
+                || holds_out && key.starts_with("data.train.")
+        }
+    };
+    let keys: Vec<&str> = differences(&known).into_iter().map(|(key, _)| key).collect();
+    let samples = |key: &str| ["validate.n", "validate.temperature", "validate.top_p"].contains(&key);
+    let sampling = keys.iter().copied().filter(|key| samples(key)).collect();
+    let mut prompts: Vec<&str> = keys.into_iter().filter(|key| chooses(key)).collect();
+    if let Some(sums) = sums.into_iter().collect::<Option<Vec<u64>>>() {
+        let is_same = sums.windows(2).all(|pair| pair[0] == pair[1]);
+        if is_same {
+            prompts.clear();
+        } else if prompts.is_empty() && known.iter().all(|run| has_files(run)) {
+            prompts.push("data.val");
+        }
+    }
+    UnlikeValidations { prompts, sampling }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +234,29 @@ mod tests {
         let other = parsed("run: {seed: 2}\nreward:\n  - {kind: number, weight: 2}\n");
         assert_eq!(unlike_rewards([&one, &other].into_iter()), ["reward.0.weight"]);
         assert!(unlike_rewards([&one, &Settings::default(), &one].into_iter()).is_empty());
+    }
+
+    #[test]
+    fn validations_that_differ() {
+        let run = |text: &str| parsed(&format!("run: {{name: a}}\n{text}\n"));
+        let of = |one: (&str, Option<u64>), other: (&str, Option<u64>)| {
+            let (first, second) = (run(one.0), run(other.0));
+            let found = unlike_validations([(&first, one.1), (&second, other.1)].into_iter());
+            (found.prompts.join(" "), found.sampling.join(" "))
+        };
+        let pair = |prompts: &str, sampling: &str| (prompts.to_owned(), sampling.to_owned());
+        let (here, there) = ("data: {val: [a.jsonl], train: [x]}", "data: {val: [b.jsonl], train: [y]}");
+        assert_eq!(of((here, None), (there, None)), pair("data.val", ""));
+        assert_eq!(of((here, Some(1)), (there, Some(1))), pair("", ""), "a file that was moved");
+        assert_eq!(of((here, Some(1)), (here, Some(2))), pair("data.val", ""), "a file that has changed");
+        assert_eq!(of((here, None), (here, Some(2))), pair("", ""));
+        let made = "data: {task: arithmetic, val: []}\nvalidate: {n: 1, temperature: 0, test_freq: 2}";
+        let other = "data: {task: arithmetic, val: []}\nvalidate: {n: 4, temperature: 1, test_freq: 3}";
+        assert_eq!(of((made, None), (other, None)), pair("", "validate.n validate.temperature"));
+        assert_eq!(of((made, Some(1)), (made, Some(2))), pair("", ""), "prompts of another seed");
+        let held = "data: {val: [], val_fraction: 0.1, train: [x]}";
+        let less = "data: {val: [], val_fraction: 0.1, train: [y]}";
+        assert_eq!(of((held, None), (less, None)), pair("data.train", ""));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tamis_run::metrics::summary::{Change, PairedDifference, is_clear};
 use super::run::Run;
 use crate::advise::{self, EndAdvice};
 use crate::compare::measure::{Choice, source_of, standard_error};
-use crate::compare::paired;
+use crate::compare::paired::{self, ValidationFacts};
 use crate::compare::rewards::{reward, values};
 use crate::compare::series::Series;
 use crate::monitor::summary::WatchedState;
@@ -25,7 +25,7 @@ const MANY_CUT: f64 = 0.05;
 
 /// The sentence; `None` if the run has no figure for it.
 pub(crate) fn of_run(run: &Run) -> Option<String> {
-    let mut text = of_series(&run.series, gains(&run.path))?;
+    let mut text = of_series(&run.series, gains(&run.path), run.validations)?;
     if let Some((_, cut)) = values(&run.series, "response_length/clip_ratio").last()
         && *cut >= MANY_CUT
     {
@@ -53,8 +53,9 @@ pub(crate) fn end_advice(run: &Run) -> Option<EndAdvice> {
         return None;
     }
     let config = tamis_config::load_of_run(&run.path.join(CONFIG), &[], &[]).ok()?.config;
-    let validated =
+    let mut validated =
         Choice::Validation.name(&run.series).map_or_else(Vec::new, |name| values(&run.series, &name));
+    validated.retain(|(step, _)| *step >= run.validations.since);
     let held_out = paired::before_and_after(&run.path);
     // The end of a run compares two validations. Without both of them there would be other advice here.
     let is_compared = validated.first().is_some_and(|(step, _)| *step == 0);
@@ -65,8 +66,8 @@ pub(crate) fn end_advice(run: &Run) -> Option<EndAdvice> {
 }
 
 /// `gains` are those of the held-out prompts, prompt by prompt, if they are known.
-fn of_series(series: &Series, gains: Option<PairedDifference>) -> Option<String> {
-    validation(series, gains).or_else(|| {
+fn of_series(series: &Series, gains: Option<PairedDifference>, facts: ValidationFacts) -> Option<String> {
+    validation(series, gains, facts).or_else(|| {
         let (verdict, change) = reward(series)?;
         let verdict = match verdict {
             Ordering::Equal => "No clear change",
@@ -79,24 +80,39 @@ fn of_series(series: &Series, gains: Option<PairedDifference>) -> Option<String>
     })
 }
 
-fn validation(series: &Series, gains: Option<PairedDifference>) -> Option<String> {
+fn validation(series: &Series, gains: Option<PairedDifference>, facts: ValidationFacts) -> Option<String> {
+    let ValidationFacts { since, num_in_training, .. } = facts;
     let name = Choice::Validation.name(series)?;
     let values_of = |name: &str| values(series, name);
-    let all = values_of(&name);
+    let mut all = values_of(&name);
+    all.retain(|(step, _)| *step >= since);
+    let changed = (since > 0).then(|| {
+        format!("validations before step {since} are left out, because what they measure changed on a resume")
+    });
+    if let (true, Some(changed)) = (all.is_empty(), &changed) {
+        return Some(format!("No comparable validation so far: {changed}."));
+    }
+    let changed = changed.map_or_else(String::new, |changed| format!(" ({changed})"));
     let (&(first_step, first), &(last_step, last)) = (all.first()?, all.last()?);
     let is_share = all.iter().all(|(_, value)| (0.0..=1.0).contains(value));
     let shown = |value: f64| if is_share { percent(value) } else { fixed(value, 3) };
     let num_prompts = source_of(&name).map(|source| values_of(&format!("val-aux/{source}/num_prompts")));
-    let prompts = num_prompts
-        .and_then(|numbers| numbers.last().copied())
-        .map_or_else(String::new, |(_, number)| format!(" of {}", counted(number, "held-out prompt")));
+    let prompts =
+        num_prompts.and_then(|numbers| numbers.last().copied()).map_or_else(String::new, |(_, number)| {
+            match num_in_training {
+                0 => format!(" of {}", counted(number, "held-out prompt")),
+                trained => {
+                    format!(" of {} ({trained} in the training data)", counted(number, "validation prompt"))
+                }
+            }
+        });
     let what = match name.contains("/acc/") {
         true if series.is_graded() => "the mean of `acc`",
         true => "accuracy",
         false => "the mean score",
     };
     if all.len() == 1 {
-        return Some(format!("One validation so far: {what}{prompts} is {}.", shown(last)));
+        return Some(format!("One validation so far: {what}{prompts} is {}{changed}.", shown(last)));
     }
     let last_error = standard_error(series, &name, last_step, last);
     let change = last - first;
@@ -118,13 +134,14 @@ fn validation(series: &Series, gains: Option<PairedDifference>) -> Option<String
         Change::None | Change::Unclear if error.is_none() => {
             "There are too few prompts to tell whether it learns"
         }
+        Change::None if num_in_training > 0 => "No validation prompt changed",
         Change::None => "No held-out prompt changed",
         Change::Unclear => "No clear change, the difference is within the noise",
     };
     let trend = last_error.and_then(|error| trend(&all, error));
     let trend = trend.map_or_else(String::new, |trend| format!(", {trend}"));
     Some(format!(
-        "{verdict}: {what}{prompts} went from {} to {}{within} in {}{trend}.",
+        "{verdict}: {what}{prompts} went from {} to {}{within} in {}{trend}{changed}.",
         shown(first),
         shown(last),
         counted(last_step - first_step, "step")
@@ -163,7 +180,7 @@ mod tests {
                 at * 10
             )
         };
-        of_series(&series(values.iter().enumerate().map(row)), None)
+        of_series(&series(values.iter().enumerate().map(row)), None, ValidationFacts::default())
     }
 
     #[test]
@@ -192,7 +209,12 @@ mod tests {
                 (0..32).map(|at| outcomes.get(at).copied().or(Some(0.0))).collect()
             };
             let gains = PairedDifference::new(&of(before), &of(after));
-            of_series(&series([(0, first), (9, last)].into_iter().map(row)), gains).expect("a sentence")
+            of_series(
+                &series([(0, first), (9, last)].into_iter().map(row)),
+                gains,
+                ValidationFacts::default(),
+            )
+            .expect("a sentence")
         };
         insta::assert_snapshot!(said(0.0, 1.0 / 32.0, &[], &[1.0]), @"No clear change, the difference is within the noise: accuracy of 32 held-out prompts went from 0.0% to 3.1% (± 3.1%) in 9 steps.");
         let worse = said(1.0 / 32.0, 0.0, &[1.0], &[]);
@@ -214,8 +236,40 @@ mod tests {
                 "{{\"step\":{step},\"val-core/a/acc/mean@1\":{value},\"all/pass_rate\":0.0,\"all/rewards/acc/mean\":0.25}}"
             )
         });
-        let text = of_series(&series(rows.into_iter()), None).expect("a sentence");
+        let text =
+            of_series(&series(rows.into_iter()), None, ValidationFacts::default()).expect("a sentence");
         assert!(text.contains("the mean of `acc` went from") && !text.contains("accuracy"), "{text}");
+    }
+
+    #[test]
+    fn validations_before_a_change_are_left_out() {
+        let rows = || {
+            let row = |(step, value): (usize, f64)| {
+                format!("{{\"step\":{step},\"val-core/a/acc/mean@1\":{value}}}")
+            };
+            series([(0, 0.0), (3, 0.1), (6, 1.0)].into_iter().map(row))
+        };
+        let of = |since| {
+            let facts = ValidationFacts { since, ..ValidationFacts::default() };
+            of_series(&rows(), None, facts).expect("a sentence")
+        };
+        assert!(of(0).contains("went from 0.0% to 100.0%"), "{}", of(0));
+        insta::assert_snapshot!(of(4), @"One validation so far: accuracy is 100.0% (validations before step 4 are left out, because what they measure changed on a resume).");
+        assert!(of(7).starts_with("No comparable validation so far: validations before step 7"), "{}", of(7));
+    }
+
+    #[test]
+    fn prompts_in_the_training_data_are_not_called_held_out() {
+        let rows = [(0, 0.1), (6, 0.9)].map(|(step, value)| {
+            format!("{{\"step\":{step},\"val-core/a/acc/mean@1\":{value},\"val-aux/a/num_prompts\":20}}")
+        });
+        let facts = ValidationFacts { num_in_training: 20, ..ValidationFacts::default() };
+        let text = of_series(&series(rows.into_iter()), None, facts).expect("a sentence");
+        assert!(
+            text.contains("accuracy of 20 validation prompts (20 in the training data) went from"),
+            "{text}"
+        );
+        assert!(!text.contains("held-out"), "{text}");
     }
 
     #[test]
@@ -225,7 +279,7 @@ mod tests {
                 "{{\"step\":{step},\"val-core/a/b/reward/mean@2\":{value},\"val-aux/a/b/reward/mean@2/standard_error\":0.03}}"
             )
         });
-        insta::assert_snapshot!(of_series(&series(rows.into_iter()), None).expect("a sentence"), @"It learns: the mean score went from 20.0% to 40.0% (± 4.2%) in 5 steps.");
+        insta::assert_snapshot!(of_series(&series(rows.into_iter()), None, ValidationFacts::default()).expect("a sentence"), @"It learns: the mean score went from 20.0% to 40.0% (± 4.2%) in 5 steps.");
     }
 
     #[test]
@@ -236,7 +290,7 @@ mod tests {
                 let value = from + rise * step as f64 + noise;
                 format!("{{\"step\":{},\"all/critic/score/mean\":{value}}}", step + 1)
             };
-            of_series(&series((0..20).map(row)), None)
+            of_series(&series((0..20).map(row)), None, ValidationFacts::default())
         };
         let rising = rewards(0.2, 0.01).expect("a sentence");
         assert!(
@@ -246,6 +300,13 @@ mod tests {
         assert!(rising.contains("There is no validation"), "{rising}");
         assert!(rewards(0.2, 0.0).expect("a sentence").starts_with("No clear change"));
         assert!(rewards(0.9, -0.01).expect("a sentence").starts_with("The reward falls"));
-        assert_eq!(of_series(&series(std::iter::once("{\"step\":1,\"loss\":2}".to_owned())), None), None);
+        assert_eq!(
+            of_series(
+                &series(std::iter::once("{\"step\":1,\"loss\":2}".to_owned())),
+                None,
+                ValidationFacts::default()
+            ),
+            None
+        );
     }
 }

@@ -200,6 +200,33 @@ fn runs_of_unlike_rewards_are_told() {
     );
 }
 
+/// Validations of other prompts are not drawn in one chart without a word.
+#[test]
+fn runs_of_unlike_validations_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [run(folder.path(), "one", 3), run(folder.path(), "other", 3)];
+    assert!(!made(&runs).html.contains("validate on different prompts"));
+    for (run, (file, n)) in runs.iter().zip([("a.jsonl", 1), ("b.jsonl", 4)]) {
+        let path = run.join("config.yaml");
+        let settings = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{settings}data: {{val: [{file}]}}\nvalidate: {{n: {n}}}\n")).unwrap();
+        let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        let validated = |(step, line): (usize, &str)| {
+            line.replacen('{', &format!("{{\"val-core/a/acc/mean@1\":0.{step},"), 1) + "\n"
+        };
+        let metrics: String = metrics.lines().enumerate().map(validated).collect();
+        std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+    }
+    let html = made(&runs).html;
+    let overview = part(&html, "overview");
+    assert!(
+        overview.contains("The runs validate on different prompts (<code>data.val</code>)"),
+        "{overview}"
+    );
+    assert!(overview.contains("The runs sample their validations differently (<code>validate.n</code>)"));
+    assert!(part(&html, "learning").contains("The runs validate on different prompts or sample them"));
+}
+
 /// Validation samples of two steps are side by side, with the answer marked.
 #[test]
 fn held_out_prompts_before_and_after() {

@@ -4,6 +4,7 @@
 //! is wrong with it.
 
 pub mod advantage;
+pub(crate) mod batch_size;
 pub mod check;
 mod check_purpose;
 pub mod critic;

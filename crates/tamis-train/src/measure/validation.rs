@@ -111,6 +111,9 @@ impl OutcomeKind {
 pub struct ValidationReport {
     /// Prompts.
     pub num_prompts: usize,
+    /// Prompts that are in the training data too. 0 in checkpoints of earlier builds.
+    #[serde(default)]
+    pub num_in_training: usize,
     /// Prompts that could not be generated from.
     #[serde(default)]
     pub num_failed: usize,
@@ -310,6 +313,7 @@ fn report(groups: &[ValidationGroup], num_shown: usize) -> ValidationReport {
     let sum = scored().fold(0.0, |sum, (_, outcome)| sum + outcome);
     ValidationReport {
         num_prompts: groups.len(),
+        num_in_training: 0,
         num_failed: failures().count(),
         first_failure: failures().next().map(|(group, reason)| format!("{reason} (of `{}`)", group.source())),
         num_scored,
@@ -325,8 +329,26 @@ fn report(groups: &[ValidationGroup], num_shown: usize) -> ValidationReport {
         },
         outcomes,
         mean_length: (num_samples > 0).then(|| length as f64 / num_samples as f64),
-        shown: all().take(num_shown).map(|(group, one)| group.shown(one)).collect(),
+        shown: different_prompts(all()).take(num_shown).map(|(group, one)| group.shown(one)).collect(),
     }
+}
+
+/// The completions in an order in which different prompts come first: one completion of each, then the second
+/// ones.
+fn different_prompts<'g>(
+    all: impl Iterator<Item = (&'g ValidationGroup, &'g Trajectory)>,
+) -> impl Iterator<Item = (&'g ValidationGroup, &'g Trajectory)> {
+    let mut counts: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
+    let mut ranked: Vec<_> = all
+        .map(|(group, one)| {
+            let PreparedPrompt { prompt, text, .. } = &group.record.prompt;
+            let count = counts.entry((&**text, prompt.ground_truth.as_deref())).or_default();
+            *count += 1;
+            (*count, group, one)
+        })
+        .collect();
+    ranked.sort_by_key(|(count, ..)| *count);
+    ranked.into_iter().map(|(_, group, one)| (group, one))
 }
 
 /// A figure of a validation, if it has it.
@@ -439,6 +461,17 @@ mod tests {
             prepared(Prompt { data_source: (*source).to_owned(), ..prompt(id as u64, "?") })
         };
         let prompts: Vec<PreparedPrompt> = sources.iter().enumerate().map(prompt).collect();
+        sampled_of(generator, is_interrupted, &prompts, correct, 0)
+    }
+
+    /// Two samples each of these prompts, so many of which are shown.
+    fn sampled_of(
+        generator: &mut dyn Generator,
+        is_interrupted: bool,
+        prompts: &[PreparedPrompt],
+        correct: &'static [&'static str],
+        num_samples_shown: usize,
+    ) -> Result<Validation, Halt<DispatchError>> {
         let function = NamedReward::verifier("among", Box::new(Among(correct)));
         let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
         let groups = DispatcherSettings {
@@ -452,7 +485,7 @@ mod tests {
         let settings = ValidationSettings {
             purpose: SamplePurpose::Validation,
             groups,
-            num_samples_shown: 0,
+            num_samples_shown,
             keeps_samples: false,
         };
         let interrupt = Interrupt::new();
@@ -466,7 +499,7 @@ mod tests {
             scorer: &mut scorer,
             is_interrupted: &|| interrupt.is_requested(),
         };
-        sample(with, &prompts, &settings, "validation/1".to_owned(), 1, &mut |_| {})
+        sample(with, prompts, &settings, "validation/1".to_owned(), 1, &mut |_| {})
     }
 
     fn validated(
@@ -515,6 +548,22 @@ mod tests {
         let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
         assert_eq!((report.accuracy, report.mean_length), (None, Some(mean)));
         assert_eq!(report.outcome.describe_mean(report.accuracy, None), "no score");
+    }
+
+    /// Two samples each: three examples are of three prompts, and of five the last two are second samples.
+    #[test]
+    fn examples_are_of_different_prompts() {
+        let shown = |num: usize| {
+            let prompt = |id: u64| {
+                let text = format!("{id}+1=");
+                PreparedPrompt { text: text.as_str().into(), ..prepared(prompt(id, &text)) }
+            };
+            let prompts: Vec<PreparedPrompt> = (0..3).map(prompt).collect();
+            let report = sampled_of(&mut counts(), false, &prompts, &["0.0"], num).expect("validates").report;
+            report.shown.into_iter().map(|one| one.completion).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(3), ["0.0", "1.0", "2.0"]);
+        assert_eq!(shown(5), ["0.0", "1.0", "2.0", "0.1", "1.1"]);
     }
 
     #[test]

@@ -2,5 +2,6 @@
 
 pub mod codec;
 pub mod foreign;
+pub(crate) mod overlap;
 pub mod pool;
 pub mod worlds;

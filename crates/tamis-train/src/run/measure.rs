@@ -99,13 +99,14 @@ impl Run {
         let step = after.step;
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
         let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());
-        let Validation { prompts: rows, report, samples } = self.workers.sample(
+        let Validation { prompts: rows, mut report, samples } = self.workers.sample(
             &self.measurement.prompts,
             &self.measurement.settings,
             format!("validation/{step}"),
             step,
             &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
         )?;
+        report.num_in_training = self.measurement.num_in_training;
         // Reports count the time of training only.
         self.workers.scorer.take_times();
         let mut warnings = self.workers.scorer.take_warnings();
@@ -142,6 +143,7 @@ impl Run {
                 self.recorder.progress.warn(&warning);
             }
         }
+        after.validation.since = after.validation.since.min(step);
         after.validation.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {
             self.recorder.progress.warn(&format!(

@@ -12,6 +12,8 @@ use crate::measure::validation_metrics::FigureName;
 /// results.
 pub(super) struct Measurement {
     pub(super) prompts: Vec<PreparedPrompt>,
+    /// Those of them that are in the training data too.
+    pub(super) num_in_training: usize,
     pub(super) settings: ValidationSettings,
     /// Figure that `checkpoint.keep_best` uses, if it is not the mean outcome.
     pub(super) best_figure: Option<FigureName>,

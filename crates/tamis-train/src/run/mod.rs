@@ -16,6 +16,7 @@ mod ending;
 mod facts;
 mod first_state;
 mod generated;
+mod inputs;
 mod learns_nothing;
 mod look;
 mod make_workers;

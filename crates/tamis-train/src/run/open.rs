@@ -200,9 +200,10 @@ impl Run {
         let ready = ready.ok_or(Halt::<RunError>::Interrupted)?;
         let Ready { scoring, played, best_figure, functions } = ready;
         let Scoring { mut scorer, is_complete, sieve, .. } = scoring;
-        let Played { codec, worlds, train, validation, examples, curriculum } = played;
+        let Played { codec, worlds, train, validation, num_in_training, examples, curriculum } = played;
         let data_crc32 = of.check_prompts(&train)?;
         let base_crc32 = of.check_base()?;
+        let (inputs, changes) = of.read_inputs(&validation);
 
         if standing.recovery.is_none() && config.cluster.launcher == LauncherKind::Ray {
             of.plan_on_cluster(native.as_ref())?;
@@ -256,6 +257,7 @@ impl Run {
         };
         let (num_prompts, learner) = (workers.pool.num_prompts(), workers.learner.info());
         let recipe = Recipe::new(&config, sieve, hints, functions, num_prompts, learner)?;
+        let state = state.map(|(state, folder)| (state.with_inputs(inputs.clone(), &changes), folder));
         let saved = state.as_ref().map(|(state, _)| state.step);
         let early_stop = make_early_stop(&config, state.as_ref().map(|(state, _)| state));
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
@@ -264,13 +266,15 @@ impl Run {
             RunState { base_crc32, schedule, logs, ..state }
         } else {
             let objective = recipe.objective.initial_state();
-            RunState::first(schedule, objective, data_crc32, base_crc32, recipe.critic.is_some())
+            let sums = (data_crc32, base_crc32);
+            RunState::first(schedule, objective, sums, inputs, recipe.critic.is_some())
         };
         let loggers = loggers::open(&config, &directory, next_step, state.logs.last_row.as_deref(), &ui)?;
         let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {
                 prompts: validation,
+                num_in_training,
                 settings: validation_settings(&config),
                 best_figure,
                 is_pass_unproven: !is_complete,

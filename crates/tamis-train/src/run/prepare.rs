@@ -29,7 +29,7 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::trainer_state;
 use crate::assemble::startup::Startup;
 use crate::assemble::validation::{best_figure, no_pass};
-use crate::assemble::{data, rewards, schedule, sft};
+use crate::assemble::{batch_size, data, rewards, schedule, sft};
 use crate::checkpoint::sum_of_model;
 use crate::error::{AssembleError, RunError};
 use crate::interrupt::{Halt, Interrupt};
@@ -38,6 +38,7 @@ use crate::learner::sft::{Example, SftExamples};
 use crate::measure::validation_metrics::FigureName;
 use crate::own_function::{FunctionFolder, OwnFunctions};
 use crate::prompts::codec::Codec;
+use crate::prompts::overlap;
 use crate::prompts::worlds::RunWorlds;
 use crate::workers::answers::RecordedAnswers;
 use crate::workers::listener::RunListener;
@@ -68,6 +69,8 @@ pub(super) struct Played {
     pub(super) worlds: Option<Arc<RunWorlds>>,
     pub(super) train: Vec<PreparedPrompt>,
     pub(super) validation: Vec<PreparedPrompt>,
+    /// Validation prompts that are in the training data too.
+    pub(super) num_in_training: usize,
     /// What supervised fine-tuning learns from (nothing without it), if the run begins.
     pub(super) examples: Option<SftExamples>,
     pub(super) curriculum: Option<CurriculumOrder>,
@@ -299,9 +302,16 @@ impl Preparation<'_> {
         }
         let examples = refusals.take(self.make_examples(&codec, &train, worlds.as_ref()))?;
         let validation = prepare_prompts(&codec, config, prompts.validation, "validation", ui, interrupt)?;
+        if let Some(warning) = batch_size::warning(config, train.len()) {
+            ui.warn(&warning);
+        }
+        let num_in_training = overlap::num_in_training(config, &train, &validation);
+        if let Some(warning) = overlap::warning(config, num_in_training, validation.len()) {
+            ui.warn(&warning);
+        }
         let curriculum = refusals.take(data::curriculum(config, &train))?;
         let (Some(curriculum), Some(examples)) = (curriculum, examples) else { return Ok(None) };
-        Ok(Some(Played { codec, worlds, train, validation, examples, curriculum }))
+        Ok(Some(Played { codec, worlds, train, validation, num_in_training, examples, curriculum }))
     }
 
     /// When the run was first started, in seconds of the Unix epoch; `None` if its file is missing.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::AdvantageState;
-use tamis_core::early_stop::EarlyStopState;
+use tamis_core::early_stop::{EarlyStopState, LowSuccessState, RewardCollapseState};
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Scheduler;
@@ -15,6 +15,7 @@ use tamis_data::sampler::DataPosition;
 use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
+use super::inputs::{InputChanges, RunInputs};
 use super::untrained::Untrained;
 use crate::checkpoint::{SaveError, read_state};
 use crate::measure::validation::ValidationReport;
@@ -39,6 +40,10 @@ pub struct RunState {
     /// CRC-32 of the model below an adapter, if one learns. The adapter would mean nothing on another model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_crc32: Option<u32>,
+    /// What else the run reads, as it was when the checkpoint was written; `None` in checkpoints of earlier
+    /// builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<RunInputs>,
     /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
     /// State of the scheduler.
@@ -81,8 +86,8 @@ impl RunState {
     pub fn first(
         schedule: ScheduleState,
         objective: ObjectiveState,
-        data_crc32: u32,
-        base_crc32: Option<u32>,
+        (data_crc32, base_crc32): (u32, Option<u32>),
+        inputs: RunInputs,
         has_critic: bool,
     ) -> Self {
         Self {
@@ -92,6 +97,7 @@ impl RunState {
             critic: has_critic.then(CriticState::default),
             data_crc32,
             base_crc32,
+            inputs: Some(inputs),
             num_tokens: 0,
             schedule,
             learning: LearningState { objective, ..LearningState::default() },
@@ -104,6 +110,20 @@ impl RunState {
             teachers: None,
             order: None,
         }
+    }
+
+    /// The state of a resumed run that reads these inputs. If they measure something else, it forgets what
+    /// was measured before.
+    pub(super) fn with_inputs(self, inputs: RunInputs, changes: &InputChanges) -> Self {
+        let mut state = Self { inputs: Some(inputs), ..self };
+        if !changes.measured.is_empty() {
+            state.validation = state.validation.begun_again(state.step);
+            state.early_stop.low_success = LowSuccessState::default();
+        }
+        if changes.scores {
+            state.early_stop.reward_collapse = RewardCollapseState::default();
+        }
+        state
     }
 }
 
@@ -198,6 +218,22 @@ pub struct ValidationHistory {
     pub before: Option<ValidationReport>,
     /// The last validation and the step after which it was made. A resume does not repeat it.
     pub latest: Option<(u64, ValidationReport)>,
+    /// First step whose validation is comparable with later ones: on a resume, the prompts, their sampling or
+    /// a function that scores them may have changed.
+    #[serde(default, skip_serializing_if = "is_beginning")]
+    pub since: u64,
+}
+
+impl ValidationHistory {
+    /// The history after a resume at which a validation began to measure something else.
+    fn begun_again(self, step: u64) -> Self {
+        Self { is_missing: self.is_missing, since: step + 1, ..Self::default() }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_beginning(step: &u64) -> bool {
+    *step == 0
 }
 
 /// A group held between two steps: kept for the next one, or in flight.
