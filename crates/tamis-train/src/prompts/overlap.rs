@@ -32,7 +32,7 @@ pub(crate) fn num_in_training(
 
 fn ask(prepared: &PreparedPrompt, is_played: bool) -> Question<'_> {
     let prompt = &prepared.prompt;
-    let images = prompt.images.iter().map(|image| image.name()).collect();
+    let images = prompt.images.iter().map(tamis_data::image::PromptImage::name).collect();
     (&*prepared.token_ids, images, prompt.ground_truth.as_deref().filter(|_| is_played))
 }
 

@@ -131,7 +131,7 @@ fn sum_of_validation(prompts: &[PreparedPrompt]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     for PreparedPrompt { prompt, .. } in prompts {
         let columns: BTreeMap<&String, &Value> = prompt.columns.iter().collect();
-        let images: Vec<&str> = prompt.images.iter().map(|image| image.name()).collect();
+        let images: Vec<&str> = prompt.images.iter().map(tamis_data::image::PromptImage::name).collect();
         let all = (&prompt.content, &prompt.ground_truth, &prompt.data_source, columns, images);
         sum.update(&serde_json::to_vec(&all).unwrap_or_default());
     }
