@@ -101,7 +101,7 @@ pub struct FunctionGold {
     pub uses_gold: Option<bool>,
     /// Whether a higher score is rewarded: its weight is above 0.
     pub is_rewarded: bool,
-    /// Whether no other function has a weight.
+    /// Whether no other function than shaping has a weight.
     pub is_alone: bool,
     /// Whether every ground truth asked about is a short answer, not tests, a list or a whole text.
     pub are_answers: bool,
@@ -331,7 +331,12 @@ pub fn check_gold_heard(
         if !asked.is_empty() {
             let check = Check {
                 named,
-                is_alone: rewards.functions().iter().filter(|other| other.weight != 0.0).count() <= 1,
+                is_alone: rewards
+                    .functions()
+                    .iter()
+                    .filter(|other| other.weight != 0.0 && other.nature.is_verifier)
+                    .count()
+                    <= 1,
                 prompts: with_truth,
                 sampled_from: Some(all_with_truth.len()).filter(|&all| all > with_truth.len()),
                 candidates,
@@ -363,7 +368,7 @@ fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
 
 struct Check<'a> {
     named: &'a NamedReward,
-    /// Whether no other function has a weight.
+    /// Whether no other function than shaping has a weight.
     is_alone: bool,
     prompts: &'a [&'a Prompt],
     sampled_from: Option<usize>,
