@@ -101,8 +101,8 @@ const BRIDGE: &str = ".script/reward.py";
 const ANSWERS: &str = "TAMIS_SCRIPT_REWARDS";
 
 impl CommandSettings {
-    /// The script whose own process answers for this reward, and its arguments: `tamis train SCRIPT.py` writes
-    /// such a command.
+    /// The script whose own process answers for this reward, and its arguments: `tamis train SCRIPT.py`
+    /// writes such a command.
     pub fn script(&self) -> Option<&[String]> {
         self.of_script().map(|(_, script)| script)
     }
