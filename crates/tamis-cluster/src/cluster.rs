@@ -18,7 +18,7 @@ use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::launcher::{Launcher, PlanInput, RunPlan, ServersToStart};
 
 use crate::launcher::LauncherProcess;
-use crate::plan::disks::shortages;
+use crate::plan::disks::{Shortages, shortages};
 use crate::plan::machines::{Machine, Machines};
 use crate::plan::{Plan, RunModels};
 use crate::role::{Asked, Role, Standing, StartLauncher, State, is_late};
@@ -280,9 +280,10 @@ impl Launcher for Cluster {
         interrupt: &Interrupt,
     ) -> Result<RunPlan, Halt<std::convert::Infallible>> {
         let models = RunModels::read(config, input.checkpoint, input.native, |model| Some(model.folder()));
-        let shortages = models.policy.iter().flat_map(|sizes| shortages(config, sizes)).collect();
+        let short = models.policy.as_ref().map(|sizes| shortages(config, sizes, input.checkpoint));
+        let Shortages { warnings, refusal } = short.unwrap_or_default();
         if !Plan::is_needed(config) {
-            return Ok(RunPlan { warnings: shortages, ..RunPlan::default() });
+            return Ok(RunPlan { warnings, refusal, ..RunPlan::default() });
         }
         let machines = match input.logs {
             None => {
@@ -302,7 +303,8 @@ impl Launcher for Cluster {
             },
         };
         let mut plan = Plan::new(config, &models, machines).for_run();
-        plan.warnings.extend(shortages);
+        plan.warnings.extend(warnings);
+        plan.refusal = plan.refusal.or(refusal);
         Ok(plan)
     }
 }

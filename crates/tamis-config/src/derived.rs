@@ -8,6 +8,7 @@ use tamis_core::advantage::Column;
 use tamis_core::correction::CorrectionPreset;
 use tamis_core::objective::Aggregation;
 use tamis_core::schedule::InFlight;
+use tamis_env::reward::RewardKind;
 use tamis_env::task::TaskKind;
 use tamis_env::task::environment::EnvironmentLevels;
 
@@ -16,7 +17,7 @@ use crate::schema::{
     BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype, LoraBase,
     LoraConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
 };
-use crate::server_command::Intake;
+use crate::server_command::{Intake, shell_word};
 use crate::tree::join;
 
 /// Metrics of a trajectory that every run has, besides its scores.
@@ -316,6 +317,21 @@ impl Config {
         let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
         let of_turns = environment.prompting.max_turns.saturating_mul(of_turn);
         environment.max_length.unwrap_or(of_turns)
+    }
+
+    /// The script whose process computes rewards of this run, and its arguments.
+    pub fn script(&self) -> Option<&[String]> {
+        self.reward.iter().find_map(|reward| match &reward.kind {
+            RewardKind::Command(command) => command.script(),
+            _ => None,
+        })
+    }
+
+    /// How a command that trains with these rewards begins: `tamis train`, or `tamis train SCRIPT.py` for a
+    /// run of a script.
+    pub fn train_command(&self) -> String {
+        let words = self.script().unwrap_or_default().iter().map(|word| shell_word(word));
+        std::iter::once("tamis train".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
     }
 
     /// Whether a part of the training data is held out for validation.

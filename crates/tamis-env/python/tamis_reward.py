@@ -20,6 +20,7 @@ with the one that is used, and whether the function takes the ground truth. The 
 """
 
 import argparse
+import ast
 import asyncio
 import importlib.util
 import inspect
@@ -27,6 +28,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import traceback
 import types
 
@@ -60,7 +62,8 @@ def failure():
         # The user's own frames; of an error that is found here, its message.
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*PROGRAMS, "<frozen importlib")):
             trace = trace.tb_next
-        text = "".join(traceback.format_exception(kind, error, trace))
+        # An error of this file has a name that says nothing to the user.
+        text = str(error) if kind is NoList else "".join(traceback.format_exception(kind, error, trace))
     except Exception:  # its text cannot be made
         text = f"{type(sys.exc_info()[1]).__name__}, whose text cannot be shown"
     return {"error": clean(text.rstrip(), LONGEST_ERROR)}
@@ -467,22 +470,50 @@ def chosen(function, fits):
 GOLD = ("ground_truth", "answer", "solution")
 
 
-def reads_gold(signature, kind, gold):
-    """Whether a function takes the ground truth: verl's and EasyR1's do, others by the name of a column that holds it."""
+def words_of(function):
+    """The names that a function's code reads, and its text constants; None if its source is not known or it may read more."""
+    if hasattr(function, "__wrapped__"):
+        return None
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except Exception:  # built-in, a callable object, a lambda within a statement
+        return None
+    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    if words & {"locals", "vars", "eval", "exec"}:
+        return None
+    return words | {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def reads_gold(signature, kind, gold, words):
+    """Whether a function takes the ground truth: verl's and EasyR1's do, others by the name of a column that holds it, as a parameter or
+    as a key of `**kwargs`."""
     if kind == "verl" or kind.startswith("easyr1") or signature is None:
         return True
-    return bool({*GOLD, *gold} & set(named_parameters(signature)))
+    names, named = {*GOLD, *gold}, set(named_parameters(signature))
+    has_more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    return bool(names & named or has_more and names & (words or set()))
+
+
+def uses_gold(signature, kind, gold, words):
+    """Whether the function's code reads what it takes of the ground truth. A parameter alone says nothing: verl passes it to all."""
+    if not reads_gold(signature, kind, gold, words):
+        return False
+    if words is None or signature is None or kind.startswith("easyr1"):
+        return True
+    names = {*VERL[2:]} if kind == "verl" else {*GOLD, *gold}
+    return bool(names & words) or (kind == "verl" and "ground_truth" not in named_parameters(signature))
 
 
 def introduction(function, name, kind, fits, kwargs, columns, gold):
     """The facts about the function that tamis needs before it calls it."""
-    signature = signature_of(function)
+    signature, words = signature_of(function), words_of(function)
     return {
         "style": kind,
         "fits": fits,
         "signature": clean(f"{name}{signature if signature is not None else '(…)'}", 500),
         "problem": misfit(function, kind, kwargs, columns),
-        "reads_gold": reads_gold(signature, kind, gold),
+        "reads_gold": reads_gold(signature, kind, gold, words),
+        "uses_gold": uses_gold(signature, kind, gold, words),
     }
 
 

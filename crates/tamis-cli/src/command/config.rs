@@ -15,6 +15,7 @@ use tamis_core::figure::counted;
 use tamis_core::printable::lines;
 use tamis_import::{Owner, explain, export, import, reference_markdown};
 
+use tamis_cluster::doctor::{self, Finding};
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};
 use tamis_train::assemble::hub::Names;
@@ -23,7 +24,7 @@ use tamis_train::interrupt::Interrupt;
 
 use super::{Rehearsed, notes, print, show, with_findings};
 use crate::arguments::{CheckArguments, ConfigCommand};
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 /// Rewards that a check leaves to the run; empty if there are none.
 fn list_untried(loaded: &Loaded, left: &[usize]) -> String {
@@ -57,6 +58,11 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
         found.extend(plan.misfits.iter().map(refuse));
         let warn = |doubt: &Misfit| Diagnostic { severity: Severity::Warning, ..refuse(doubt) };
         found.extend(plan.doubts.iter().map(warn));
+    }
+    if arguments.machines.is_none() {
+        let missing = doctor::missing(&loaded.config, super::hub(), &interrupt)
+            .map_err(|interrupted| Failure::of(INTERRUPTED, &interrupted, None))?;
+        found.extend(missing.into_iter().map(|lack| lacks_here(&loaded, &lack)));
     }
     let told = if arguments.json {
         String::new()
@@ -92,6 +98,19 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     }
     text.push_str(&told);
     show(&text)
+}
+
+/// A warning of what a run would lack here. It is no error: a configuration may be checked elsewhere than it is
+/// trained.
+fn lacks_here(loaded: &Loaded, lack: &Finding) -> Diagnostic {
+    let keys = if lack.text.starts_with("servers") {
+        ["rollout.launch", "rollout.backend"]
+    } else {
+        ["learner.python", "learner.backend"]
+    };
+    let message = format!("{}, so a run on this machine would end before its first step", lack.text);
+    let refused = loaded.refuse(&keys.map(str::to_owned), &message, lack.hint.as_deref());
+    Diagnostic { severity: Severity::Warning, ..refused }
 }
 
 /// The plan of a run on the named machines, or on this one.

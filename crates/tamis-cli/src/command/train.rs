@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::locate::Extent;
 use tamis_config::source::Origin;
-use tamis_config::{Loaded, Note};
+use tamis_config::{Config, Loaded, Note};
 use tamis_core::fault::Fault;
 use tamis_core::figure::{agreed, counted};
 use tamis_core::printable::one_line;
@@ -97,13 +97,14 @@ fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
-    let advice = advice(&summary);
+    let own = load_of_run(&summary.run.join(CONFIG), &[], &[]).ok().map(|own| own.config);
+    let advice = own.as_ref().map_or_else(String::new, |config| advice(&summary, config));
     if let Some(console) = begun.get().filter(|_| !advice.is_empty()) {
         console.note(LineKind::Info, &advice);
     }
     // A table is not wrapped; sentences are.
     let advice = if std::io::stdout().is_terminal() { fit_to_stderr(&advice) } else { advice };
-    announce(&format_closing(&summary, &advice))?;
+    announce(&format_closing(&summary, &advice, own.as_ref()))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
@@ -241,24 +242,29 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
 }
 
 /// What to change if nothing was learned; empty otherwise.
-fn advice(summary: &RunSummary) -> String {
-    if summary.sft.is_some() {
-        return String::new();
-    }
-    let Ok(own) = load_of_run(&summary.run.join(CONFIG), &[], &[]) else { return String::new() };
-    if summary.ending == Ending::Interrupted {
+fn advice(summary: &RunSummary, config: &Config) -> String {
+    if summary.sft.is_some() || summary.ending == Ending::Interrupted {
         return String::new();
     }
     let held_out = summary.before.as_ref().zip(summary.after.as_ref()).and_then(|(before, after)| {
         let is_share = [before, after].iter().all(|report| report.outcome == OutcomeKind::Accuracy);
         Some(Gains { difference: before.gains(after)?, is_share })
     });
-    let advice = end_advice(&summary.run, &own.config, held_out);
+    let advice = end_advice(&summary.run, config, held_out);
     advice.map_or_else(String::new, |advice| advice.lines().join("\n"))
 }
 
+/// The commands that a run which ended well leads to. `tamis eval` needs validation prompts, and rewards that
+/// no script computes.
+fn next_commands(run: &Path, config: Option<&Config>) -> String {
+    let run = run.display();
+    let can_measure = config.is_some_and(|config| config.has_validation_data() && config.script().is_none());
+    let eval = if can_measure { format!("\n      tamis eval {run}") } else { String::new() };
+    format!("next: tamis report {run}{eval}")
+}
+
 /// The last lines: before and after with samples, the run's folder, what to type next.
-fn format_closing(summary: &RunSummary, advice: &str) -> String {
+fn format_closing(summary: &RunSummary, advice: &str, config: Option<&Config>) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let run = summary.run.display();
@@ -316,7 +322,7 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
     match summary.ending {
         Ending::Finished(_) => {
             let _ = writeln!(text, "done: {steps}, run directory {run}");
-            let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
+            let _ = writeln!(text, "{}", next_commands(&summary.run, config));
         }
         Ending::StoppedEarly(reason) => {
             let _ = writeln!(
@@ -324,11 +330,12 @@ fn format_closing(summary: &RunSummary, advice: &str) -> String {
                 "stopped early after {steps} ({}): {reason}\nsaved, run directory {run}",
                 reason.name()
             );
-            let _ = writeln!(text, "next: tamis report {run}\n      tamis eval {run}");
+            let _ = writeln!(text, "{}", next_commands(&summary.run, config));
         }
         Ending::Interrupted => {
             let _ = writeln!(text, "interrupted after {steps} and saved, run directory {run}");
-            let _ = writeln!(text, "next: tamis train --resume {run}");
+            let train = config.map_or_else(|| "tamis train".to_owned(), Config::train_command);
+            let _ = writeln!(text, "next: {train} --resume {run}");
         }
     }
     text

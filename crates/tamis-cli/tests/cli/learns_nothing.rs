@@ -24,10 +24,14 @@ const NO_FILTER: [(&str, &str); 3] = [
     ("  gen_batch_size: 8\n", ""),
 ];
 
+const NONE: &str = "{'score': None}";
+
 fn train(folder: &Folder, answer: &str, changes: &[(&str, &str)]) -> Ended {
     folder.write("judge.py", &judge(answer));
     folder.write("config.yaml", &config(changes));
-    folder.tamis(&["train", "config.yaml"])
+    // The check of gold answers refuses a reward that never scores anything.
+    let unchecked = if [FAILS, NONE].contains(&answer) { &["data.check_gold=off"][..] } else { &[] };
+    folder.tamis(&[&["train", "config.yaml"], unchecked].concat())
 }
 
 /// The failure without the completion that it shows.
@@ -175,7 +179,7 @@ fn a_short_run_without_any_reward_is_not_done() {
 #[test]
 fn no_answer_from_anyone_ends_the_run_too() {
     let folder = Folder::new();
-    let ended = train(&folder, "{'score': None}", &NO_FILTER);
+    let ended = train(&folder, NONE, &NO_FILTER);
     insta::assert_snapshot!(failure(&ended), @r"
     exit code 1
     error: no completion of 3 rounds in a row had a reward, up to step 3: the run does not learn; the first: prompt 56: ...
@@ -187,7 +191,7 @@ fn no_answer_from_anyone_ends_the_run_too() {
     // failing.
     let folder = Folder::new();
     let beside = [&NO_FILTER[..], &[("reward: [{kind", "reward: [{kind: number}, {kind")]].concat();
-    train(&folder, "{'score': None}", &beside).succeeds();
+    train(&folder, NONE, &beside).succeeds();
     // A function that raises does, even then.
     let folder = Folder::new();
     train(&folder, FAILS, &beside)
@@ -197,9 +201,11 @@ fn no_answer_from_anyone_ends_the_run_too() {
 #[test]
 fn a_penalty_for_length_does_not_hide_that_nothing_is_answered() {
     let folder = Folder::new();
-    folder.write("judge.py", &judge("{'score': None}"));
+    folder.write("judge.py", &judge(NONE));
     folder.write("config.yaml", &config(&NO_FILTER));
-    let ended = folder.tamis(&["train", "config.yaml", "preset=dapo", "filter=null"]);
+    let layers = ["train", "config.yaml", "preset=dapo", "filter=null"];
+    folder.tamis(&layers).exits(2).says("reward `judge` scores no gold answer");
+    let ended = folder.tamis(&[&layers[..], &["data.check_gold=off"]].concat());
     let printed = "no completion of 3 rounds in a row had a score from a reward function other than shaping, up to step 3";
     ended.fails_with(printed);
 }
@@ -217,10 +223,9 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
     let failed = "failed on every completion of 3 rounds in a row";
     let none = "no completion of 3 rounds in a row had a score from a reward function other than shaping";
     for (changes, preset, answer, printed) in [
-        (&[on_acc][..], "preset=dapo", FAILS, failed),
-        (&[on_acc, unchecked], "preset=dapo", FAILS, failed),
-        (&[on_acc, unchecked], "preset=dapo", "{'score': None}", none),
-        (&[on_acc, beside], "preset=null", FAILS, failed),
+        (&[on_acc, unchecked][..], "preset=dapo", FAILS, failed),
+        (&[on_acc, unchecked], "preset=dapo", NONE, none),
+        (&[on_acc, unchecked, beside], "preset=null", FAILS, failed),
     ] {
         let folder = Folder::new().with("judge.py", &judge(answer)).with("other.py", &judge(SCORES));
         folder.write("config.yaml", &config(changes));

@@ -81,8 +81,10 @@ fn rewards_that_give_no_number_leave_the_row_out() {
         let program = answering(&format!("print(json.dumps({{'id': request['id'], 'score': {answer}}}))"));
         with_program(&program).succeeds().prints("done: 2 steps");
     }
-    // Only infinities: such a function fails on everything.
-    let program = answering("print(json.dumps({'id': request['id'], 'score': float('inf')}))");
+    // Only infinities once it trains: such a function fails on everything.
+    let program = answering(
+        "print(json.dumps({'id': request['id'], 'score': float('inf') if request['step'] else 0.5}))",
+    );
     let ended = with_program(&program);
     let printed = "error: reward `judge` (reward[1]) failed on every completion of ";
     assert!(ended.code == Some(1) && ended.failure().contains(printed), "{}", ended.shown());

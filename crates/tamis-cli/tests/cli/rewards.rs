@@ -219,3 +219,59 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
       it judges something other than the answer, or expects the answer in a form that was not tried
     ");
 }
+
+const USELESS: &str = r#"
+def forgets(completion, ground_truth):
+    float(completion == ground_truth)
+
+def compares(completion, label):
+    return completion == label
+
+def raises(completion):
+    return undefined(completion)
+
+def brief(data_source, solution_str, ground_truth, extra_info=None):
+    return -max(0, len(solution_str) - 1000) / 1000
+"#;
+
+/// Rows whose ground truth is a number.
+const LABELLED: &str = r#"
+data: {task: null, train: rows.jsonl, columns: {ground_truth: label}, train_batch_size: 4}
+validate: {test_freq: 0, before_train: false}
+"#;
+
+#[test]
+fn a_reward_that_takes_no_gold_answer_is_refused_before_anything_is_generated() {
+    let rows: String =
+        (0..12).map(|number| format!("{{\"prompt\": \"{number}+0=\", \"label\": {number}}}\n")).collect();
+    let folder = Folder::new().with("mine.py", USELESS).with("rows.jsonl", &rows);
+    folder.write("tiny.yaml", TINY);
+    folder.write("labelled.yaml", LABELLED);
+    let of = |command: &[&str], function: &str| {
+        let reward = format!("reward=[{{kind: python, path: mine.py, function: {function}}}]");
+        let layers = ["tiny.yaml", "labelled.yaml", "~data.arithmetic", "train.total_steps=1", &reward];
+        folder.tamis(&[command, &layers].concat())
+    };
+    for (function, what, cause) in [
+        (
+            "forgets",
+            "scores no gold answer (12 prompts: 12 without an answer)",
+            "a function that ends without `return`",
+        ),
+        (
+            "compares",
+            "gold answers score 0 on average, 0 to 0 (12 prompts: 12 with an `acc` of 0)",
+            "write `str(label)`",
+        ),
+        ("raises", "scores no gold answer (12 prompts: 12 failed)", "look at what the function got"),
+    ] {
+        for command in [&["config", "check"][..], &["train"]] {
+            let ended = of(command, function).exits(2);
+            ended.says("no gold answer is accepted:").says(what).says(cause).never_prints("is sound");
+            assert!(ended.stderr.matches("NameError").count() <= 1, "{}", ended.shown());
+            assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
+        }
+    }
+    // A penalty takes the ground truth as verl passes it, and uses none of it.
+    of(&["config", "check"], "brief").succeeds().prints("is sound");
+}

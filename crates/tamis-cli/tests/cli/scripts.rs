@@ -199,6 +199,8 @@ fn a_script_of_trl_becomes_a_run_that_calls_its_functions() {
         [("MODEL", "tiny"), ("MAX_STEPS", "2"), ("MAX_RESPONSE", "4"), ("OUTPUT_DIR", "runs/mine")];
     let ended = run(&folder, "train train_grpo.py data.max_prompt_length=12", &variables).succeeds();
     ended.says("tamis: wrote the model to runs/mine").prints("done: 2 steps, run directory runs/mine");
+    // An evaluation by itself would lack the script's functions.
+    ended.prints("next: tamis report runs/mine\n").never_prints("tamis eval");
     let step = &folder.steps("mine")[0];
     for name in ["correct", "brief", "novelty"] {
         assert!(step.get(format!("rewards/{name}/mean")).is_some(), "{name} in {step}");
@@ -413,7 +415,7 @@ fn what_a_script_reads_of_its_trainer_later_is_refused_before_it_trains() {
 }
 
 #[test]
-fn a_script_without_rows_is_refused() {
+fn a_script_without_rows_or_with_a_broken_reward_is_refused() {
     let folder = folder();
     let with = |rows: &str, body: &str| {
         format!(
@@ -426,6 +428,11 @@ fn a_script_without_rows_is_refused() {
     folder.write("train.py", &with("[]", "return [0.0 for _ in completions]"));
     let ended = run(&folder, "train train.py data.max_prompt_length=12", &[]).exits(2);
     ended.says("train_dataset has no rows").never_says("cannot be called");
+    let rows = "[{'prompt': f'{x}+0=', 'answer': x} for x in range(8)]";
+    folder.write("train.py", &with(rows, "return undefined(answer)"));
+    let ended = run(&folder, "train train.py data.max_prompt_length=12", &[]).exits(2);
+    ended.says("no gold answer is accepted:").says("(8 prompts: 8 failed)");
+    assert_eq!(ended.stderr.matches("NameError").count(), 1, "{}", ended.shown());
     assert!(!folder.join("out").exists());
 }
 
@@ -569,13 +576,15 @@ fn an_interrupted_script_is_continued_by_the_script() {
     let child = folder.start_with(&words(line), &owned);
     soon("the third step", || folder.has_rows("runs/mine", 3));
     signal(&child, "-INT");
-    folder.wait(child).exits(130);
+    folder.wait(child).exits(130).prints("next: tamis train train_grpo.py --resume runs/mine\n");
     let num_steps = folder.steps("mine").len();
     assert!(num_steps < 60, "it was interrupted: {num_steps}");
-    // Its rewards are functions of the script.
-    let alone = folder.tamis(&words("train --resume runs/mine"));
-    assert_ne!(alone.code, Some(0));
-    alone.says("`tamis train train_grpo.py --resume RUN_DIR` continues such a run");
+    // Its rewards are functions of the script: what would call them without it is refused, and starts nothing.
+    for line in ["train --resume runs/mine", "eval runs/mine", "train runs/mine/config.yaml run.name=other"] {
+        let alone = folder.tamis(&words(line)).exits(2);
+        alone.says("is a function of train_grpo.py, and only a run of that script can call it");
+        alone.says("`tamis train train_grpo.py --resume ").never_says("does not run");
+    }
     run(&folder, "train train_grpo.py --resume runs/mine", &variables).succeeds();
     assert_eq!(folder.steps("mine").len(), 60);
 }

@@ -13,12 +13,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use tamis_config::Config;
 use tamis_config::locate::Locate;
+use tamis_config::{Config, LauncherKind, LearnerBackend};
 use tamis_process::interpreter;
-use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 
-use crate::plan::machines::Machine;
+use crate::plan::machines::{Machine, find_gpus};
 pub use python::Interpreter;
 use python::{find_program, interpreter_of};
 
@@ -167,6 +167,30 @@ impl Report {
     pub fn lacks(&self) -> bool {
         self.needs.iter().flat_map(|section| &section.findings).any(|finding| finding.state == State::Bad)
     }
+}
+
+/// What a run of this configuration would lack on this machine before its first step: packages of its learner,
+/// programs of its servers. Nodes of Ray are not looked at.
+///
+/// # Errors
+/// Ctrl-C.
+pub fn missing(
+    config: &Config,
+    hub: Arc<dyn Locate>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Finding>, Interrupted> {
+    let starts = config.learner.backend == LearnerBackend::Torch && config.learner.url.is_none();
+    if config.cluster.launcher == LauncherKind::Ray || !(starts || config.launches_servers()) {
+        return Ok(Vec::new());
+    }
+    let config = config.clone();
+    let find = move || {
+        let named = interpreter(&config.learner.python);
+        let python = Interpreter::ask(&named).ok();
+        let here = Machine { gpus: find_gpus().unwrap_or_default(), ..Machine::here() };
+        needs::missing(&config, &needs::There { here, python, named, vllm: None, hub })
+    };
+    interrupt.or_abandon(find)
 }
 
 /// Packages of a learner in PyTorch.

@@ -49,9 +49,9 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
     if Plan::is_needed(config) {
         plan(config, &models, there, interrupt, &mut found);
     }
-    let needs = models.policy.iter().flat_map(|sizes| disks::needs(config, sizes));
+    let needs = models.policy.iter().flat_map(|sizes| disks::needs(config, sizes, None));
     found.extend(needs.map(
-        |DiskNeed { text, is_enough }| {
+        |DiskNeed { text, is_enough, .. }| {
             if is_enough { Finding::good(text) } else { Finding::bad(text, disks::HINT) }
         },
     ));
@@ -59,6 +59,15 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
         found.push(Finding::good("nothing beyond this program".to_owned()));
     }
     Topic::new("what this configuration needs", found)
+}
+
+/// What a run of a configuration would lack here at once: packages of its learner, programs of its servers.
+pub(super) fn missing(config: &Config, there: &There) -> Vec<Finding> {
+    let mut found = Vec::new();
+    packages(config, there, &mut found);
+    programs(config, there, &mut found);
+    found.retain(|finding| finding.state == super::State::Bad);
+    found
 }
 
 /// The packages of `learner.python`.

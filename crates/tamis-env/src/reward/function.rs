@@ -201,6 +201,12 @@ pub trait RewardFunction: Send + Sync {
         Some(true)
     }
 
+    /// Whether it uses the ground truth that it takes, if that is known: a function of verl's form takes it
+    /// whether it needs it or not.
+    fn uses_gold(&self) -> Option<bool> {
+        self.reads_gold()
+    }
+
     /// Completions with the ground truth in the forms that this function may expect, the likeliest first;
     /// empty if it has no right answers.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {

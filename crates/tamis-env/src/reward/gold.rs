@@ -1,6 +1,7 @@
 //! Does every verifier accept the dataset's own answers, and do external functions distinguish them from
 //! others? This is checked before anything is generated.
 
+mod hopeless;
 mod outside;
 mod rivals;
 
@@ -16,6 +17,7 @@ use super::combine::{NamedReward, Rewards};
 use super::error::RewardError;
 use super::function::{RewardInput, RewardOutcome, TrainerState};
 use super::listener::{Listener, Nobody};
+use hopeless::{is_short_answer, number_column};
 use outside::Outside;
 pub use outside::SAMPLE;
 pub use rivals::Rival;
@@ -95,8 +97,14 @@ pub struct FunctionGold {
     pub is_external: bool,
     /// Whether its score depends on the ground truth; `None` if that is not known.
     pub reads_gold: Option<bool>,
+    /// Whether the function uses the ground truth that it gets; `None` if that is not known.
+    pub uses_gold: Option<bool>,
     /// Whether a higher score is rewarded: its weight is above 0.
     pub is_rewarded: bool,
+    /// Whether no other function than shaping has a weight.
+    pub is_alone: bool,
+    /// Whether every ground truth asked about is a short answer, not tests, a list or a whole text.
+    pub are_answers: bool,
     /// Prompts with a ground truth that were asked about.
     pub checked: usize,
     /// All prompts with a ground truth, if only a sample was asked about.
@@ -129,14 +137,6 @@ impl FunctionGold {
         self.accepted == self.checked && !self.is_rivalled()
     }
 
-    /// Whether nothing could be learned from it: it reads the ground truth and accepts none. An external
-    /// function may expect a form of the answer that was not tried, or take the truth and ignore it; it is
-    /// hopeless only if it failed on every gold answer.
-    pub fn is_hopeless(&self) -> bool {
-        let takes_none = if self.is_external { self.failed == self.checked } else { self.accepted == 0 };
-        self.is_rewarded && self.reads_gold == Some(true) && takes_none
-    }
-
     /// Whether something else is known to score as much as the gold answers.
     fn is_rivalled(&self) -> bool {
         self.rivals.iter().any(|rival| rival.is_proven)
@@ -154,6 +154,8 @@ pub struct GoldReport {
     pub without_ground_truth: Vec<u64>,
     /// Prompts whose ground truth is a whole solution that ends as GSM8K's do.
     pub whole_solutions: usize,
+    /// The column that holds the ground truth of every prompt as a number; `None` if there is none.
+    pub number_column: Option<String>,
     /// Names of all numbers seen or announced: what a filter's metric can be.
     pub score_names: BTreeSet<String>,
 }
@@ -329,6 +331,12 @@ pub fn check_gold_heard(
         if !asked.is_empty() {
             let check = Check {
                 named,
+                is_alone: rewards
+                    .functions()
+                    .iter()
+                    .filter(|other| other.weight != 0.0 && other.nature.is_verifier)
+                    .count()
+                    <= 1,
                 prompts: with_truth,
                 sampled_from: Some(all_with_truth.len()).filter(|&all| all > with_truth.len()),
                 candidates,
@@ -345,7 +353,8 @@ pub fn check_gold_heard(
     let whole_solutions = all_with_truth.iter().filter(is_whole).count();
     let without = prompts.iter().filter(|prompt| prompt.ground_truth.is_none());
     let without_ground_truth = without.map(|prompt| prompt.id.0).collect();
-    Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, score_names })
+    let number_column = number_column(&all_with_truth);
+    Ok(GoldReport { functions, blind, without_ground_truth, whole_solutions, number_column, score_names })
 }
 
 /// Whether a function of ours that is trained on compares with a ground truth. An external one may have the
@@ -359,6 +368,8 @@ fn is_blind(named: &NamedReward, prompts: &[Prompt]) -> bool {
 
 struct Check<'a> {
     named: &'a NamedReward,
+    /// Whether no other function than shaping has a weight.
+    is_alone: bool,
     prompts: &'a [&'a Prompt],
     sampled_from: Option<usize>,
     /// Forms of each prompt's answer.
@@ -478,6 +489,7 @@ impl Check<'_> {
             .iter()
             .map(|&(row, completion)| RewardInput {
                 trainer_state: self.trainer_state,
+                completion_ids: if self.named.nature.is_external { placeholders(completion) } else { &[] },
                 ..RewardInput::text(self.prompts[row], completion)
             })
             .collect();
@@ -509,7 +521,12 @@ impl Check<'_> {
             name: self.named.name.clone(),
             is_external,
             reads_gold,
+            uses_gold: self.named.function.uses_gold(),
             is_rewarded: self.named.weight > 0.0,
+            is_alone: self.is_alone,
+            are_answers: asked
+                .iter()
+                .all(|&row| self.prompts[row].ground_truth.as_deref().is_some_and(is_short_answer)),
             checked: asked.len(),
             sampled_from: self.sampled_from,
             accepted: 0,
@@ -539,7 +556,12 @@ impl Check<'_> {
             *place += 1;
             function.refused.push(self.prompts[row].id.0);
             if function.examples.len() < NUM_EXAMPLES {
-                function.examples.push(self.example(row, answers[row].as_ref()));
+                let example = self.example(row, answers[row].as_ref());
+                // A traceback is shown once.
+                let is_failure = matches!(outcome(row), Some(RewardOutcome::Failed(_)));
+                if !is_failure || function.examples.iter().all(|other| other.answer != example.answer) {
+                    function.examples.push(example);
+                }
             }
         }
         let counted =
@@ -566,6 +588,15 @@ impl Check<'_> {
             answer,
         }
     }
+}
+
+/// Ids for a function from outside, about as many as the text has tokens. There is no tokenizer here, and a
+/// function that divides by their number must not fail.
+fn placeholders(completion: &str) -> &'static [u32] {
+    const CHARACTERS: usize = 4;
+    static IDS: [u32; 4096] = [0; 4096];
+    let num = completion.chars().count().div_ceil(CHARACTERS).clamp(1, IDS.len());
+    &IDS[..num]
 }
 
 /// Prints the progress of a long check.

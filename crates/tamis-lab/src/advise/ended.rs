@@ -134,7 +134,7 @@ fn changes(
         };
         let run = run.display();
         let how = if length_may_change(config) {
-            format!("`tamis train --resume {run} {key}={longer}` trains further")
+            format!("`{} --resume {run} {key}={longer}` trains further", config.train_command())
         } else {
             format!("begin a new run with `{key}={longer}`, which the learning rate follows")
         };

@@ -142,6 +142,8 @@ pub enum RunError {
         step: u64,
         /// The run directory.
         run: PathBuf,
+        /// How a command that trains the run begins ([`tamis_config::Config::train_command`]).
+        train: String,
         /// How to train further, if no step is left.
         further: Option<String>,
         /// Whether an earlier process found it, and this one had no step to train.
@@ -415,7 +417,7 @@ impl RunError {
                      names one of its own".to_owned(),
             ),
             error if error.not_finite_sample().is_some() => Some(logits_hint(None, None)),
-            Self::MissingRewards { missing, run, further, .. } => {
+            Self::MissingRewards { missing, run, train, further, .. } => {
                 let cause = match (&missing.hint, &missing.function) {
                     (Some(hint), _) => hint,
                     (None, Some(_)) => "fix the function",
@@ -424,7 +426,7 @@ impl RunError {
                 Some(match further {
                     Some(further) => format!("{cause}; no step of this run is left: {further}"),
                     None => format!(
-                        "{cause}; then `tamis train --resume {}` continues after the last trained step, and asks again",
+                        "{cause}; then `{train} --resume {}` continues after the last trained step, and asks again",
                         run.display()
                     ),
                 })

@@ -23,8 +23,9 @@ pub fn not_resumed() -> Fault {
 }
 
 /// Ctrl-C before there was anything to save. The hint is the next command to type.
-pub(super) fn unsaved(run: &Path) -> Fault {
-    let again = format!("start it again from the beginning with `tamis train --resume {}`", run.display());
+pub(super) fn unsaved(config: &Config, run: &Path) -> Fault {
+    let (train, run) = (config.train_command(), run.display());
+    let again = format!("start it again from the beginning with `{train} --resume {run}`");
     Fault::new("interrupted before the first checkpoint").with_hint(again)
 }
 
@@ -68,5 +69,5 @@ pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> S
         // It ended for another reason than its length.
         _ => return "begin a new run".to_owned(),
     };
-    format!("to train further: `tamis train --resume {} {key}={more}`", run.display())
+    format!("to train further: `{} --resume {} {key}={more}`", config.train_command(), run.display())
 }

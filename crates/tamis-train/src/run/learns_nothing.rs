@@ -30,6 +30,7 @@ impl Run {
             key: place.map(|place| format!("reward[{place}]")),
             step,
             run: self.recorder.directory.path().to_owned(),
+            train: self.recipe.config.train_command(),
             is_old: further.is_some() && self.has_generated_nothing(),
             further: further.or_else(|| self.further()),
         }

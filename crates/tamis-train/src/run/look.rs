@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifference, resume_differences};
 use tamis_core::figure;
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::gold::{GoldExtent, GoldReport, check_gold_heard};
+use tamis_env::reward::gold::{FunctionGold, GoldExtent, GoldReport, check_gold_heard};
 use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
@@ -86,9 +86,13 @@ fn how_to_begin_again(was: &Config, directory: &RunDirectory) -> String {
     let checkpoint = directory.list_checkpoints().ok().and_then(|mut all| all.pop());
     let Some(checkpoint) = checkpoint else { return KEEP_KEYS.to_owned() };
     let sft = if was.sft.is_on() { " '~sft'" } else { "" };
+    let command = match was.script() {
+        Some(_) => was.train_command(),
+        None => format!("tamis train {run}/config.yaml"),
+    };
     format!(
         "the learning rate falls towards the last step, so with another number of steps the completed ones would have been different; to \
-        train further begin a new run from the last checkpoint: `tamis train {run}/config.yaml model.path={} model.init=null{sft} \
+        train further begin a new run from the last checkpoint: `{command} model.path={} model.init=null{sft} \
          train.total_steps=STEPS`; a run with train.lr_schedule.kind: constant can be resumed with more steps",
         checkpoint.path.display()
     )
@@ -307,13 +311,20 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
             ),
         });
     }
-    let hopeless = report.functions.iter().filter(|function| function.is_hopeless());
-    let hopeless: Vec<String> = hopeless.map(ToString::to_string).collect();
+    // Of an environment a gold answer is no episode, so a function that needs one has reason to reject it.
+    let is_played = config.environments().next().is_some();
+    let is_excused = |function: &FunctionGold| {
+        is_played && function.is_external && !(function.fails_on_all() && function.reads_gold == Some(true))
+    };
+    let hopeless: Vec<&FunctionGold> =
+        report.functions.iter().filter(|function| function.is_hopeless() && !is_excused(function)).collect();
     if !hopeless.is_empty() {
+        let shown: String = hopeless.iter().map(ToString::to_string).collect();
+        let cause = hopeless.iter().find_map(|function| likely_cause(function, report)).unwrap_or_default();
         return Err(RunError::Gold {
-            message: format!("no gold answer is accepted:\n{}", hopeless.concat().trim_end()),
+            message: format!("no gold answer is accepted:\n{}", shown.trim_end()),
             hint: format!(
-                "look at what the function got, above; correct it, choose the verifier that fits the ground truth's form, {off}"
+                "{cause}look at what the function got, above; correct it, choose the verifier that fits the ground truth's form, {off}"
             ),
         });
     }
@@ -326,6 +337,23 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
         });
     }
     Ok(())
+}
+
+/// Why an external function may take no gold answer, if the answers show it.
+fn likely_cause(function: &FunctionGold, report: &GoldReport) -> Option<String> {
+    if !function.is_external {
+        return None;
+    }
+    if function.unanswered == function.checked {
+        return Some(
+            "a function that ends without `return` answers `None`, which is no score: return a number; "
+                .to_owned(),
+        );
+    }
+    let column = report.number_column.as_ref().filter(|_| function.rejects_all())?;
+    Some(format!(
+        "`{column}` holds numbers, and a completion is text: if the function compares the two, write `str({column})`; "
+    ))
 }
 
 /// The prompts of a split as the model sees them. Prints what was left out or cut.

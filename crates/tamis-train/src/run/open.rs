@@ -144,7 +144,7 @@ impl Run {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
                 let is_saved = run.recorder.saved.is_some();
-                let unbegun = if is_saved { not_resumed() } else { unsaved(&path) };
+                let unbegun = if is_saved { not_resumed() } else { unsaved(&run.recipe.config, &path) };
                 run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));

@@ -151,7 +151,7 @@ pub(super) fn train(
             ui.note(LineKind::Info, how.last_line());
             Ok(TrainEnd::Ended(Box::new(run.summary(ending))))
         }
-        Ok(None) => Ok(TrainEnd::Interrupted(unsaved(&path))),
+        Ok(None) => Ok(TrainEnd::Interrupted(unsaved(&given.config, &path))),
         Err(error) => {
             let causes = tamis_core::fault::causes(&error).join("\n  caused by: ");
             ui.note(LineKind::Error, &format!("the run ends with an error: {causes}"));

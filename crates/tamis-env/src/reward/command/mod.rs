@@ -192,6 +192,10 @@ impl RewardFunction for CommandReward {
         lock(&self.introduced).as_ref()?.reads_gold
     }
 
+    fn uses_gold(&self) -> Option<bool> {
+        lock(&self.introduced).as_ref()?.uses_gold
+    }
+
     /// Gold completions in every common form, since the program's format is not known: the unchanged ground
     /// truth, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and the dataset's own
     /// solution text (column `answer` or `solution`).

@@ -203,6 +203,9 @@ pub struct FunctionIntroduction {
     /// Whether it takes the ground truth, or a column that holds it; `None` if that is unknown.
     #[serde(default)]
     pub reads_gold: Option<bool>,
+    /// Whether its code uses what it takes of the ground truth; `None` if that is unknown.
+    #[serde(default)]
+    pub uses_gold: Option<bool>,
 }
 
 pub(super) fn introduction(line: &str) -> Result<Introduced, RewardFailure> {

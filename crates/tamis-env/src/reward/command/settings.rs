@@ -94,12 +94,55 @@ tamis_core::settings! {
     }
 }
 
+/// The file of a script's run that passes reward requests on to the script, beside the run's folder.
+const BRIDGE: &str = ".script/reward.py";
+
+/// Names the socket at which a script that runs answers for its rewards.
+const ANSWERS: &str = "TAMIS_SCRIPT_REWARDS";
+
+impl CommandSettings {
+    /// The script whose own process answers for this reward, and its arguments: `tamis train SCRIPT.py`
+    /// writes such a command.
+    pub fn script(&self) -> Option<&[String]> {
+        self.of_script().map(|(_, script)| script)
+    }
+
+    /// The run that the script began, and the script with its arguments.
+    fn of_script(&self) -> Option<(&Path, &[String])> {
+        let [_, bridge, _, script @ ..] = self.argv.as_slice() else { return None };
+        let run = bridge.strip_suffix(BRIDGE).filter(|_| !script.is_empty())?;
+        Some((Path::new(run), script))
+    }
+
+    /// Whether the process that answers runs, if a script's does.
+    fn check_script(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        let Some((run, script)) = self.of_script().filter(|_| std::env::var_os(ANSWERS).is_none()) else {
+            return Ok(());
+        };
+        let here = std::env::current_dir().unwrap_or_default();
+        let run = run.strip_prefix(here).unwrap_or(run).display();
+        let command = script.join(" ");
+        Err(context.fail(
+            &format!("it is a function of {}, and only a run of that script can call it", script[0]),
+            format!(
+                "`tamis train {command} --resume {run}` continues the run, `tamis train {command}` begins another; anything else needs a \
+                reward in place of it: `reward=[...]`"
+            ),
+        ))
+    }
+}
+
 impl RewardSettings for CommandSettings {
+    fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        self.check_script(context)
+    }
+
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         if let Some(folder) = self.working_dir.as_ref().filter(|folder| !folder.is_dir()) {
             let message = format!("there is no folder {} to start it in", folder.display());
             return Err(context.fail(&message, format!("set its `working_dir`; {RELATIVE}")));
         }
+        self.check_script(context)?;
         // `python3 score.py` is named by its second word.
         let is_file = |word: &&String| word.contains('.') && !word.starts_with('-');
         let file = self.argv.iter().skip(1).find(is_file).or(self.argv.first());
@@ -115,5 +158,24 @@ impl RewardSettings for CommandSettings {
     fn files(&self) -> Vec<RewardFile> {
         let path = self.argv.first().map(PathBuf::from).unwrap_or_default();
         vec![RewardFile { key: "argv".to_owned(), path, hint: None }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_of_a_script_names_it() {
+        let with = |argv: &[&str]| CommandSettings {
+            argv: argv.iter().map(|&word| word.to_owned()).collect(),
+            ..CommandSettings::default()
+        };
+        let own = with(&["python3", "/runs/mine.script/reward.py", "near", "train.py", "--lr", "1"]);
+        let words: Vec<String> = ["train.py", "--lr", "1"].map(str::to_owned).into();
+        assert_eq!(own.of_script(), Some((Path::new("/runs/mine"), words.as_slice())));
+        // A command of the user, and one that an earlier build wrote.
+        assert_eq!(with(&["python3", "reward.py", "near", "train.py"]).script(), None);
+        assert_eq!(with(&["python3", "/runs/mine.script/reward.py", "near"]).script(), None);
     }
 }

@@ -18,6 +18,9 @@ pub(super) const NUM_RIVALS_OUTSIDE: usize = 48;
 /// Prompts that it takes to tell: fewer that score alike may be those that a right function misses.
 const ENOUGH: usize = 10;
 
+/// Description of the answers of other prompts.
+pub(super) const ANOTHER: &str = "the gold answer of another prompt";
+
 /// A completion that is no answer, and whose score is not below that of the gold answer, or not by more than
 /// chance explains; or one that was tried on too few prompts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,7 +101,7 @@ impl Check<'_> {
             })
             .collect();
         let mut rivals = Vec::new();
-        for (what, rows) in [("an empty completion", empty), ("the gold answer of another prompt", others)] {
+        for (what, rows) in [("an empty completion", empty), (ANOTHER, others)] {
             let pairs: Vec<(usize, &str)> =
                 rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
             let answers = self.ask(&pairs)?;

@@ -419,7 +419,7 @@ def short(completions, **kwargs):
     insta::assert_snapshot!(show(&outcomes(&command, 3)), @"score=3; no answer; score=5");
     insta::assert_snapshot!(show(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
     insta::assert_snapshot!(shown(source, "slow", PythonStyle::Trl, &Value::Null, 2), @"score=1; score=1");
-    insta::assert_snapshot!(shown(source, "short", PythonStyle::Trl, &Value::Null, 2), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
+    insta::assert_snapshot!(shown(source, "short", PythonStyle::Trl, &Value::Null, 2), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
 }
 
 #[test]
@@ -456,7 +456,7 @@ def main(reward_inputs):
     let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
     insta::assert_snapshot!(show(&command.score(&[input])), @"score=3");
     insta::assert_snapshot!(shown(batch, "numbers", PythonStyle::EasyR1, &Value::Null, 1), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
-    insta::assert_snapshot!(shown(batch, "main", PythonStyle::EasyR1, &Value::Null, 1), @"error NoList: the function returned 0 rewards for 1 completions");
+    insta::assert_snapshot!(shown(batch, "main", PythonStyle::EasyR1, &Value::Null, 1), @"error the function returned 0 rewards for 1 completions");
 
     let sequential = r#"
 REWARD_TYPE = "sequential"
@@ -551,22 +551,35 @@ def answered(completion, answer): return 1
 def of_trl(completions, **kwargs): return [1 for _ in completions]
 def of_trl_solved(completions, solution, **kwargs): return [1 for _ in completions]
 def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1
+def compares(data_source, solution_str, ground_truth, extra_info=None): return float(solution_str == ground_truth)
+def deletes(data_source, solution_str, ground_truth, extra_info=None):
+    del ground_truth
+    return -len(solution_str)
+def of_trl_by_key(completions, **kwargs): return [float(c == a) for c, a in zip(completions, kwargs['answer'])]
+class Called:
+    def __call__(self, data_source, solution_str, ground_truth, extra_info=None): return 1
+called = Called()
 ";
-    let reads = |name: &str| {
+    // What a function takes, and what its code uses of that; a callable object shows no code.
+    let facts = |name: &str| {
         let (_folder, command) = python(source, name, None, &Value::Null);
         introduce(&command, &known);
-        command.reads_gold()
+        (command.reads_gold(), command.uses_gold())
     };
-    for (name, expected) in [
-        ("short", false),
-        ("sized", false),
-        ("labelled", true),
-        ("answered", true),
-        ("of_trl", false),
-        ("of_trl_solved", true),
-        ("compute_score", true),
+    for (name, reads, uses) in [
+        ("short", false, false),
+        ("sized", false, false),
+        ("labelled", true, false),
+        ("answered", true, false),
+        ("of_trl", false, false),
+        ("of_trl_solved", true, false),
+        ("of_trl_by_key", true, true),
+        ("compute_score", true, false),
+        ("compares", true, true),
+        ("deletes", true, false),
+        ("called", true, true),
     ] {
-        assert_eq!(reads(name), Some(expected), "{name}");
+        assert_eq!(facts(name), (Some(reads), Some(uses)), "{name}");
     }
 }
 
