@@ -49,7 +49,7 @@ fn eval() {
     exit code 2
     error: there are no validation prompts to evaluate on
       at command line: data.arithmetic.val_size=«0»
-      hint: set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)
+      hint: set `data.arithmetic.val_size` above 0
     ");
     insta::assert_snapshot!(folder.tamis(&["config", "check", "runs/tiny/config.yaml"]).shown(), @r#"
     exit code 0
@@ -198,7 +198,7 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
       hint: add one, such as `reward: [{kind: math}]`
 
     error: there are no validation prompts to evaluate on
-      hint: set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)
+      hint: name a JSONL or Parquet file: `data.val=FILE`
 
     warning: `validate.n` is 2 with `validate.temperature: 0`: greedy samples of one prompt are identical
      --> command line
