@@ -240,7 +240,7 @@ mod tests {
         let none = of(kept, free, None);
         assert!(none.refusal.expect("refused").0.starts_with("10 checkpoints of "));
         // The reference beside them has 4 bytes a weight.
-        let with = of(&format!("{kept}\nobjective: {{kl: {{place: loss}}}}"), sixth, None);
+        let with = of(&format!("{kept}\nobjective: {{kl: {{in: loss}}}}"), sixth, None);
         assert!(with.warnings[0].contains(" and the reference of "), "{with:?}");
     }
 
