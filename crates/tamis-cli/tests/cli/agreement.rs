@@ -685,3 +685,22 @@ fn pipes_and_devices_are_refused_at_once() {
         assert!(begun.elapsed().as_secs() < 20, "{arguments:?}");
     }
 }
+
+/// A configuration may be checked elsewhere than it is trained, so what this machine lacks is a warning.
+#[test]
+fn a_check_warns_of_packages_and_programs_that_are_not_here() {
+    let folder = folder();
+    let answer = r#"{"executable": "own", "version": "3.11.7", "packages": {}, "torch": null}"#;
+    folder.write("venv/bin/python3", &format!("#!/bin/sh\necho '{answer}'\n"));
+    let path = folder.join("venv/bin/python3");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("set");
+    let check = |overrides: &[&str]| {
+        folder.tamis(&[&["config", "check", "tiny.yaml"], overrides].concat()).succeeds()
+    };
+    let torch = ["learner.backend=torch", "learner.device=cpu", "learner.python=venv/bin/python3"];
+    check(&torch)
+        .prints("learner.python lacks torch, transformers, safetensors, so a run on this machine would end");
+    let servers = ["rollout.backend=vllm", "rollout.launch={command: [no-such-server, '{port}', '{model}']}"];
+    check(&servers).prints("there is no program `no-such-server`, so a run on this machine would end");
+    check(&[]).never_prints("on this machine");
+}
