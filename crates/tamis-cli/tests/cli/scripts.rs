@@ -579,7 +579,7 @@ fn an_interrupted_script_is_continued_by_the_script() {
     folder.wait(child).exits(130).prints("next: tamis train train_grpo.py --resume runs/mine\n");
     let num_steps = folder.steps("mine").len();
     assert!(num_steps < 60, "it was interrupted: {num_steps}");
-    // Its rewards are functions of the script: what would call them without it is refused, and starts nothing.
+    // Its rewards are functions of the script: what would call them without it is refused.
     for line in ["train --resume runs/mine", "eval runs/mine", "train runs/mine/config.yaml run.name=other"] {
         let alone = folder.tamis(&words(line)).exits(2);
         alone.says("is a function of train_grpo.py, and only a run of that script can call it");

@@ -169,8 +169,8 @@ impl Report {
     }
 }
 
-/// What a run of this configuration would lack on this machine before its first step: packages of its learner,
-/// programs of its servers. Nodes of Ray are not looked at.
+/// What a run of this configuration would lack on this machine before its first step: packages of its
+/// learner, programs of its servers. Nodes of Ray are not looked at.
 ///
 /// # Errors
 /// Ctrl-C.
