@@ -100,8 +100,8 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     show(&text)
 }
 
-/// A warning of what a run would lack here. It is no error: a configuration may be checked elsewhere than it is
-/// trained.
+/// A warning of what a run would lack here. It is no error: a configuration may be checked elsewhere than it
+/// is trained.
 fn lacks_here(loaded: &Loaded, lack: &Finding) -> Diagnostic {
     let keys = if lack.text.starts_with("servers") {
         ["rollout.launch", "rollout.backend"]

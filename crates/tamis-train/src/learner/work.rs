@@ -125,7 +125,8 @@ mod tests {
             ],
             ranks: vec![0, 0, 0],
         };
-        // Tokens: 3 + 2 + 1 and 1 + 1. Pairs: 6 in the first prompt, 2 * 3 + 3 and 3 + 1 behind it; then 1 and 2.
+        // Tokens: 3 + 2 + 1 and 1 + 1. Pairs: 6 in the first prompt, 2 * 3 + 3 and 3 + 1 behind it; then 1
+        // and 2.
         assert_eq!(WORK.of_wave(&wave), 600.0 * 8.0 + 60.0 * 4.0 + 12.0 * (6.0 + 9.0 + 4.0 + 1.0 + 2.0));
         // On another rank the prompt is computed again.
         let apart = Wave { ranks: vec![0, 1, 1], ..wave };
