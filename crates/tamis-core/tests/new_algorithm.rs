@@ -31,8 +31,8 @@ const NAMED: [(&str, &str); 10] = [
     // A function of the user's: its process, its check, its file in the headline, the column of its results.
     ("tamis-train/src/own_function/mod.rs", "Advantage::"),
     ("tamis-train/src/own_function/mod.rs", "PolicyLoss::"),
-    ("tamis-train/src/assemble/check.rs", "Advantage::"),
-    ("tamis-train/src/assemble/check.rs", "PolicyLoss::"),
+    ("tamis-train/src/assemble/check/paths.rs", "Advantage::"),
+    ("tamis-train/src/assemble/check/paths.rs", "PolicyLoss::"),
     ("tamis-train/src/assemble/headline.rs", "Advantage::"),
     ("tamis-train/src/assemble/headline.rs", "PolicyLoss::"),
     ("tamis-train/src/assemble/advantage.rs", "Advantage::"),

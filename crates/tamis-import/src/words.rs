@@ -155,6 +155,9 @@ mod tests {
     fn words_lead_to_keys_that_there_are() {
         for (word, ours) in WORDS {
             assert!(tamis_config::explain(ours).is_ok(), "{word}: {ours}");
+            if OF_SEVERAL.contains(&word) {
+                continue;
+            }
             // TRL's argument has the same meaning.
             let theirs = entry(Owner::Trl, word).map_or(Becomes::NoEffect(""), |row| row.becomes.clone());
             if let Becomes::Key(targets) | Becomes::By(_, targets) = theirs {
@@ -207,6 +210,7 @@ mod tests {
         "optim",
         "steps_per_generation",
         "teacher_model_name_or_path",
+        "teacher_model_server_url",
         "use_peft",
         "vllm_mode",
         "warmup_ratio",

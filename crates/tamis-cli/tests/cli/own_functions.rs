@@ -164,7 +164,7 @@ fn functions_that_cannot_be_used_are_refused_before_anything_is_generated() {
         ("objective.advantage={kind: python, path: 'bad.py:reads_tokens'}", "in reads_tokens"),
         (
             "objective.loss={kind: python, path: 'bad.py:constant'}",
-            "objective.loss: `constant` (bad.py:11) returns a loss that does not depend on `columns.logprobs`",
+            "objective.loss: `constant` (bad.py:12) returns a loss that does not depend on `columns.logprobs`",
         ),
         (
             "objective.loss={kind: python, path: my.py, python: no-such-python}",

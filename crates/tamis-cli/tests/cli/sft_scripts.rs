@@ -46,7 +46,7 @@ fn a_script_with_an_sft_trainer_becomes_a_run_of_sft_alone() {
         .prints("warmup_steps: 2")
         .prints("test_freq: 4")
         .prints("epochs: 2");
-    shown.prints("# packing=true -> no effect: warning: TRL's batch is 8 packed sequences of 16 tokens");
+    shown.prints("# packing=true has no effect: warning: TRL's batch is 8 packed sequences of 16 tokens");
     let ended = folder.tamis(&words("train train_sft.py")).succeeds();
     ended.prints("steps 8 True").says("sft.data: 32 rows from 1 file").says("sft.val: 8 rows from 1 file");
     let metrics = folder.read("out/sft/metrics.jsonl");

@@ -57,14 +57,16 @@ fn a_killed_run_with_a_loaded_teacher_is_the_run_that_went_through() {
         let other = with(form);
         let teacher = folder.join("runs/teacher/checkpoints/step_1");
         let teacher = format!("teacher=[{{path: {}}}]", teacher.display());
+        // So many that it is killed before the last.
+        let arguments = [&*teacher, "train.total_steps=60"];
         // The folder of the run that is killed holds no other run.
-        other.tamis(&["train", "config.yaml", &teacher]).succeeds();
+        other.tamis(&[&["train", "config.yaml"], &arguments[..]].concat()).succeeds();
         let killed = with(form);
-        for rows in [3, 5] {
-            let ended = killed_when(&killed, &[&teacher], Stop::Kill, || killed.has_rows("tiny", rows));
+        for rows in [3, 12] {
+            let ended = killed_when(&killed, &arguments, Stop::Kill, || killed.has_rows("runs/tiny", rows));
             assert!(ended.is_none(), "it was killed");
         }
-        finished(&killed, &[&teacher]);
+        finished(&killed, &arguments);
         left(&killed).assert_same(&left(&other));
     }
 }
@@ -149,7 +151,7 @@ fn a_killed_run_asks_a_teacher_at_a_server_nothing_twice() {
         // Checkpoints are of steps 2, 4 and 6. The third step's texts are rated, and none of the fourth's.
         *doings.lock().expect("lock") = Doings { most: Some(3 * NUM_TEXTS), ..Doings::default() };
         let killed = with(form);
-        let ended = killed_when(&killed, &[&teacher], Stop::Kill, || killed.has_rows("tiny", 4));
+        let ended = killed_when(&killed, &[&teacher], Stop::Kill, || killed.has_rows("runs/tiny", 4));
         assert!(ended.is_none(), "it was killed");
         assert!(journal(&killed).metadata().expect("a journal").len() > 0);
         {
@@ -198,7 +200,7 @@ fn a_killed_run_with_its_own_base_as_the_teacher_is_the_run_that_went_through() 
         let through = with(form);
         through.tamis(&[&["train", "config.yaml"], &arguments[..]].concat()).succeeds();
         let killed = with(form);
-        let ended = killed_when(&killed, &arguments, Stop::Kill, || killed.has_rows("tiny", 4));
+        let ended = killed_when(&killed, &arguments, Stop::Kill, || killed.has_rows("runs/tiny", 4));
         assert!(ended.is_none(), "it was killed");
         std::thread::sleep(Duration::from_millis(200));
         finished(&killed, &arguments);

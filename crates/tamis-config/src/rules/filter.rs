@@ -1,8 +1,8 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
 use tamis_core::advantage::SingletonAdvantage;
-use tamis_core::advantage::shaping::Shaping;
 use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
+use tamis_core::whole_step::WholeStep;
 
 use super::{Checker, LoadPurpose};
 use crate::schema::{FilterConfig, KlPlace};
@@ -54,7 +54,12 @@ impl Checker<'_> {
                 self.warn(&["rollout.n"], format!("{why}, the advantage is the reward itself"), hint);
             }
         }
-        if config.objective.shaping.iter().any(|shaping| matches!(shaping, Shaping::SoftReweight(_))) {
+        if config
+            .objective
+            .shaping
+            .iter()
+            .any(|shaping| matches!(shaping.whole_step(), Some(WholeStep::LargestDeviation)))
+        {
             self.error(
                 &["rollout.n", "objective.shaping"],
                 "`rollout.n` is 1, so the deviation within a group is 0, and `soft_reweight` multiplies every advantage by it",

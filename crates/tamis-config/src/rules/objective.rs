@@ -1,8 +1,6 @@
 //! Rules about the loss, the advantages and the KL.
 
-use tamis_core::advantage::shaping::Shaping;
-use tamis_core::advantage::{Advantage, Cpo, Scale};
-use tamis_core::objective::loss::PolicyLoss;
+use tamis_core::advantage::{Advantage, Column, Cpo, Scale};
 use tamis_core::objective::{Aggregation, Importance};
 
 use super::Checker;
@@ -60,7 +58,7 @@ impl Checker<'_> {
                 "set it to 1",
             );
         }
-        if objective.shaping.iter().any(|shaping| matches!(shaping, Shaping::AddDistillation(_))) {
+        if objective.shaping.iter().any(|shaping| shaping.needs().contains(&Column::TeacherLogprobs)) {
             self.warn(
                 &["objective.shaping", "objective.advantage.kind"],
                 "the teacher's rating of a token counts twice: as its advantage, and added to it by `add_distillation`",
@@ -82,10 +80,7 @@ impl Checker<'_> {
             );
         }
         let updates = config.train.ppo_epochs.saturating_mul(batch.div_ceil(config.mini_batch_size().max(1)));
-        if matches!(objective.loss, PolicyLoss::Reinforce(_))
-            && objective.correction.weights.is_some()
-            && updates > 1
-        {
+        if objective.loss.is_plain_gradient() && objective.correction.weights.is_some() && updates > 1 {
             self.warn(
                 &["train.ppo_epochs", "train.ppo_mini_batch_size", "objective.loss.kind"],
                 format!(

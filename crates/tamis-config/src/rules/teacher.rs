@@ -1,6 +1,6 @@
 //! Rules about teachers.
 
-use tamis_core::objective::{DistillationRest, PolicyLoss};
+use tamis_core::objective::DistillationRest;
 
 use super::Checker;
 use crate::hub_name::ModelSource;
@@ -56,7 +56,7 @@ impl Checker<'_> {
             self.warn_ignored(&["objective.distillation.min_logprob"], reason);
         }
         if !distillation.advantages {
-            if matches!(self.config.objective.loss, PolicyLoss::Python(_)) {
+            if self.config.objective.loss.is_given() {
                 self.error(
                     &["objective.distillation.advantages", "objective.loss.kind"],
                     "a loss in Python computes what it likes, and `objective.distillation.advantages: false` leaves out \
@@ -65,7 +65,7 @@ impl Checker<'_> {
                 );
             }
             let reason = "`objective.distillation.advantages: false` leaves them out of the loss";
-            self.warn_ignored(&["objective.advantage", "objective.shaping"], reason);
+            self.warn_ignored(&["objective.advantage.kind", "objective.shaping"], reason);
         }
     }
 

@@ -44,8 +44,8 @@ settings! {
         weights: Option<CorrectionWeightsConfig> = None;
         /// Statistics that leave tokens or trajectories out of the loss. Empty: the preset's.
         rejections: Vec<RejectionConfig> = Vec::new();
-        /// Whether rejected tokens still count in the loss's means, with weight 0, as in FlashREINFORCE.
-        /// False: means are over the others, as in verl.
+        /// Rejected tokens still count in the loss's means, with weight 0, as in FlashREINFORCE. False: means
+        /// are over the others, as in verl.
         count_rejected: bool = false;
     }
 }

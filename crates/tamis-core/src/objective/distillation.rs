@@ -104,7 +104,7 @@ settings! {
         clip: Option<f64> = None, Positive;
         /// Factor of the divergence in the loss.
         coefficient: f64 = 1.0, NonNegative;
-        /// Whether the advantages count beside it. False: they are 0 in the policy loss, so that the teacher
+        /// The advantages count beside it. False: they are 0 in the policy loss, so that the teacher
         /// alone teaches; rewards are only reported.
         advantages: bool = true;
     }
