@@ -82,7 +82,8 @@ impl Checker<'_> {
         }
         let updates = config.train.ppo_epochs.saturating_mul(batch.div_ceil(config.mini_batch_size().max(1)));
         // In bypass mode the weights are of the policy that is being trained.
-        let is_fixed = |correction: Correction| correction.importance.is_some() && !correction.mode.is_bypass();
+        let is_fixed =
+            |correction: Correction| correction.importance.is_some() && !correction.mode.is_bypass();
         let is_weighted = config.policy_correction().ok().flatten().is_some_and(is_fixed);
         if objective.loss.is_plain_gradient() && is_weighted && updates > 1 {
             self.warn(
