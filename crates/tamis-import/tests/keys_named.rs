@@ -30,8 +30,8 @@ fn is_known(key: &str) -> bool {
 }
 
 /// Names of files begin like keys.
-const SUFFIXES: [&str; 12] =
-    ["json", "jsonl", "log", "md", "parquet", "py", "rs", "safetensors", "sh", "txt", "yaml", "zst"];
+const SUFFIXES: [&str; 13] =
+    ["json", "jsonl", "log", "md", "parquet", "py", "rs", "safetensors", "sh", "tsv", "txt", "yaml", "zst"];
 
 /// The first parts of keys.
 static SECTIONS: LazyLock<Vec<String>> = LazyLock::new(|| {

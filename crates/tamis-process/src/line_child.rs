@@ -304,7 +304,7 @@ mod tests {
         let soon = Duration::from_millis(100);
         assert_eq!(child.await_answer(&lines, LONG, &|_| false), Err(Silence::Interrupted));
         child.send(b"one\n".to_vec());
-        assert_eq!(child.await_answer(&lines, LONG, &|_| true), Ok("one\n".to_owned()));
+        assert_eq!(child.await_answer(&lines, LONG, &|_| true), Ok("one".to_owned()));
         child.send(b"two\n".to_vec());
         let ended = Silence::Ended { status: "exit status: 0".to_owned(), stderr: "why".to_owned() };
         assert_eq!(child.await_answer(&lines, LONG, &|wait| wait.allowed == LONG), Err(ended));

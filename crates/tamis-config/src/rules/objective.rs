@@ -1,6 +1,7 @@
 //! Rules about the loss, the advantages and the KL.
 
 use tamis_core::advantage::{Advantage, Column, Cpo, Scale};
+use tamis_core::correction::Correction;
 use tamis_core::objective::{Aggregation, Importance};
 
 use super::Checker;
@@ -80,7 +81,11 @@ impl Checker<'_> {
             );
         }
         let updates = config.train.ppo_epochs.saturating_mul(batch.div_ceil(config.mini_batch_size().max(1)));
-        if objective.loss.is_plain_gradient() && objective.correction.weights.is_some() && updates > 1 {
+        // In bypass mode the weights are of the policy that is being trained.
+        let is_fixed =
+            |correction: Correction| correction.importance.is_some() && !correction.mode.is_bypass();
+        let is_weighted = config.policy_correction().ok().flatten().is_some_and(is_fixed);
+        if objective.loss.is_plain_gradient() && is_weighted && updates > 1 {
             self.warn(
                 &["train.ppo_epochs", "train.ppo_mini_batch_size", "objective.loss.kind"],
                 format!(
