@@ -148,6 +148,10 @@ def _on_gpu_alone(func, args, kwargs):
         left, right, dtype = args
         assert left.dtype == right.dtype in (torch.bfloat16, torch.float16) and dtype == torch.float32
         return left.float() @ right.float()
+    if func is aten.bmm.dtype:
+        left, right, dtype = args
+        assert left.dtype == right.dtype in (torch.bfloat16, torch.float16) and dtype == torch.float32
+        return torch.bmm(left.float(), right.float())
     if func is aten.addmm.dtype_out:
         total, left, right, dtype = args
         assert left.dtype == right.dtype and total.dtype == dtype == torch.float32

@@ -27,7 +27,7 @@ DEVICE = torch.device("cuda")
 
 
 def on_gpu(folder, **options):
-    return opened(folder, options={"device": "cuda", **options}, critic={"optimizer": OPTIMIZER})
+    return opened(folder, options={"device": "cuda", "dtype": "auto", **options}, critic={"optimizer": OPTIMIZER})
 
 
 class LogProb(Case):
@@ -141,7 +141,7 @@ class Policies(Case):
     def test_prompts_are_shared_and_give_the_same_gradients(self):
         given = random_columns(50, shape=((150, (70, 1, 40, 9)), (6, (12, 5))))
         for recompute in (False, True):
-            learner = opened(golden_folder("qwen3"), options={"device": "cuda"}, recompute_activations=recompute)
+            learner = opened(golden_folder("qwen3"), options={"device": "cuda", "dtype": "auto"}, recompute_activations=recompute)
             network = learner._policy.network
             self.assertEqual((network.attention, network.shares_prompts), ("tamis_varlen", True), network.unshared)
             found = []

@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// Those that fit no one key.
-    const OF_SEVERAL: [&str; 11] = [
+    const OF_SEVERAL: [&str; 12] = [
         "epsilon",
         "generation_kwargs",
         "gradient_accumulation_steps",

@@ -220,7 +220,7 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
     ");
 }
 
-const USELESS: &str = r#"
+const USELESS: &str = r"
 def forgets(completion, ground_truth):
     float(completion == ground_truth)
 
@@ -232,18 +232,18 @@ def raises(completion):
 
 def brief(data_source, solution_str, ground_truth, extra_info=None):
     return -max(0, len(solution_str) - 1000) / 1000
-"#;
+";
 
 /// Rows whose ground truth is a number.
-const LABELLED: &str = r#"
+const LABELLED: &str = r"
 data: {task: null, train: rows.jsonl, columns: {ground_truth: label}, train_batch_size: 4}
 validate: {test_freq: 0, before_train: false}
-"#;
+";
 
 #[test]
 fn a_reward_that_takes_no_gold_answer_is_refused_before_anything_is_generated() {
-    let rows: String =
-        (0..12).map(|number| format!("{{\"prompt\": \"{number}+0=\", \"label\": {number}}}\n")).collect();
+    let row = |number: usize| format!("{{\"prompt\": \"{number}+0=\", \"label\": {number}}}\n");
+    let rows = (0..12).map(row).collect::<Vec<_>>().concat();
     let folder = Folder::new().with("mine.py", USELESS).with("rows.jsonl", &rows);
     folder.write("tiny.yaml", TINY);
     folder.write("labelled.yaml", LABELLED);
