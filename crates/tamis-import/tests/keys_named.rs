@@ -183,10 +183,10 @@ fn every_printed_command_that_explains_a_key_works() {
 fn a_key_that_is_none_is_found() {
     let source = r##"
         // `data.nothing` in a comment, data.train_size in prose, `data.train`
-        fn f<'a>(config: &'a C) { config.data.rows; "set `checkpoint.kept` or `checkpoint.keep_last: 2`"; }
+        fn f<'a>(config: &'a C) { config.data.rows; "set `validate.kept` or `checkpoint.keep_last: 2`"; }
         let c = '"'; let key = format!("reward[{index}].wait"); let raw = r#"`run.nam`: "x" model.safetensors"#; '\'';
         "critic.{name} reward.0.weight actor_rollout_ref.rollout.n \" filter.metrics";
     "##;
     let found: Vec<String> = printed(source).iter().flat_map(|text| unknown(text)).collect();
-    assert_eq!(found, ["data.nothing", "checkpoint.kept", "reward.wait", "run.nam", "filter.metrics"]);
+    assert_eq!(found, ["data.nothing", "validate.kept", "reward.wait", "run.nam", "filter.metrics"]);
 }

@@ -190,7 +190,8 @@ fn a_policy_learns_from_the_likeliest_tokens_of_a_teacher() {
 #[test]
 fn a_teacher_that_is_the_policy_has_no_divergence() {
     let folder = with_a_teacher(LIKELIEST);
-    let policy = ["~model.init", "+model.path=runs/teacher/checkpoints/step_1", "train.total_steps=1"];
+    let path = "+model.path=runs/teacher/checkpoints/step_1";
+    let policy = ["~model.init", path, "train.total_steps=1", "train.ppo_mini_batch_size=4"];
     for beta in ["0", "0.3", "1"] {
         let own = format!("objective.distillation.beta={beta}");
         let name = format!("run.name=beta{beta}");

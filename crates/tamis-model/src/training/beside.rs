@@ -101,7 +101,7 @@ pub fn forward_hold_beside(
 }
 
 /// As [`backward`](crate::backward), for a pass with candidates: `of_candidates` are the derivatives by
-/// their log-probabilities, flat \[N k\].
+/// their log-probabilities, flat \[N k\], or nothing if all are 0.
 pub fn backward_beside(
     threads: &Threads,
     model: &Model,
@@ -114,7 +114,7 @@ pub fn backward_beside(
     check_head(held.head, OutputHead::Vocabulary)?;
     let (stride, Coefficients { logprob, entropy }) = (held.num_candidates + 1, coefficients);
     let expected = logprob.len() * held.num_candidates;
-    if of_candidates.len() != expected {
+    if !of_candidates.is_empty() && of_candidates.len() != expected {
         let found = of_candidates.len();
         workspace.chunks = held.chunks;
         return Err(fault!(
@@ -130,9 +130,16 @@ pub fn backward_beside(
         };
         (0..own.len() * stride).map(at).collect::<Vec<f32>>()
     };
-    let first = spread(&logprob, &|place| of_candidates[place]);
+    let first = spread(&logprob, &|place| of_candidates.get(place).copied().unwrap_or(0.0));
     let second = entropy.map(|entropy| spread(&entropy, &|_| 0.0));
     backward_pass(threads, model, workspace, held, &Upstream { first, second }, gradients)
+}
+
+impl HeldPass {
+    /// Candidates of each scored token.
+    pub fn num_candidates(&self) -> usize {
+        self.num_candidates
+    }
 }
 
 fn check_candidates(

@@ -220,7 +220,7 @@ impl Learner for NativeEngine {
                 let entropy = (!entropies.is_empty()).then_some(entropies);
                 let coefficients = Coefficients { logprob: logprobs, entropy };
                 let workspace = &mut self.workspace;
-                if candidates.is_empty() {
+                if held.num_candidates() == 0 {
                     backward(&threads, model, workspace, held, coefficients, gradients)
                 } else {
                     backward_beside(&threads, model, workspace, held, coefficients, &candidates, gradients)
