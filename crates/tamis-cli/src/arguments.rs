@@ -584,8 +584,8 @@ pub(crate) enum ConfigCommand {
     /// Write a configuration as a script of TRL or a command of verl, with what has no counterpart there. The
     /// opposite of `import`.
     Export {
-        /// `trl` (a script of Python with its `GRPOConfig`, or `SFTConfig` for supervised fine-tuning alone) or
-        /// `verl` (a script of the shell).
+        /// `trl` (a script of Python with its `GRPOConfig`, or `SFTConfig` for supervised fine-tuning
+        /// alone) or `verl` (a script of the shell).
         #[arg(long = "as", value_name = "SYSTEM", value_parser = ["trl", "verl"])]
         system: String,
         #[command(flatten)]
