@@ -31,41 +31,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 
 from quiet import seconds_and_cpu
-from torch_generation import GROUP, columns, make_prompts
-from torch_learner import OPTIMIZER, SHAPES, make_model, to_its_end
+from torch_generation import GROUP, generated, load_module, make_prompts, open_learner
+from torch_learner import SHAPES, make_model, to_its_end
 
-from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
-
-DRAWING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "end_tokens": []}
-
-
-def open_learner(folder, arguments, exact, rows):
-    options = {"device": arguments.device, "dtype": arguments.dtype, "threads": arguments.threads, "exact": exact}
-    learner = Learner()
-    learner.calls["/v1/open"](
-        Settings({
-            "policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "options": options, "generation": {"max_sequences": rows},
-        }), {},
-    )  # fmt: skip
-    return learner
-
 
 def sample(learner, prompts, completion):
     """Tokens and log-probabilities of every sample, [samples, completion] each."""
-    _, given = columns(prompts, [completion] * len(prompts))
-    settings = {"seconds": 1.0, "drawing": [{**DRAWING, "max_tokens": completion}]}
-    empty = {name: column[:0] for name, column in given.items()} | {"prompt_offset": torch.zeros(1, dtype=torch.int64)}
     held = [([], []) for _ in range(len(prompts) * GROUP)]
-    while True:
-        answer, found = learner.calls["/v1/generate"](Settings(settings), given)
+    for found in generated(learner, prompts, [completion] * len(prompts)):
         offsets = found["token_offset"].tolist()
         for place, number in enumerate(found["sample"].tolist()):
             for kept, name in zip(held[number], ("token", "logprob"), strict=True):
                 kept += found[name][offsets[place] : offsets[place + 1]].tolist()
-        if not answer["num_open"]:
-            break
-        settings, given = {"seconds": 1.0}, dict(empty)
     return torch.tensor([tokens for tokens, _ in held]), torch.tensor([logprobs for _, logprobs in held])
 
 
@@ -95,14 +73,12 @@ def train(learner, given):
 
 
 def run_learner(folder, arguments, prompts, exact):
-    learner = open_learner(folder, arguments, exact, arguments.rows or len(prompts) * GROUP)
+    learner = open_learner(folder, arguments, arguments.rows or len(prompts) * GROUP, exact=exact)
     return lambda: sample(learner, prompts, arguments.completion), lambda tokens: train(learner, wave(prompts, tokens))
 
 
 def run_transformers(folder, arguments, prompts):
-    dtype = torch.bfloat16 if arguments.dtype == "bf16" or (arguments.dtype == "auto" and arguments.device != "cpu") else torch.float32
-    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    module = module.to(arguments.device).eval()
+    module = load_module(folder, arguments)
     repeated = prompts.to(arguments.device).repeat_interleave(GROUP, 0)
 
     @torch.no_grad()
@@ -153,11 +129,11 @@ def check(folder, arguments):
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(SHAPES[arguments.shape][5], (8, arguments.prompt), generator=generator)
     completion = min(arguments.completion, 8)
-    learner = open_learner(folder, arguments, True, 8 * GROUP)
+    learner = open_learner(folder, arguments, 8 * GROUP, exact=True)
     tokens, logprobs = sample(learner, prompts, completion)
     differs = []
     for rows in (1, 3):
-        few = sample(open_learner(folder, arguments, True, rows), prompts[:1], completion)
+        few = sample(open_learner(folder, arguments, rows, exact=True), prompts[:1], completion)
         if not all(torch.equal(one, whole[:GROUP]) for one, whole in zip(few, (tokens, logprobs), strict=True)):
             differs.append(f"samples of {rows} rows at once")
     found = {

@@ -34,6 +34,7 @@ from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
 
 GROUP = 8
+DRAWING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "end_tokens": []}
 
 
 def make_prompts(arguments, vocabulary):
@@ -61,37 +62,45 @@ def columns(prompts, wanted):
     }  # fmt: skip
 
 
-def run_learner(folder, arguments, prompts, wanted, is_continuous):
+def open_learner(folder, arguments, rows, **options):
+    """A learner that holds this policy, and samples at most `rows` rows at once."""
+    options |= {"device": arguments.device, "dtype": arguments.dtype, "threads": arguments.threads}
     learner = Learner()
-    options = {"device": arguments.device, "dtype": arguments.dtype, "threads": arguments.threads}
-    options["continuous_batching"] = is_continuous
     learner.calls["/v1/open"](
         Settings({
-            "policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "options": options,
-            "generation": {"max_sequences": arguments.prompts * GROUP},
+            "policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "options": options, "generation": {"max_sequences": rows},
         }), {},
     )  # fmt: skip
-    drawing = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "end_tokens": []}
+    return learner
 
-    def once():
-        kinds, given = columns(prompts, wanted)
-        settings = {"seconds": 1.0, "drawing": [{**drawing, "max_tokens": length} for length in kinds]}
-        total = 0
-        empty = {name: column[:0] for name, column in given.items()} | {"prompt_offset": torch.zeros(1, dtype=torch.int64)}
-        while True:
-            answer, found = learner.calls["/v1/generate"](Settings(settings), given)
-            total += found["token"].numel()
-            if not answer["num_open"]:
-                return total
-            settings, given = {"seconds": 1.0}, dict(empty)
 
-    return once
+def generated(learner, prompts, wanted):
+    """The columns of each answer until every sample has its number of tokens, `wanted` for those of each prompt."""
+    kinds, given = columns(prompts, wanted)
+    settings = {"seconds": 1.0, "drawing": [{**DRAWING, "max_tokens": length} for length in kinds]}
+    empty = {name: column[:0] for name, column in given.items()} | {"prompt_offset": torch.zeros(1, dtype=torch.int64)}
+    while True:
+        answer, found = learner.calls["/v1/generate"](Settings(settings), given)
+        yield found
+        if not answer["num_open"]:
+            return
+        settings, given = {"seconds": 1.0}, dict(empty)
+
+
+def run_learner(folder, arguments, prompts, wanted, is_continuous):
+    learner = open_learner(folder, arguments, arguments.prompts * GROUP, continuous_batching=is_continuous)
+    return lambda: sum(found["token"].numel() for found in generated(learner, prompts, wanted))
+
+
+def load_module(folder, arguments):
+    """The model as transformers has it."""
+    dtype = torch.bfloat16 if arguments.dtype == "bf16" or (arguments.dtype == "auto" and arguments.device != "cpu") else torch.float32
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    return module.to(arguments.device).eval()
 
 
 def run_transformers(folder, arguments, prompts, wanted, cache):
-    dtype = torch.bfloat16 if arguments.dtype == "bf16" or (arguments.dtype == "auto" and arguments.device != "cpu") else torch.float32
-    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    module = module.to(arguments.device).eval()
+    module = load_module(folder, arguments)
     tokens = prompts.to(arguments.device).repeat_interleave(GROUP, 0)
 
     @torch.no_grad()

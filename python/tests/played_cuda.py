@@ -66,6 +66,20 @@ class Played(torch.Tensor):
     def cpu(self):
         return self.to("cpu")
 
+    def to(self, *args, **kwargs):
+        device, dtype, _, form = torch._C._nn._parse_to(*args, **{name: one for name, one in kwargs.items() if name != "copy"})
+        is_same = (device is None or device.type == "cuda") and dtype in (None, self.dtype) and form in (None, torch.preserve_format)
+        # The core takes the held device for another one and would copy.
+        return self if is_same and not kwargs.get("copy") else super().to(*args, **kwargs)
+
+    def data_ptr(self):
+        return self.held.data_ptr()
+
+    def __deepcopy__(self, memo):
+        memo[id(self)] = made = Played(self.held.detach().clone()).requires_grad_(self.requires_grad)
+        made._is_param = getattr(self, "_is_param", False)
+        return made
+
     def tolist(self):
         return self.held.detach().tolist()
 
@@ -107,6 +121,7 @@ def compute(func, args, kwargs):
     if func is aten._to_copy.default:
         return _copy(args, kwargs)
     _refuse_mixed(func, args, tensors, played)
+    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     is_played = bool(played)
     if kwargs.get("device") is not None:
         is_played = _is_played(kwargs["device"], is_played)
@@ -200,7 +215,7 @@ def playing():
     _device_constructors()
     torch._C._ensureCUDADeviceGuardSet()
     torch.__future__.set_swap_module_params_on_conversion(True)
-    make, empty = torch.tensor, torch.empty
+    make = torch.tensor
 
     def tensor(data, *args, device=None, **kwargs):
         made = make(data, *args, **kwargs)
@@ -217,7 +232,6 @@ def playing():
         stack.enter_context(mock.patch("torch._C._cuda_setDevice", lambda *_: None, create=True))
         stack.enter_context(mock.patch("torch.cuda._check_stray_context", lambda *_: None, create=True))
         stack.enter_context(mock.patch("torch.tensor", tensor))
-        stack.enter_context(mock.patch("torch.empty", lambda *args, pin_memory=False, **kwargs: empty(*args, **kwargs)))
         stack.enter_context(mock.patch("torch.nn.attention.varlen.varlen_attn", varlen))
         read = classmethod(_reading(PreTrainedModel.from_pretrained.__func__))
         stack.enter_context(mock.patch.object(PreTrainedModel, "from_pretrained", read))

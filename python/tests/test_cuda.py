@@ -159,6 +159,16 @@ class Policies(Case):
                 for name, gradient in own.items():
                     self.assert_close(gradient, found[0][1][name], 0.1, name)
 
+    def test_steps_are_those_of_the_cpu(self):
+        found = []
+        for device in ("cpu", "cuda"):
+            learner = opened(golden_folder("qwen3"), options={"device": device, "dtype": "f32"})
+            train(learner, 3)
+            found.append(state(learner)[0])
+        for name, expected in found[0].items():
+            self.assertTrue(expected.any(), name)
+            self.assert_close(found[1][name], expected, 1e-2, name)
+
     def test_steps_keep_and_restore(self):
         learner = on_gpu(golden_folder("qwen3"), offload_reference=True)
         call(learner, "copy", {"to": "critic"})
