@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import checkpoint, critic, handles, loading, lora, model, protocol, transfer
+from . import checkpoint, critic, handles, loading, lora, messages, model, protocol, transfer
 from .device import take_device
 from .generate import make_generation
 from .optimizer import AdamW, AdamWSettings
@@ -87,23 +87,7 @@ class Learner:
     def __init__(self, ranks=None):
         self.ranks, self.num_ranks = ranks, 1 if ranks is None else ranks.number
         self.transfer = transfer.Transfer()
-        self.calls = {
-            "/v1/open": self.open,
-            "/v1/forward": self.forward,
-            "/v1/forward_hold": self.forward_hold,
-            "/v1/backward": self.backward,
-            "/v1/optim_step": self.optim_step,
-            "/v1/grad_norm": self.grad_norm,
-            "/v1/keep": self.keep,
-            "/v1/restore": self.restore,
-            "/v1/copy": self.copy,
-            "/v1/reset_optimizer": self.reset_optimizer,
-            "/v1/check": self.check,
-            "/v1/publish": self.publish,
-            "/v1/save": self.save,
-            "/v1/load": self.load,
-            "/v1/generate": self.generate,
-        }
+        self.calls = messages.calls_of(self)
         self._forget()
 
     def _forget(self):

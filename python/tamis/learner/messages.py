@@ -16,8 +16,19 @@ PROTOCOL = "tamis-learner/1"
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 
+# The calls on a learner, each at `/v1/NAME`.
+CALLS = (
+    "open", "forward", "forward_hold", "backward", "optim_step", "grad_norm", "keep", "restore", "copy", "reset_optimizer", "check",
+    "publish", "save", "load", "generate",
+)  # fmt: skip
+
 # Bytes of a number of each column type.
 WIDTHS = {"I32": 4, "I64": 8, "F32": 4, "F64": 8}
+
+
+def calls_of(learner):
+    """A learner's calls by path: its methods of these names."""
+    return {f"/v1/{name}": getattr(learner, name) for name in CALLS}
 
 
 class LearnerError(Exception):

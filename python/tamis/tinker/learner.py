@@ -18,6 +18,7 @@ from ..learner.messages import (
     Refused,
     RequestError,
     StateError,
+    calls_of,
     refuse_columns,
 )
 from . import api, checkpoint
@@ -61,23 +62,7 @@ class Learner:
         self._api, self._base_model, self._rank, self._seed = server, base_model, rank, seed
         self._findings = findings
         self.transfer = types.SimpleNamespace(calls={})
-        self.calls = {
-            "/v1/open": self.open,
-            "/v1/forward": self.forward,
-            "/v1/forward_hold": self.forward_hold,
-            "/v1/backward": self.backward,
-            "/v1/optim_step": self.optim_step,
-            "/v1/grad_norm": self.grad_norm,
-            "/v1/keep": self.keep,
-            "/v1/restore": self.restore,
-            "/v1/copy": self.copy,
-            "/v1/reset_optimizer": self.reset_optimizer,
-            "/v1/check": self.check,
-            "/v1/publish": self.publish,
-            "/v1/save": self.save,
-            "/v1/load": self.load,
-            "/v1/generate": self.generate,
-        }
+        self.calls = calls_of(self)
         self._samples = None
         self._forget()
 
