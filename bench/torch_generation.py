@@ -9,8 +9,9 @@ evenly from a quarter on (`spread`: each prompt has a length of its own). `learn
 tamis.learner, which computes each prompt once and takes ended samples out; `continuous` is that call through
 transformers' continuous batching (`learner.continuous_batching`; on a GPU only with flash-attention, and not among
 the forms unless it is named, for a CPU computes it slowly); `static` and `dynamic` are `model.generate` with these
-caches over the prompts, each eight times (it continues with all rows until the last one has ended, so that of `spread` it
-computes more than the tokens that are asked for and counted). `generate` gives no log-probability of the whole
+caches, not compiled, over the prompts, each eight times (it continues with all rows until the last one has ended, so that of
+`spread` it computes more than the tokens that are asked for and counted); `compiled`, which must be named, is `static` as
+transformers compiles it on a GPU. `generate` gives no log-probability of the whole
 distribution; the learner gives it and the entropy. Weights are random. One JSON line for each, the best of
 `--repeats`.
 """
@@ -108,7 +109,7 @@ def run_transformers(folder, arguments, prompts, wanted, cache):
         module.generate(
             tokens, attention_mask=torch.ones_like(tokens), do_sample=True, top_k=0, temperature=1.0, pad_token_id=0,
             eos_token_id=None, min_new_tokens=arguments.completion, max_new_tokens=arguments.completion,
-            cache_implementation="static" if cache == "static" else None, disable_compile=True,
+            cache_implementation=None if cache == "dynamic" else "static", disable_compile=cache != "compiled",
         )  # fmt: skip
         return sum(wanted) * GROUP
 
@@ -133,7 +134,7 @@ def main():
     parser.add_argument("--completion", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2)
-    forms = ["learner", "continuous", "static", "dynamic"]
+    forms = ["learner", "continuous", "static", "compiled", "dynamic"]
     parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"], choices=forms)
     parser.add_argument("--lengths", nargs="+", default=["equal", "spread"], choices=["equal", "spread"])
     arguments = parser.parse_args()

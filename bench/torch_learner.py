@@ -12,8 +12,9 @@ One pass is forward, derivatives by log-probabilities and entropies, and backwar
     learner   `forward_hold` and `backward` (and `optim_step`) of tamis.learner, in this process
     wire      the same calls to `python -m tamis.learner` behind a Unix socket; `wire` is the share of the time in
               which the learner did not compute: messages are written, sent and read
-    padded    the model of transformers over right-padded rows with whole logits, `log_softmax` and autograd, as a
-              careful author would write it in a few lines
+    padded    the model of transformers (with `--lora`: peft's adapter around it) over right-padded rows with whole logits,
+              `log_softmax` and autograd, as a careful author would write it in a few lines: as many rows at a time as
+              `WHOLE_LOGITS` allows, and half as many until they fit
 
 With `--prompts apart` the learner computes a prompt again for each of its sequences, as attentions that cannot share it
 (`sdpa`) always do: the remaining difference between two lines comes only from the kernel. `prompts` says what was computed.
@@ -59,13 +60,16 @@ from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
 from tamis.learner.work import device_peak
 
-# Qwen3 without, Qwen2.5 with tied embeddings: hidden size, layers, heads, key-value heads, inner size, vocabulary.
+# As Qwen2.5 0.5B and 7B and Qwen3 4B, all in the architecture of Qwen3: hidden size, layers, heads, key-value heads, inner
+# size, vocabulary, whether embeddings are tied, width of a head.
 SHAPES = {
-    "30m": (512, 8, 8, 4, 1536, 8192, False),
-    "0.5b": (896, 24, 14, 2, 4864, 151936, True),
-    "4b": (2560, 36, 32, 8, 9728, 151936, True),
-    "7b": (3584, 28, 28, 4, 18944, 152064, False),
+    "30m": (512, 8, 8, 4, 1536, 8192, False, 64),
+    "0.5b": (896, 24, 14, 2, 4864, 151936, True, 64),
+    "4b": (2560, 36, 32, 8, 9728, 151936, True, 128),
+    "7b": (3584, 28, 28, 4, 18944, 152064, False, 128),
 }
+# Logits of `padded` that exist at once, at most, if a row has not more: some 18 bytes each.
+WHOLE_LOGITS = 1 << 30
 OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "decay_norms_and_biases": True, "max_grad_norm": 1.0,
 }  # fmt: skip
@@ -76,10 +80,10 @@ def make_model(shape, folder, vocabulary=None, device="cpu"):
 
     A GPU draws billions of weights sooner.
     """
-    hidden, layers, heads, kv_heads, inner, known, tied = SHAPES[shape]
+    hidden, layers, heads, kv_heads, inner, known, tied, head_dim = SHAPES[shape]
     vocabulary = vocabulary or known
     config = transformers.Qwen3Config(
-        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=hidden // heads,
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
         intermediate_size=inner, vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -120,9 +124,9 @@ def columns(prompts, sequences):
 
 def operations(shape, prompts, sequences, with_lora):
     """Floating-point operations of a training pass that the model itself needs."""
-    hidden, layers, heads, kv_heads, inner, vocabulary, _ = SHAPES[shape]
-    width = hidden // heads * heads
-    of_layer = 2 * hidden * width + 2 * hidden * (hidden // heads * kv_heads) + 3 * hidden * inner
+    hidden, layers, heads, kv_heads, inner, vocabulary, _, head_dim = SHAPES[shape]
+    width = head_dim * heads
+    of_layer = 2 * hidden * width + 2 * hidden * head_dim * kv_heads + 3 * hidden * inner
     a_weight = 4 if with_lora else 6
     before = [prompt.numel() for prompt in prompts]
     completions = sum(completion.numel() for _, completion in sequences)
@@ -224,33 +228,53 @@ def learner_form(form, folder, wave, arguments, case):
     return run, (wire.close if wire else lambda: None), wire
 
 
-def padded_form(folder, prompts, sequences, arguments):
+def padded_form(folder, prompts, sequences, arguments, rank):
     device = torch.device(arguments.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    if rank:
+        import peft
+
+        model = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+        model.enable_input_require_grads()
     model = model.to(device).train()
     if arguments.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True) if arguments.update else None
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=0.0, fused=True) if arguments.update else None
     rows = [torch.cat([prompts[prompt], completion]).long() for prompt, completion in sequences]
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
     for i, (prompt, completion) in enumerate(sequences):
         mask[i, prompts[prompt].numel() : prompts[prompt].numel() + completion.numel()] = True
     mask = mask[:, 1:].to(device)
+    at_once = min(max(WHOLE_LOGITS // (tokens.shape[1] * model.config.vocab_size), 1), len(rows))
 
-    def run():
+    def backward(tokens, mask):
         # Padding is on the right: a causal model's real tokens never see it.
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
         log_p = logits.log_softmax(-1)
         logprob = log_p.gather(-1, tokens[:, 1:, None])[..., 0]
         entropy = -(log_p.exp() * log_p).sum(-1)
         (((logprob + entropy) * mask).sum() * 1e-3).backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return logprob.detach()[mask].float().cpu()
+
+    def run():
+        nonlocal at_once
+        try:
+            logprobs = torch.cat([backward(*part) for part in zip(tokens.split(at_once), mask.split(at_once), strict=True)])
+        except torch.OutOfMemoryError:
+            if at_once == 1:
+                raise
+            at_once = -(-at_once // 2)
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            return run()
+        norm = torch.nn.utils.clip_grad_norm_(learned, 1.0)
         if optimizer:
             optimizer.step()
         model.zero_grad(set_to_none=True)
-        return logprob.detach()[mask].float().cpu(), float(norm)
+        return logprobs, float(norm)
 
     return run, lambda: None, None
 
@@ -288,7 +312,8 @@ def measure(form, case, folder, arguments, pipe):
     try:
         peak = peak_of(arguments)
         if form == "padded":
-            run, close, wire = padded_form(folder, prompts, sequences, arguments)
+            run, close, wire = padded_form(folder, prompts, sequences, arguments, case["lora"])
+            line["lora"] = case["lora"]
         else:
             run, close, wire = learner_form(form, folder, columns(prompts, sequences), arguments, case)
             line |= case
@@ -302,7 +327,7 @@ def measure(form, case, folder, arguments, pipe):
         seconds, cpu_seconds = map(statistics.median, seconds_and_cpu(run, arguments.repetitions, warm_up=0))
         line |= {"tokens_per_s": round(tokens / seconds), "seconds": round(seconds, 3), "norm_gradient": norm}
         if peak:
-            needed = operations(arguments.shape, prompts, sequences, case["lora"] and form != "padded")
+            needed = operations(arguments.shape, prompts, sequences, case["lora"])
             line["mfu"] = float(f"{needed / seconds / peak:.3g}")
         if wire:
             whole = time.perf_counter() - began
@@ -346,7 +371,8 @@ def main():
             for prompts in arguments.prompts for chunk in arguments.chunk for form in arguments.forms
             if form == "learner" or (form == "wire" and prompts == "shared")
         ]  # fmt: skip
-        padded = [("padded", {"tokens": tokens, "lora": 0}) for tokens in arguments.tokens if "padded" in arguments.forms]
+        # More tokens are only more rows.
+        padded = [("padded", {"tokens": min(arguments.tokens), "lora": lora}) for lora in arguments.lora if "padded" in arguments.forms]
         for form, case in of_learner + padded:
             here, there = processes.Pipe()
             process = processes.Process(target=measure, args=(form, case, folder, arguments, there))

@@ -11,7 +11,30 @@ import unittest
 from support import ROOT, Case
 
 
+# One of the learner's kernels is wrong by a hundredth.
+WRONG = """
+import sys
+sys.path.insert(0, "bench")
+import torch_kernels
+from tamis.learner import attention
+right = attention.attend_sequences
+attention.attend_sequences = lambda *given, **more: (1.01 * right(*given, **more)[0], None)
+sys.exit(torch_kernels.main())
+"""
+
+
 class Benchmarks(Case):
+    def test_kernels(self):
+        lines = self.lines("torch_kernels.py", "--small", "--repetitions", "1")
+        self.assertEqual({line["kernel"] for line in lines}, {"attention", "one_query", "head", "adamw"})
+        for line in lines:
+            self.assertNotIn("beyond", line)
+            self.assertLess(line["error"], 3e-5)
+        words = [sys.executable, "-c", WRONG, "--small", "--repetitions", "1", "--only", "attention"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr[-3000:])
+        self.assertEqual([json.loads(line).get("beyond") for line in done.stdout.splitlines()], [True, None])
+
     def lines(self, name, *arguments):
         done = subprocess.run(
             [sys.executable, str(pathlib.Path(ROOT) / "bench" / name), *arguments], capture_output=True, text=True, timeout=900, check=False

@@ -17,6 +17,7 @@ import transformers
 from tamis.learner import generate, one_query, samples
 from tamis.learner.drawing import Drawing, Drawings, draw
 from tamis.learner.protocol import Refused, RequestError
+from tamis.learner.step_graphs import StepGraphs
 from tamis.learner.random_keys import uniform
 
 PLAIN = {
@@ -470,7 +471,7 @@ class Samples(Case):
         groups = numbered([(prompt, 2 * size) for prompt, size in PROMPTS])
         plain = self.opened(golden_folder("qwen3"), 9)
         expected, _ = to_the_end(plain, groups, **given)
-        captured, replayed = [], []
+        captured, replayed, pools = [], [], []
 
         class Graph:
             def replay(self):
@@ -480,7 +481,8 @@ class Samples(Case):
                 self.columns.longest = longest
 
         @contextlib.contextmanager
-        def capture(graph):
+        def capture(graph, pool):
+            pools.append((len(forgotten), pool))
             graphs = learner._generation._graphs
             graph.step = graphs._step
 
@@ -493,16 +495,23 @@ class Samples(Case):
             yield
             graphs._step = graph.step
 
-        learner = self.opened(golden_folder("qwen3"), 9)
+        learner, forgotten, handles, forget = self.opened(golden_folder("qwen3"), 9), [], iter(range(1, 99)), StepGraphs.forget
+
+        def forgets(graphs):
+            forgotten.append(graphs)
+            forget(graphs)
+
         with (
             unittest.mock.patch.object(generate, "_can_capture", lambda options: True),
             unittest.mock.patch("torch.cuda.CUDAGraph", Graph), unittest.mock.patch("torch.cuda.graph", capture),
+            unittest.mock.patch("torch.cuda.graph_pool_handle", lambda: next(handles)), unittest.mock.patch.object(StepGraphs, "forget", forgets),
             unittest.mock.patch.dict(generate._LOOK, {"cpu": 3}), unittest.mock.patch.object(one_query, "_kernel", lambda _: row_by_row),
         ):
             learner._generation._clear()
             found, _ = to_the_end(learner, groups, **given)
         self.assertEqual({key: one["token"] for key, one in found.items()}, {key: one["token"] for key, one in expected.items()})
         self.assertEqual(len(captured), len(set(captured)), "each width and kind once")
+        self.assertEqual(len({pool for _, pool in pools}), len({number for number, _ in pools}), "graphs share their memory until they are dropped")
         self.assertGreater(len(replayed), 2 * len(captured))
         self.assertTrue({width for width, _ in captured} <= {1, 2, 3, 4, 5, 6, 7, 8, 10}, captured)
 
@@ -511,13 +520,14 @@ class Samples(Case):
         expected, _ = to_the_end(learner, numbered())
 
         @contextlib.contextmanager
-        def capture(graph):
+        def capture(graph, pool):
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
             yield
 
         with (
             unittest.mock.patch.object(generate, "_can_capture", lambda options: True),
             unittest.mock.patch("torch.cuda.CUDAGraph", object), unittest.mock.patch("torch.cuda.graph", capture),
+            unittest.mock.patch("torch.cuda.graph_pool_handle", lambda: 1),
         ):
             learner._generation._clear()
             call(learner, "generate", *asked(numbered(), seconds=0.0))

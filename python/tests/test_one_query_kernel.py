@@ -40,8 +40,9 @@ class Kernel(Case):
 
     def test_lengths_up_to_4096(self):
         generator = torch.Generator().manual_seed(4)
-        for prompt, length in ((1, 0), (63, 64), (64, 63), (65, 1), (1, 4095), (3000, 1096)):
-            self.check(self.drawn(generator, 64, 1, 2, (length, 0), (0, 0), (prompt,)), 1e-5)
+        for width in (64, 128):
+            for prompt, length in ((1, 0), (63, 64), (64, 63), (65, 1), (1, 4095), (3000, 1096)):
+                self.check(self.drawn(generator, width, 1, 2, (length, 0), (0, 0), (prompt,)), 1e-5)
 
     def test_in_bf16(self):
         generator = torch.Generator().manual_seed(5)

@@ -3,7 +3,8 @@
 A step of a small model is hundreds of kernels of some microseconds, and a GPU would wait for the host to launch each. A
 graph launches all of them at once. It reads and writes fixed places in memory, so the inputs of other rows are copied
 into those of the rows that it was captured with. The first step of a width runs as it is, which also prepares what
-kernels need; the second one is captured.
+kernels need; the second one is captured. All graphs share their temporary memory, because nothing in it is read after a
+replay: what a step leaves is in the columns and in the cache.
 """
 
 import torch
@@ -21,7 +22,7 @@ class StepGraphs:
 
     def forget(self):
         """Drops all graphs, because memory that they name has moved."""
-        self._columns, self._graphs, self._places = {}, {}, None
+        self._columns, self._graphs, self._places, self._pool = {}, {}, None, None
 
     def check(self, parameters):
         """Drops all graphs if one of these parameters is elsewhere in memory than before."""
@@ -48,7 +49,8 @@ class StepGraphs:
             longest = columns.longest
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph):
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                with torch.cuda.graph(graph, pool=self._pool):
                     self._step(columns)
             except RuntimeError as error:
                 self.refused = first_line(error)
