@@ -497,6 +497,24 @@ impl Plan {
                 hint: format!("to need less: {}", ways.join(", ")),
             };
             if is_certain { self.misfits.push(found) } else { self.doubts.push(found) }
+        } else if let Some(working) = &plan.working
+            && least + each * working.activations > capacity
+        {
+            let mut ways = vec![format!("lower `train.micro_batch_tokens` (now {})", plan.tokens)];
+            if !config.model.recompute_activations {
+                ways.insert(0, "`model.recompute_activations: true`".to_owned());
+            }
+            ways.extend(plan.smaller.iter().map(|(way, bytes)| format!("{way}: {}", figure::bytes(*bytes))));
+            self.doubts.push(Misfit {
+                keys: vec!["train.micro_batch_tokens".to_owned(), "model.recompute_activations".to_owned()],
+                message: format!(
+                    "the learner needs {} on each {whose}, and at least {} of activations in a micro-batch, but has {}",
+                    figure::bytes(least),
+                    figure::bytes(each * working.activations),
+                    figure::bytes(capacity)
+                ),
+                hint: format!("to need less: {}", ways.join(", ")),
+            });
         }
         let others: Vec<String> = (self.machines.known().iter())
             .flat_map(|machine| machine.gpus.iter().map(move |gpu| (machine, gpu)))

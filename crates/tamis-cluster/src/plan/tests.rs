@@ -426,6 +426,17 @@ fn one_card_of_24_gib_and_a_model_of_7b() {
 }
 
 #[test]
+fn activations_that_do_not_fit_beside_the_weights_are_a_doubt() {
+    let given = ["learner.lora={rank: 32}", "model.recompute_activations=false"];
+    insta::assert_snapshot!(messages(&plan_one(&seven(), &given).doubts), @"");
+    let recomputed = ["learner.lora={rank: 32}", "train.micro_batch_tokens=65536"];
+    insta::assert_snapshot!(messages(&plan_one(&seven(), &recomputed).doubts), @"");
+    // 6.5 GiB of weights and 4.6 of activations.
+    let small = plan_one(&seven(), &["learner.lora={rank: 32, base: nf4}"]);
+    assert_eq!(messages(&small.doubts), "");
+}
+
+#[test]
 fn one_card_of_24_gib_and_a_model_of_half_a_billion() {
     let plan = plan_one(&half(), &["learner.moments=8bit", "learner.offload_moments=true"]);
     insta::assert_snapshot!(plan.lines().join("\n"), @r"

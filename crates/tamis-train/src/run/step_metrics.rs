@@ -12,6 +12,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::learner::left_out::LeftOut;
 use crate::learner::rank_balance::RankBalance;
+use crate::learner::update::UpdateReport;
 use crate::learner::work::WorkDone;
 use crate::measure::batch_metrics::{
     BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
@@ -175,7 +176,7 @@ impl StepMetrics {
             length: self.trained.mean_length,
             truncated: self.trained.truncated,
             entropy: report.and_then(|report| report.entropy),
-            kl: shown_kl(recipe.divergence, facts),
+            kl: shown_kl(recipe, facts),
             grad_norm: report.map(|report| report.grad_norm),
             learning_rate: report.map(|_| facts.learning_rate),
             time: timings.get(STEP),
@@ -188,14 +189,16 @@ impl StepMetrics {
 }
 
 /// The divergence that the settings define: from the reference, in the loss or in the reward. Without one,
-/// the divergence from the policy at the start of the step, if more than one update let it move.
-fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
+/// the divergence from the policy at the start of the step, if more than one update let it move, or if it
+/// shall be exactly 0 at one (`learner.exact`).
+fn shown_kl(recipe: &Recipe, facts: &StepFacts) -> Option<(&'static str, f64)> {
     let report = facts.update.as_ref();
-    match divergence {
+    let is_told = |report: &&UpdateReport| report.num_updates > 1 || recipe.config.learner.exact;
+    match recipe.divergence {
         Divergence::None if facts.teacher_kl.is_some() => Some(("teacher_kl", facts.teacher_kl?)),
         Divergence::InLoss => Some(("ref_kl", report?.reference_kl?)),
         Divergence::InReward { .. } => Some(("kl_penalty", facts.reward_kl?.mean)),
-        Divergence::None => Some(("ppo_kl", report.filter(|report| report.num_updates > 1)?.old_kl?)),
+        Divergence::None => Some(("ppo_kl", report.filter(is_told)?.old_kl?)),
     }
 }
 
