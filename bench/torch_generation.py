@@ -10,8 +10,9 @@ tamis.learner, which computes each prompt once and takes ended samples out; `con
 transformers' continuous batching (`learner.continuous_batching`; on a GPU only with flash-attention, and not among
 the forms unless it is named, for a CPU computes it slowly); `static` and `dynamic` are `model.generate` with these
 caches, not compiled, over the prompts, each eight times (it continues with all rows until the last one has ended, so that of
-`spread` it computes more than the tokens that are asked for and counted); `compiled`, which must be named, is `static` as
-transformers compiles it on a GPU. `generate` gives no log-probability of the whole
+`spread` it computes more than the tokens that are asked for and counted); `compiled` is `static` as
+transformers compiles it on a GPU, and `learner_compiled` the learner with its decoder's layers through `torch.compile`; both
+only if they are named. `generate` gives no log-probability of the whole
 distribution; the learner gives it and the entropy. Weights are random. One JSON line for each, the best of
 `--repeats`.
 """
@@ -29,7 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 
 from quiet import seconds_and_cpu
-from torch_learner import OPTIMIZER, SHAPES, make_model, to_its_end
+from torch_learner import OPTIMIZER, SHAPES, compile_layers, make_model, to_its_end
 
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
@@ -88,8 +89,10 @@ def generated(learner, prompts, wanted):
         settings, given = {"seconds": 1.0}, dict(empty)
 
 
-def run_learner(folder, arguments, prompts, wanted, is_continuous):
-    learner = open_learner(folder, arguments, arguments.prompts * GROUP, continuous_batching=is_continuous)
+def run_learner(folder, arguments, prompts, wanted, form):
+    learner = open_learner(folder, arguments, arguments.prompts * GROUP, continuous_batching=form == "continuous")
+    if form == "learner_compiled":
+        compile_layers(learner)
     return lambda: sum(found["token"].numel() for found in generated(learner, prompts, wanted))
 
 
@@ -134,7 +137,7 @@ def main():
     parser.add_argument("--completion", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2)
-    forms = ["learner", "continuous", "static", "compiled", "dynamic"]
+    forms = ["learner", "learner_compiled", "continuous", "static", "compiled", "dynamic"]
     parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"], choices=forms)
     parser.add_argument("--lengths", nargs="+", default=["equal", "spread"], choices=["equal", "spread"])
     arguments = parser.parse_args()
@@ -147,8 +150,8 @@ def main():
         for kind in arguments.lengths:
             wanted = lengths(arguments, kind)
             for form in arguments.forms:
-                if form in ("learner", "continuous"):
-                    once = run_learner(folder, arguments, prompts, wanted, form == "continuous")
+                if form in ("learner", "learner_compiled", "continuous"):
+                    once = run_learner(folder, arguments, prompts, wanted, form)
                 else:
                     once = run_transformers(folder, arguments, prompts, wanted, form)
                 print(json.dumps({"lengths": kind, "form": form, **measure(once, arguments)}), flush=True)

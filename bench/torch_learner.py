@@ -10,6 +10,7 @@
 One pass is forward, derivatives by log-probabilities and entropies, and backward; with `--update` AdamW's step, too.
 
     learner   `forward_hold` and `backward` (and `optim_step`) of tamis.learner, in this process
+    compiled  `learner`, its decoder's layers through `torch.compile` (a C++ compiler is needed); not unless it is named
     wire      the same calls to `python -m tamis.learner` behind a Unix socket; `wire` is the share of the time in
               which the learner did not compute: messages are written, sent and read
     padded    the model of transformers (with `--lora`: peft's adapter around it) over right-padded rows with whole logits,
@@ -136,21 +137,9 @@ def operations(shape, prompts, sequences, with_lora):
     return dense + 12 * layers * width * pairs
 
 
-def cpu_peak():
-    """Operations per second of a product of two matrices."""
-    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    torch.mm(left, right)
-    begin = time.perf_counter()
-    for _ in range(5):
-        torch.mm(left, right)
-    return 5 * 2 * 1024**3 / (time.perf_counter() - begin)
-
-
 def peak_of(arguments):
     if arguments.peak_tflops:
         return arguments.peak_tflops * 1e12
-    if not arguments.device.startswith("cuda"):
-        return cpu_peak()
     return device_peak(torch.device(arguments.device))
 
 
@@ -191,6 +180,11 @@ class Wire:
         self.process.wait()
 
 
+def compile_layers(learner):
+    for layer in learner._policy.network.decoder.layers:
+        layer.compile()
+
+
 def learner_form(form, folder, wave, arguments, case):
     """`(run, close, wire)`: `run` passes once and gives log-probabilities and the gradient's norm."""
     options = {"device": arguments.device, "attention": case["attention"], "threads": arguments.threads}
@@ -212,6 +206,8 @@ def learner_form(form, folder, wave, arguments, case):
             return learner.calls[path](Settings(settings), columns or {})
 
     answer, _ = call("/v1/open", opening)
+    if form == "compiled":
+        compile_layers(learner)
     if case["prompts"] == "apart":
         learner._policy.network.shares_prompts = False
     case["prompts"] = "shared" if answer["shares_prompts"] and case["prompts"] == "shared" else "apart"
@@ -360,7 +356,7 @@ def main():
     parser.add_argument("--update", action="store_true", help="with AdamW's step")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--peak-tflops", type=float)
-    parser.add_argument("--forms", nargs="+", choices=["learner", "wire", "padded"], default=["learner", "padded"])
+    parser.add_argument("--forms", nargs="+", choices=["learner", "compiled", "wire", "padded"], default=["learner", "padded"])
     arguments = parser.parse_args()
     processes, first = multiprocessing.get_context("spawn"), {}
     with tempfile.TemporaryDirectory() as folder:
@@ -369,7 +365,7 @@ def main():
             (form, {"tokens": tokens, "attention": attention, "prompts": prompts, "chunk": chunk, "lora": lora})
             for tokens in arguments.tokens for lora in arguments.lora for attention in arguments.attention
             for prompts in arguments.prompts for chunk in arguments.chunk for form in arguments.forms
-            if form == "learner" or (form == "wire" and prompts == "shared")
+            if form == "learner" or (form in ("compiled", "wire") and prompts == "shared")
         ]  # fmt: skip
         # More tokens are only more rows.
         padded = [("padded", {"tokens": min(arguments.tokens), "lora": lora}) for lora in arguments.lora if "padded" in arguments.forms]

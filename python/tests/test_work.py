@@ -107,7 +107,12 @@ class Peaks(Case):
             def answer():
                 return Learner().calls["/v1/open"](Settings(asked), {})[0]["work"]
 
-            self.assertIsNone(answer())
+            with unittest.mock.patch("tamis.learner.learner.device_peak", lambda device: None):
+                self.assertIsNone(answer())
+            # A CPU's is measured, and no draw of the run depends on it.
+            state = torch.get_rng_state()
+            self.assertGreater(answer()["peak"], 1e8)
+            self.assert_same(torch.get_rng_state(), state)
             with unittest.mock.patch("tamis.learner.learner.device_peak", lambda device: 312e12):
                 self.assertEqual(answer(), {"peak": 312e12, "token": 6 * 2 * OF_LAYER, "completion": 6 * OF_HEAD, "pair": 576})
 

@@ -4,7 +4,9 @@ The controller counts a step's tokens and divides the one by the other: `perf/mf
 the model's own operations take (MFU, Chowdhery et al., PaLM, 2022, appendix B).
 """
 
+import functools
 import re
+import time
 
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -33,8 +35,21 @@ def peak_of(name):
 
 
 def device_peak(device):
-    """Operations a second of a device, dense bf16, whatever the type of passes; `None` on a CPU, and if it is not known."""
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    """Operations a second of a device: of a GPU in dense bf16, whatever the type of passes, `None` if it is not known; of a
+    CPU as measured, with PyTorch's threads."""
+    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_peak(torch.get_num_threads())
+
+
+@functools.cache
+def cpu_peak(num_threads, size=512, num_tries=5):
+    """Operations a second of products of two square f32 matrices with PyTorch's threads, of which it has `num_threads`: the
+    best of a few tries, for others may be at work."""
+    left, right, taken = torch.ones(size, size), torch.ones(size, size), []
+    for _ in range(num_tries):
+        begin = time.perf_counter()
+        torch.mm(left, right)
+        taken.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(taken)
 
 
 def training_work(network):

@@ -41,7 +41,7 @@ use tamis_rollout::launch::LaunchError;
 
 use rank_balance::RankBalance;
 use thiserror::Error;
-use work::WorkDone;
+use work::{TrainingWork, WorkDone};
 
 use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
@@ -609,6 +609,11 @@ pub trait RunLearner: Learner {
     /// The operations of the policy's updates since this was last asked, and the devices' peak; `None` if
     /// they are not known.
     fn take_work(&mut self) -> Option<WorkDone> {
+        None
+    }
+
+    /// Operations of a pass and the peak of the device, for a controller in another process.
+    fn training_work(&mut self) -> Option<TrainingWork> {
         None
     }
 

@@ -65,7 +65,7 @@ impl WorkDone {
 
 /// Counts the passes that a policy's updates are made of.
 #[derive(Debug, Default)]
-pub(super) struct WorkTally {
+pub(crate) struct WorkTally {
     work: Option<TrainingWork>,
     num_ranks: usize,
     /// Of the held pass; of the passes in the gradient; of the steps since the last [`Self::take`].
@@ -76,32 +76,32 @@ pub(super) struct WorkTally {
 
 impl WorkTally {
     /// Counts for a learner that reported this, if it did. Numbers that are not finite count as no report.
-    pub(super) fn new(work: Option<TrainingWork>, num_ranks: usize) -> Self {
+    pub(crate) fn new(work: Option<TrainingWork>, num_ranks: usize) -> Self {
         Self { work: work.filter(TrainingWork::is_sound), num_ranks, ..Self::default() }
     }
 
     /// A pass is held.
-    pub(super) fn hold(&mut self, wave: &Wave<'_>) {
+    pub(crate) fn hold(&mut self, wave: &Wave<'_>) {
         self.held = self.work.map_or(0.0, |work| work.of_wave(wave));
     }
 
     /// The held pass was run back.
-    pub(super) fn add(&mut self) {
+    pub(crate) fn add(&mut self) {
         self.gathered += std::mem::take(&mut self.held);
     }
 
     /// The gradient became a step.
-    pub(super) fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.done += std::mem::take(&mut self.gathered);
     }
 
     /// The gradient was only measured.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.gathered = 0.0;
     }
 
     /// The work since this was last called; `None` if operations or peak are not known.
-    pub(super) fn take(&mut self) -> Option<WorkDone> {
+    pub(crate) fn take(&mut self) -> Option<WorkDone> {
         let operations = std::mem::take(&mut self.done);
         self.work.map(|work| WorkDone { operations, peak: work.peak * self.num_ranks as f64 })
     }

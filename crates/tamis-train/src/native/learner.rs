@@ -16,11 +16,12 @@ use tamis_rollout::Generator;
 
 use super::generate::OpenSamples;
 use super::generator::NativeGenerator;
-use super::{Kept, Learning, NativeEngine};
+use super::{Kept, Learning, NativeEngine, work_of};
 use crate::interrupt::Halt;
 use crate::learner::generate::{Generate, GrownSamples};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::texts::Texts;
+use crate::learner::work::{TrainingWork, WorkDone};
 use crate::learner::{
     Changing, CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport,
     Pass, RunLearner, SaveContent, Saved, TokenColumns, TopColumns, Trained, Wave,
@@ -194,6 +195,9 @@ impl Learner for NativeEngine {
         };
         let (columns, held) = self.end_pass(network, passed)?;
         self.held = Some((network, held));
+        if network == Trained::Policy {
+            self.work.hold(wave);
+        }
         Ok(columns)
     }
 
@@ -228,7 +232,11 @@ impl Learner for NativeEngine {
             }
             Trained::Critic => values_backward(&threads, model, &mut self.workspace, held, values, gradients),
         };
-        self.end_pass(network, passed)
+        self.end_pass(network, passed)?;
+        if network == Trained::Policy {
+            self.work.add();
+        }
+        Ok(())
     }
 
     fn discard(&mut self) -> Result<(), LearnerError> {
@@ -245,6 +253,7 @@ impl Learner for NativeEngine {
         gradients.clear();
         if network == Trained::Policy {
             self.info.num_steps = self.policy.optimizer.num_steps();
+            self.work.step();
             if self.kept.is_none() {
                 self.shared.set(&self.policy.model);
             }
@@ -256,6 +265,9 @@ impl Learner for NativeEngine {
     }
 
     fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError> {
+        if network == Trained::Policy {
+            self.work.clear();
+        }
         let threads = Arc::clone(&self.threads);
         let gradients = &mut self.of(network)?.gradients;
         let norm = tamis_model::gradient_norm(&threads, gradients);
@@ -265,6 +277,16 @@ impl Learner for NativeEngine {
 }
 
 impl RunLearner for NativeEngine {
+    fn take_work(&mut self) -> Option<WorkDone> {
+        let done = self.work.take()?;
+        Some(WorkDone { peak: self.peak(), ..done })
+    }
+
+    fn training_work(&mut self) -> Option<TrainingWork> {
+        let peak = self.peak();
+        Some(work_of(self.policy.model.config(), peak))
+    }
+
     fn progress(&mut self) -> &mut UpdateProgress {
         &mut self.progress
     }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 use tamis_core::figure::counted;
 use tamis_core::group::PolicyVersion;
-use tamis_model::{AdamW, AdamWConfig, CheckpointError, Gradients, HeldPass, Model, Threads, Workspace};
+use tamis_model::{
+    AdamW, AdamWConfig, CheckpointError, Gradients, HeldPass, Model, Threads, TransformerConfig, Workspace,
+    measure_peak,
+};
 use tamis_rollout::Generator;
 
 use generate::OpenSamples;
@@ -25,6 +28,7 @@ use crate::interrupt::Interrupt;
 use crate::learner::progress::UpdateProgress;
 use crate::learner::texts::TextPlaces;
 use crate::learner::wire::{OpenRequest, WireCritic};
+use crate::learner::work::{TrainingWork, WorkTally};
 use crate::learner::{LearnerError, LearnerInfo, NetworkSizes, RunLearner, Trained};
 use crate::prompts::codec::Codec;
 use tamis_run::durable::Disk;
@@ -84,6 +88,19 @@ impl Learning {
     }
 }
 
+/// Operations of the passes of a model all of whose weights learn: 6 for each weight and token, 12 x width for
+/// each pair of tokens and layer.
+fn work_of(config: &TransformerConfig, peak: f64) -> TrainingWork {
+    let (heads, kept) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+    let of_layer = config.hidden_size * (2 * heads + 2 * kept + 3 * config.intermediate_size);
+    TrainingWork {
+        peak,
+        token: (6 * config.num_layers * of_layer) as f64,
+        completion: (6 * config.hidden_size * config.vocab_size) as f64,
+        pair: (12 * config.num_layers * heads) as f64,
+    }
+}
+
 fn sizes(model: &Model) -> NetworkSizes {
     NetworkSizes {
         num_parameters: model.num_parameters(),
@@ -113,6 +130,10 @@ struct NativeEngine {
     held_texts: Option<TextPlaces>,
     interrupt: Interrupt,
     progress: UpdateProgress,
+    /// Operations of the policy's updates, as parts of a peak of 1.
+    work: WorkTally,
+    /// Operations a second of all threads; measured when they are first asked for.
+    peak: Option<f64>,
     kept: Option<Kept>,
     /// Samples that a controller in another process has started.
     samples: Option<OpenSamples>,
@@ -232,6 +253,8 @@ impl NativeEngine {
             held_texts: None,
             interrupt: interrupt.clone(),
             progress: UpdateProgress::new(interrupt),
+            work: WorkTally::new(Some(work_of(policy.model.config(), 1.0)), 1),
+            peak: None,
             kept: None,
             samples: None,
             disk: disk.clone(),
@@ -244,6 +267,12 @@ impl NativeEngine {
         engine.critic = models.critic.and_then(|model| engine.begin_critic(model));
         engine.note_sizes();
         engine
+    }
+
+    /// Operations a second of all threads together: the best of a few tries, for others may be at work.
+    fn peak(&mut self) -> f64 {
+        let threads = &self.threads;
+        *self.peak.get_or_insert_with(|| measure_peak(threads, 3).into_iter().fold(0.0, f64::max))
     }
 
     fn learning(&self, model: Model) -> Learning {

@@ -566,14 +566,14 @@ pub const CATALOGUE: &[Section] = &[
             for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...\n\
             \n\
             `perf/mfu` divides the operations of the passes of the updates by the time of `update_actor` and the\n\
-            peak of all ranks in dense bf16. A pass takes, for each token, 6 operations for each weight of the layers' linear\n\
+            peak of all ranks. A pass takes, for each token, 6 operations for each weight of the layers' linear\n\
             maps (2 forward, 2 for the gradient of its input, 2 for its own), 4 if the weight is frozen (under an\n\
             adapter); for each completion token the same for the output head; and 12 for each pair of tokens that\n\
             see each other, channel of the attention (heads x size of a head) and layer without a sliding window.\n\
             A prompt counts once for its completions, and what is computed again in the backward pass once. The\n\
-            learner in PyTorch knows the peak of common NVIDIA GPUs by their names\n\
-            (`python/tamis/learner/work.py`). On a CPU, on another GPU or a part of one (MIG), and for models with\n\
-            experts or images there is no `perf/mfu`.",
+            peak of a CPU is measured once a run, of products in f32 with the run's threads. Of common NVIDIA GPUs the\n\
+            learner in PyTorch knows that in dense bf16 by their names (`python/tamis/learner/work.py`). On another GPU\n\
+            or a part of one (MIG), and for models with experts or images there is no `perf/mfu`.",
         metrics: &[
             verl("timing_s/step", "s", "Time of the whole step.").by_the_clock(),
             tamis("timing_s/reward/{name}", "s",
@@ -612,7 +612,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("perf/update_share", "share",
                 "Share of the step's time that the policy's updates took.").by_the_clock(),
             tamis("perf/mfu", "share",
-                "Share of a known GPU's peak that the model's own operations take in the policy's updates; see above.")
+                "Share of the device's peak that the model's own operations take in the policy's updates; see above.")
                 .by_the_clock(),
             verl("perf/mfu/actor", "share",
                 "verl counts a prompt with each completion.").alias_of("perf/mfu").by_the_clock(),

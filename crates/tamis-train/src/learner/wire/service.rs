@@ -345,7 +345,7 @@ impl<'a> LearnerService<'a> {
         let request: OpenRequest = message.settings()?;
         message.refuse_columns()?;
         request.check()?;
-        let learner = (self.open)(&request)?;
+        let mut learner = (self.open)(&request)?;
         self.has_critic = request.critic.is_some();
         let mut hasher = self.random.build_hasher();
         hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()));
@@ -355,6 +355,7 @@ impl<'a> LearnerService<'a> {
         let (num_ranks, device) = (learner.info().num_ranks, learner.info().device.clone());
         self.show(|shown| (shown.info.num_ranks, shown.info.device) = (num_ranks, device));
         self.orphan_timeout = request.orphan_timeout;
+        let work = learner.training_work();
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
         Ok(WireMessage::new(&OpenAnswer {
@@ -363,7 +364,7 @@ impl<'a> LearnerService<'a> {
             networks,
             adopted: false,
             holds: None,
-            work: None,
+            work,
         }))
     }
 
