@@ -88,13 +88,11 @@ fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() 
     let wrong = |argument: &str| brief(&load(&[BASE], &[argument]).expect_err(argument).diagnostics);
     assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
 error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
-  at command line, RAGEN key: algorithm.high_level_gamma=«grpo»
-  hint: see `tamis config explain objective.advantage.turn_gamma`
+  at command line, RAGEN key: algorithm.high_level_gamma=«grpo» [explain it]
 "#);
     assert_snapshot!(wrong("algorithm.gamma=2"), @"
 error: `objective.advantage.gamma` must be from 0 to 1, got 2
-  at command line, verl key: algorithm.gamma=«2»
-  hint: see `tamis config explain objective.advantage.gamma`
+  at command line, verl key: algorithm.gamma=«2» [explain it]
 ");
 }
 
