@@ -91,3 +91,61 @@ fn foreign_keys() {
       hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
     ");
 }
+
+/// Names of papers and of other systems that people write for a loss, an advantage or a filter.
+#[test]
+fn a_name_of_something_else_points_to_its_key() {
+    for (argument, expected) in [
+        (
+            "objective.loss.kind=icepop",
+            "`icepop` is `objective.correction.preset=decoupled_token_icepop` here",
+        ),
+        ("objective.loss=icepop", "`icepop` is `objective.correction.preset=decoupled_token_icepop` here"),
+        ("objective.loss.kind=TIS", "`TIS` is `objective.correction.preset=decoupled_token_is` here"),
+        ("objective.loss.kind=mis", "`mis` is `objective.correction.preset=trl` here"),
+        ("filter.kind=bypass_mode", "`bypass_mode` is `objective.correction.preset=bypass_ppo_clip` here"),
+        ("objective.loss.kind=opd", "`opd` is `objective.advantage.kind=on_policy_distillation` here"),
+        ("objective.advantage.kind=opd", "did you mean `on_policy_distillation`?"),
+        ("objective.loss.kind=clip-higher", "`clip-higher` is `objective.loss.clip_high=0.28` here"),
+        ("objective.advantage.kind=dynamic_sampling", "`dynamic_sampling` is `filter.kind=variance` here"),
+        ("filter.kind=dynamic_sampling", "did you mean `variance`?"),
+        ("filter=online_filtering", "did you mean `mean_range`?"),
+        ("objective.loss.kind=gspo_token", "`gspo_token` is `objective.importance=sequence_token` here"),
+        ("objective.loss.kind=dapo", "`dapo` is a preset (`preset=dapo`) here: `tamis explain dapo`"),
+        ("objective.advantage.kind=dapo", "`dapo` is a preset (`preset=dapo`) here"),
+        ("filter.kind=dapo", "`dapo` is a preset (`preset=dapo`) here"),
+        (
+            "objective.loss.kind=dr_grpo",
+            "`dr_grpo` is a preset (`preset=dr_grpo`) and an advantage estimator (`objective.advantage.kind=dr_grpo`) here",
+        ),
+        (
+            "objective.loss.kind=grpo",
+            "`grpo` is a preset (`preset=grpo`) and an advantage estimator (`objective.advantage.kind=grpo`) here",
+        ),
+        ("objective.loss.kind=reinforce++", "(`objective.advantage.kind=reinforce_plus_plus`) here"),
+        ("objective.loss.kind=ppo", "`ppo` is a preset (`preset=ppo`) here"),
+        ("objective.loss.kind=vanilla", "did you mean `clip`?"),
+        ("objective.loss.kind=ppo_clip", "did you mean `clip`?"),
+        ("objective.loss.kind=gmpo", "did you mean `geo_mean`?"),
+        ("objective.loss.kind=gae", "`gae` is an advantage estimator (`objective.advantage.kind=gae`) here"),
+        ("objective.advantage.kind=gspo", "a policy loss (`objective.loss.kind=gspo`) here"),
+        ("objective.advantage.kind=cispo", "a policy loss (`objective.loss.kind=cispo`) here"),
+        ("objective.advantage.kind=rloo_vectorized", "did you mean `rloo`?"),
+        ("objective.advantage.kind=grpo_vectorized", "did you mean `grpo`?"),
+        (
+            "objective.loss.kind=token_mean",
+            "`token_mean` is an aggregation (`objective.aggregation=token-mean`) here",
+        ),
+        ("objective.loss.kind=k3", "`k3` is a divergence (`objective.kl.estimator=k3`) here"),
+        ("objective.loss.kind=top_entropy", "`top_entropy` is a mask (`objective.masks.top_entropy`) here"),
+        ("objective.loss.kind=sft", "`sft` is a loss of supervised fine-tuning (`sft."),
+        ("filter.kind=gsm8k", "`gsm8k` is a reward (`reward=[{kind: gsm8k}]`) here"),
+        // Misspelt names stay with their key, and unknown ones list what there is.
+        ("objective.loss.kind=cispoo", "did you mean `cispo`?"),
+        ("objective.loss.kind=luffy", "see `tamis config explain objective.loss.kind`"),
+        ("rollout.backend=vlm", "did you mean `vllm`?"),
+    ] {
+        let text = show_errors("", &[argument]);
+        assert!(text.contains(expected), "{argument}: {text}");
+    }
+}

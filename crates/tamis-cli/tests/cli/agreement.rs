@@ -298,7 +298,11 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
         "its parameters fit none of the styles",
     ),
     (&["reward=[{kind: python, path: reward.py, function: lacks}]"], "missing a required argument: 'label'"),
-    (&["reward=[{kind: python, path: broken.py}]"], "No module named 'no_such_module'"),
+    (
+        &["reward=[{kind: python, path: broken.py}]"],
+        "-m pip install no_such_module`), or name an interpreter",
+    ),
+    (&["reward=[{kind: python, path: reward.py, function: imports}]"], "-m pip install no_such`), or name"),
     (&["reward=[{kind: by_source}]"], "reward `by_source` has no verifier for some of the rows"),
     // Gold answers.
     (&["data.train=words.jsonl"], "no gold answer is accepted:"),
@@ -348,6 +352,8 @@ def nothing():
     return 1.0
 def lacks(completion, label):
     return 1.0
+def imports(completion, answer):
+    import no_such.part
 ";
     folder()
         .with("rows.jsonl", &rows)

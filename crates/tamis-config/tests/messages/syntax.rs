@@ -67,6 +67,24 @@ error: invalid YAML: more than 100,000 values: aliases that multiply?
 }
 
 #[test]
+fn a_line_that_a_tab_indents_has_a_hint_that_names_the_tab() {
+    for text in [
+        "run:\n\tname: a\n",
+        "run:\n  name: a\n\tdir: b\n",
+        "run:\n  name: a\n\tdir\n  seed: 1\n",
+        "run:\n  \tname: a\n",
+        "reward:\n\t- kind: math\n",
+        "reward:\n  - kind: math\n\t  weight: 1\n",
+    ] {
+        let shown = show_errors(text, &[]);
+        assert!(shown.contains("hint: YAML is indented with spaces: replace the tab"), "{text:?}: {shown}");
+    }
+    // Another fault of a file whose tabs are within lines.
+    let shown = show_errors("run:\t{name: a}\n\t\nrun: [1, 2\n", &[]);
+    assert!(shown.contains("unclosed bracket") && !shown.contains("tab"), "{shown}");
+}
+
+#[test]
 fn files() {
     assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @"
 error: failed to read no/such/file.yaml: No such file or directory (os error 2)

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::figure;
 
 mod faults;
 
@@ -66,14 +67,29 @@ impl std::fmt::Display for DiskOperation {
     }
 }
 
+/// The fix for a full disk.
+const NO_SPACE: &str = "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), \
+     or name a folder on another disk (`run.dir`); files written before are whole";
+
+/// The fix, if a full disk is the cause of an error, however far down its chain.
+pub fn space_hint(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let is_full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    causes
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|cause| is_full(cause.kind())))
+        .then_some(NO_SPACE)
+}
+
 /// An operation on the disk that failed. The operating system's reason is the source.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation} `{}`", path.display())]
+#[error("{operation} `{}`{}", path.display(), num_bytes.map_or_else(String::new, |num| format!(" ({})", figure::bytes(num))))]
 pub struct DiskError {
     /// The operation.
     pub operation: DiskOperation,
     /// On which file or folder.
     pub path: PathBuf,
+    /// How much was to be written, if the disk was full and that is known.
+    pub num_bytes: Option<u64>,
     /// Why it failed.
     #[source]
     pub cause: io::Error,
@@ -82,7 +98,12 @@ pub struct DiskError {
 impl DiskError {
     /// An operation that failed.
     pub fn new(operation: DiskOperation, path: &Path, cause: io::Error) -> Self {
-        Self { operation, path: path.to_owned(), cause }
+        Self { operation, path: path.to_owned(), num_bytes: None, cause }
+    }
+
+    /// With the number of bytes that a full disk lacks.
+    fn of_bytes(self, bytes: &[u8]) -> Self {
+        Self { num_bytes: self.is_full().then_some(bytes.len() as u64), ..self }
     }
 
     /// Whether the disk was full.
@@ -93,10 +114,7 @@ impl DiskError {
     /// The fix, if the cause suggests one.
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
-                "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), \
-                 or name a folder on another disk (`run.dir`); files written before are whole",
-            ),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(NO_SPACE),
             io::ErrorKind::ReadOnlyFilesystem => Some(
                 "the file system is read-only: mount it writable and continue with `--resume`, or name another folder \
                  (`run.dir`); files written before are whole",
@@ -176,7 +194,7 @@ impl Disk {
     /// Writes a whole file or nothing: to a temporary file in the same folder, flushed, renamed over `path`,
     /// the folder flushed. On failure the file that was there before is untouched.
     pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
-        self.write_file_with(path, |writer| writer.write_all(bytes))
+        self.write_file_with(path, |writer| writer.write_all(bytes)).map_err(|error| error.of_bytes(bytes))
     }
 
     /// Like [`Disk::write_file`], for a file that other processes of this machine may write at the same
@@ -363,7 +381,7 @@ impl AppendFile {
         let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
         if let Err(cause) = outcome {
             let _ = self.disk.perform(DiskOperation::Cut, &self.path, || self.file.set_len(self.length));
-            return Err(DiskError::new(DiskOperation::Write, &self.path, cause));
+            return Err(DiskError::new(DiskOperation::Write, &self.path, cause).of_bytes(bytes));
         }
         self.length += bytes.len() as u64;
         Ok(())

@@ -85,7 +85,7 @@ impl From<LearnerError> for Refusal {
 impl From<SaveError> for Refusal {
     fn from(error: SaveError) -> Self {
         let (message, hint) = (chain(&error), error.hint());
-        let SaveError::Disk(DiskError { operation, path, cause }) = error else {
+        let SaveError::Disk(DiskError { operation, path, cause, .. }) = error else {
             let mut refusal = Self::new(422, "files", message);
             refusal.error.hint = hint;
             return refusal;
