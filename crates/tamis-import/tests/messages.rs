@@ -142,7 +142,7 @@ fn a_name_of_something_else_points_to_its_key() {
         ("filter.kind=gsm8k", "`gsm8k` is a reward (`reward=[{kind: gsm8k}]`) here"),
         // Misspelt names stay with their key, and unknown ones list what there is.
         ("objective.loss.kind=cispoo", "did you mean `cispo`?"),
-        ("objective.loss.kind=luffy", "see `tamis config explain objective.loss.kind`"),
+        ("objective.loss.kind=luffy", "«luffy» [explain it]"),
         ("rollout.backend=vlm", "did you mean `vllm`?"),
     ] {
         let text = show_errors("", &[argument]);

@@ -49,10 +49,39 @@ fn filters() {
     error: `rollout.n` is 1: a group of one has nothing to compare with, every advantage is 0 and nothing is learned
       at command line: rollout.n=«1»
       hint: set `rollout.n` to 4 or more
-    warning: `rollout.n` is 1: the filter judges every group by a single trajectory
+    error: no group can be kept, so no step is ever filled: the filter keeps only groups with 0 < mean < 1, and `acc` is 0 or 1 for each of 1 completion (`rollout.n`)
       at command line: rollout.n=«1»
       hint: set `rollout.n` to 4 or more
     ");
+}
+
+#[test]
+fn a_filter_that_can_keep_no_group_is_refused() {
+    assert_snapshot!([
+        show_errors("filter: {kind: mean_range, low: 0.8, high: 0.9}", &["rollout.n=4"]),
+        show_errors("filter: {tolerance: 1}", &["rollout.n=4"]),
+    ].join("\n"), @r"
+    error: no group can be kept, so no step is ever filled: the filter keeps only groups with 0.8 < mean < 0.9, and `acc` is 0 or 1 for each of 4 completions (`rollout.n`)
+      at run.yaml:1: filter: {kind: mean_range, low: «0.8», high: 0.9}
+      hint: set `rollout.n` to 6 or more, or widen `filter.low` and `filter.high`
+    error: no group can be kept, so no step is ever filled: the filter keeps only groups with max - min > 1, and `acc` is 0 or 1 for each of 4 completions (`rollout.n`)
+      at run.yaml:1: filter: {tolerance: «1»}
+      hint: set `filter.tolerance` below 1
+    ");
+    for (filter, n, expected) in [
+        ("filter: {kind: mean_range, low: 0.4, high: 0.6}", "1", true),
+        ("filter: {kind: mean_range, low: 0.4, high: 0.6}", "3", false),
+        ("filter: {kind: mean_range, bounds: closed}", "1", false),
+        ("filter: {kind: mean_range, low: 1.5, high: 2}", "8", true),
+        ("filter: {kind: mean_range, low: 1.5, high: 2, metric: score}", "8", false),
+        // What a function of the user's returns as `acc` may be any number.
+        ("filter: {kind: mean_range, metric: acc}\nreward: [{kind: python, path: r.py}]", "1", false),
+        ("filter: {kind: mean_range, metric: acc}\nreward: [{kind: code}]", "1", true),
+    ] {
+        let shown = show_errors(filter, &[&format!("rollout.n={n}"), "objective.advantage.singleton=raw"]);
+        let is_refused = shown.contains("error: no group can be kept, so no step is ever filled: ");
+        assert_eq!(is_refused, expected, "{filter}, {n}: {shown}");
+    }
 }
 
 #[test]

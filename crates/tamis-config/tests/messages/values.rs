@@ -47,7 +47,8 @@ fn types_and_values() {
     error: `run.name` must be non-empty, got ""
       at run.yaml:1: run: {name: «''»} [explain it]
     error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, flash_reinforce, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
-      at run.yaml:1: preset: «sft» [explain it]
+      at run.yaml:1: preset: «sft»
+      hint: `sft` is a loss of supervised fine-tuning (`sft.data`) here: `tamis explain sft`
     "#);
 }
 
