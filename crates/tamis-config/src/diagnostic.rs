@@ -252,7 +252,7 @@ impl Problem {
             {
                 Some(format!("write [{example}]"))
             }
-            Self::WrongType { example: Some(example), .. } if example.starts_with("{kind: ") => {
+            Self::WrongType { example: Some(example), .. } if example.starts_with('{') => {
                 Some(format!("write {example}"))
             }
             Self::WrongType { expected, found, .. }

@@ -132,6 +132,15 @@ impl Reader {
                 (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
                     Some(format!("{{kind: {text}}}"))
                 }
+                (Value::Scalar { text, .. }, Shape::List(item))
+                    if matches!(**item, Shape::Section { .. }) =>
+                {
+                    item_of(text, item)
+                }
+                (Value::Scalar { text, .. }, item @ Shape::Section { .. }) if path.ends_with(']') => {
+                    item_of(text, item)
+                }
+                (Value::Map(entries), Shape::List(_)) => mapping(entries),
                 (Value::Scalar { text, .. }, _) if !node.is_null() => Some(text.clone()),
                 _ => None,
             },
@@ -572,6 +581,26 @@ impl Numbers {
     fn fit_single(&self, check: Check) -> bool {
         self.reals.iter().all(|&number| check.holds_single(number))
     }
+}
+
+/// The item of a list of sections that a text is short for: its first key that takes such a text.
+fn item_of(text: &str, item: &Shape) -> Option<String> {
+    let Shape::Section { keys, .. } = item else { return None };
+    let takes = |spec: &&KeySpec| match (spec.shape)().without_null() {
+        Shape::Path(_) | Shape::Text(_) => !text.contains("://"),
+        Shape::List(of) => text.contains("://") && matches!(**of, Shape::Text(_)),
+        _ => false,
+    };
+    let spec = keys.iter().find(takes)?;
+    let is_list = matches!((spec.shape)().without_null(), Shape::List(_));
+    Some(format!("{{{}: {}}}", spec.name, if is_list { format!("[{text}]") } else { text.to_owned() }))
+}
+
+/// A mapping of plain values as it is written in one line.
+fn mapping(entries: &[MapEntry]) -> Option<String> {
+    let texts: Option<Vec<String>> =
+        entries.iter().map(|entry| Some(format!("{}: {}", entry.key, entry.node.as_text()?))).collect();
+    Some(format!("{{{}}}", texts?.join(", ")))
 }
 
 fn describe_found(node: &Node) -> String {

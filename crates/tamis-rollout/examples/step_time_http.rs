@@ -124,6 +124,7 @@ impl PromptSource for Numbers {
                     data_source: String::new(),
                     columns: Map::new(),
                     images: Vec::new(),
+                    place: None,
                 };
                 let prompt = PreparedPrompt {
                     prompt: Arc::new(prompt),

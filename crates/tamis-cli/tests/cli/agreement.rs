@@ -40,12 +40,12 @@ const REFUSED: &[(&[&str], &str)] = &[
     // The first rows of tasks.
     (
         &["model.chat_template=loops.jinja"],
-        "prompt 1 of the training data cannot be prepared: the chat template needs too much work for one conversation",
+        "prompt 0 of the training data cannot be prepared: the chat template needs too much work for one conversation",
     ),
     (&["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     (
         &["model.chat_template=tags.jinja"],
-        "prompt 1 of the training data cannot be prepared: character '<' (at character 0 of",
+        "prompt 0 of the training data cannot be prepared: character '<' (at character 0 of",
     ),
     (&["data.task=gsm8k_calculator", "data.train=calculated.jsonl", "data.val=rows.jsonl"], "`data.val`: "),
     // Rewards.
@@ -115,11 +115,11 @@ const REFUSED_FILES: &[(&str, &[&str], &str)] = &[
     ),
     ("rows.jsonl", &["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     // The first rows of every file.
-    ("[rows.jsonl,chat.jsonl]", &[], "chat.jsonl: prompt 1 of the training data cannot be prepared"),
+    ("[rows.jsonl,chat.jsonl]", &[], "prompt 0 of the training data (chat.jsonl, line 1) cannot be prepared"),
     (
         "rows.jsonl",
         &["data.val=[rows.jsonl,chat.jsonl]"],
-        "chat.jsonl: prompt 1 of the validation data cannot be prepared",
+        "prompt 0 of the validation data (chat.jsonl, line 1) cannot be prepared",
     ),
 ];
 

@@ -150,6 +150,16 @@ fn what_switches_a_section_off() {
       at command line: reward=«math»
       hint: write [{kind: math}]
     "#);
+    // A list of sections without a `kind`: the key that takes the text.
+    for (argument, hint) in [
+        ("teacher=runs/big", "write [{path: runs/big}]"),
+        ("teacher=http://gpu:8000", "write [{servers: [http://gpu:8000]}]"),
+        ("teacher=[runs/big]", "write {path: runs/big}"),
+        ("teacher={path: big, model: m}", "write [{path: big, model: m}]"),
+    ] {
+        let error = show_errors("", &[argument]);
+        assert!(error.contains(&format!("  hint: {hint}")), "{argument}: {error}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tamis_core::early_stop::EarlyStop;
 
 use super::Run;
 use super::attempts::Attempts;
-use super::ending::{not_begun, not_resumed, unsaved};
+use super::ending::{not_begun, not_resumed, saved_in_sft, unsaved};
 use super::look::{Start, new_directory, settle_differences};
 use super::measurement::Measurement;
 use super::prepare::{Played, Preparation, Ready, Scoring};
@@ -143,8 +143,12 @@ impl Run {
         match run.first_state(first.as_ref()) {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
-                let is_saved = run.recorder.saved.is_some();
-                let unbegun = if is_saved { not_resumed() } else { unsaved(&run.recipe.config, &path) };
+                let phase = run.recorder.directory.last_sft_checkpoint()?;
+                let unbegun = match (run.recorder.saved, phase) {
+                    (Some(_), _) => not_resumed(),
+                    (None, Some(last)) => saved_in_sft(&run.recipe.config, &path, last.step),
+                    (None, None) => unsaved(&run.recipe.config, &path),
+                };
                 run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));

@@ -114,6 +114,9 @@ impl Recorder {
         checkpoint::write(self.directory.disk(), pending.path(), files, codec.tokenizer(), &state)?;
         let folder = pending.commit()?;
         self.directory.note_checkpoint()?;
+        if self.directory.sft().exists() {
+            self.directory.prune_sft(false)?;
+        }
         self.saved = Some(state.step);
         self.progress.detail(&format!("checkpoint {}", folder.path.display()));
         self.prune(&state)?;
