@@ -55,25 +55,25 @@ fn foreign_keys() {
       hint: did you mean `algorithm.filter_groups.enable`?
     error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
       at command line, verl key: algorithm.filter_groups.enable=«yes»
-      hint: `tamis config explain algorithm.filter_groups.enable` says what becomes of it
-    error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed anew once members are dropped
+      hint: see `tamis config explain algorithm.filter_groups.enable`
+    error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed again after members are dropped
       at command line, EasyR1 key: algorithm.compute_new_adv=«true»
-      hint: `tamis config explain algorithm.compute_new_adv` says what becomes of it
+      hint: see `tamis config explain algorithm.compute_new_adv`
     error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
       at command line, verl key: actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=«0.1»
-      hint: `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio` says what becomes of it
+      hint: see `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`
     error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
       at command line, TRL key: per_device_train_batch_size=«3»
-      hint: `tamis config explain per_device_train_batch_size` says what becomes of it
+      hint: see `tamis config explain per_device_train_batch_size`
     error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo
       at command line, TRL key: loss_type=«ppo»
-      hint: `tamis config explain loss_type` says what becomes of it
+      hint: see `tamis config explain loss_type`
     error: `lora_r` of TRL must be a number, not `abc`
       at command line, TRL key: lora_r=«abc»
-      hint: `tamis config explain lora_r` says what becomes of it
+      hint: see `tamis config explain lora_r`
     error: `epsilon` of TRL must be a number, not `b`
       at command line, TRL key: epsilon=«b»
-      hint: `tamis config explain epsilon` says what becomes of it
+      hint: see `tamis config explain epsilon`
     error: unknown key `data.val_batchsize`
       at command line: «data.val_batchsize»=3
       hint: the keys here are task, arithmetic, train, val, val_fraction, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
@@ -83,9 +83,9 @@ fn foreign_keys() {
     error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
       at command line: «nope»=3
       hint: remove it, or set the key of tamis that has its purpose
-    error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL enters in one place
+    error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL can be in only one place
       at command line, verl key: algorithm.use_kl_in_reward=«True»
-      hint: `tamis config explain algorithm.use_kl_in_reward` says what becomes of it
+      hint: see `tamis config explain algorithm.use_kl_in_reward`
     error: unknown key `critic.optim`
       at run.yaml:1: critic: {«optim»: {lr: 1e-5}}
       hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`

@@ -6,8 +6,9 @@
 //! model_sizes ───┼─> Plan ─> `lines` for a person, problems that refuse a run, doubts that warn of it
 //! machines ──────┘    memory
 //! ```
-//! The memory of a micro-batch comes on top and is not estimated. `assemble::memory` of the kernel covers the
-//! native engine.
+//! For one rank it also estimates, at least, the activations of a micro-batch and, at most, the cache of a
+//! learner that samples. Logits, CUDA, NCCL and the cache of a server come on top and are not estimated.
+//! `assemble::memory` of the kernel covers the native engine.
 
 pub mod disks;
 mod lines;

@@ -229,9 +229,9 @@ error: `rollout.temperature` must be from 0.000001 to 1000000, got 0
   at command line, verl key: actor_rollout_ref.rollout.temperature=«0» [explain it]
 ");
     assert_snapshot!(import_errors(&["model_name_or_path=m", "--num_train_epochs", "0.5"]), @"
-error: `num_train_epochs=0.5` of TRL cannot be followed: epochs are whole here: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
+error: `num_train_epochs=0.5` of TRL cannot be followed: here epochs are whole: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
   at command line, TRL key: num_train_epochs=«0.5»
-  hint: `tamis config explain num_train_epochs` says what becomes of it
+  hint: see `tamis config explain num_train_epochs`
 ");
     assert_snapshot!(import_errors(&["worker.actor.optim.lr=-1", "worker.rollout.n=0"]), @"
 error: `rollout.n` must be from 1 to 65536, got 0

@@ -37,7 +37,8 @@ pub(super) fn saved_in_sft(config: &Config, run: &Path, num_updates: u64) -> Fau
         .with_hint(format!("continue with `{train} --resume {run}`"))
 }
 
-/// The ways in which a run ends.
+/// The ways in which a run ends without an error. `RunEnding` of `tamis-run`, which knows neither steps nor
+/// reasons, has the names for loggers, also that of an error.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// As planned.
