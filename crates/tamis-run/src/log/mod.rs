@@ -1,5 +1,5 @@
-//! Writes the metrics of each step to `metrics.jsonl`, TensorBoard's event files and the console, and
-//! passes them to Weights & Biases, MLflow, Trackio, Prometheus and collectors of OpenTelemetry.
+//! Writes the metrics of each step to `metrics.jsonl`, TensorBoard's event files and the console.
+//! `tamis-loggers` passes them on to other programs.
 //!
 //! [`Loggers`] passes each step to every logger. Loggers of files record their position at a checkpoint
 //! ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that send
@@ -15,12 +15,8 @@ mod captured;
 pub mod console;
 pub mod details;
 pub mod jsonl;
-pub mod otlp;
-mod outbox;
 pub mod progress;
-pub mod prometheus;
 pub mod run_log;
-pub mod side_process;
 pub mod tensorboard;
 pub mod transfer;
 

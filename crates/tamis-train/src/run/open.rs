@@ -29,7 +29,7 @@ use crate::assemble::settings::validation_settings;
 use crate::assemble::{advantage, loggers, objective};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::NoLauncher;
+use crate::outside::Outside;
 use crate::learner::sft::SftExamples;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
@@ -88,7 +88,7 @@ impl Run {
         progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
-        Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(NoLauncher::make))
+        Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(Outside::NOTHING))
     }
 
     /// As [`Run::open_on`], with learners and servers that are running already.
@@ -273,7 +273,9 @@ impl Run {
             let sums = (data_crc32, base_crc32);
             RunState::first(schedule, objective, sums, inputs, recipe.critic.is_some())
         };
-        let loggers = loggers::open(&config, &directory, next_step, state.logs.last_row.as_deref(), &ui)?;
+        let last_row = state.logs.last_row.as_deref();
+        let others = standing.outside.loggers;
+        let loggers = loggers::open(&config, &directory, next_step, last_row, &ui, others)?;
         let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {

@@ -215,8 +215,6 @@ struct SftRun {
     codec: Codec,
     examples: SftExamples,
     loggers: Loggers,
-    #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
-    program: Option<tamis_process::GuardedFolder>,
     ui: Console,
     state: SftState,
     /// The last update of which there is a checkpoint.
@@ -268,8 +266,9 @@ impl SftRun {
         ui.say(&format!("model: {} parameters, {}", info.policy.num_parameters, info.device));
         let last_row = state.logs.last_row.clone();
         let next = state.step + u64::from(state.unmeasured.is_none());
-        let opened = loggers::open(config, &directory, next, last_row.as_deref(), ui);
-        let loggers::RunLoggers { loggers, program } = opened.map_err(RunError::from)?;
+        let others = standing.outside.loggers;
+        let loggers = loggers::open(config, &directory, next, last_row.as_deref(), ui, others)
+            .map_err(RunError::from)?;
         Ok(Self {
             config: config.clone(),
             directory,
@@ -277,7 +276,6 @@ impl SftRun {
             codec,
             examples: made.examples,
             loggers,
-            program,
             ui: ui.clone(),
             state,
             saved: step,
