@@ -179,7 +179,10 @@ impl Side {
         }
     }
 
-    fn write(&self, LoggedRun { config, directory, .. }: LoggedRun<'_>) -> std::io::Result<(Command, GuardedFolder)> {
+    fn write(
+        &self,
+        LoggedRun { config, directory, .. }: LoggedRun<'_>,
+    ) -> std::io::Result<(Command, GuardedFolder)> {
         let name = self.settings.name;
         let folder = write_program()?;
         // Its own output goes to a file beside the run's logs.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use tamis_run::log::details::StepDetails;
 use crate::outbox::{CAPACITY, Deliveries, Outbox, Undelivered};
-use tamis_run::log::progress::Console;
-use tamis_run::log::{Logger, RunEnding};
 use tamis_run::directory::LogPositions;
 use tamis_run::durable::DiskError;
+use tamis_run::log::details::StepDetails;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::timings::{STEP, Span};
 

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tamis_run::log::progress::Console;
-use tamis_run::log::{Logger, RunEnding};
 use tamis_run::directory::LogPositions;
 use tamis_run::durable::DiskError;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::catalogue;
 

@@ -27,13 +27,13 @@ use tamis_process::{
     ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach,
 };
 
-use tamis_run::log::details::{Histogram, StepDetails};
-use tamis_run::log::jsonl::number;
 use crate::outbox::{CAPACITY, Deliveries, Outbox, Parcel, Undelivered};
-use tamis_run::log::progress::Console;
-use tamis_run::log::{Logger, RunEnding};
 use tamis_run::directory::LogPositions;
 use tamis_run::durable::DiskError;
+use tamis_run::log::details::{Histogram, StepDetails};
+use tamis_run::log::jsonl::number;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
 use tamis_run::metrics::Metrics;
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -373,7 +373,8 @@ mod tests {
             num_samples: 0,
             finish_timeout: Duration::from_secs(60),
         };
-        let mut logger = SideProcessLogger::start(settings, Err("`python3` is not there".to_owned()), None, voice);
+        let mut logger =
+            SideProcessLogger::start(settings, Err("`python3` is not there".to_owned()), None, voice);
         logger.log(1, &metrics(0.5)).expect("log");
         close(&mut logger, RunEnding::Finished);
         insta::assert_snapshot!(screen.text(), @"

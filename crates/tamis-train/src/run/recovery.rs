@@ -20,9 +20,9 @@ use super::{Opened, Run, RunSummary, not_resumed, sft_alone};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::launcher::{self, Launcher};
-use crate::outside::Outside;
 use crate::learner::LearnerError;
 use crate::learner::wire::calls::wait_until_it_answers;
+use crate::outside::Outside;
 use crate::workers::servers::Pasts;
 
 /// Pause before the second restart in a row; it doubles with each further one. There is none before the
