@@ -126,7 +126,6 @@ multiversion! {
 }
 
 multiversion! {
-    /// The greatest lane.
     fn greatest<F>(best: &Lanes) -> f32 {
         F::greatest(best)
     }

@@ -47,7 +47,6 @@ pub(super) enum Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Number of candidates of a token.
     pub(super) fn num_candidates(self) -> usize {
         match self {
             Self::Candidates(candidates) => candidates.per_token,

@@ -93,7 +93,6 @@ impl HeadScratch {
     }
 }
 
-/// Bytes of the logits of this many rows.
 pub(super) fn bytes(config: &TransformerConfig, rows: usize) -> usize {
     4 * rows * config.vocab_size.next_multiple_of(PANEL)
 }

@@ -8,7 +8,6 @@ use super::{CHECKPOINTS, CONFIG, RUN_LOG};
 /// The folder of runs without `run.dir`.
 const RUNS: &str = "runs";
 
-/// Whether a folder is a run's.
 fn is_run(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
 }

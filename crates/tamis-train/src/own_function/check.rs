@@ -49,7 +49,6 @@ impl RunColumns {
     }
 }
 
-/// Result of the check of a loss.
 #[derive(Debug, Default)]
 pub(super) struct CheckedLoss {
     /// Whether a token's loss depends on the log-probabilities of other tokens of its trajectory.
@@ -264,7 +263,6 @@ fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: Option<usize>) -
     )
 }
 
-/// Checks an advantage.
 pub(super) fn advantage(advantage: &OwnAdvantage, run: &RunColumns) -> Result<(), Halt<FunctionError>> {
     introduce(&advantage.process)?;
     let rewards = Ragged::from_rows([vec![1.0, 0.0, 0.5, 1.0], vec![0.0, f64::NAN, 0.25], vec![1.0, 1.0]]);

@@ -19,7 +19,6 @@ pub(crate) struct LossNumbers {
 }
 
 impl LossNumbers {
-    /// As a column of the objective.
     pub(crate) fn as_column(&self) -> GivenLoss<'_> {
         GivenLoss { value: &self.value, derivative: &self.derivative }
     }
@@ -108,7 +107,6 @@ fn request<T: Real>(columns: &Columns<'_, T>, rollout: Option<&[T]>) -> Request 
     request
 }
 
-/// The advantage of each token.
 fn advantages<'a, T: Real>(columns: &'a Columns<'_, T>) -> Box<dyn Iterator<Item = f64> + 'a> {
     match columns.advantage {
         AdvantageColumn::PerToken(advantages) => Box::new(advantages.iter().copied()),

@@ -145,7 +145,6 @@ impl FunctionProcess {
         format!("`{}` ({}{line})", self.name, self.file.display())
     }
 
-    /// An error about the function.
     pub(super) fn error(&self, what: impl Into<String>, hint: impl Into<String>) -> FunctionError {
         let (place, what) = (self.place(), what.into());
         FunctionError { key: self.key, step: None, place, what, hint: Some(hint.into()) }
@@ -178,7 +177,6 @@ impl FunctionProcess {
         Ok(found)
     }
 
-    /// Calls the function.
     pub(super) fn call(&self, request: Request) -> Result<Answer, Halt<FunctionError>> {
         let (header, numbers) = self.ask(&request.into_bytes())?;
         let mut rest = numbers.as_slice();

@@ -119,7 +119,6 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Adds the plan of a run.
     pub(super) fn add_plan(
         &mut self,
         launcher: &dyn Launcher,

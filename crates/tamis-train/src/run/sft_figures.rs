@@ -39,7 +39,6 @@ impl SftFigures {
     }
 }
 
-/// The metrics of an update.
 pub(super) fn metrics(update: &SftUpdate) -> Metrics {
     let mut metrics = Metrics::new();
     metrics.set("sft/loss", update.loss);

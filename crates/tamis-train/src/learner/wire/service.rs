@@ -122,7 +122,6 @@ struct Shown {
     asked: Instant,
 }
 
-/// The last call that was carried out.
 struct LastCall {
     number: u64,
     path: String,
