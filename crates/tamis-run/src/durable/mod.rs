@@ -3,8 +3,8 @@
 //! A run writes all its files through a [`Disk`]. A whole file is written beside its final name,
 //! flushed to the device and renamed over it, and the folder is flushed ([`Disk::write_file`]). So
 //! after a crash at any instant a reader finds either the old file or the new one. Logs grow through an
-//! [`AppendFile`], which removes a half-written tail. A `Disk` is a handle that is cheap to clone;
-//! [`Disk::with_fault`] returns one that fails at its k-th operation, for tests.
+//! [`AppendFile`], which removes a half-written tail. A `Disk` is a handle that is cheap to clone. Tests
+//! watch one that fails at its k-th operation ([`DiskWatch`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -16,10 +16,11 @@ use tamis_core::fault;
 use tamis_core::fault::Fault;
 use tamis_core::figure;
 
+#[cfg(any(test, feature = "faults"))]
 mod faults;
 
+#[cfg(any(test, feature = "faults"))]
 pub use faults::DiskFault;
-use faults::{Decision, Faults};
 
 /// Operations on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -138,10 +139,40 @@ impl From<DiskError> for Fault {
     }
 }
 
+/// What becomes of an operation.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is done.
+    Go,
+    /// A write is done by half.
+    Short,
+    /// It fails.
+    Fail(io::Error),
+}
+
+/// Sees the operations of a [`Disk`], and may make them fail. Only tests have one (`Disk::with_fault`). A
+/// disk with one flushes nothing to the device.
+pub trait DiskWatch: std::fmt::Debug + Send + Sync {
+    /// Decides on an operation before it is done.
+    fn before(&self, operation: DiskOperation, path: &Path) -> Decision;
+
+    /// An operation was done.
+    fn after(&self, operation: DiskOperation, path: &Path);
+
+    /// A file of this length was opened for appending; its content counts as flushed.
+    fn note_opened(&self, path: &Path, length: u64);
+
+    /// A rename is about to be done.
+    fn note_rename(&self, from: &Path, to: &Path);
+
+    /// The operations so far, in order.
+    fn operations(&self) -> Vec<(DiskOperation, PathBuf)>;
+}
+
 /// Handle to the file system; every write of a run passes through one.
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
-    faults: Option<Arc<Faults>>,
+    watch: Option<Arc<dyn DiskWatch>>,
 }
 
 impl Disk {
@@ -150,43 +181,20 @@ impl Disk {
         Self::default()
     }
 
-    /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of
-    /// this handle. Every create, write, flush, rename, cut and remove is one operation; reads are not
-    /// counted.
-    pub fn with_fault(at: usize, fault: DiskFault) -> Self {
-        Self { faults: Some(Arc::new(Faults::new(at, fault))) }
-    }
-
-    /// For tests: a file system that fails nowhere, and flushes nothing to the device, which is fast.
-    pub fn without_flush() -> Self {
-        Self::with_fault(usize::MAX, DiskFault::Killed)
-    }
-
-    /// For tests: number of operations that a handle made by [`Disk::with_fault`] has counted; 0 for a
-    /// real one.
-    pub fn num_operations(&self) -> usize {
-        self.faults.as_ref().map_or(0, |faults| faults.count())
-    }
-
-    /// For tests: these operations in order, each with its path; none for a real handle.
-    pub fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
-        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.operations())
-    }
-
     fn perform<T>(
         &self,
         operation: DiskOperation,
         path: &Path,
         act: impl FnOnce() -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        if let Some(faults) = &self.faults
-            && let Decision::Fail(cause) = faults.before(operation, path)
+        if let Some(watch) = &self.watch
+            && let Decision::Fail(cause) = watch.before(operation, path)
         {
             return Err(DiskError::new(operation, path, cause));
         }
         let result = act().map_err(|cause| DiskError::new(operation, path, cause))?;
-        if let Some(faults) = &self.faults {
-            faults.after(operation, path);
+        if let Some(watch) = &self.watch {
+            watch.after(operation, path);
         }
         Ok(result)
     }
@@ -251,18 +259,18 @@ impl Disk {
     }
 
     fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
-        // Injected faults also simulate the loss of power; a real flush would only slow the tests.
+        // A watch also simulates the loss of power; a real flush would only slow the tests.
         self.perform(DiskOperation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
     }
 
     fn is_real(&self) -> bool {
-        self.faults.is_none()
+        self.watch.is_none()
     }
 
     /// Renames a file or folder and flushes the folder(s) concerned. A file at `to` is replaced.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
-        if let Some(faults) = &self.faults {
-            faults.note_rename(from, to);
+        if let Some(watch) = &self.watch {
+            watch.note_rename(from, to);
         }
         self.perform(DiskOperation::Rename, to, || std::fs::rename(from, to))?;
         self.sync_folder(parent(to))?;
@@ -335,8 +343,8 @@ impl Disk {
             file
         };
         let length = file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
-        if let Some(faults) = &self.faults {
-            faults.note_opened(path, length);
+        if let Some(watch) = &self.watch {
+            watch.note_opened(path, length);
         }
         Ok(AppendFile { disk: self.clone(), path: path.to_owned(), file, length })
     }
@@ -410,7 +418,7 @@ impl AppendFile {
     }
 }
 
-/// Lets each write through, or not, as the disk's faults have it.
+/// Lets each write through, or not, as the disk's watch decides.
 struct Gate<'a> {
     disk: &'a Disk,
     path: &'a Path,
@@ -419,11 +427,11 @@ struct Gate<'a> {
 
 impl Write for Gate<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(faults) = &self.disk.faults else { return self.file.write(bytes) };
-        match faults.before(DiskOperation::Write, self.path) {
+        let Some(watch) = &self.disk.watch else { return self.file.write(bytes) };
+        match watch.before(DiskOperation::Write, self.path) {
             Decision::Go => {
                 let written = self.file.write(bytes)?;
-                faults.after(DiskOperation::Write, self.path);
+                watch.after(DiskOperation::Write, self.path);
                 Ok(written)
             }
             Decision::Short => {
@@ -431,7 +439,7 @@ impl Write for Gate<'_> {
                 // the next one fails.
                 let half = bytes.len().div_ceil(2);
                 self.file.write_all(&bytes[..half])?;
-                faults.after(DiskOperation::Write, self.path);
+                watch.after(DiskOperation::Write, self.path);
                 Ok(half)
             }
             Decision::Fail(cause) => Err(cause),
