@@ -155,6 +155,8 @@ algorithm.kl_ctrl
 
 #[test]
 fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
+    let text = explain("objective.advantage").expect("a section");
+    assert!(text.contains("default    {kind: grpo}\n") && text.contains("    rloo: "), "{text}");
     let text = explain("objective.loss.clip_high").expect("a key");
     assert!(text.starts_with("objective.loss.clip_high (kind clip)\n"), "{text}");
     assert_eq!(text.matches("also known as").count(), 1);
