@@ -91,7 +91,7 @@ pub struct SideProcessLogger {
 
 impl SideProcessLogger {
     /// Sends to the process of a command. One that cannot be started is reported, as is a lack of a command,
-    /// for a reason in words. The run continues without it. `program` is the folder with the process's program.
+    /// for a reason in words. The run continues without it. `program`: the folder with the process's program.
     pub fn start(
         settings: SideProcessSettings,
         command: Result<Command, String>,

@@ -244,7 +244,7 @@ impl Plan {
 }
 
 /// `weights 1.0 GiB, gradients 512.0 MiB`.
-fn parts(parts: &[MemoryPart]) -> String {
+pub(super) fn parts(parts: &[MemoryPart]) -> String {
     parts
         .iter()
         .map(|part| format!("{} {}", part.name, figure::bytes(part.bytes)))
