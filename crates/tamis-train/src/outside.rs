@@ -1,6 +1,6 @@
 //! What a run takes from outside of the kernel: a launcher of learners and servers elsewhere, and loggers
-//! that pass figures on to other programs. The kernel itself writes the files of a run. The caller that opens the
-//! run passes the rest: `tamis-cluster` has a launcher, `tamis-loggers` the loggers.
+//! that pass figures on to other programs. The kernel itself writes the files of a run. The caller that opens
+//! the run passes the rest: `tamis-cluster` has a launcher, `tamis-loggers` the loggers.
 
 use tamis_config::{Config, LoggerKind, MlflowSettings};
 use tamis_run::directory::RunDirectory;
