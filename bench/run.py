@@ -25,9 +25,9 @@ tamis's side, all built with `cargo --release`:
 |---|---|---|
 | engine | example `engine_speed` of tamis-model | {"what": "train", "model": "small", "tokens_per_s": ..., "peak_share": ...}; also "generate_separate", "generate_grouped"; {"what": "matmul_peak", "gflops": ...} |
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
-| filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
-| loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
-| advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
+| filter | example `filter_speed` of tamis-bench | {"what": "filter", "form": "tamis", "seconds": ...} |
+| loss | example `loss_speed` of tamis-bench, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
+| advantage | example `advantage_speed` of tamis-bench, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 | smollm2 | bench/smollm2.py on 1 thread, if `scripts/smollm2` has run; a round takes about a quarter of an hour, so it is measured only if it is named | |
 
 Both sides must do the same work. The engine's lines may report their work, and PyTorch is then given the same: training `sequences` of `length`
@@ -294,7 +294,7 @@ class Filter(Part):
     name = "filter"
 
     def prepare(self):
-        build("-p", "tamis-core", "--example", "filter_speed")
+        build("-p", "tamis-bench", "--example", "filter_speed")
         self.program = target_folder() / "examples" / "filter_speed"
 
     def ours(self):
@@ -315,7 +315,7 @@ class Loss(Part):
         self.clip, self.scaling = [], []
 
     def prepare(self):
-        build("-p", "tamis-core", "--example", "loss_speed")
+        build("-p", "tamis-bench", "--example", "loss_speed")
         self.program = target_folder() / "examples" / "loss_speed"
 
     def measured(self, sizes):
@@ -353,7 +353,7 @@ class Advantage(Part):
     name = "advantage"
 
     def prepare(self):
-        build("-p", "tamis-core", "--example", "advantage_speed")
+        build("-p", "tamis-bench", "--example", "advantage_speed")
         self.program = target_folder() / "examples" / "advantage_speed"
 
     @staticmethod

@@ -473,6 +473,7 @@ class PythonKindTests(Case):
 
     def test_settings_that_cannot_work_are_refused_with_what_to_do(self):
         self.file("broken.py", "import no_such_module\n")
+        self.file("open.py", "class Guess(:\n")
         self.file("half.py", "class Half:\n    def reset(self, level, luck): return ''\n")
         for settings, expected in [
             ({"kind": "gym"}, "must be one of gymnasium, verifiers, python, tools, and is 'gym'"),
@@ -481,6 +482,9 @@ class PythonKindTests(Case):
             ({"kind": "python", "path": "none.py:Guess"}, "names a file that is not there"),
             ({"kind": "python", "path": "guess.py:Gess"}, "has no function or class `Gess`"),
             ({"kind": "python", "path": "broken.py:Guess"}, "No module named 'no_such_module' (line 1 of "),
+            ({"kind": "python", "path": "broken.py:Guess"}, "-m pip install no_such_module`), or name an interpreter"),
+            ({"kind": "python", "path": "no_such_module:Guess"}, "among the packages of `python`"),
+            ({"kind": "python", "path": "open.py:Guess"}, "SyntaxError: invalid syntax None"),
             ({"kind": "python", "path": "half.py:Half"}, "has no method `step`"),
             ({"kind": "python", "path": "guess.py:Guess", "arg": {}}, "did you mean `args`?"),
             ({"kind": "python", "path": "guess.py:Guess", "args": []}, "must be an object, and is []"),

@@ -145,6 +145,18 @@ class RunTest(unittest.TestCase):
                     learner(f"{name}_{file}", python, loss, advantage)
                     self.assert_alike(f"{name}_{file}", f"{name}_built_in", tolerance=1e-6, num_rows=5)
 
+    def test_a_check_shows_that_a_loss_in_pytorch_has_constant_parts(self):
+        (self.folder / "my.py").write_text(
+            "import torch\n\ndef loss(columns):\n"
+            "    weight = torch.exp(columns.logprobs - columns.old_logprobs).detach()\n"
+            "    return -columns.advantages * weight * columns.logprobs\n"
+        )
+        arguments = [f"run.python={warm.interpreter()}", "objective.loss={kind: python, path: my.py}"]
+        command = [str(PROGRAM), "config", "check", "config.yaml", *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("objective.loss: `loss` (my.py:3) has constant parts: for ", done.stderr)
+
     def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(self):
         for kind, arguments in (("plain", []), ("critic", PPO)):
             with self.subTest(kind):

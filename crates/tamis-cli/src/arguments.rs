@@ -529,6 +529,9 @@ pub(crate) struct ServeArguments {
     /// Most samples in flight; requests beyond are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_queued: u32,
+    /// Most of the likeliest tokens that a request gets for a token of its prompt (`prompt_logprobs`).
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) max_logprobs: u32,
     /// Largest request; larger ones are refused with status 413.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_body_bytes: u32,

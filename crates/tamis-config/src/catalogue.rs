@@ -10,6 +10,7 @@ use tamis_core::setting::{KeySpec, Shape, doc_text};
 use tamis_env::reward::RewardKind;
 
 use crate::preset::Preset;
+use crate::reader::Elsewhere;
 use crate::shape_text::{choice_values, kinds, opening};
 use crate::suggest;
 use crate::table::{self, Place};
@@ -65,6 +66,34 @@ pub fn find(name: &str) -> Vec<&'static Entry> {
 pub fn point_to(name: &str) -> Option<String> {
     let entry = find(name).into_iter().find(|entry| is_own_name(name, entry))?;
     Some(format!("`{}` is {}: `tamis explain {}`", entry.name, entry.family.noun(), entry.name))
+}
+
+/// Where a name belongs that a key does not take, with the settings that use it: the hint of a message. The
+/// allowed value is returned instead if the name is another system's for one. `None` for a name of nothing.
+pub(crate) fn elsewhere(name: &str, allowed: &[&'static str]) -> Option<Elsewhere> {
+    let found = find(name);
+    if let [entry] = found.as_slice()
+        && allowed.contains(&entry.name)
+    {
+        return Some(Elsewhere::Here(entry.name));
+    }
+    let uses: Vec<String> =
+        found.iter().map(|entry| format!("{} (`{}`)", entry.family.noun(), usage(entry))).collect();
+    let first = found.first()?;
+    let explained = if is_own_name(name, first) { first.name } else { name };
+    Some(Elsewhere::There(format!("`{name}` is {} here: `tamis explain {explained}`", uses.join(" and "))))
+}
+
+/// The setting that uses an entry, as it is written on the command line.
+fn usage(entry: &Entry) -> String {
+    let (key, name) = (entry.family.key(), entry.name);
+    match entry.family {
+        Family::Preset | Family::Task | Family::Aggregation => format!("{key}={name}"),
+        Family::Advantage | Family::PolicyLoss | Family::Filter => format!("{key}.kind={name}"),
+        Family::Reward | Family::Shaping => format!("{key}=[{{kind: {name}}}]"),
+        Family::Divergence => format!("{key}.estimator={name}"),
+        _ => entry.defaults.first().map_or(key, |first| first).to_owned(),
+    }
 }
 
 /// An entry in one line.

@@ -103,6 +103,8 @@ pub enum Problem {
         value: String,
         /// The value that was probably meant.
         suggestion: Option<String>,
+        /// A hint about another key that has the value.
+        elsewhere: Option<String>,
         /// The allowed values.
         allowed: Vec<String>,
     },
@@ -210,6 +212,7 @@ impl Problem {
             | Self::NotAllowed { suggestion: Some(suggestion), .. } => {
                 Some(format!("did you mean `{suggestion}`?"))
             }
+            Self::NotAllowed { elsewhere: Some(elsewhere), .. } => Some(elsewhere.clone()),
             Self::OfOtherKind { kinds, known, .. } => {
                 let kinds: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
                 let (last, others) = kinds.split_last()?;
@@ -249,7 +252,7 @@ impl Problem {
             {
                 Some(format!("write [{example}]"))
             }
-            Self::WrongType { example: Some(example), .. } if example.starts_with("{kind: ") => {
+            Self::WrongType { example: Some(example), .. } if example.starts_with('{') => {
                 Some(format!("write {example}"))
             }
             Self::WrongType { expected, found, .. }

@@ -10,7 +10,6 @@ use crate::render::json_of;
 use crate::schema::{Config, LoggerKind};
 use crate::tree::{Node, join};
 
-/// The sections with interpreters.
 const SECTIONS: [&str; 7] = [
     "learner",
     "environment",

@@ -39,10 +39,7 @@ pub use argument_folder::take_argument_from;
 pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use generate::{UnknownKey, explain, explain_with, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
-pub use load::{
-    LoadFunction, Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources,
-    load_sources_to_show, load_to_show,
-};
+pub use load::{LoadFunction, Loaded, load, load_of_run, load_sections, load_sources, load_sources_to_show};
 pub use note::{Note, NoteOutcome};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;

@@ -61,7 +61,6 @@ presets! {
     Ppo = "ppo",
 }
 
-/// A parsed preset.
 struct Parsed {
     entry: Entry,
     settings: Node,

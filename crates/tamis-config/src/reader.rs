@@ -22,6 +22,17 @@ pub struct KnownNames {
     pub paths: fn() -> &'static [String],
     /// Names of keys in other systems.
     pub others: OtherNames,
+    /// Where a name belongs that is none of the allowed values; `None` for a name of nothing.
+    pub elsewhere: fn(&str, &[&'static str]) -> Option<Elsewhere>,
+}
+
+/// A name that a key does not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// The allowed value that has this name in another system.
+    Here(&'static str),
+    /// What it is elsewhere in the configuration, as a hint.
+    There(String),
 }
 
 /// Knowledge about the names of keys in other systems.
@@ -33,11 +44,14 @@ pub struct OtherNames {
     pub ours_of: fn(&str) -> Option<&'static str>,
     /// The one of our allowed values that another system gives another name.
     pub value_of: fn(&str, &[&'static str]) -> Option<&'static str>,
+    /// Our setting (`key=value`) for a word of another system or of a paper.
+    pub setting_of: fn(&str) -> Option<String>,
 }
 
 impl OtherNames {
     /// No other systems.
-    pub const NONE: Self = Self { owner_of: |_| None, ours_of: |_| None, value_of: |_, _| None };
+    pub const NONE: Self =
+        Self { owner_of: |_| None, ours_of: |_| None, value_of: |_, _| None, setting_of: |_| None };
 }
 
 /// Reads settings from raw values and collects all faults.
@@ -71,7 +85,7 @@ fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
 impl Default for Reader {
     /// A reader that knows only the names of the present section.
     fn default() -> Self {
-        Self::new(KnownNames { paths: || &[], others: OtherNames::NONE })
+        Self::new(KnownNames { paths: || &[], others: OtherNames::NONE, elsewhere: |_, _| None })
     }
 }
 
@@ -118,6 +132,15 @@ impl Reader {
                 (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
                     Some(format!("{{kind: {text}}}"))
                 }
+                (Value::Scalar { text, .. }, Shape::List(item))
+                    if matches!(**item, Shape::Section { .. }) =>
+                {
+                    item_of(text, item)
+                }
+                (Value::Scalar { text, .. }, item @ Shape::Section { .. }) if path.ends_with(']') => {
+                    item_of(text, item)
+                }
+                (Value::Map(entries), Shape::List(_)) => mapping(entries),
                 (Value::Scalar { text, .. }, _) if !node.is_null() => Some(text.clone()),
                 _ => None,
             },
@@ -197,11 +220,17 @@ impl Reader {
     pub fn open_kind<'s>(&mut self, node: &Node, path: &str, shape: &'s Shape) -> Option<&'s Variant> {
         let Shape::Tagged { common, variants, default, .. } = shape else { return None };
         let is_section = matches!(node.value, Value::Map(_)) || (node.is_null() && default.is_some());
+        let names: Vec<&'static str> = variants.iter().map(|variant| variant.name).collect();
         if !is_section {
-            self.wrong_type(node, path, shape);
+            // The name of something else in place of the section.
+            match node.as_plain().filter(|text| !names.contains(text) && !node.is_null()) {
+                Some(text) if self.is_known_elsewhere(text, path, &names) => {
+                    self.choice(node, &join(path, "kind"), &names);
+                }
+                _ => self.wrong_type(node, path, shape),
+            }
             return None;
         }
-        let names: Vec<&'static str> = variants.iter().map(|variant| variant.name).collect();
         let named = match (node.get("kind"), default) {
             (Some(tag), _) => {
                 let index = self.choice(tag, &join(path, "kind"), &names);
@@ -455,6 +484,31 @@ impl Reader {
         }
     }
 
+    /// Whether a text is the name of something else, or another system's for an allowed value.
+    fn is_known_elsewhere(&self, text: &str, path: &str, allowed: &[&'static str]) -> bool {
+        (self.names.others.value_of)(text, allowed).is_some() || self.meant(text, path, allowed).1.is_some()
+    }
+
+    /// The allowed value that was probably meant, or a hint about another key that has the value.
+    fn meant(&self, text: &str, path: &str, allowed: &[&'static str]) -> (Option<String>, Option<String>) {
+        let others = self.names.others;
+        if let Some(value) = (others.value_of)(text, allowed) {
+            return (Some(value.to_owned()), None);
+        }
+        let section = path.split(['.', '[']).next().unwrap_or(path);
+        if ["objective", "filter", "preset", "reward"].contains(&section) || path == "data.task" {
+            if let Some(setting) = (others.setting_of)(text) {
+                return (None, Some(format!("`{text}` is `{setting}` here")));
+            }
+            match (self.names.elsewhere)(text, allowed) {
+                Some(Elsewhere::Here(value)) => return (Some(value.to_owned()), None),
+                Some(Elsewhere::There(hint)) => return (None, Some(hint)),
+                None => {}
+            }
+        }
+        (suggest::nearest_value(text, allowed), None)
+    }
+
     /// Reads one of named values; returns its index.
     pub fn choice(&mut self, node: &Node, path: &str, allowed: &[&'static str]) -> Option<usize> {
         let (Value::Scalar { text, .. }, false) = (&node.value, node.is_null() && !allowed.contains(&"none"))
@@ -466,11 +520,12 @@ impl Reader {
         let text = if node.is_null() { "none" } else { text.as_str() };
         let index = allowed.iter().position(|&name| name == text);
         if index.is_none() {
-            let of_others = (self.names.others.value_of)(text, allowed).map(str::to_owned);
+            let (suggestion, elsewhere) = self.meant(text, path, allowed);
             let problem = Problem::NotAllowed {
                 key: path.to_owned(),
                 value: text.to_owned(),
-                suggestion: of_others.or_else(|| suggest::nearest_value(text, allowed)),
+                suggestion,
+                elsewhere,
                 allowed: allowed.iter().map(|&name| name.to_owned()).collect(),
             };
             self.report(node, problem);
@@ -526,6 +581,26 @@ impl Numbers {
     fn fit_single(&self, check: Check) -> bool {
         self.reals.iter().all(|&number| check.holds_single(number))
     }
+}
+
+/// The item of a list of sections that a text is short for: its first key that takes such a text.
+fn item_of(text: &str, item: &Shape) -> Option<String> {
+    let Shape::Section { keys, .. } = item else { return None };
+    let takes = |spec: &&KeySpec| match (spec.shape)().without_null() {
+        Shape::Path(_) | Shape::Text(_) => !text.contains("://"),
+        Shape::List(of) => text.contains("://") && matches!(**of, Shape::Text(_)),
+        _ => false,
+    };
+    let spec = keys.iter().find(takes)?;
+    let is_list = matches!((spec.shape)().without_null(), Shape::List(_));
+    Some(format!("{{{}: {}}}", spec.name, if is_list { format!("[{text}]") } else { text.to_owned() }))
+}
+
+/// A mapping of plain values as it is written in one line.
+fn mapping(entries: &[MapEntry]) -> Option<String> {
+    let texts: Option<Vec<String>> =
+        entries.iter().map(|entry| Some(format!("{}: {}", entry.key, entry.node.as_text()?))).collect();
+    Some(format!("{{{}}}", texts?.join(", ")))
 }
 
 fn describe_found(node: &Node) -> String {

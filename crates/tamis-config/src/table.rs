@@ -106,7 +106,6 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// The problem to report.
     pub(crate) fn into_problem(self, others: OtherNames) -> Problem {
         let owner = (others.owner_of)(&self.key);
         let is_value = self.known.is_empty() && !self.section.is_empty();

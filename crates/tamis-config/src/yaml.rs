@@ -63,12 +63,23 @@ struct Builder<'s> {
     root: Option<Node>,
 }
 
+/// The fix of a line that a tab indents.
+const TABS: &str = "YAML is indented with spaces: replace the tab before the text with spaces";
+
+/// Whether a tab is in the indentation of a line (from 1) or of the one before it. The parser may take such a
+/// line for a continuation of the value above, and then reports something else.
+fn is_indented_with_tab(text: &str, line: usize) -> bool {
+    let is_in_indentation =
+        |line: &str| line.find(|c: char| !c.is_whitespace()).is_some_and(|text| line[..text].contains('\t'));
+    text.lines().skip(line.saturating_sub(2)).take(line.min(2)).any(is_in_indentation)
+}
+
 fn hint(kind: &ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabAtBlockScalarStart
-        | ErrorKind::TabInIndentation => Some("indent with spaces"),
+        | ErrorKind::TabInIndentation => Some(TABS),
         ErrorKind::UnknownQuotedScalarEscape
         | ErrorKind::InvalidQuotedScalarHexEscape
         | ErrorKind::InvalidLowSurrogateHexEscape => {
@@ -89,7 +100,13 @@ impl Builder<'_> {
                 Err(error) => {
                     let marker = error.marker();
                     let origin = self.origin_at(marker.line(), marker.col(), 1);
-                    let problem = Problem::Syntax { message: error.info(), hint: hint(error.kind()) };
+                    let is_of_tab = || {
+                        error.info().contains("found a tab")
+                            || is_indented_with_tab(&source.text, marker.line())
+                    };
+                    let of_tab = || is_of_tab().then_some(TABS);
+                    let hint = hint(error.kind()).or_else(of_tab);
+                    let problem = Problem::Syntax { message: error.info(), hint };
                     self.diagnostics.push(Diagnostic::error(problem, Some(origin)));
                     return;
                 }

@@ -9,7 +9,7 @@ use tamis_core::advantage::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Estimate,
 };
 use tamis_core::entry::{Entry, Family};
-use tamis_core::filter::{DropReason, Filter, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns};
+use tamis_core::filter::{DropReason, Filter, GroupStatistics, OutcomeScale, Verdict, judge_columns};
 use tamis_core::objective::Real;
 use tamis_core::objective::loss::{Loss, Token, TokenLoss, TrajectoryLoss, UNLIMITED};
 use tamis_core::ragged::Ragged;
@@ -114,10 +114,6 @@ settings! {
 }
 
 impl Filter for Solved {
-    fn scope(&self) -> Scope {
-        Scope::Point
-    }
-
     fn rule(&self) -> String {
         format!("groups whose best member reaches {}", self.least)
     }

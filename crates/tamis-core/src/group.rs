@@ -289,6 +289,11 @@ pub struct Group {
 }
 
 impl Group {
+    /// A member for messages: `sample 2 of prompt 17`, by the columns of rollout files (both from 0).
+    pub fn name(&self, member: &Trajectory) -> String {
+        format!("sample {} of prompt {}", member.sample_index, self.prompt.0)
+    }
+
     /// Completion tokens of all members.
     pub fn num_tokens(&self) -> usize {
         self.trajectories.iter().map(|trajectory| trajectory.token_ids.len()).sum()

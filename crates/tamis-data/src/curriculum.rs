@@ -1,7 +1,6 @@
 //! A curriculum: prompts ordered by one of their columns, fully or in bands.
 
 use serde_json::Value;
-use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::prompt::Prompt;
@@ -22,10 +21,10 @@ pub struct Curriculum {
 
 /// A prompt has no place in a curriculum.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("row {} has no number in the curriculum column `{column}`: it has {found}", row.0)]
+#[error("{prompt} has no number in the curriculum column `{column}`: it has {found}")]
 pub struct CurriculumError {
-    /// Row of the data.
-    pub row: PromptId,
+    /// The prompt, as [`Prompt::named`] names it.
+    pub prompt: String,
     /// The column.
     pub column: String,
     /// What the column has instead.
@@ -73,7 +72,7 @@ impl Curriculum {
             value => value.and_then(Value::as_f64),
         };
         number.filter(|number: &f64| number.is_finite()).ok_or_else(|| CurriculumError {
-            row: prompt.id,
+            prompt: prompt.named(),
             column: self.column.clone(),
             found: value.map_or_else(|| "nothing".to_owned(), Value::to_string),
         })
@@ -83,6 +82,7 @@ impl Curriculum {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tamis_core::group::PromptId;
 
     use super::*;
     use crate::prompt::PromptContent;
@@ -96,6 +96,7 @@ mod tests {
             data_source: String::new(),
             columns: columns.as_object().cloned().unwrap_or_default(),
             images: Vec::new(),
+            place: None,
         };
         columns.iter().enumerate().map(prompt).collect()
     }
@@ -122,8 +123,8 @@ mod tests {
     fn a_row_without_a_number_is_named() {
         let prompts = prompts(&[json!({"level": 3}), json!({"level": "easy"})]);
         let error = |column: &str| by(column).ranks(&prompts).unwrap_err().to_string();
-        insta::assert_snapshot!(error("level"), @"row 1 has no number in the curriculum column `level`: it has \"easy\"");
-        insta::assert_snapshot!(error("lvl"), @"row 0 has no number in the curriculum column `lvl`: it has nothing");
+        insta::assert_snapshot!(error("level"), @"prompt 1 has no number in the curriculum column `level`: it has \"easy\"");
+        insta::assert_snapshot!(error("lvl"), @"prompt 0 has no number in the curriculum column `lvl`: it has nothing");
     }
 
     /// Band by band, each shuffled again in every epoch. After the curriculum's epochs, the order is the one

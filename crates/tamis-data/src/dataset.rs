@@ -11,7 +11,6 @@
 //! The first name that a row has is used, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`];
 //! [`ColumnNames`] sets others. Rows of any layout may have [images](crate::image).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tamis_core::figure::{agreed, counted};
@@ -162,7 +161,12 @@ fn list(files: &[PathBuf]) -> String {
 
 /// The error if the files hold no prompt.
 pub fn no_prompts(files: &[PathBuf], num_skipped: usize) -> Fault {
-    fault!("no prompts in {}{}", list(files), skipped_note(num_skipped))
+    none_in("prompts", files, num_skipped)
+}
+
+/// The error if the files hold none of something.
+pub(crate) fn none_in(what: &str, files: &[PathBuf], num_skipped: usize) -> Fault {
+    fault!("no {what} in {}{}", list(files), skipped_note(num_skipped))
 }
 
 fn skipped_note(num_skipped: usize) -> String {
@@ -176,7 +180,6 @@ fn skipped_note(num_skipped: usize) -> String {
 #[derive(Debug, Default)]
 pub struct Dataset {
     prompts: Vec<Prompt>,
-    places: BTreeMap<PromptId, RowPlace>,
     skipped: Vec<DatasetError>,
 }
 
@@ -241,10 +244,7 @@ impl Dataset {
                 Ok(record) => {
                     let place = record.place.clone();
                     match to_prompt(PromptId(id), record, options, file) {
-                        Ok(prompt) => {
-                            self.places.insert(prompt.id, place);
-                            Ok(prompt)
-                        }
+                        Ok(prompt) => Ok(Prompt { place: Some(place), ..prompt }),
                         Err(fault) => Err(DatasetError::Row { place, fault }),
                     }
                 }
@@ -281,11 +281,6 @@ impl Dataset {
     pub fn get(&self, id: PromptId) -> Option<&Prompt> {
         let index = self.prompts.binary_search_by_key(&id, |prompt| prompt.id).ok()?;
         self.prompts.get(index)
-    }
-
-    /// File and row that a prompt was read from, for messages; `None` for a prompt from elsewhere.
-    pub fn place(&self, id: PromptId) -> Option<&RowPlace> {
-        self.places.get(&id)
     }
 
     /// Removes prompts, for example too long ones. The others keep their ids.
@@ -447,7 +442,7 @@ fn to_prompt(
     if let Some(name) = shown_images {
         columns.insert(name, images.iter().map(|image: &PromptImage| image.path.as_str()).collect());
     }
-    Ok(Prompt { id, content, ground_truth, data_source, columns, images })
+    Ok(Prompt { id, content, ground_truth, data_source, columns, images, place: None })
 }
 
 /// Whether `rest`, the text after a column's name, is empty or leads into the column.

@@ -31,7 +31,6 @@ impl FileFormat {
     }
 }
 
-/// The first bytes of a file.
 fn magic(path: &Path) -> Result<Vec<u8>, RecordError> {
     let mut bytes = Vec::new();
     open(path)?.take(4).read_to_end(&mut bytes).map_err(|source| read_error(path, source))?;

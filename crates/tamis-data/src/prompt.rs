@@ -7,6 +7,7 @@ use tamis_core::fault::Fault;
 use tamis_core::group::PromptId;
 use tamis_core::printable::cut_middle;
 
+use crate::data_record::RowPlace;
 use crate::image::{PLACEHOLDER, PromptImage};
 pub use crate::message::Message;
 
@@ -114,9 +115,29 @@ pub struct Prompt {
     /// Images that go with the text, in the order of their places in it ([`message_parts`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<PromptImage>,
+    /// The row that it was read from; `None` if it comes from no file.
+    #[serde(skip)]
+    pub place: Option<RowPlace>,
 }
 
 impl Prompt {
+    /// Its name in messages: its id, and the row of its file if it has one.
+    ///
+    /// The id counts from 0. It is the `prompt_id` of rollout files and of reward functions.
+    pub fn named(&self) -> String {
+        self.name_with("")
+    }
+
+    /// Its name in messages about a split: `prompt 3 of the training data (a.jsonl, line 4)`.
+    pub fn named_in(&self, split: &str) -> String {
+        self.name_with(&format!(" of the {split} data"))
+    }
+
+    fn name_with(&self, of_split: &str) -> String {
+        let place = self.place.as_ref().map_or_else(String::new, |place| format!(" ({place})"));
+        format!("prompt {}{of_split}{place}", self.id.0)
+    }
+
     /// The columns that go to the chat template if the prompt is a conversation, without null ones.
     pub fn template_columns(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let column = |name| Some((name, self.columns.get(name).filter(|value| !value.is_null())?));

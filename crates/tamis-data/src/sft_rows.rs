@@ -19,7 +19,7 @@ use tamis_core::group::PromptId;
 
 use crate::data_record::kind;
 use crate::dataset::{
-    BadRows, DatasetError, PROMPT_COLUMNS, PromptFault, names, no_prompts, number_text, to_content,
+    BadRows, DatasetError, PROMPT_COLUMNS, PromptFault, names, none_in, number_text, to_content,
 };
 use crate::image::IMAGE_COLUMNS;
 use crate::prompt::{Message, Prompt, PromptContent};
@@ -88,7 +88,7 @@ impl SftRows {
             all.read_file(file, columns, bad_rows)?;
         }
         if all.rows.is_empty() {
-            return Err(no_prompts(files, all.skipped.len()).into());
+            return Err(none_in("rows", files, all.skipped.len()).into());
         }
         Ok(all)
     }
@@ -215,6 +215,7 @@ fn to_row(id: PromptId, record: DataRecord, columns: &SftColumns) -> Result<SftR
         data_source: String::new(),
         columns: record.values,
         images: Vec::new(),
+        place: None,
     };
     Ok(SftRow { place: record.place, prompt, is_question, target })
 }

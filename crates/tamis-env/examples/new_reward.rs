@@ -73,6 +73,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         data_source: String::new(),
         columns: serde_json::Map::new(),
         images: Vec::new(),
+        place: None,
     };
     let completions = ["because it is, therefore it is", "because"];
     let outcomes = function.score(&completions.map(|completion| RewardInput::text(&prompt, completion)));

@@ -1010,7 +1010,13 @@ def main():
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
-        traceback.print_exception(type(error), error, trace or error.__traceback__)
+        if trace is None and getattr(error, "filename", None) is None:  # no line of it has run, and Python names no file
+            print(f'  File "{script}"', file=sys.stderr)
+        traceback.print_exception(type(error), error, trace)
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = error.name.split(".")[0]
+            print(f"  hint: install it there (`{sys.executable} -m pip install {package}`), or name an interpreter that has it: "
+                  f"`tamis train {script} run.python=PATH`", file=sys.stderr)  # fmt: skip
         sys.exit(1)
     if "trained" not in settings:
         refuse(["it ended, and train() of a GRPOTrainer or an SFTTrainer was never called"], "other trainers of TRL run as they are, with python")

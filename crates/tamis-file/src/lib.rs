@@ -127,6 +127,22 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     near.into_iter().next().map(|(.., other)| parent.join(other))
 }
 
+/// The entry of the same folder whose name is nearest to a path's, among those that `is_one` accepts. These
+/// are fewer than all files, so one wrong letter is allowed however short the name is.
+pub fn nearest_of(path: &Path, is_one: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let parent = path.parent()?;
+    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let names = std::fs::read_dir(folder).ok()?.flatten().take(10_000);
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|other| other != name);
+    let distances = names.map(|other| (strsim::osa_distance(name, &other), other));
+    let allowed = (name.chars().count() * 3 / 10).max(1);
+    let mut near: Vec<(usize, String)> =
+        distances.filter(|(distance, _)| *distance <= allowed && *distance < name.chars().count()).collect();
+    near.sort();
+    near.into_iter().map(|(_, other)| parent.join(other)).find(|path| is_one(path))
+}
+
 /// A name without its extension.
 fn stem(name: &str) -> &str {
     Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name)

@@ -78,7 +78,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     }
     for argument in &ours {
         let Operation::Set(node) = &argument.operation else { continue };
-        let reason = format!("`{}` beside it says otherwise", argument.path);
+        let reason = format!("`{}` overrides it", argument.path);
         for path in list_leaves(node, &argument.path) {
             translation.notes.retain_mut(|note| note.forget(&path, &reason));
         }
@@ -211,9 +211,8 @@ impl Words {
                 self.notes.push(note_on(owner, PROCESSES, None, NoteOutcome::NoEffect(reason)));
             }
             Err(argument) => {
-                let message = format!(
-                    "`{argument}` does not say how many processes there are, and the batch depends on it"
-                );
+                let message =
+                    format!("`{argument}` does not give the number of processes, on which the batch depends");
                 let option = argument.split('=').next().unwrap_or_default();
                 let hint = format!("write the number, such as `{option}=8`");
                 self.diagnostics.push(problem_with(&argument, Problem::rule(message, hint)));

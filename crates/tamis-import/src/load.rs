@@ -43,7 +43,9 @@ pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Resul
     load_files(Some(own), files, arguments, LoadPurpose::Training)
 }
 
-/// Loads a configuration as [`load`] does, for measuring a policy, as [`tamis_config::load_for_evaluation`].
+/// Loads a configuration as [`load`] does, for measuring a policy. If `run` is a run's `config.yaml`, it is
+/// the configuration of that run. Training prompts, the length of a run and the like may be missing, and keys
+/// that only training reads are not checked.
 ///
 /// # Errors
 /// As [`load`].
@@ -63,7 +65,7 @@ pub fn load_run_to_show(own: &Path, arguments: &[String]) -> Result<Loaded, Conf
     load_files(Some(own), &[], arguments, LoadPurpose::Showing)
 }
 
-/// Loads a configuration as [`load`] does, to look at it, as [`tamis_config::load_to_show`].
+/// Loads a configuration as [`load`] does, to look at it, as [`tamis_config::load_sources_to_show`].
 ///
 /// # Errors
 /// As [`load`], but only for values that were given.

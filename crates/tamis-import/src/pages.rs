@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use tamis_config::suggest;
-use tamis_config::{UnknownKey, explain_with};
+use tamis_config::table::place;
+use tamis_config::{UnknownKey, explain_with, suggest};
 
 use crate::key::ForeignKey;
 use crate::owner::Owner;
@@ -95,10 +95,16 @@ fn names_of(key: &str) -> String {
     text
 }
 
+/// Whether a row stands for every key of a section that is also ours, such as `checkpoint.*`. An unknown key
+/// of the section is rather a misspelt key of ours.
+fn is_around_ours(entry: &ForeignKey) -> bool {
+    entry.key.strip_suffix(".*").is_some_and(|section| place(section).is_ok())
+}
+
 fn explain_foreign(key: &str) -> Option<String> {
     let mut text = String::new();
     for owner in Owner::every() {
-        if let Some(entry) = entry(owner, key) {
+        if let Some(entry) = entry(owner, key).filter(|entry| !is_around_ours(entry)) {
             let _ = writeln!(text, "{key}\n\n  A key of {owner}.\n");
             if !entry.default.is_empty() {
                 let _ = writeln!(text, "  its default  {}", entry.default);

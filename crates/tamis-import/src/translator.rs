@@ -335,7 +335,7 @@ pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Pro
 }
 
 fn explained(key: &str) -> String {
-    format!("`tamis config explain {key}` says what becomes of it")
+    format!("see `tamis config explain {key}`")
 }
 
 /// A value as the user would type it.

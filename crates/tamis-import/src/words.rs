@@ -7,7 +7,8 @@ use crate::owner::Owner;
 use crate::owner_of_section;
 
 /// What an unknown key may mean.
-pub(crate) const OTHER_NAMES: OtherNames = OtherNames { owner_of: owner_of_section, ours_of, value_of };
+pub(crate) const OTHER_NAMES: OtherNames =
+    OtherNames { owner_of: owner_of_section, ours_of, value_of, setting_of };
 
 /// Common words that are an argument of none of the systems, or of one that has several counterparts there.
 const WORDS: [(&str, &str); 57] = [
@@ -91,13 +92,32 @@ const fn other(
     OtherValue { word, whose, key, value }
 }
 
-const VALUES: [OtherValue; 7] = [
+/// Words that people write for a value: names of papers, and values of other systems whose key differs. The
+/// catalogue has the names that are its entries' own, or are in their lists of other systems.
+const VALUES: [OtherValue; 24] = [
+    other("bypass_mode", "verl's", "objective.correction.preset", "bypass_ppo_clip"),
+    other("check_reward_nonzero_std", "slime's", "filter.kind", "variance"),
+    other("clip_higher", "DAPO's", "objective.loss.clip_high", "0.28"),
     other("dapo", "the recipe in verl", "simulate.policies", "verl"),
+    other("dual_clip", "the paper's name", "objective.loss.dual_clip", "3.0"),
+    other("dynamic_sampling", "DAPO's", "filter.kind", "variance"),
     other("dynamic_sampling.type=replace", "SkyRL's", "schedule.on_limit", "duplicate"),
+    other("gmpo", "the paper's name", "objective.loss.kind", "geo_mean"),
     other("greso", "the paper's name", "schedule.selector.kind", "zero_variance_skip"),
     other("greso", "the paper's name", "simulate.policies", "zero_variance_skip"),
+    other("grpo_vectorized", "verl's", "objective.advantage.kind", "grpo"),
+    other("gspo_token", "the paper's name", "objective.importance", "sequence_token"),
+    other("icepop", "the paper's name", "objective.correction.preset", "decoupled_token_icepop"),
     other("keep_when_insufficient", "slime's", "schedule.on_limit", "keep_dropped"),
+    other("mis", "the usual name", "objective.correction.preset", "trl"),
+    other("online_filtering", "EasyR1's", "filter.kind", "mean_range"),
+    other("opd", "the usual name", "objective.advantage.kind", "on_policy_distillation"),
+    other("ppo_clip", "verl's", "objective.loss.kind", "clip"),
     other("replace", "SkyRL's", "schedule.on_limit", "duplicate"),
+    other("sequence_mask", "TRL's", "objective.correction.preset", "trl"),
+    other("sequence_truncate", "TRL's", "objective.correction.preset", "decoupled_seq_is"),
+    other("tis", "the usual name", "objective.correction.preset", "decoupled_token_is"),
+    other("token_truncate", "TRL's", "objective.correction.preset", "decoupled_token_is"),
     other("use_dynamic_sample", "a fork of EasyR1's", "simulate.policies", "easyr1"),
 ];
 
@@ -110,6 +130,12 @@ pub fn find_value(word: &str) -> Option<OtherValue> {
 fn value_of(word: &str, allowed: &[&'static str]) -> Option<&'static str> {
     let mut meant = VALUES.iter().filter(|other| allowed.contains(&other.value));
     meant.find(|other| is_same(other.word, word)).map(|other| other.value)
+}
+
+/// Our setting that another system, or a paper, calls `word`. Simulations have names of their own.
+fn setting_of(word: &str) -> Option<String> {
+    let mut meant = VALUES.iter().filter(|other| !other.key.starts_with("simulate."));
+    meant.find(|other| is_same(other.word, word)).map(|other| format!("{}={}", other.key, other.value))
 }
 
 /// Whether two words are the same up to case and the kind of separator.

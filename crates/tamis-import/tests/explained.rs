@@ -4,6 +4,30 @@
 use insta::assert_snapshot;
 use tamis_import::{Owner, explain};
 
+/// A supervised trainer of verl has a section `checkpoint` too.
+#[test]
+fn an_unknown_key_of_a_section_of_ours_is_refused_with_the_nearest() {
+    for (key, hint) in [
+        ("checkpoint.save_frequency", "did you mean `checkpoint.save_freq`?"),
+        ("checkpoint.kep_last", "did you mean `checkpoint.keep_last`?"),
+        (
+            "checkpoint.nonsense",
+            "`tamis config schema` has every key, `tamis explain` lists every algorithm by its name",
+        ),
+        ("model.pth", "did you mean `model.path`?"),
+        ("critic.ppo_epoch", "did you mean `critic.ppo_epochs`?"),
+    ] {
+        let unknown = explain(key).expect_err(key);
+        assert_eq!(
+            (unknown.to_string(), unknown.hint()),
+            (format!("there is no key `{key}`"), hint.to_owned())
+        );
+    }
+    for key in ["checkpoint.save_contents", "critic.checkpoint.save_contents", "engine.fsdp_size"] {
+        assert!(explain(key).is_ok_and(|text| text.contains("A key of verl")), "{key}");
+    }
+}
+
 #[test]
 fn explanations() {
     assert_snapshot!(explain("rollout.n").unwrap(), @r#"
@@ -131,6 +155,8 @@ algorithm.kl_ctrl
 
 #[test]
 fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
+    let text = explain("objective.advantage").expect("a section");
+    assert!(text.contains("default    {kind: grpo}\n") && text.contains("    rloo: "), "{text}");
     let text = explain("objective.loss.clip_high").expect("a key");
     assert!(text.starts_with("objective.loss.clip_high (kind clip)\n"), "{text}");
     assert_eq!(text.matches("also known as").count(), 1);

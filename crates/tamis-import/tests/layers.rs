@@ -88,13 +88,11 @@ fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() 
     let wrong = |argument: &str| brief(&load(&[BASE], &[argument]).expect_err(argument).diagnostics);
     assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
 error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
-  at command line, RAGEN key: algorithm.high_level_gamma=«grpo»
-  hint: see `tamis config explain objective.advantage.turn_gamma`
+  at command line, RAGEN key: algorithm.high_level_gamma=«grpo» [explain it]
 "#);
     assert_snapshot!(wrong("algorithm.gamma=2"), @"
 error: `objective.advantage.gamma` must be from 0 to 1, got 2
-  at command line, verl key: algorithm.gamma=«2»
-  hint: see `tamis config explain objective.advantage.gamma`
+  at command line, verl key: algorithm.gamma=«2» [explain it]
 ");
 }
 
@@ -116,7 +114,7 @@ fn foreign_keys_on_the_command_line() {
     assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
     let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
     assert_snapshot!(notes.join("\n"), @"
-algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: seq_reward, schedule.max_num_gen_batches: null (no metric is given: verl takes the reward before the KL; `acc` is the raw outcome alone)
+algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: seq_reward, schedule.max_num_gen_batches: null (no metric is given: verl takes the reward before the KL; `acc` is only the raw outcome)
 actor_rollout_ref.rollout.n=16 -> rollout.n: 16
 trainer.test_freq=-1 -> validate.test_freq: -1
 ");

@@ -32,7 +32,6 @@ multiversion! {
     }
 }
 
-/// [`gate_forward`] on the pool.
 pub(crate) fn forward(threads: &Threads, gate: &[f32], up: &[f32], out: &mut [f32]) {
     let num_tasks = out.len().div_ceil(CHUNK);
     let parts = Parts::chunks(out, CHUNK);
@@ -43,7 +42,6 @@ pub(crate) fn forward(threads: &Threads, gate: &[f32], up: &[f32], out: &mut [f3
     });
 }
 
-/// [`gate_backward`] on the pool.
 pub(crate) fn backward(threads: &Threads, gate: &mut [f32], up: &mut [f32], d: &mut [f32]) {
     let num_tasks = d.len().div_ceil(CHUNK);
     let (gate, up, d) = (Parts::chunks(gate, CHUNK), Parts::chunks(up, CHUNK), Parts::chunks(d, CHUNK));

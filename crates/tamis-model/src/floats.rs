@@ -23,12 +23,10 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
-    /// An empty vector.
     pub(crate) const fn new() -> Self {
         Self { values: Vec::new(), begin: 0, len: 0 }
     }
 
-    /// `len` zeros.
     pub(crate) fn zeros(len: usize) -> Self {
         let values = vec![0.0; len + LINE - 1];
         let begin = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE - 1);

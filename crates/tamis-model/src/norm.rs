@@ -41,7 +41,6 @@ multiversion! {
     }
 }
 
-/// [`rms_norm`] on the pool.
 pub(crate) fn forward(threads: &Threads, x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
     let width = w.len();
     let num_tasks = (x.len() / width).div_ceil(ROWS);

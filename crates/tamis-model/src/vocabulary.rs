@@ -64,7 +64,6 @@ fn scan<F: Arithmetic>(
 }
 
 multiversion! {
-    /// Statistics of a row.
     fn statistics<F>(logits: &[f32], inverse_temperature: f32) -> Statistics {
         scan::<F>(logits, inverse_temperature, |_, _| ())
     }

@@ -70,6 +70,11 @@ fn the_likeliest_tokens_are_those_of_the_logits() {
             assert_eq!(scores, score(&threads, &model, workspace, &sequences(&rows), 0.8).unwrap());
             let expected = distributions(&model, &rows, 0.8);
             assert_eq!(top.tokens.len(), expected.len() * number);
+            let targets = rows.iter().flat_map(|row| &row.0[row.1..]);
+            for ((&rank, &token), row) in top.ranks.iter().zip(targets).zip(&expected) {
+                let likelier = row.iter().filter(|&&logprob| logprob > row[token as usize]).count();
+                assert_eq!(rank as usize, 1 + likelier);
+            }
             let found = top.tokens.chunks(number).zip(top.logprobs.chunks(number));
             for ((tokens, logprobs), row) in found.zip(&expected) {
                 let mut sorted = row.clone();

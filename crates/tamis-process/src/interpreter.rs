@@ -35,9 +35,43 @@ fn interpreter_in(
     found.map_or_else(|| python.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
+/// Packages with another name than the module that a file imports.
+const PACKAGES: [(&str, &str); 4] =
+    [("PIL", "pillow"), ("cv2", "opencv-python"), ("sklearn", "scikit-learn"), ("yaml", "pyyaml")];
+
+/// The fix of a Python error that misses a module, as the interpreter prints it; `None` for other errors.
+/// `key` names the key of the interpreter.
+///
+/// ```
+/// let error = "ModuleNotFoundError: No module named 'numpy.linalg'";
+/// let fix = tamis_process::with_package(error, "python3", "objective.loss.python").unwrap();
+/// assert!(fix.starts_with("install it there (`python3 -m pip install numpy`), or name an interpreter"));
+/// ```
+pub fn with_package(error: &str, python: &str, key: &str) -> Option<String> {
+    let (_, rest) = error.rsplit_once("No module named '")?;
+    let module = rest.split(['.', '\'']).next()?;
+    let package = PACKAGES.iter().find(|(name, _)| *name == module).map_or(module, |(_, package)| package);
+    Some(format!(
+        "install it there (`{python} -m pip install {package}`), or name an interpreter that has it: {key}, or run.python for everything"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_module_is_installed_under_the_name_of_its_package() {
+        let of = |error: &str| with_package(error, "/usr/bin/python3", "learner.python");
+        for (module, package) in
+            [("numpy", "numpy"), ("sklearn.svm", "scikit-learn"), ("cv2", "opencv-python")]
+        {
+            let error = format!("  File \"a.py\", line 1\nModuleNotFoundError: No module named '{module}'");
+            let expected = format!("`/usr/bin/python3 -m pip install {package}`");
+            assert!(of(&error).is_some_and(|fix| fix.contains(&expected) && fix.contains("learner.python")));
+        }
+        assert_eq!(of("ImportError: cannot import name 'x' from 'numpy'"), None);
+    }
 
     #[test]
     fn the_active_environment_comes_first_then_the_one_beside_the_program() {

@@ -20,7 +20,7 @@ mod tail;
 pub use answer::{AnswerWait, PATIENCE, Silence};
 pub use folder::GuardedFolder;
 pub use group::{ProcessGroup, Reach};
-pub use interpreter::{DEFAULT_INTERPRETER, interpreter};
+pub use interpreter::{DEFAULT_INTERPRETER, interpreter, with_package};
 pub use line_child::{ChildHandle, ChildSettings, Copy, Errors, LineChild, command};
 pub use lines::{LONGEST_LINE, Line, Lines};
 pub use marked::kill_marked;

@@ -17,7 +17,6 @@ use crate::{FailureKind, GeneratorError};
 
 /// Pause before the second attempt; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause before an attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Interval at which a wait checks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -171,7 +171,6 @@ fn read_logits(
     }
 }
 
-/// The score of a text with these logits.
 fn score_of(settings: &ModelSettings, logits: &[f64]) -> Result<f64, String> {
     let Some(&logit) = logits.get(settings.label) else {
         return Err(format!("there is no label {}: the model has {}", settings.label, logits.len()));

@@ -174,7 +174,6 @@ impl ScoreJob {
     }
 }
 
-/// A finished batch.
 struct Done {
     requests: Vec<ScoreRequest>,
     scoring: Result<Scoring, ScoreError>,

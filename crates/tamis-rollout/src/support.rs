@@ -17,6 +17,7 @@ pub(crate) fn prompt(id: u64, text: &str, data_source: &str) -> Prompt {
         data_source: data_source.to_owned(),
         columns: serde_json::Map::new(),
         images: Vec::new(),
+        place: None,
     }
 }
 

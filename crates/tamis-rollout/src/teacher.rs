@@ -36,7 +36,7 @@ pub struct TeacherSetup {
     pub num_top: usize,
 }
 
-/// Why a teacher gives no log-probabilities.
+/// Why a teacher gives no log-probabilities. It is `Halt<String>` of `tamis-train`, a crate above this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotRated {
     /// The run is to stop.

@@ -146,21 +146,10 @@ fn every_captured_answer_is_read_as_what_it_is() {
         };
         *read.entry(kind).or_default() += 1;
     }
-    let counted: Vec<(&str, usize)> = read.into_iter().collect();
-    let counts = [
-        ("acknowledgements", 34),
-        ("chats", 3),
-        ("completions", 46),
-        ("empty", 8),
-        ("errors", 30),
-        ("labels", 3),
-        ("metrics", 1),
-        ("models", 1),
-        ("resets", 9),
-        ("streams", 4),
-        ("versions", 1),
-    ];
-    assert_eq!(counted, counts, "of {}", captures.len());
+    let counted: Vec<String> = read.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let counts = "34 acknowledgements, 3 chats, 46 completions, 8 empty, 30 errors, 3 labels, 1 metrics, \
+        1 models, 9 resets, 4 streams, 1 versions";
+    assert_eq!(counted.join(", "), counts, "of {}", captures.len());
 }
 
 #[test]
@@ -276,11 +265,9 @@ fn surprise_2_what_a_server_takes_in_silence() {
         "server parameter `max_tokens` is set by rollout.max_response_length; set that instead"
     );
     // A limit of its own that it applies in silence is seen by the number of tokens.
-    let clamped = completion("generate_len_plus_max_too_long");
-    let asked =
-        capture("generate_len_plus_max_too_long").request["sampling_params"]["max_tokens"].as_u64().unwrap();
-    let fault =
-        clamped.check(&expected("generate-tokens-gen-12", asked as usize)).expect_err("fewer than asked for");
+    let name = "generate_len_plus_max_too_long";
+    let asked = capture(name).request["sampling_params"]["max_tokens"].as_u64().unwrap() as usize;
+    let fault = completion(name).check(&expected("generate-tokens-gen-12", asked)).expect_err("fewer");
     assert_eq!((fault.class, fault.class.kind()), (FaultClass::Clamped, FailureKind::Permanent));
     assert!(fault.detail.contains("max_model_len"), "{fault}");
 }
@@ -304,24 +291,20 @@ fn surprise_4_a_paused_server_queues_or_turns_away_and_neither_is_a_failure() {
     // 0.32 answers after the resume.
     assert_eq!(completion("pause_wait_newreq").finish, Some(Finish::Length));
     // 0.33 turns away (from its source, not captured).
-    for (body, class) in [
-        (
-            r#"{"error": {"message": "m", "type": "engine_paused", "param": null, "code": 503}}"#,
-            FaultClass::Paused,
-        ),
-        (r#"{"error": {"message": "m", "type": "x", "code": "engine_paused"}}"#, FaultClass::Paused),
-        ("queue full", FaultClass::Busy),
-    ] {
+    let by_type = r#"{"error": {"message": "m", "type": "engine_paused", "param": null, "code": 503}}"#;
+    let by_code = r#"{"error": {"message": "m", "type": "x", "code": "engine_paused"}}"#;
+    for (body, class) in
+        [(by_type, FaultClass::Paused), (by_code, FaultClass::Paused), ("queue full", FaultClass::Busy)]
+    {
         assert_eq!(answer(503, body).success().expect_err("not now").class, class, "{body}");
     }
 }
 
 #[test]
 fn surprise_5_versions_are_labels_that_must_be_set() {
-    let checked = completion("pause_keep_inflight").check(&Expected {
-        logprobs: false,
-        ..expected(&completion("pause_keep_inflight").request_id.unwrap(), 480)
-    });
+    let kept = completion("pause_keep_inflight");
+    let id = kept.request_id.clone().unwrap();
+    let checked = kept.check(&Expected { logprobs: false, ..expected(&id, 480) });
     let spans = checked.expect("a good answer").spans.expect("versions");
     let spans: Vec<_> = spans.iter().map(|span| (span.label.as_str(), span.start, span.end)).collect();
     assert_eq!(spans, [("default", 0, 115), ("v-mid", 115, 480)]);
@@ -375,42 +358,36 @@ fn surprise_10_the_distribution_that_log_probabilities_are_of() {
     assert_eq!(of(-7.5), Ok(LogprobsOf::Logits));
     let fault = of(7.5).expect_err("no log-probability");
     assert_eq!(fault.class, FaultClass::Refused);
-    assert!(
-        fault.detail.ends_with("start vLLM with --logprobs-mode processed_logprobs or raw_logprobs"),
-        "{fault}"
-    );
+    let fix = "start vLLM with --logprobs-mode processed_logprobs or raw_logprobs";
+    assert!(fault.detail.ends_with(fix), "{fault}");
     let asked = sent(&vllm::ask_mode(Interface::Completions, Some("tiny"), "x", 2));
     assert_eq!([&asked["max_tokens"], &asked["logprobs"]], [1, 0]);
     assert_eq!(asked["allowed_token_ids"], json!([2]));
     // Greedy reports the distribution before truncation.
+    let penalty = Some("repetition_penalty 1.1");
     let cases: [(Sampling, [Option<&str>; 3]); 8] = [
-        (sampling(), [None, None, None]),
+        (sampling(), [None; 3]),
         (Sampling { temperature: 0.7, ..sampling() }, [Some("temperature 0.7"), None, None]),
         (Sampling { top_k: Some(5), ..sampling() }, [None, None, Some("top_k 5")]),
         (Sampling { top_p: 0.9, ..sampling() }, [None, None, Some("top_p 0.9")]),
         (Sampling { min_p: 0.1, ..sampling() }, [None, None, Some("min_p 0.1")]),
-        (
-            Sampling { repetition_penalty: 1.1, ..sampling() },
-            [None, Some("repetition_penalty 1.1"), Some("repetition_penalty 1.1")],
-        ),
-        (Sampling { temperature: 0.0, top_p: 0.9, ..sampling() }, [None, None, None]),
+        (Sampling { repetition_penalty: 1.1, ..sampling() }, [None, penalty, penalty]),
+        (Sampling { temperature: 0.0, top_p: 0.9, ..sampling() }, [None; 3]),
         // The mask of a form comes before everything else.
-        (
-            Sampling { regex: Some("a".to_owned()), ..sampling() },
-            [Some("regex"), Some("regex"), Some("regex")],
-        ),
+        (Sampling { regex: Some("a".to_owned()), ..sampling() }, [Some("regex"); 3]),
     ];
     for (sampling, differs) in cases {
         let found = [LogprobsOf::Logits, LogprobsOf::Tempered, LogprobsOf::Drawn]
             .map(|of| of.differs(&sampling, None));
         assert_eq!(found.each_ref().map(Option::as_deref), differs, "{sampling:?}");
     }
-    assert_eq!(LogprobsOf::Logits.differs(&sampling(), Some("logit_bias")), None);
-    assert_eq!(
-        LogprobsOf::Logits.differs(&sampling(), Some("structured_outputs")).as_deref(),
-        Some("structured_outputs")
-    );
-    assert_eq!(LogprobsOf::Drawn.differs(&sampling(), Some("logit_bias")).as_deref(), Some("logit_bias"));
+    for (of, extra, differs) in [
+        (LogprobsOf::Logits, "logit_bias", None),
+        (LogprobsOf::Logits, "structured_outputs", Some("structured_outputs")),
+        (LogprobsOf::Drawn, "logit_bias", Some("logit_bias")),
+    ] {
+        assert_eq!(of.differs(&sampling(), Some(extra)).as_deref(), differs, "{extra}");
+    }
 }
 
 #[test]
@@ -451,22 +428,16 @@ fn sampling_in_the_words_of_each_server() {
         "stop_token_ids": [2], "stop": ["\n"], "seed": i64::MAX, "logprobs": 0, "presence_penalty": 0.5,
     });
     let generate = sent(&vllm::sample(Interface::Generate, &ask(&sampling, &extra)));
-    assert_eq!(
-        generate,
-        json!({
-            "model": "tiny", "request_id": "r1", "cache_salt": "w1", "priority": 3, "token_ids": [10, 20],
-            "sampling_params": in_words,
-        })
-    );
+    let expected = json!({"model": "tiny", "request_id": "r1", "cache_salt": "w1", "priority": 3, "token_ids": [10, 20],
+        "sampling_params": in_words});
+    assert_eq!(generate, expected);
     let completions = sent(&vllm::sample(Interface::Completions, &ask(&sampling, &extra)));
     assert_eq!((&completions["prompt"], &completions["top_k"]), (&json!([10, 20]), &json!(7)));
     assert_eq!((&completions["return_token_ids"], &completions["priority"]), (&json!(true), &json!(3)));
 
     let sglang = sent(&sglang::sample(&ask(&sampling, &extra)));
-    assert_eq!(
-        (&sglang["rid"], &sglang["input_ids"], &sglang["return_logprob"]),
-        (&json!("r1"), &json!([10, 20]), &json!(true))
-    );
+    let named = json!([sglang["rid"], sglang["input_ids"], sglang["return_logprob"]]);
+    assert_eq!(named, json!(["r1", [10, 20], true]));
     assert_eq!(sglang["sampling_params"]["max_new_tokens"], 4);
     assert_eq!(sglang["sampling_params"]["sampling_seed"], i32::MAX);
     let all = Sampling { top_k: None, ..sampling.clone() };
@@ -474,10 +445,9 @@ fn sampling_in_the_words_of_each_server() {
     assert_eq!(sent(&vllm::sample(Interface::Generate, &ask(&all, &extra)))["sampling_params"]["top_k"], 0);
 
     let openai = sent(&openai::sample(&ask(&all, &Map::new())));
-    assert_eq!(
-        openai,
-        json!({"model": "tiny", "prompt": "ab", "max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": i64::MAX})
-    );
+    let expected = json!({"model": "tiny", "prompt": "ab", "max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"],
+        "seed": i64::MAX});
+    assert_eq!(openai, expected);
 }
 
 #[test]
@@ -492,9 +462,8 @@ fn a_form_in_the_words_of_each_server() {
     assert_eq!(sent(&sglang::sample(&ask(&bound, &none)))["sampling_params"]["regex"], "[0-9]+");
     let plain = sent(&vllm::sample(Interface::Generate, &ask(&sampling(), &none)));
     assert!(plain["sampling_params"].get("structured_outputs").is_none());
-    assert!(
-        openai::check(&bound, &none).expect_err("refused").to_string().starts_with("openai cannot do regex")
-    );
+    let refused = openai::check(&bound, &none).expect_err("refused").to_string();
+    assert!(refused.starts_with("openai cannot do regex"), "{refused}");
     // A server's own parameter is allowed only for another form, and only without an expression beside
     // it.
     let json = parameters(json!({"structured_outputs": {"json": {}}}));
@@ -514,23 +483,22 @@ fn a_form_in_the_words_of_each_server() {
 #[test]
 fn what_a_server_cannot_do_is_refused_with_the_reason() {
     let none = Map::new();
-    let refused =
-        |error: Result<(), tamis_rollout::wire::ParameterError>| error.expect_err("refused").to_string();
-    assert_eq!(
-        refused(vllm::check(&Sampling { temperature: 0.001, ..sampling() }, &none)),
-        "vllm cannot do temperature 0.001: it samples at 0.01 instead; use 0 for greedy decoding"
-    );
+    let cold = Sampling { temperature: 0.001, ..sampling() };
     let penalty = Sampling { repetition_penalty: 1.1, ..sampling() };
-    assert!(
-        refused(sglang::check(&penalty, &none))
-            .starts_with("sglang cannot do repetition_penalty 1.1: it counts")
-    );
+    let cut = Sampling { top_k: Some(3), ..sampling() };
+    for (checked, expected) in [
+        (
+            vllm::check(&cold, &none),
+            "vllm cannot do temperature 0.001: it samples at 0.01 instead; use 0 for greedy decoding",
+        ),
+        (sglang::check(&penalty, &none), "sglang cannot do repetition_penalty 1.1: it counts"),
+        (openai::check(&penalty, &none), "openai cannot do repetition_penalty 1.1: OpenAI's"),
+        (openai::check(&cut, &none), "openai cannot do top_k 3"),
+    ] {
+        let refused = checked.expect_err(expected).to_string();
+        assert!(refused.starts_with(expected), "{refused}");
+    }
     assert!(vllm::check(&penalty, &none).is_ok());
-    assert!(
-        refused(openai::check(&penalty, &none))
-            .starts_with("openai cannot do repetition_penalty 1.1: OpenAI's")
-    );
-    assert!(refused(openai::check(&Sampling { top_k: Some(3), ..sampling() }, &none)).contains("top_k 3"));
     let extra = parameters(json!({"top_k": 3}));
     assert!(openai::check(&sampling(), &extra).is_ok(), "a server that has one may take it");
     assert!(vllm::check(&sampling(), &extra).is_err());
@@ -564,12 +532,7 @@ fn images_go_by_path() {
     let images = ["/data/a b.png".to_owned(), "/data/é#.png".to_owned()];
     let asked = Ask { images: &images, ..ask(&sampling, &extra) };
     let sent = sent(&vllm::sample(Interface::Generate, &asked));
-    assert_eq!(
-        sent["content_parts"],
-        json!([
-            {"type": "image_url", "url": "file:///data/a%20b.png"},
-            {"type": "image_url", "url": "file:///data/%C3%A9%23.png"},
-        ])
-    );
-    assert_eq!(sent["return_token_ids"], json!(true));
+    let parts = ["file:///data/a%20b.png", "file:///data/%C3%A9%23.png"]
+        .map(|url| json!({"type": "image_url", "url": url}));
+    assert_eq!((&sent["content_parts"], &sent["return_token_ids"]), (&json!(parts), &json!(true)));
 }

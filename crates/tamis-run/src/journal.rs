@@ -120,7 +120,9 @@ impl JournalError {
                 ));
             }
             Self::Unreadable { .. } => "continue the run with the version of tamis that started it",
-            Self::TooLong { .. } => return None,
+            Self::TooLong { .. } => {
+                "return fewer or shorter values from the reward function (`log_extra`, named scores), or train on smaller batches"
+            }
         };
         Some(fixed.to_owned())
     }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tamis_rollout::api::error::ApiError;
 use tamis_rollout::api::field::Fields;
 use tamis_rollout::api::{FINGERPRINT, off_thread, seconds};
 
-use crate::engine::{ChoiceEvent, Ended, Piece};
+use crate::engine::{ChoiceEvent, Ended, Piece, PromptScores};
 use crate::running::{Choice, broken_error, check_finite};
 use crate::sampling::HowSampled;
 use crate::stream::Chunks;
@@ -30,8 +30,8 @@ pub(crate) struct OpenRequest {
     as_ids: bool,
     is_streamed: bool,
     includes_usage: bool,
-    /// Log-probability of each prompt token except the first, if requested.
-    scores: Option<Vec<Vec<f32>>>,
+    /// Scores of each prompt, if requested.
+    scores: Option<Vec<PromptScores>>,
 }
 
 /// Output of a choice: all of it, or the new part.
@@ -94,7 +94,7 @@ impl OpenRequest {
     ) -> Result<Self, ApiError> {
         let options = fields.object("stream_options", "stream_options.")?;
         let is_streamed = fields.flag("stream")?;
-        if is_streamed && how.scores_prompt {
+        if is_streamed && how.prompt_logprobs.is_some() {
             return Err(ApiError::field("prompt_logprobs", "`prompt_logprobs` are not returned in a stream"));
         }
         Ok(Self {
@@ -123,13 +123,14 @@ impl OpenRequest {
         if self.is_streamed {
             return Ok(Reply::Stream(running, Box::new(Parts::new(self, form))));
         }
-        if self.how.scores_prompt {
-            self.scores = Some(self.app.score(self.prompts.clone()).await?);
+        if let Some(num_top) = self.how.prompt_logprobs {
+            self.scores = Some(self.app.score(self.prompts.clone(), num_top).await?);
         }
         let done = running.collect().await?;
         let num_tokens: usize = done.iter().map(|choice| choice.piece.token_ids.len()).sum();
         let usage = self.usage(num_tokens);
-        let prompts: usize = self.scores.iter().flatten().map(Vec::len).sum();
+        let listed = 1 + self.how.prompt_logprobs.unwrap_or(0);
+        let prompts: usize = self.scores.iter().flatten().map(|scores| scores.logprobs.len() * listed).sum();
         let work = move || self.whole(&form, done).map(|value| value.to_string());
         let text = if num_tokens + prompts <= SHORT { work() } else { off_thread(work).await? }?;
         Ok(Reply::Sampled(text, usage))
@@ -181,18 +182,25 @@ impl OpenRequest {
         self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
     }
 
-    /// Log-probabilities of a choice's prompt tokens, in vLLM's form: null for the first, and null for all if
-    /// not requested.
+    /// Log-probabilities of a choice's prompt tokens and of the likeliest at their places, in vLLM's form:
+    /// null for the first, and null for all if not requested.
     pub(crate) fn prompt_logprobs(&self, choice: usize) -> Value {
         let Some(scores) = self.scores.as_ref().and_then(|scores| scores.get(choice / self.how.n)) else {
             return Value::Null;
         };
-        let tokens = self.prompt(choice).iter().skip(1).zip(scores).map(|(token, &logprob)| {
-            let mut value = Map::new();
-            let text = self.app.tokenizer.decode(&[*token], false).ok();
-            value.insert(token.to_string(), json!({"logprob": f64::from(logprob), "decoded_token": text}));
-            Value::Object(value)
-        });
+        let entry = |token: u32, logprob: f32, rank: u32| {
+            let text = self.app.tokenizer.decode(&[token], false).ok();
+            let value = json!({"logprob": f64::from(logprob), "rank": rank, "decoded_token": text});
+            (token.to_string(), value)
+        };
+        let PromptScores { logprobs, ranks, likeliest } = scores;
+        let listed = logprobs.iter().zip(ranks).zip(likeliest);
+        let tokens =
+            self.prompt(choice).iter().skip(1).zip(listed).map(|(&token, ((&logprob, &rank), top))| {
+                let top = (1..).zip(top).filter(|(_, (other, _))| *other != token);
+                let others = top.map(|(rank, &(other, logprob))| entry(other, logprob, rank));
+                Value::Object(std::iter::once(entry(token, logprob, rank)).chain(others).collect())
+            });
         std::iter::once(Value::Null).chain(tokens).collect()
     }
 

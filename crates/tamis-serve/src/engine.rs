@@ -12,7 +12,7 @@ use std::time::Instant;
 use tamis_core::random::Key;
 use tamis_model::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
-    GeneratorSettings, Model, RequestId, SamplingParams, Sequence, Threads, Workspace, score,
+    GeneratorSettings, Model, RequestId, SamplingParams, Sequence, Threads, Workspace, score_with_top,
 };
 use tamis_rollout::native::{StopText, token_mask};
 use tamis_text::regex_mask::RegexMask;
@@ -87,6 +87,16 @@ pub(crate) struct Ended {
     pub(crate) entropy: f64,
 }
 
+/// Scores of a prompt's tokens except the first.
+#[derive(Debug, Default)]
+pub(crate) struct PromptScores {
+    pub(crate) logprobs: Vec<f32>,
+    /// The likeliest has rank 1; equal ones share the best rank.
+    pub(crate) ranks: Vec<u32>,
+    /// The likeliest tokens at the place of each, the likeliest first.
+    pub(crate) likeliest: Vec<Vec<(u32, f32)>>,
+}
+
 /// Commands to the engine's worker thread.
 pub(crate) enum EngineCommand {
     /// Sample.
@@ -104,8 +114,9 @@ pub(crate) enum EngineCommand {
     ResetCache { running: bool, done: oneshot::Sender<bool> },
     /// Sample from these weights from now on.
     Install { model: Box<Model>, done: oneshot::Sender<()> },
-    /// Return `log_softmax(logits)` of each token except the first.
-    Score { tokens: Vec<u32>, done: oneshot::Sender<Vec<f32>> },
+    /// Return `log_softmax(logits)` of each token except the first, its rank, and the likeliest `num_top` at
+    /// its place, as far as the vocabulary has them.
+    Score { tokens: Vec<u32>, num_top: usize, done: oneshot::Sender<PromptScores> },
     /// Set the label of the weights from now on.
     SetVersion { version: Arc<str>, done: oneshot::Sender<()> },
     /// Abort everything and end.
@@ -309,14 +320,23 @@ impl Worker {
                 self.set_version(version);
                 let _ = done.send(());
             }
-            EngineCommand::Score { tokens, done } => {
+            EngineCommand::Score { tokens, num_top, done } => {
                 // Invalid tokens were refused before; if scoring fails, the caller sees the closed channel.
                 let sequence = Sequence { tokens: &tokens, start: 1 };
                 let workspace = &mut Workspace::default();
+                let num_top = num_top.min(self.model.config().vocab_size);
+                // The rank comes with the likeliest.
+                let number = num_top.max(1);
                 if tokens.len() < 2 {
-                    let _ = done.send(Vec::new());
-                } else if let Ok(scores) = score(&self.threads, &self.model, workspace, &[sequence], 1.0) {
-                    let _ = done.send(scores.logprobs.values().to_vec());
+                    let _ = done.send(PromptScores::default());
+                } else if let Ok((scores, top)) =
+                    score_with_top(&self.threads, &self.model, workspace, &[sequence], 1.0, number)
+                {
+                    let listed = top.tokens.into_iter().zip(top.logprobs).collect::<Vec<_>>();
+                    let likeliest = listed.chunks(number).map(|listed| listed[..num_top].to_vec());
+                    let likeliest = likeliest.collect();
+                    let logprobs = scores.logprobs.values().to_vec();
+                    let _ = done.send(PromptScores { logprobs, ranks: top.ranks, likeliest });
                 }
             }
             EngineCommand::Stop => {}

@@ -98,6 +98,8 @@ pub struct ServeSettings {
     pub max_cached_tokens: Option<usize>,
     /// Most samples in flight; further requests are refused with 429.
     pub max_queued: usize,
+    /// Most of the likeliest tokens that are returned of a prompt's token (`prompt_logprobs`).
+    pub max_logprobs: usize,
     /// Most bytes of a request's body.
     pub max_body_bytes: usize,
     /// Most connections at once; others wait to be accepted.
@@ -124,6 +126,7 @@ impl Default for ServeSettings {
             max_num_seqs: 256,
             max_cached_tokens: None,
             max_queued: 16_384,
+            max_logprobs: 20,
             max_body_bytes: 16 << 20,
             max_connections: 1024,
             request_timeout: Duration::from_secs(3600),
@@ -438,6 +441,7 @@ impl App {
             tokenizer: &self.tokenizer,
             max_tokens: default_max_tokens,
             seed: self.random_number(),
+            max_logprobs: self.settings.max_logprobs,
         };
         let mut how = HowSampled::read(fields, body, max_tokens, &defaults)?;
         if let Some(regex) = how.regex.clone() {

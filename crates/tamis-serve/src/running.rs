@@ -9,7 +9,7 @@ use tamis_rollout::api::error::ApiError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::App;
-use crate::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece};
+use crate::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece, PromptScores};
 use crate::sampling::HowSampled;
 
 /// If it is dropped before its end, it is aborted.
@@ -138,14 +138,18 @@ impl App {
     }
 
     /// Log-probabilities of the tokens of submitted prompts, without the first of each.
-    pub(crate) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
+    pub(crate) async fn score(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        num_top: usize,
+    ) -> Result<Vec<PromptScores>, ApiError> {
         let mut rows = Vec::with_capacity(prompts.len());
         // One by one, so that sampling continues between them.
         for tokens in prompts {
             let (done, scored) = tokio::sync::oneshot::channel();
-            self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken_error())?;
+            self.commands.send(EngineCommand::Score { tokens, num_top, done }).map_err(|_| broken_error())?;
             let scores = scored.await.map_err(|_| broken_error())?;
-            if scores.iter().any(|score| !score.is_finite()) {
+            if scores.logprobs.iter().any(|score| !score.is_finite()) {
                 return Err(not_finite_error());
             }
             rows.push(scores);

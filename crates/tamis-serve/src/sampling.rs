@@ -47,8 +47,9 @@ pub(crate) struct HowSampled {
     pub(crate) includes_stop: bool,
     /// Whether special tokens stay out of the text.
     pub(crate) skips_special: bool,
-    /// Whether the prompt's tokens are returned with their log-probabilities.
-    pub(crate) scores_prompt: bool,
+    /// The prompt's tokens are returned with their log-probabilities, and so many of the likeliest tokens at
+    /// their places.
+    pub(crate) prompt_logprobs: Option<usize>,
     /// Whether the request has keys of tamis.
     pub(crate) is_keyed: bool,
     randomness: Randomness,
@@ -65,10 +66,12 @@ pub(crate) struct Defaults<'a> {
     /// Default number of completion tokens.
     pub(crate) max_tokens: usize,
     pub(crate) seed: u64,
+    /// Most of the likeliest tokens that are returned of a prompt's token.
+    pub(crate) max_logprobs: usize,
 }
 
 /// Fields that would change the samples.
-const REFUSED: [Refused; 15] = [
+const REFUSED: [Refused; 14] = [
     ("presence_penalty", is_zero, "use `repetition_penalty`"),
     ("frequency_penalty", is_zero, "use `repetition_penalty`"),
     ("logit_bias", is_empty, "leave it out"),
@@ -81,11 +84,6 @@ const REFUSED: [Refused; 15] = [
     ("guided_regex", is_never, "send `structured_outputs: {\"regex\": ...}`, as vLLM wants it since 0.12"),
     ("guided_choice", is_never, "leave it out"),
     ("guided_grammar", is_never, "leave it out"),
-    (
-        "prompt_logprobs",
-        is_zero,
-        "0 returns the log-probabilities of the prompt's own tokens, and no others are kept",
-    ),
     ("logits_processors", is_empty, "leave it out"),
     ("truncate_prompt_tokens", is_never, "cut the prompt before it is sent"),
 ];
@@ -158,7 +156,7 @@ impl HowSampled {
             stop_token_ids,
             includes_stop: fields.flag("include_stop_str_in_output")?,
             skips_special: fields.optional_flag("skip_special_tokens")?.unwrap_or(true),
-            scores_prompt: fields.get("prompt_logprobs").is_some(),
+            prompt_logprobs: prompt_logprobs(fields, defaults.max_logprobs)?,
             is_keyed: keys.is_some(),
             randomness: match keys {
                 Some(keys) => Randomness::Keys(keys),
@@ -175,6 +173,21 @@ impl HowSampled {
                 let key = Key::new(*seed, Purpose::Served).with(prompt as u64);
                 (0..self.n as u64).map(|sample| key.with(sample)).collect()
             }
+        }
+    }
+}
+
+/// Number of the likeliest tokens that are wanted of each token of the prompt.
+fn prompt_logprobs(fields: Fields<'_>, most: usize) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.count("prompt_logprobs", 0, i64::MAX)?;
+    match wanted.filter(|&wanted| wanted > most) {
+        None => Ok(wanted),
+        Some(wanted) => {
+            let name = fields.name("prompt_logprobs");
+            let message = format!(
+                "`{name}` must be from 0 to {most}, got {wanted}; `tamis serve --max-logprobs {wanted}` allows it"
+            );
+            Err(ApiError::field(&name, message))
         }
     }
 }

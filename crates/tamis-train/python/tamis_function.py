@@ -191,6 +191,13 @@ def read_columns(request, data):
     return columns
 
 
+def is_of_user(trace):
+    """Whether an exception was raised outside of tamis's own files."""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename not in tamis_reward.PROGRAMS
+
+
 def answered(request, data, function, arguments):
     """The header of an answer, and its arrays."""
     try:
@@ -199,8 +206,12 @@ def answered(request, data, function, arguments):
         columns = read_columns(request, data)
         arrays, style = SECTIONS[arguments.section](function, columns, arguments.kwargs, request["num_tokens"])
         return {"arrays": [len(numbers) for numbers in arrays], "style": style}, arrays
-    except BaseException:  # SystemExit too: the message says where it was raised
-        return tamis_reward.failure(), []
+    except BaseException as error:  # SystemExit too: the message says where it was raised
+        failed = tamis_reward.failure()
+        is_of_lists = numpy is None and torch_of(function) is None and isinstance(error, (AttributeError, TypeError))
+        if is_of_lists and is_of_user(error.__traceback__):
+            failed["error"] += f"\nThe columns are lists, because NumPy is missing: No module named 'numpy' in {sys.executable}"
+        return failed, []
 
 
 def main():

@@ -8,7 +8,7 @@
 //! [`learner`] is the contract of learners, and trains one on a step's batch; [`prompts`] become tokens and
 //! are drawn in order; [`own_function`] calls a loss or an advantage in a user's Python file; [`checkpoint`]
 //! saves what a resume needs. All of them may use [`python_program`] and [`interrupt`]. [`launcher`] is the
-//! contract of programs that start learners and servers elsewhere.
+//! contract of programs that start learners and servers elsewhere, and [`outside`] what a caller passes in.
 
 pub mod api_key;
 pub mod assemble;
@@ -22,6 +22,7 @@ pub mod launcher;
 pub mod learner;
 pub mod measure;
 pub mod native;
+pub mod outside;
 pub mod own_function;
 pub mod prompts;
 pub mod python_program;

@@ -52,6 +52,7 @@ pub(crate) fn prompt(id: u64, text: &str) -> Prompt {
         data_source: String::new(),
         columns: serde_json::Map::new(),
         images: Vec::new(),
+        place: None,
     }
 }
 

@@ -175,6 +175,8 @@ def load_module(name, key):
         return importlib.import_module(name)
     except Exception as error:  # a module raises what it likes
         hint = "it is looked for among the packages of `python` (the interpreter), and in the working directory"
+        is_itself = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        hint = hint if is_itself else _package_hint(error) or hint
         raise Refused(f"`{key}`: failed to import {name}: {told(error)}", hint) from error
 
 
@@ -192,8 +194,17 @@ def _load_file(file, key):
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise Refused(f"`{key}`: failed to import {file}: {told(error)}") from error
+        raise Refused(f"`{key}`: failed to import {file}: {told(error)}", _package_hint(error)) from error
     return module
+
+
+def _package_hint(error):
+    """How to install the package that an import misses; None for another error."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    package = error.name.split(".")[0]
+    fix = f"`{sys.executable} -m pip install {package}`"
+    return f"install it there ({fix}), or name an interpreter that has it: the environment's `python`, or run.python for everything"
 
 
 def error_body(error):
@@ -209,7 +220,8 @@ def told(error):
         line = "".join(traceback.format_exception_only(error)).strip()
     except Exception:  # its text cannot be made
         line = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
+    # A file that cannot be parsed has no frame, and its error has the place.
+    frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     place = f" (line {frames[-1].lineno} of {frames[-1].filename}, in {frames[-1].name})" if frames else ""
     return line[:LONGEST_ERROR] + place
 

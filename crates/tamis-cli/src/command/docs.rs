@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-use tamis_config::suggest;
+use tamis_config::{catalogue, suggest};
 
 use super::print;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -48,6 +48,12 @@ pub(crate) fn docs(name: Option<&str>) -> Result<u8, Failure> {
     let names: Vec<&'static str> = PAGES.iter().map(|(known, _)| *known).collect();
     let misspelt =
         || suggest::nearest_value(short, &names).map(|name| format!("did you mean `tamis docs {name}`?"));
+    // A key of ours or of another system, or the name of an algorithm: no page, and yet explained.
+    if tamis_import::explain(name).is_ok() {
+        near.push(format!("`tamis config explain {name}` explains the key"));
+    } else if !catalogue::find(name).is_empty() || tamis_import::find_value(name).is_some() {
+        near.push(format!("`tamis explain {name}` explains the name"));
+    }
     let hint = if near.is_empty() { misspelt() } else { Some(near.join(", ")) };
     let hint = hint.unwrap_or_else(|| "`tamis docs` lists them".to_owned());
     Err(Failure::new(USAGE, format!("error: there is no page `{name}`\n  hint: {hint}")))

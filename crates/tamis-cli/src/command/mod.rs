@@ -46,10 +46,15 @@ use tamis_run::log::progress::{Console, fit_to_stderr};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::hub::{FollowError, Names};
 use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::outside::Outside;
 use tamis_train::run::{ConfigText, Rehearsal, rehearse};
 
 use crate::arguments::{Language, LayerArguments};
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
+
+/// What a run takes from the satellites.
+pub(crate) const OUTSIDE: Outside =
+    Outside { make_launcher: Cluster::make, loggers: &tamis_loggers::AllLoggers };
 
 /// Writes a result to stdout, at once. If nothing reads it any more (`| head`), the command ends quietly with
 /// [`Failure::reader_gone`].
@@ -306,7 +311,7 @@ impl LayerArguments {
         let rehearsal = Rehearsal::after(&loaded, &found);
         let (left, hidden) = (rehearsal.left.clone(), rehearsal.hidden.clone());
         let given = ConfigText::of(loaded.clone(), Vec::new());
-        let refusals = rehearse(&given, rehearsal, Cluster::make, &ui, interrupt);
+        let refusals = rehearse(&given, rehearsal, OUTSIDE, &ui, interrupt);
         drop(stages);
         let refusals = refusals.map_err(|halt| match halt {
             Halt::Interrupted => Failure::new(INTERRUPTED, "interrupted"),

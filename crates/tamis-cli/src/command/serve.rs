@@ -207,6 +207,7 @@ fn settings(arguments: &ServeArguments) -> Result<ServeSettings, Failure> {
         max_num_seqs: whole(arguments.max_num_seqs),
         max_cached_tokens: arguments.max_cached_tokens.map(|tokens| tokens as usize),
         max_queued: whole(arguments.max_queued),
+        max_logprobs: whole(arguments.max_logprobs),
         max_body_bytes: whole(arguments.max_body_bytes),
         max_connections: usize::from(arguments.max_connections),
         request_timeout: Duration::from_secs(arguments.request_timeout.into()),

@@ -91,8 +91,7 @@ fn train_from(arguments: &TrainArguments, begin: RunStart, interrupt: &Interrupt
     };
     let begun: OnceCell<Console> = OnceCell::new();
     let console = |total, done| begun.get_or_init(|| Console::on_stderr(verbosity, total, done)).clone();
-    let trained =
-        train(begin, console, tamis_cluster::Cluster::make, interrupt).map_err(|error| fail(&error))?;
+    let trained = train(begin, console, super::OUTSIDE, interrupt).map_err(|error| fail(&error))?;
     let summary = match trained {
         TrainEnd::Ended(summary) => summary,
         TrainEnd::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),

@@ -40,12 +40,12 @@ const REFUSED: &[(&[&str], &str)] = &[
     // The first rows of tasks.
     (
         &["model.chat_template=loops.jinja"],
-        "prompt 1 of the training data cannot be prepared: the chat template needs too much work for one conversation",
+        "prompt 0 of the training data cannot be prepared: the chat template needs too much work for one conversation",
     ),
     (&["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     (
         &["model.chat_template=tags.jinja"],
-        "prompt 1 of the training data cannot be prepared: character '<' (at character 0 of",
+        "prompt 0 of the training data cannot be prepared: character '<' (at character 0 of",
     ),
     (&["data.task=gsm8k_calculator", "data.train=calculated.jsonl", "data.val=rows.jsonl"], "`data.val`: "),
     // Rewards.
@@ -115,11 +115,11 @@ const REFUSED_FILES: &[(&str, &[&str], &str)] = &[
     ),
     ("rows.jsonl", &["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
     // The first rows of every file.
-    ("[rows.jsonl,chat.jsonl]", &[], "chat.jsonl: prompt 1 of the training data cannot be prepared"),
+    ("[rows.jsonl,chat.jsonl]", &[], "prompt 0 of the training data (chat.jsonl, line 1) cannot be prepared"),
     (
         "rows.jsonl",
         &["data.val=[rows.jsonl,chat.jsonl]"],
-        "chat.jsonl: prompt 1 of the validation data cannot be prepared",
+        "prompt 0 of the validation data (chat.jsonl, line 1) cannot be prepared",
     ),
 ];
 
@@ -298,7 +298,11 @@ const REFUSED_LATE: &[(&[&str], &str)] = &[
         "its parameters fit none of the styles",
     ),
     (&["reward=[{kind: python, path: reward.py, function: lacks}]"], "missing a required argument: 'label'"),
-    (&["reward=[{kind: python, path: broken.py}]"], "No module named 'no_such_module'"),
+    (
+        &["reward=[{kind: python, path: broken.py}]"],
+        "-m pip install no_such_module`), or name an interpreter",
+    ),
+    (&["reward=[{kind: python, path: reward.py, function: imports}]"], "-m pip install no_such`), or name"),
     (&["reward=[{kind: by_source}]"], "reward `by_source` has no verifier for some of the rows"),
     // Gold answers.
     (&["data.train=words.jsonl"], "no gold answer is accepted:"),
@@ -348,6 +352,8 @@ def nothing():
     return 1.0
 def lacks(completion, label):
     return 1.0
+def imports(completion, answer):
+    import no_such.part
 ";
     folder()
         .with("rows.jsonl", &rows)

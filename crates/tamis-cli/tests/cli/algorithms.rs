@@ -327,7 +327,7 @@ fn gold_answers_that_the_tokenizer_does_not_know_are_refused_at_start() {
     insta::assert_snapshot!(trained("{advantage: {kind: cpo}}").1.failure(), @r#"
 exit code 2
 error: objective.advantage.gold_hint: the prompts cannot be given with their gold answers
-  caused by: prompt 1 of the training data cannot be prepared
+  caused by: prompt 0 of the training data cannot be prepared
   caused by: character '\n' (at character 4 of "9+2=\n\nThe right answer is 11.\n") is not in the tokenizer's alphabet
   hint: set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it
 "#);

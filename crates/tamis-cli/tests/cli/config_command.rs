@@ -300,6 +300,15 @@ fn configurations_and_pages_come_with_the_program() {
     folder.tamis(&["docs", "reward"]).exits(2).says("`tamis docs rewards`");
     folder.tamis(&["docs", "monitor"]).exits(2).says("`tamis docs reading-a-run`");
     folder.tamis(&["docs", "rewrads"]).exits(2).says("did you mean `tamis docs rewards`?");
+    for word in ["actor_rollout_ref.rollout.n", "num_generations", "rollout.n"] {
+        folder
+            .tamis(&["docs", word])
+            .exits(2)
+            .says(&format!("`tamis config explain {word}` explains the key"));
+    }
+    for word in ["icepop", "TIS", "opd"] {
+        folder.tamis(&["docs", word]).exits(2).says(&format!("`tamis explain {word}` explains the name"));
+    }
     folder.tamis(&["docs", "nothing-like-it"]).exits(2).says("`tamis docs` lists them");
 }
 

@@ -25,7 +25,7 @@ fn data() {
         .write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1+1+1+1+1+1+1=\", \"answer\": \"8\"}}\n"));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2
-    error: prompt 5 of the training data cannot be prepared
+    error: prompt 4 of the training data (train.jsonl, line 5) cannot be prepared
       caused by: the prompt has 16 tokens, over the limit of 12; raise data.max_prompt_length to 16, or set data.overlong_prompts to drop, left, right or middle
     "#);
     let cut = of_file().replaced("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
@@ -55,7 +55,7 @@ fn gold() {
     exit code 2
     error: gold answers are rejected by their own verifier:
     reward `number` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
-      prompt 1, ground truth `three`: `three` gave no answer
+      prompt 1 (train.jsonl, line 2), ground truth `three`: `three` gave no answer
 
       hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to continue
     "#);

@@ -187,6 +187,26 @@ fn a_policy_learns_from_the_likeliest_tokens_of_a_teacher() {
     }
 }
 
+/// `tamis serve` gives the likeliest tokens of a prompt as the learner does.
+#[test]
+fn the_likeliest_tokens_of_a_server_are_those_of_the_teacher_that_the_learner_loads() {
+    let folder = with_a_teacher(LIKELIEST);
+    let server = Listening::serve(&folder, &["runs/teacher/checkpoints/step_1"]);
+    let at = format!("teacher=[{{servers: [{}], path: runs/teacher/checkpoints/step_1}}]", server.address);
+    for (name, teacher) in [("loaded", TEACHER), ("served", at.as_str())] {
+        let name = format!("run.name={name}");
+        folder.tamis(&["train", "config.yaml", teacher, &name, "train.total_steps=2"]).succeeds();
+    }
+    let (loaded, served) = (trained(&folder, "loaded"), trained(&folder, "served"));
+    assert_eq!((loaded.len(), served.len()), (2, 2));
+    for (one, other) in loaded.iter().zip(&served) {
+        for name in ["distillation/divergence", "distillation/teacher_mass"] {
+            let (a, b) = (number(one, name), number(other, name));
+            assert!(a > 0.0 && (a - b).abs() < 1e-4, "{name}: {a} {b}");
+        }
+    }
+}
+
 #[test]
 fn a_teacher_that_is_the_policy_has_no_divergence() {
     let folder = with_a_teacher(LIKELIEST);

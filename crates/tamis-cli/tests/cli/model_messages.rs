@@ -61,7 +61,7 @@ error: `model.path`: model cannot be used: model/config.json is not valid JSON: 
         own.replaced("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
     insta::assert_snapshot!(train(&folder, &format!("{own}\nsft: {{steps: 2}}\n")).failure(), @r#"
 exit code 2
-error: the example `1+1=` with the answer `two` cannot be tokenized
+error: prompt 0 (train.jsonl, line 1): `1+1=` with the answer `two` cannot be tokenized
   caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
   hint: name a tokenizer that has its characters (`model.init.tokenizer`), or leave SFT out (`sft.steps: 0`)
 "#);
@@ -71,7 +71,7 @@ error: the example `1+1=` with the answer `two` cannot be tokenized
     let silent = own.replaced("  path: model", "  path: model\n  chat_template: empty.jinja");
     insta::assert_snapshot!(train(&folder, &silent).short(), @r#"
 exit code 2
-error: `model.chat_template`: prompt 1 of the training data cannot be prepared: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
+error: `model.chat_template`: prompt 0 of the training data (train.jsonl, line 1) cannot be prepared: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
   at config.yaml:4:18:   chat_template: «empty.jinja»
 "#);
     // More than any machine holds, found by arithmetic.

@@ -198,3 +198,32 @@ fn one_completion_per_prompt_goes_with_an_advantage_that_compares_beyond_the_gro
     let own = ["rollout.n=1", "objective.advantage={kind: python, path: my.py}"];
     folder.tamis(&[&["train", "config.yaml"][..], &own].concat()).succeeds();
 }
+
+#[test]
+fn a_number_that_is_not_finite_is_named_with_its_step_and_sample() {
+    let functions = "import os\n\n\
+        def loss(columns):\n    \
+        log = 'runs/tiny/metrics.jsonl'\n    \
+        bad = os.path.exists(log) and os.path.getsize(log) > 0\n    \
+        scale = float('nan') if bad else 1.0\n    \
+        pairs = [(float(x), float(a)) for x, a in zip(columns.logprobs, columns.advantages)]\n    \
+        return [-a * x * scale for x, a in pairs], [-a for _, a in pairs]\n\n\
+        def advantage(columns):\n    \
+        return [float('inf') if row == 9 and len(columns.rewards) == 16 else 0.5 for row in range(len(columns.rewards))]\n";
+    for (section, what) in [
+        ("loss", "objective.loss in step 2: `loss` (my.py:3) returned a loss of NaN for token 0 of sample "),
+        (
+            "advantage",
+            "objective.advantage in step 1: `advantage` (my.py:10) returned an advantage of inf for sample 1 of prompt ",
+        ),
+    ] {
+        let folder = folder().with("my.py", functions);
+        let own = format!("objective.{section}={{kind: python, path: my.py}}");
+        let ended = folder.tamis(&["train", "config.yaml", &own]);
+        assert_eq!(ended.code, Some(1), "{}", ended.shown());
+        ended.says(what);
+        let (_, named) = ended.stderr.split_once(" of prompt ").expect("a prompt");
+        let number: String = named.chars().take_while(char::is_ascii_digit).collect();
+        assert!(number.parse::<u64>().is_ok(), "{}", ended.shown());
+    }
+}

@@ -614,6 +614,15 @@ fn a_run_by_its_name_alone_or_misspelt_is_suggested() {
     for typed in ["tiny", "tinny"] {
         folder.tamis(&["train", "--resume", typed]).exits(2).says("did you mean `runs/tiny`?");
     }
+    // One wrong letter of a short name, and a folder that is no run is passed over.
+    std::fs::rename(folder.join("runs/tiny"), folder.join("out")).expect("moved");
+    folder.write("ouu/notes.txt", "");
+    for typed in ["ouy", "otu", "outt", "ut"] {
+        folder.tamis(&["train", "--resume", typed]).exits(2).says("did you mean `out`?");
+    }
+    for typed in ["xyz", "o", "models"] {
+        folder.tamis(&["train", "--resume", typed]).exits(2).never_says("did you mean");
+    }
     // The path of a model's folder is no name on a hub if a similar path exists here.
     let typed = folder.tamis(&["eval", "models/tinny", "data.val=x.jsonl"]).exits(2);
     typed.says("did you mean `models/tiny`?").says("on a hub is `hf://models/tinny`");

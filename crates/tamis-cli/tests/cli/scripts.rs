@@ -436,6 +436,34 @@ fn a_script_without_rows_or_with_a_broken_reward_is_refused() {
     assert!(!folder.join("out").exists());
 }
 
+#[test]
+fn a_script_that_python_cannot_read_is_shown_as_python_shows_it() {
+    let folder = Folder::new().with("helper.py", "def right(:\n    pass\n");
+    let syntax = |file: &str, line: &str| format!("  File \"{file}\", line {line}\n");
+    for (name, text, expected) in [
+        ("open.py", "from trl import GRPOTrainer\nprint((1\n", syntax("open.py", "2")),
+        ("tab.py", "if True:\n    a = 1\n\tb = 2\n", syntax("tab.py", "3")),
+        ("null.py", "a = '\0'\n", "null bytes\n".to_owned()),
+        ("lacks.py", "import no_such.part\n", "  hint: install it there (`".to_owned()),
+        // The line of the script that imports it, and the place in the other file.
+        ("imports.py", "import helper\n", syntax(&folder.join("helper.py").display().to_string(), "1")),
+    ] {
+        folder.write(name, text);
+        let ended = run(&folder, &format!("train {name}"), &[]).exits(1);
+        ended.says(&expected).says(&format!("File \"{name}\""));
+        let is_ours = |line: &&str| line.contains("runpy") || line.contains("tamis_script");
+        assert_eq!(ended.stderr.lines().find(is_ours), None, "{}", ended.shown());
+        let has_run = ["imports.py", "lacks.py"].contains(&name);
+        assert_eq!(ended.stderr.contains("Traceback"), has_run, "{}", ended.shown());
+        assert_eq!(
+            ended.stderr.contains("-m pip install no_such`)"),
+            name == "lacks.py",
+            "{}",
+            ended.shown()
+        );
+    }
+}
+
 /// A script whose trainer is given `ARGUMENTS`, and what is before it.
 fn with_trainer(before: &str, arguments: &str) -> String {
     format!(

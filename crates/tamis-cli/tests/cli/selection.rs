@@ -328,7 +328,7 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
 fn empty_steps_stop_the_run() {
     let folder = Folder::new();
     let changes = [
-        ("filter: {kind: variance}", "filter: {kind: mean_range, low: 1.5, high: 2.0}"),
+        ("filter: {kind: variance}", "filter: {kind: mean_range, low: 1.5, high: 2.0, metric: score}"),
         ("max_num_gen_batches: 50", "on_empty_round: skip"),
         ("  total_steps: 6", "  total_steps: 6\n  early_stop: {empty_steps: {patience: 2}}"),
     ];

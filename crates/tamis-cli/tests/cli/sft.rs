@@ -92,6 +92,13 @@ fn what_cannot_be_learned_is_refused_with_its_place() {
     check(&["sft.val=rows.jsonl"]).says("`sft.val` and `sft.val_fraction` are both set");
     check(&["sft.target_accuracy=0.5"]).says("`sft.target_accuracy` is measured by the rewards of a run");
     check(&["sft.data=nowhere.jsonl"]).says("there is no file nowhere.jsonl");
+    check(&["sft.columns.messages=m", "sft.columns.completion=c"])
+        .says("`sft.columns.completion` and `sft.columns.messages` are both set");
+    folder.write("empty.jsonl", "\n");
+    check(&["sft.data=empty.jsonl"]).says("no rows in empty.jsonl");
+    folder.write("long.jsonl", "{\"prompt\": \"1+1+1+1+1+1=\", \"completion\": \"6\"}\n");
+    check(&["sft.val_fraction=null", "sft.val=long.jsonl", "sft.max_length=8"])
+        .says("sft.val: no row has a token with a loss within its first 8 tokens");
     check(&["sft.max_length=33"]).says("sft.max_length is 33, and the model reads 32 tokens");
     folder.write("odd.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n{\"prompt\": \"1+1=\"}\n");
     check(&["sft.data=odd.jsonl"])
@@ -100,6 +107,31 @@ fn what_cannot_be_learned_is_refused_with_its_place() {
     folder.write("chat.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"2\"}]}\n");
     check(&["sft.data=chat.jsonl", "sft.val_fraction=null"]).says("chat.jsonl, line 1 cannot be prepared");
     assert!(!folder.join("runs").exists(), "nothing was begun");
+}
+
+#[test]
+fn settings_that_the_rows_do_not_fill_and_keys_that_nothing_reads_are_named() {
+    let folder = folder();
+    let check = |arguments: &[&str]| {
+        let all: Vec<&str> = ["config", "check", "sft.yaml"].iter().chain(arguments).copied().collect();
+        folder.tamis(&all).succeeds()
+    };
+    let plain = check(&["sft.warmup_steps=4"]);
+    plain.never_says("warning: sft").never_says("no effect");
+    check(&["sft.batch_size=64"])
+        .says("sft.batch_size is 64, and there are 32 rows: every update has all of them")
+        .says("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60 % of 0.01");
+    let unread =
+        check(&["rollout.n=8", "objective.loss.kind=gspo", "reward=[{kind: number}]", "run.threads=2"]);
+    unread.says("have no effect in a run of supervised fine-tuning alone").never_says("`run.threads`");
+    unread.says("`rollout.n`").says("`reward`").says("`objective.loss.kind`");
+    check(&["train.optimizer.learning_rate=1e-5", "train.optimizer.weight_decay=0"])
+        .says("`train.optimizer.learning_rate` has no effect in a run of supervised fine-tuning alone")
+        .says("the learning rate is `sft.learning_rate`");
+    folder
+        .tamis(&["train", "sft.yaml", "rollout.n=8", "sft.epochs=1"])
+        .succeeds()
+        .says("`rollout.n` has no effect");
 }
 
 #[test]

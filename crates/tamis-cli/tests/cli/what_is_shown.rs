@@ -107,25 +107,25 @@ fn prompts_that_cannot_have_the_form_asked_for() {
     let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).short();
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.prompt_format=chat"]), @"
 exit code 2
-error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, but the model has no chat template
+error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): data.prompt_format is `chat`, but the model has no chat template
   at command line: data.prompt_format=«chat»
   hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
 ");
     insta::assert_snapshot!(printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 exit code 2
-error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, but data.prompt_format is `text`
+error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): its prompt is a list of messages, but data.prompt_format is `text`
   at command line: data.prompt_format=«text»
   hint: set data.prompt_format=auto (or chat) to render messages with the chat template
 ");
     insta::assert_snapshot!(printed(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
+error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
   at command line: data.system_prompt=«2»
   hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or remove data.system_prompt
 ");
     insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
+error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
   at command line: data.system_prompt=«2»
   hint: set data.prompt_format=chat, which makes a user message of every text, or remove data.system_prompt
 ");
@@ -137,7 +137,7 @@ error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which 
 ");
     insta::assert_snapshot!(printed(CHATS, None, &[]), @"
 exit code 2
-error: `model`: prompt 1 of the training data cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
+error: `model`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
   at tiny.yaml:2:1: «model»:
 ");
 }
@@ -151,7 +151,7 @@ fn a_template_around_every_text_prompt() {
     insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
     insta::assert_snapshot!(with(CHATS, "{{ content }}").short(), @"
 exit code 2
-error: `data.prompt_template`: prompt 1 of the training data cannot be prepared: data.prompt_template goes around text, but this prompt is a list of messages: remove the setting, or give prompts as text
+error: `data.prompt_template`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: data.prompt_template goes around text, but this prompt is a list of messages: remove the setting, or give prompts as text
   at command line: data.prompt_template=«around.jinja»
 ");
     insta::assert_snapshot!(with(QUESTIONS, "{{ content").short(), @"

@@ -8,9 +8,9 @@ use tamis_config::{BackendKind, Config, LauncherKind, LearnerBackend, LoggerKind
 use tamis_process::interpreter;
 use tamis_rollout::launch::LaunchError;
 use tamis_train::assemble::hub::Names;
-use tamis_train::assemble::loggers::{SET_URI, is_place_open};
 use tamis_train::assemble::policy::shape_before_data;
 use tamis_train::interrupt::{Halt, Interrupt};
+use tamis_train::outside::{SET_URI, is_place_open};
 
 use super::python::{Interpreter, find_program};
 use super::{Finding, Topic, network};

@@ -4,7 +4,8 @@ use tamis_core::figure;
 use tamis_core::figure::counted;
 
 use super::machines::{Machine, Machines};
-use super::{Device, LearnerPlan, Plan, ServersPlan, parts};
+use super::misfits::parts;
+use super::{Device, LearnerPlan, Plan, ServersPlan};
 
 impl Plan {
     /// The plan as lines of text.

@@ -98,8 +98,8 @@ Bytes for each parameter:
   AdamW's moments                                             8 (2.031 with `learner.moments: 8bit`)
 
 Ranks share all of it. A GPU needs more than that: activations and logits of a micro-batch, one whole layer of
-the model at a time, CUDA and NCCL. None of those is estimated; `model.recompute_activations: true` and smaller
-micro-batches lower them.
+the model at a time, the cache of a learner that samples, CUDA and NCCL. The command below estimates activations
+and this cache for one rank. `model.recompute_activations: true` and smaller micro-batches lower the rest.
 
 Servers need GPUs of their own, or take turns with the learner (`cluster.colocate`). A server holds 2 bytes a
 parameter, over its `tensor_parallel` GPUs, and its cache.

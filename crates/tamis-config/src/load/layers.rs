@@ -11,6 +11,7 @@ use super::followers;
 use super::loaded::Loaded;
 use super::renamed;
 use super::unread::drop_unread;
+use crate::catalogue;
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::note::Note;
 use crate::override_argument::{Override, value_form};
@@ -153,7 +154,11 @@ impl Layers {
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
-        let mut reader = Reader::new(KnownNames { paths: table::suggestion_keys, others });
+        let mut reader = Reader::new(KnownNames {
+            paths: table::suggestion_keys,
+            others,
+            elsewhere: catalogue::elsewhere,
+        });
         let config = Config::read(&tree, &mut reader);
         let mut found = Vec::new();
         if let (Some(config), true) = (&config, is_whole && purpose != LoadPurpose::Sections) {

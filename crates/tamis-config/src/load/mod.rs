@@ -41,35 +41,19 @@ pub type LoadFunction = fn(&[PathBuf], &[String]) -> Result<Loaded, ConfigErrors
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
 pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(None, files, arguments, LoadPurpose::Training)
+    load_files(None, files, arguments)
 }
 
 /// Loads the configuration of a run with further files and overrides above it, like [`load`]; `own` is the
 /// `config.yaml` that the run wrote.
 pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(Some(own), files, arguments, LoadPurpose::Training)
+    load_files(Some(own), files, arguments)
 }
 
-/// Loads a configuration like [`load`], for measuring a policy. If `run` is a run's `config.yaml`, it is the
-/// configuration of that run. Training prompts, the length of a run and the like may be missing, and keys
-/// that only training reads are not checked.
-pub fn load_for_evaluation(
-    run: Option<&Path>,
-    files: &[PathBuf],
-    arguments: &[String],
-) -> Result<Loaded, ConfigErrors> {
-    load_files(run, files, arguments, LoadPurpose::Evaluation)
-}
-
-fn load_files(
-    run: Option<&Path>,
-    files: &[PathBuf],
-    arguments: &[String],
-    purpose: LoadPurpose,
-) -> Result<Loaded, ConfigErrors> {
+fn load_files(run: Option<&Path>, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::new(OtherNames::NONE);
     let sources = read_sources(run, files, &mut layers);
-    load_layers(layers, &sources, arguments, purpose)
+    load_layers(layers, &sources, arguments, LoadPurpose::Training)
 }
 
 /// Reads the `config.yaml` of a run and further files. Unreadable files are reported in the layers.
@@ -79,18 +63,13 @@ pub fn read_sources(run: Option<&Path>, files: &[PathBuf], layers: &mut Layers) 
     run.into_iter().chain(files).filter_map(|(path, kind)| layers.read(path, kind)).collect()
 }
 
-/// Loads a configuration like [`load`], only to show it. Missing values, such as the model or the data, are
-/// errors in [`Loaded::warnings`] and do not refuse it.
-pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(None, files, arguments, LoadPurpose::Showing)
-}
-
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(Layers::new(OtherNames::NONE), sources, arguments, LoadPurpose::Training)
 }
 
-/// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
+/// Loads a configuration like [`load_sources`], only to show it. Missing values, such as the model or the
+/// data, are errors in [`Loaded::warnings`] and do not refuse it.
 pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(Layers::new(OtherNames::NONE), sources, arguments, LoadPurpose::Showing)
 }

@@ -3,9 +3,10 @@
 use tamis_core::advantage::SingletonAdvantage;
 use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
 use tamis_core::whole_step::WholeStep;
+use tamis_env::reward::RewardKind;
 
 use super::{Checker, LoadPurpose};
-use crate::schema::{FilterConfig, KlPlace};
+use crate::schema::{FilterConfig, KlPlace, RAW_OUTCOME};
 
 impl Checker<'_> {
     pub(super) fn filter(&mut self, purpose: LoadPurpose) {
@@ -27,6 +28,52 @@ impl Checker<'_> {
         }
         self.selection(filter);
         self.metric(filter);
+        self.keeps_none(filter, purpose);
+    }
+
+    /// Whether the filter's metric is 0 or 1 for every completion that has one. The `acc` of a program, or of
+    /// a function of the user's, may be graded.
+    fn has_binary_metric(&self, filter: &FilterConfig) -> bool {
+        let is_binary = |kind: &RewardKind| {
+            let nature = kind.nature();
+            !nature.is_external || nature.gives_acc && !matches!(kind, RewardKind::BySource(_))
+        };
+        // Without a metric it is filled in later.
+        let has_outcome = || self.config.reward.iter().any(|reward| reward.kind.gives_outcome());
+        let is_outcome = filter.metric.as_ref().map_or_else(has_outcome, |metric| metric == RAW_OUTCOME);
+        is_outcome && self.config.reward.iter().all(|reward| is_binary(&reward.kind))
+    }
+
+    /// Refuses a filter that can keep no group, if every member's metric is 0 or 1.
+    fn keeps_none(&mut self, filter: &FilterConfig, purpose: LoadPurpose) {
+        let (config, n) = (self.config, self.config.rollout.n);
+        let is_possible = filter.kind.check().is_err() || filter.kind.may_keep_binary(n);
+        if is_possible || !self.has_binary_metric(filter) {
+            return;
+        }
+        let members = if n == 1 { "1 completion".to_owned() } else { format!("{n} completions") };
+        let message = format!(
+            "no group can be kept, so no step is ever filled: the filter keeps only {}, and `{RAW_OUTCOME}` is 0 or 1 for each of \
+            {members} (`rollout.n`)",
+            filter.kind.rule()
+        );
+        let larger = (n + 1..=GroupFilter::LARGEST_TRIED).find(|&n| filter.kind.may_keep_binary(n));
+        let bounds = match filter.kind {
+            GroupFilter::Variance(_) => "set `filter.tolerance` below 1",
+            _ => "widen `filter.low` and `filter.high`",
+        };
+        let hint = match larger {
+            _ if config.signal_beyond_group().is_some() => "set `filter: null`".to_owned(),
+            Some(2) => "set `rollout.n` to 4 or more".to_owned(),
+            Some(larger) => format!("set `rollout.n` to {larger} or more, or {bounds}"),
+            None => bounds.to_owned(),
+        };
+        let keys = ["filter.low", "filter.high", "filter.tolerance", "rollout.n", "filter.kind"];
+        if purpose == LoadPurpose::Showing {
+            self.warn(&keys, message, hint);
+        } else {
+            self.error(&keys, message, hint);
+        }
     }
 
     /// Warns of groups of one, which cannot be compared with anything. A run that learns nothing is refused.
@@ -79,6 +126,8 @@ impl Checker<'_> {
                 "every group has one member and `filter.singleton: drop` drops it, so no step is ever filled"
             }
             _ if filter.kind.chooses_members() => "there is nothing to choose from within a group",
+            // Another rule refuses it.
+            (None, None) if !filter.kind.may_keep_binary(1) && self.has_binary_metric(filter) => return,
             (None, None) => "the filter judges every group by a single trajectory",
             (None, Some(pool)) if pool.is_by_spread() => {
                 "a group of one has no deviation, so the filter's ranking means nothing"

@@ -54,6 +54,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
         checker.learner();
         checker.cluster();
         checker.loggers();
+        checker.unread_alone();
         return checker.found;
     }
     checker.model();

@@ -10,7 +10,6 @@ use crate::schema::{EnvironmentConfig, two_of_one_name};
 use super::Checker;
 use crate::table;
 
-/// The paths of a configuration's environments, in their order.
 pub(super) fn environment_paths() -> impl Iterator<Item = String> {
     std::iter::once("environment".to_owned()).chain((0..).map(|place| format!("more_environments[{place}]")))
 }

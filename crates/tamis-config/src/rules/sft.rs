@@ -3,6 +3,38 @@
 use super::validation::validation_prompts;
 use super::{Checker, model::environment_paths};
 use crate::schema::KlPlace;
+use crate::tree::{Node, join};
+
+/// Keys, and whole sections, that supervised fine-tuning alone reads. `tamis simulate` reads its own.
+const READ_ALONE: [&str; 27] = [
+    "run",
+    "model.path",
+    "model.init",
+    "model.value_head",
+    "model.save_dtype",
+    "model.chat_template",
+    "model.recompute_activations",
+    "model.memory_limit",
+    "data.bad_rows",
+    "data.prompt_format",
+    "data.system_prompt",
+    "data.prompt_template",
+    "data.chat_template_kwargs",
+    "sft",
+    "learner",
+    "cluster",
+    "train.micro_batch_tokens",
+    "train.balance_micro_batches",
+    "train.total_steps",
+    "train.optimizer.betas",
+    "train.optimizer.epsilon",
+    "train.optimizer.weight_decay",
+    "train.optimizer.decay_norms_and_biases",
+    "train.optimizer.max_grad_norm",
+    "checkpoint.save_freq",
+    "checkpoint.keep_last",
+    "simulate",
+];
 
 impl Checker<'_> {
     /// Rules of `sft`; `is_alone` means that it is the whole run.
@@ -71,6 +103,48 @@ impl Checker<'_> {
         self.sft_of_adapter(is_alone);
     }
 
+    /// Warns of keys that only reinforcement learning reads, in one line.
+    pub(super) fn unread_alone(&mut self) {
+        let mut keys = Vec::new();
+        self.add_unread("", self.tree, &mut keys);
+        let Some(first) = keys.first() else { return };
+        const SHOWN: usize = 8;
+        let shown: Vec<String> = keys.iter().take(SHOWN).map(|key| format!("`{key}`")).collect();
+        let more = keys.len().saturating_sub(SHOWN);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let verb = if keys.len() == 1 { "has" } else { "have" };
+        let rate = "train.optimizer.learning_rate";
+        let hint = if keys.iter().any(|key| key == rate) {
+            format!(
+                "the learning rate is `sft.learning_rate`; remove `{rate}` and what else is of reinforcement learning"
+            )
+        } else {
+            "remove them, or set `train.total_steps` to 1 or more".to_owned()
+        };
+        self.warn(
+            &[first],
+            format!(
+                "{}{more} {verb} no effect in a run of supervised fine-tuning alone (`train.total_steps: 0`)",
+                shown.join(", ")
+            ),
+            hint,
+        );
+    }
+
+    fn add_unread(&self, path: &str, node: &Node, keys: &mut Vec<String>) {
+        for entry in node.entries() {
+            let path = join(path, &entry.key);
+            if READ_ALONE.contains(&path.as_str()) {
+                continue;
+            }
+            if !entry.node.entries().is_empty() {
+                self.add_unread(&path, &entry.node, keys);
+            } else if self.is_asked_for(&path) {
+                keys.push(path);
+            }
+        }
+    }
+
     fn sft_is_off(&mut self) {
         let config = self.config;
         if !config.sft.data.is_empty() {
@@ -105,6 +179,18 @@ impl Checker<'_> {
 
     fn own_rows(&mut self, is_alone: bool) {
         let config = self.config;
+        let columns = &config.sft.columns;
+        let of_pair = [("prompt", &columns.prompt), ("completion", &columns.completion)]
+            .into_iter()
+            .find(|(_, name)| name.is_some());
+        if let (Some((name, _)), Some(_)) = (of_pair, &columns.messages) {
+            let key = format!("sft.columns.{name}");
+            self.error(
+                &[&key, "sft.columns.messages"],
+                format!("`{key}` and `sft.columns.messages` are both set, but a row is a pair or a conversation"),
+                "remove one of the two; train on rows of both layouts in two runs, or give them their usual columns",
+            );
+        }
         let temperature = config.rollout.temperature;
         if !is_alone && (temperature - 1.0).abs() > f64::EPSILON {
             self.warn(

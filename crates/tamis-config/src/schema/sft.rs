@@ -104,8 +104,9 @@ settings! {
         /// Longest row, in tokens. The end of a longer row is cut off, as in TRL, and the run prints how many
         /// were cut. Null: what the model reads.
         max_length: Option<usize> = None, AtLeast(2.0);
-        /// Rows of an update. Own rows are packed into micro-batches of `train.micro_batch_tokens` without
-        /// padding; no row sees another.
+        /// Rows of an update. The last update of a pass over the rows has those that are left, as in TRL
+        /// (`dataloader_drop_last=False`). Own rows are packed into micro-batches of
+        /// `train.micro_batch_tokens` without padding; no row sees another.
         batch_size: usize = 64, Between(1.0, 1_048_576.0);
         /// Learning rate after the warm-up. Null: 2e-5 for a checkpoint (`model.path`), 1e-3 for random
         /// weights (`model.init`).
@@ -133,7 +134,19 @@ impl SftConfig {
         self.steps > 0 || self.epochs.is_some()
     }
 
-    /// Updates that it makes on so many rows: at most `steps`, at most what `epochs` needs.
+    /// Updates of one pass over so many rows of `data`, at least 1. The last has the rows that are left.
+    ///
+    /// ```
+    /// use tamis_config::SftConfig;
+    /// let of_four = SftConfig { batch_size: 4, ..SftConfig::default() };
+    /// assert_eq!([0, 4, 10].map(|rows| of_four.updates_per_epoch(rows)), [1, 1, 3]);
+    /// ```
+    pub fn updates_per_epoch(&self, num_rows: usize) -> usize {
+        num_rows.div_ceil(self.batch_size.max(1)).max(1)
+    }
+
+    /// Updates that it makes on so many rows: at most `steps`, at most what `epochs` needs. As in TRL, the
+    /// last update of an epoch has the rows that are left. Gold answers fill it with the first of the next.
     ///
     /// ```
     /// use tamis_config::SftConfig;
@@ -146,8 +159,12 @@ impl SftConfig {
     /// ```
     pub fn num_updates(&self, num_rows: usize) -> usize {
         // As long a run as that is never finished.
-        let of_epochs =
-            |epochs: f64| (epochs * num_rows as f64 / self.batch_size.max(1) as f64).ceil().min(1e9) as usize;
+        let each = if self.data.is_empty() {
+            num_rows as f64 / self.batch_size.max(1) as f64
+        } else {
+            self.updates_per_epoch(num_rows) as f64
+        };
+        let of_epochs = |epochs: f64| (epochs * each).ceil().min(1e9) as usize;
         match (self.steps, self.epochs) {
             (steps, None) => steps,
             (0, Some(epochs)) => of_epochs(epochs),

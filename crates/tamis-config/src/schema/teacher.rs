@@ -14,7 +14,8 @@ settings! {
         /// Folder of the teacher, or its name on a hub, as in `model.path`. The learner loads it and does not
         /// train it. If `servers` are set, only its tokenizer is read, to compare it with the policy's.
         path: Option<ModelSource> = None, NotEmpty;
-        /// Addresses of vLLM servers with the teacher, such as `http://HOST:8000`. Requests go to them in turn.
+        /// Addresses of servers with the teacher (vLLM, `tamis serve`), such as `http://HOST:8000`. Requests go
+        /// to them in turn.
         servers: Vec<String> = Vec::new(), Any, Free;
         /// Name of the teacher at the servers. Null: the first model that a server lists.
         model: Option<String> = None, NotEmpty;

@@ -34,41 +34,36 @@ train: {total_steps: 1}";
 
 #[test]
 fn what_is_no_logger() {
-    assert_snapshot!(show_errors("run: {loggers: [console, wandbb]}", &[]), @r#"
-error: `run.loggers[1]` cannot be `wandbb`: it is one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp
-  at run.yaml:1: run: {loggers: [console, «wandbb»]}
-  hint: did you mean `wandb`?
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [{kind: wandb, projekt: a}]}", &[]), @r#"
-error: unknown key `run.loggers[0].projekt`
-  at run.yaml:1: run: {loggers: [{kind: wandb, «projekt»: a}]}
-  hint: did you mean `run.loggers[0].project`?
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [jsonl, [tensorboard]]}", &[]), @r#"
-error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
-  at run.yaml:1: run: {loggers: [jsonl, «[tensorboard]»]}
-  hint: see `tamis config explain run.loggers`
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [jsonl, {kind: jsonl}]}", &[]), @r#"
-error: `run.loggers` names `jsonl` twice
-  at run.yaml:1: run: {loggers: [jsonl, «{kind: jsonl}»]}
-  hint: remove one of them
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [{kind: prometheus, address: localhost}]}", &[]), @r#"
-error: `run.loggers[0].address` is not an address: `localhost`
-  at run.yaml:1: run: {loggers: [{kind: prometheus, address: «localhost»}]}
-  hint: write `HOST:PORT`, such as `127.0.0.1:9464`, or `0.0.0.0:9464` for other machines
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [{kind: otlp, endpoint: https://collector:4318}]}", &[]), @r#"
-error: `run.loggers[0].endpoint` is not an HTTP address: `https://collector:4318`
-  at run.yaml:1: run: {loggers: [{kind: otlp, endpoint: «https://collector:4318»}]}
-  hint: write `http://HOST:PORT/v1/traces`; for TLS, let a collector on this machine forward the spans
-"#);
-    assert_snapshot!(show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]), @"
-error: `run.loggers[0].tracking_uri` contains a user name or a password, which would end up in the files of the run
-  at run.yaml:1: run: {loggers: [{kind: mlflow, tracking_uri: «'https://me:s3cret@mlflow:5000/a'»}]}
-  hint: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, or the whole address as MLFLOW_TRACKING_URI
-");
+    assert_snapshot!([
+        show_errors("run: {loggers: [console, wandbb]}", &[]),
+        show_errors("run: {loggers: [{kind: wandb, projekt: a}]}", &[]),
+        show_errors("run: {loggers: [jsonl, [tensorboard]]}", &[]),
+        show_errors("run: {loggers: [jsonl, {kind: jsonl}]}", &[]),
+        show_errors("run: {loggers: [{kind: prometheus, address: localhost}]}", &[]),
+        show_errors("run: {loggers: [{kind: otlp, endpoint: https://collector:4318}]}", &[]),
+        show_errors("run: {loggers: [{kind: mlflow, tracking_uri: 'https://me:s3cret@mlflow:5000/a'}]}", &[]),
+    ].join("\n"), @r"
+    error: `run.loggers[1]` cannot be `wandbb`: it is one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp
+      at run.yaml:1: run: {loggers: [console, «wandbb»]}
+      hint: did you mean `wandb`?
+    error: unknown key `run.loggers[0].projekt`
+      at run.yaml:1: run: {loggers: [{kind: wandb, «projekt»: a}]}
+      hint: did you mean `run.loggers[0].project`?
+    error: `run.loggers[1]` must be one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not a list of 1
+      at run.yaml:1: run: {loggers: [jsonl, «[tensorboard]»]} [explain it]
+    error: `run.loggers` names `jsonl` twice
+      at run.yaml:1: run: {loggers: [jsonl, «{kind: jsonl}»]}
+      hint: remove one of them
+    error: `run.loggers[0].address` is not an address: `localhost`
+      at run.yaml:1: run: {loggers: [{kind: prometheus, address: «localhost»}]}
+      hint: write `HOST:PORT`, such as `127.0.0.1:9464`, or `0.0.0.0:9464` for other machines
+    error: `run.loggers[0].endpoint` is not an HTTP address: `https://collector:4318`
+      at run.yaml:1: run: {loggers: [{kind: otlp, endpoint: «https://collector:4318»}]}
+      hint: write `http://HOST:PORT/v1/traces`; for TLS, let a collector on this machine forward the spans
+    error: `run.loggers[0].tracking_uri` contains a user name or a password, which would end up in the files of the run
+      at run.yaml:1: run: {loggers: [{kind: mlflow, tracking_uri: «'https://me:s3cret@mlflow:5000/a'»}]}
+      hint: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, or the whole address as MLFLOW_TRACKING_URI
+    ");
     let plain = "run: {loggers: [{kind: mlflow, tracking_uri: 'https://mlflow:5000/a@b'}]}";
     assert!(!show_errors(plain, &[]).contains("password"));
 }

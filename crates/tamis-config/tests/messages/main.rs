@@ -81,7 +81,7 @@ error: invalid YAML: tabs disallowed within this context (block indentation)
    |
 11 |  aggregation: token_mean
    |  ^
-  hint: indent with spaces
+  hint: YAML is indented with spaces: replace the tab before the text with spaces
 
 1 error in the configuration
 "#);

@@ -19,35 +19,29 @@ error: unknown key `objective.loss.log_ratio_limit`: the kind here is `geo_mean`
 
 #[test]
 fn objectives() {
-    assert_snapshot!(show_errors("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
-warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
-  at run.yaml:1: objective: {kl: {estimator: «k1», coefficient: 0.1}}
-  hint: remove `objective.kl.estimator`
-warning: `objective.kl.coefficient` has no effect: `objective.kl.in` is `none`
-  at run.yaml:1: objective: {kl: {estimator: k1, coefficient: «0.1»}}
-  hint: remove `objective.kl.coefficient`
-warning: `model.reference` has no effect: `objective.kl.in` is `none`
-  at run.yaml:2: model: {reference: «r»}
-  hint: remove `model.reference`
-"#);
-    assert_snapshot!(show_errors("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
-warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run only for its metric
-  at run.yaml:1: objective: {kl: {in: loss, coefficient: «0»}}
-  hint: set `objective.kl.in: none`
-"#);
-    assert_snapshot!(show_errors("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
-error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, but `objective.kl.in` is `loss`
-  at run.yaml:1: objective: {kl: {in: loss, «adaptive»: {target: 0.1}}}
-  hint: set `objective.kl.in: reward`
-"#);
-    assert_snapshot!(show_errors("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]), @"
-warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
-  at run.yaml:1: objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: «0»}}
-  hint: remove `objective.advantage.ddof`
-warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
-  at run.yaml:1: objective: {loss_scale_factor: «100», advantage: {scale: none, ddof: 0}}
-  hint: remove `objective.loss_scale_factor`
-");
+    assert_snapshot!([
+        show_errors("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]),
+        show_errors("objective: {kl: {in: loss, coefficient: 0}}", &[]),
+        show_errors("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]),
+        show_errors("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]),
+    ].join("\n"), @r"
+    warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
+      at run.yaml:1: objective: {kl: {estimator: «k1», coefficient: 0.1}} [remove it]
+    warning: `objective.kl.coefficient` has no effect: `objective.kl.in` is `none`
+      at run.yaml:1: objective: {kl: {estimator: k1, coefficient: «0.1»}} [remove it]
+    warning: `model.reference` has no effect: `objective.kl.in` is `none`
+      at run.yaml:2: model: {reference: «r»} [remove it]
+    warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run only for its metric
+      at run.yaml:1: objective: {kl: {in: loss, coefficient: «0»}}
+      hint: set `objective.kl.in: none`
+    error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, but `objective.kl.in` is `loss`
+      at run.yaml:1: objective: {kl: {in: loss, «adaptive»: {target: 0.1}}}
+      hint: set `objective.kl.in: reward`
+    warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
+      at run.yaml:1: objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: «0»}} [remove it]
+    warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
+      at run.yaml:1: objective: {loss_scale_factor: «100», advantage: {scale: none, ddof: 0}} [remove it]
+    ");
 }
 
 #[test]
@@ -85,21 +79,20 @@ error: unknown key `objective.loss.beta`: the kind here is `gspo`
 
 #[test]
 fn losses_that_need_something() {
-    assert_snapshot!(show_errors("objective: {loss: {kind: dro}}", &[]), @"
-error: `objective.loss.beta` is missing: a number, 0 or more
-  at run.yaml:1: objective: {loss: {kind: «dro»}}
-  hint: see `tamis config explain objective.loss.beta`
-");
-    assert_snapshot!(show_errors("objective: {loss: {kind: luspo}}", &[]), @"
-error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined only with `seq-mean-token-sum`
-  at run.yaml:1: objective: {loss: {kind: «luspo»}}
-  hint: set `objective.aggregation: seq-mean-token-sum`
-");
-    assert_snapshot!(show_errors("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
-error: `objective.importance: sequence` has no effect with `objective.loss.kind: gspo`: this loss fixes the level itself
-  at run.yaml:1: objective: {loss: {kind: gspo}, importance: «sequence»}
-  hint: set `objective.importance: token`
-");
+    assert_snapshot!([
+        show_errors("objective: {loss: {kind: dro}}", &[]),
+        show_errors("objective: {loss: {kind: luspo}}", &[]),
+        show_errors("objective: {loss: {kind: gspo}, importance: sequence}", &[]),
+    ].join("\n"), @r"
+    error: `objective.loss.beta` is missing: a number, 0 or more
+      at run.yaml:1: objective: {loss: {kind: «dro»}} [explain it]
+    error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined only with `seq-mean-token-sum`
+      at run.yaml:1: objective: {loss: {kind: «luspo»}}
+      hint: set `objective.aggregation: seq-mean-token-sum`
+    error: `objective.importance: sequence` has no effect with `objective.loss.kind: gspo`: this loss fixes the level itself
+      at run.yaml:1: objective: {loss: {kind: gspo}, importance: «sequence»}
+      hint: set `objective.importance: token`
+    ");
 }
 
 /// The messages about an objective, line by line without the excerpts.
@@ -111,14 +104,21 @@ fn lines(objective: &str, overrides: &[&str]) -> String {
 
 #[test]
 fn settings_that_another_choice_takes_the_effect_of() {
-    assert_snapshot!(lines("{loss: {kind: vespo}, importance: sequence}", &[]), @"warning: `objective.importance` has no effect: `vespo` weights whole trajectories; the level affects only a bias-corrected KL in the loss");
     let corrected = "{loss: {kind: vespo}, importance: sequence, kl: {in: loss, bias_corrected: true}}";
     assert_eq!(lines(corrected, &[]), "");
-    assert_snapshot!(lines("{zero_groups: mask}", &[]), @"warning: `objective.zero_groups` has no effect: there is no filter that drops groups");
     assert_eq!(lines("{zero_groups: mask}", &["filter.kind=variance"]), "");
-    assert_snapshot!(lines("{entropy: {aggregation: token-sum}}", &[]), @"warning: `objective.entropy.aggregation` has no effect: there is no entropy bonus");
     assert_eq!(lines("{entropy: {aggregation: token-sum, coefficient: 0.1}}", &[]), "");
-    assert_snapshot!(lines("{}", &["train.gradient_analysis={buckets: 3, edges: [0.0, 0.5]}"]), @"warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set");
+    assert_snapshot!([
+        lines("{loss: {kind: vespo}, importance: sequence}", &[]),
+        lines("{zero_groups: mask}", &[]),
+        lines("{entropy: {aggregation: token-sum}}", &[]),
+        lines("{}", &["train.gradient_analysis={buckets: 3, edges: [0.0, 0.5]}"]),
+    ].join("\n"), @r"
+    warning: `objective.importance` has no effect: `vespo` weights whole trajectories; the level affects only a bias-corrected KL in the loss
+    warning: `objective.zero_groups` has no effect: there is no filter that drops groups
+    warning: `objective.entropy.aggregation` has no effect: there is no entropy bonus
+    warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set
+    ");
 }
 
 #[test]
@@ -151,8 +151,14 @@ fn right_completions_of_cpo() {
     let cpo =
         |rest: &str, overrides: &[&str]| lines(&format!("{{advantage: {{kind: cpo{rest}}}}}"), overrides);
     assert_eq!(cpo("", &[]), "");
-    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the KL in the reward changes the rewards of right completions");
-    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the weight of the only reward is 0.5");
     assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
-    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but a reward that is not a verifier changes the rewards of right completions");
+    assert_snapshot!([
+        cpo("", &["objective.kl.in=reward"]),
+        cpo("", &["reward=[{kind: number, weight: 0.5}]"]),
+        cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]),
+    ].join("\n"), @r"
+    warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the KL in the reward changes the rewards of right completions
+    warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but the weight of the only reward is 0.5
+    warning: `objective.advantage.kind: cpo` counts a completion as right if its reward is at least 1 (`objective.advantage.right`), but a reward that is not a verifier changes the rewards of right completions
+    ");
 }

@@ -7,43 +7,36 @@ use crate::{show_errors, try_load};
 
 #[test]
 fn servers() {
-    assert_snapshot!(show_errors("", &["rollout.backend=vllm"]), @r#"
-error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
-  at command line: rollout.backend=«vllm»
-  hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
-"#);
-    assert_snapshot!(show_errors("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
-error: `rollout.backend: openai` cannot be used for training: its servers return only text, without tokens and log-probabilities, and take no weights
-  at command line: rollout.backend=«openai»
-  hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
-"#);
-    assert_snapshot!(show_errors("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
-error: `rollout.launch.command` does not contain `{port}`: the server would not know its port
-  at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
-  hint: add `{port}`, as in `[tamis, serve, '{model}', --port, '{port}']`
-error: `rollout.launch.command` does not contain `{model}`: the server would not know its model
-  at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
-  hint: add `{model}`, as in `[tamis, serve, '{model}', --port, '{port}']`
-warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the whole command
-  at run.yaml:1: rollout: {backend: vllm, launch: {command: [vllm, serve], args: «[--dtype=float32]»}}
-  hint: remove `rollout.launch.args`
-"#);
-    assert_snapshot!(show_errors("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
-warning: `rollout.launch` has no effect: `rollout.servers` names servers that are already running
-  at run.yaml:1: rollout: {backend: vllm, servers: ['http://h:1'], «launch»: {replicas: 2}}
-  hint: remove `rollout.launch`
-"#);
-    assert_snapshot!(show_errors("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]), @r#"
-warning: `rollout.launch` has no effect: `rollout.backend` is `native`
-  at run.yaml:1: rollout: {«launch»: {}}
-  hint: remove `rollout.launch`
-warning: `publish.dir` has no effect: `rollout.backend` is `native`
-  at run.yaml:2: publish: {dir: «/shared», keep: 3}
-  hint: remove `publish.dir`
-warning: `publish.keep` has no effect: `rollout.backend` is `native`
-  at run.yaml:2: publish: {dir: /shared, keep: «3»}
-  hint: remove `publish.keep`
-"#);
+    assert_snapshot!([
+        show_errors("", &["rollout.backend=vllm"]),
+        show_errors("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]),
+        show_errors("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]),
+        show_errors("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]),
+        show_errors("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]),
+    ].join("\n"), @r"
+    error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
+      at command line: rollout.backend=«vllm»
+      hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
+    error: `rollout.backend: openai` cannot be used for training: its servers return only text, without tokens and log-probabilities, and take no weights
+      at command line: rollout.backend=«openai»
+      hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
+    error: `rollout.launch.command` does not contain `{port}`: the server would not know its port
+      at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
+      hint: add `{port}`, as in `[tamis, serve, '{model}', --port, '{port}']`
+    error: `rollout.launch.command` does not contain `{model}`: the server would not know its model
+      at run.yaml:1: rollout: {backend: vllm, launch: {command: «[vllm, serve]», args: [--dtype=float32]}}
+      hint: add `{model}`, as in `[tamis, serve, '{model}', --port, '{port}']`
+    warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the whole command
+      at run.yaml:1: rollout: {backend: vllm, launch: {command: [vllm, serve], args: «[--dtype=float32]»}} [remove it]
+    warning: `rollout.launch` has no effect: `rollout.servers` names servers that are already running
+      at run.yaml:1: rollout: {backend: vllm, servers: ['http://h:1'], «launch»: {replicas: 2}} [remove it]
+    warning: `rollout.launch` has no effect: `rollout.backend` is `native`
+      at run.yaml:1: rollout: {«launch»: {}} [remove it]
+    warning: `publish.dir` has no effect: `rollout.backend` is `native`
+      at run.yaml:2: publish: {dir: «/shared», keep: 3} [remove it]
+    warning: `publish.keep` has no effect: `rollout.backend` is `native`
+      at run.yaml:2: publish: {dir: /shared, keep: «3»} [remove it]
+    ");
 }
 
 /// On a Ray cluster, a server runs on a node of the cluster.
@@ -95,26 +88,22 @@ fn limits_of_servers_that_others_start() {
     let served =
         |rollout: &str| show_errors(&format!("rollout: {{backend: vllm, max_num_seqs: 64, {rollout}}}"), &[]);
     assert_eq!(served("launch: {tensor_parallel: 2}"), "");
-    assert_snapshot!(served("servers: ['http://h:1']"), @r#"
-warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are already running, each with a limit of its own
-  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», servers: ['http://h:1']}
-  hint: remove `rollout.max_num_seqs`
-"#);
     let own = |more: &str| served(&format!("launch: {{command: [serve, '{{model}}', '{{port}}'], {more}}}"));
-    assert_snapshot!(own("tensor_parallel: 2"), @r#"
-warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
-  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
-  hint: remove `rollout.max_num_seqs`
-warning: `rollout.launch.tensor_parallel` has no effect: `rollout.launch.command` is the whole command, and a single server sees every GPU
-  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: «2»}}
-  hint: remove `rollout.launch.tensor_parallel`
-"#);
-    // Each of several servers gets as many GPUs.
-    assert_snapshot!(own("tensor_parallel: 2, replicas: 2"), @r#"
-warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
-  at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2, replicas: 2}}
-  hint: remove `rollout.max_num_seqs`
-"#);
+    assert_snapshot!([
+        served("servers: ['http://h:1']"),
+        own("tensor_parallel: 2"),
+        // Each of several servers gets as many GPUs.
+        own("tensor_parallel: 2, replicas: 2"),
+    ].join("\n"), @r"
+    warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are already running, each with a limit of its own
+      at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», servers: ['http://h:1']} [remove it]
+    warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
+      at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}} [remove it]
+    warning: `rollout.launch.tensor_parallel` has no effect: `rollout.launch.command` is the whole command, and a single server sees every GPU
+      at run.yaml:1: rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: «2»}} [remove it]
+    warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
+      at run.yaml:1: rollout: {backend: vllm, max_num_seqs: «64», launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2, replicas: 2}} [remove it]
+    ");
 }
 
 #[test]
@@ -127,28 +116,25 @@ fn publications() {
 fn learners_that_sample() {
     let elsewhere = ["rollout.backend=learner", "learner.url=unix:/l"];
     let carries = "schedule: {mode: streaming, surplus: carry, max_lag: 1}\npublish: {pause: wait}\nrollout: {regex: '[0-9]'}";
-    assert_snapshot!(show_errors(carries, &elsewhere), @r#"
+    assert_snapshot!([
+        show_errors(carries, &elsewhere),
+        // In this process it is the built-in engine, which can do both.
+        show_errors("rollout: {backend: learner, regex: '[0-9]'}\npublish: {keep: 3, pause: keep}", &[]),
+        show_errors("publish: {pause: abort}", &elsewhere),
+    ].join("\n"), @r"
     error: `rollout.regex` needs a tokenizer in the sampler, but a learner in another process has none
       at run.yaml:3: rollout: {regex: «'[0-9]'»}
       hint: remove `rollout.regex`, or sample with the built-in engine (`rollout.backend: native`) or on servers
     error: `publish.pause: wait` does not work if the learner samples: its weights have already changed when a version is published
       at run.yaml:2: publish: {pause: «wait»}
       hint: set `publish.pause: keep` (samples in flight continue with the new weights, and each token records the version that sampled it) or `abort`
-    "#);
-    // In this process it is the built-in engine, which can do both.
-    assert_snapshot!(show_errors("rollout: {backend: learner, regex: '[0-9]'}\npublish: {keep: 3, pause: keep}", &[]), @r#"
     warning: `publish.keep` has no effect: `rollout.backend` is `learner`
-      at run.yaml:2: publish: {keep: «3», pause: keep}
-      hint: remove `publish.keep`
+      at run.yaml:2: publish: {keep: «3», pause: keep} [remove it]
     warning: `publish.pause` has no effect: `rollout.backend` is `learner`
-      at run.yaml:2: publish: {keep: 3, pause: «keep»}
-      hint: remove `publish.pause`
-    "#);
-    assert_snapshot!(show_errors("publish: {pause: abort}", &elsewhere), @r#"
+      at run.yaml:2: publish: {keep: 3, pause: «keep»} [remove it]
     warning: `publish.pause` has no effect: nothing is in flight at a publication with `schedule.surplus: discard`
-      at run.yaml:1: publish: {pause: «abort»}
-      hint: remove `publish.pause`
-    "#);
+      at run.yaml:1: publish: {pause: «abort»} [remove it]
+    ");
 }
 
 #[test]
@@ -171,82 +157,72 @@ error: `reward[0].prompt` does not contain `{completion}`: the judge would not s
 fn adapters_and_sleep_are_checked_against_what_takes_them() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:8000]", "learner.backend=torch"];
     let errors = |more: &[&str]| show_errors("model: {path: m}", &[&served[..], more].concat());
-    assert_snapshot!(errors(&["publish.mode=adapter"]), @r#"
-error: `publish.mode: adapter` needs an adapter, but the whole policy learns
-  at command line: publish.mode=«adapter»
-  hint: set `publish.mode: folder`, or set `learner.lora: {}`
-"#);
-    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.backend=sglang"]), @r#"
-error: `publish.mode: adapter` needs vLLM, but `rollout.backend` is `sglang`
-  at command line: publish.mode=«adapter»
-  hint: set `publish.mode: folder`
-"#);
     let four_bits = ["learner.lora={base: nf4}", "cluster.launcher=local", "learner.gpus_per_node=2"];
     assert_eq!(errors(&four_bits[..2]), "");
-    assert_snapshot!(errors(&four_bits), @r#"
-error: `learner.lora.base: nf4` needs one rank: weights in 4 bits are not shared out, but the learner has 2
-  at command line: learner.lora={base: «nf4»}
-  hint: set `learner.gpus_per_node: 1` and `learner.nodes: 1`, or remove `learner.lora.base`
-"#);
-    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={base: nf4}"]), @r#"
-error: `publish.mode: adapter` applies the adapter to the servers' weights, which are not the 4-bit ones below which it learns
-  at command line: publish.mode=«adapter»
-  hint: set `publish.mode: folder`, which publishes those with the adapter merged into them
-"#);
-    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]), @r#"
-error: vLLM takes adapters up to rank 512, but `learner.lora.rank` is 1024
-  at command line: learner.lora={rank: «1024»}
-  hint: set `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=2"]), @r#"
-error: at sleep level 2 servers lose the weights under the adapter
-  at command line: rollout.sleep_level=«2»
-  hint: set `rollout.sleep_level: 1`, or `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=ipc", "learner.backend=native"]), @r#"
-error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, but the policy learns with `native` and samples with `vllm`
-  at command line: publish.mode=«ipc»
-  hint: set `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]), @r#"
-error: `publish.mode: ipc` needs one server on the learner's GPU, but `rollout.launch` uses several GPUs
-  at command line: «rollout.launch»={replicas: 2}
-  hint: set `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=ipc", "learner.device=cpu"]), @r#"
-error: `publish.mode: ipc` shares the memory of a GPU, but `learner.device` is `cpu`
-  at command line: publish.mode=«ipc»
-  hint: set `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=nccl", "learner.backend=native"]), @r#"
-error: `publish.mode: nccl` sends weights from PyTorch to vLLM, but the policy learns with `native` and samples with `vllm`
-  at command line: publish.mode=«nccl»
-  hint: set `publish.mode: folder`
-"#);
-    assert_snapshot!(errors(&["publish.mode=nccl", "learner.device=cpu"]), @r#"
-error: `publish.mode: nccl` sends weights from a GPU, but `learner.device` is `cpu`
-  at command line: publish.mode=«nccl»
-  hint: set `publish.mode: folder`
-"#);
     assert_eq!(errors(&["publish.mode=nccl", "publish.timeout=1m"]), "");
-    assert_snapshot!(errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]), @r#"
-error: `schedule.mode: streaming` and `schedule.surplus: carry` sample while the policy learns, but the servers sleep then
-  at command line: rollout.sleep_level=«1»
-  hint: set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`
-"#);
     let after_kl = [
         "rollout.sleep_level=1",
         "objective.kl.in=reward",
         "objective.kl.coefficient=0.1",
         "filter={kind: variance, metric: seq_final_reward}",
     ];
-    assert_snapshot!(errors(&after_kl), @r#"
-error: the filter needs rewards after the KL, which the learner computes between rounds, but the servers sleep only after the last round
-  at command line: rollout.sleep_level=«1»
-  hint: use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`
-warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered
-  at command line: filter={kind: variance, metric: «seq_final_reward»}
-  hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
-"#);
-    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), @"");
+    assert_snapshot!([
+        errors(&["publish.mode=adapter"]),
+        errors(&["publish.mode=adapter", "learner.lora={}", "rollout.backend=sglang"]),
+        errors(&four_bits),
+        errors(&["publish.mode=adapter", "learner.lora={base: nf4}"]),
+        errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]),
+        errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=2"]),
+        errors(&["publish.mode=ipc", "learner.backend=native"]),
+        errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]),
+        errors(&["publish.mode=ipc", "learner.device=cpu"]),
+        errors(&["publish.mode=nccl", "learner.backend=native"]),
+        errors(&["publish.mode=nccl", "learner.device=cpu"]),
+        errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]),
+        errors(&after_kl),
+    ].join("\n"), @r"
+    error: `publish.mode: adapter` needs an adapter, but the whole policy learns
+      at command line: publish.mode=«adapter»
+      hint: set `publish.mode: folder`, or set `learner.lora: {}`
+    error: `publish.mode: adapter` needs vLLM, but `rollout.backend` is `sglang`
+      at command line: publish.mode=«adapter»
+      hint: set `publish.mode: folder`
+    error: `learner.lora.base: nf4` needs one rank: weights in 4 bits are not shared out, but the learner has 2
+      at command line: learner.lora={base: «nf4»}
+      hint: set `learner.gpus_per_node: 1` and `learner.nodes: 1`, or remove `learner.lora.base`
+    error: `publish.mode: adapter` applies the adapter to the servers' weights, which are not the 4-bit ones below which it learns
+      at command line: publish.mode=«adapter»
+      hint: set `publish.mode: folder`, which publishes those with the adapter merged into them
+    error: vLLM takes adapters up to rank 512, but `learner.lora.rank` is 1024
+      at command line: learner.lora={rank: «1024»}
+      hint: set `publish.mode: folder`
+    error: at sleep level 2 servers lose the weights under the adapter
+      at command line: rollout.sleep_level=«2»
+      hint: set `rollout.sleep_level: 1`, or `publish.mode: folder`
+    error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, but the policy learns with `native` and samples with `vllm`
+      at command line: publish.mode=«ipc»
+      hint: set `publish.mode: folder`
+    error: `publish.mode: ipc` needs one server on the learner's GPU, but `rollout.launch` uses several GPUs
+      at command line: «rollout.launch»={replicas: 2}
+      hint: set `publish.mode: folder`
+    error: `publish.mode: ipc` shares the memory of a GPU, but `learner.device` is `cpu`
+      at command line: publish.mode=«ipc»
+      hint: set `publish.mode: folder`
+    error: `publish.mode: nccl` sends weights from PyTorch to vLLM, but the policy learns with `native` and samples with `vllm`
+      at command line: publish.mode=«nccl»
+      hint: set `publish.mode: folder`
+    error: `publish.mode: nccl` sends weights from a GPU, but `learner.device` is `cpu`
+      at command line: publish.mode=«nccl»
+      hint: set `publish.mode: folder`
+    error: `schedule.mode: streaming` and `schedule.surplus: carry` sample while the policy learns, but the servers sleep then
+      at command line: rollout.sleep_level=«1»
+      hint: set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`
+    error: the filter needs rewards after the KL, which the learner computes between rounds, but the servers sleep only after the last round
+      at command line: rollout.sleep_level=«1»
+      hint: use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`
+    warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered
+      at command line: filter={kind: variance, metric: «seq_final_reward»}
+      hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
+    ");
+    assert_eq!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), "");
 }

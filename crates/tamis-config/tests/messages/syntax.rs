@@ -7,18 +7,23 @@ use crate::{BASE, printed, raw, show_errors};
 
 #[test]
 fn syntax() {
-    assert_snapshot!(show_errors("run: [1, 2", &[]), @r#"
-error: invalid YAML: unclosed bracket '['
-  at run.yaml:1: run: «[»1, 2
-"#);
-    assert_snapshot!(show_errors("run: {name: a}\nrun: {name: b}\n", &[]), @r#"
-error: `run` is given twice, first on line 1
-  at run.yaml:2: «run»: {name: b}
-  hint: remove one of the two
-"#);
     assert_snapshot!(raw("run: {}\nrun: {}\nrun: {}\n", &[]).matches("`run` is given twice, first on line 1").count(), @"2");
-    // Other faults are reported with it, for the later value.
-    assert_snapshot!(show_errors("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
+    assert_snapshot!([
+        show_errors("run: [1, 2", &[]),
+        show_errors("run: {name: a}\nrun: {name: b}\n", &[]),
+        // Other faults are reported with it, for the later value.
+        show_errors("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]),
+        show_errors("run:\n  name: a\n---\nrun: {}\n", &[]),
+        show_errors("[1]: 2\n", &[]),
+        show_errors("just a text", &[]),
+        show_errors("- 1\n", &[]),
+        show_errors("run: *nobody\n", &[]),
+    ].join("\n"), @r"
+    error: invalid YAML: unclosed bracket '['
+      at run.yaml:1: run: «[»1, 2
+    error: `run` is given twice, first on line 1
+      at run.yaml:2: «run»: {name: b}
+      hint: remove one of the two
     error: `rollout` is given twice, first on line 1
       at run.yaml:2: «rollout»: {n: -1}
       hint: remove one of the two
@@ -31,29 +36,19 @@ error: `run` is given twice, first on line 1
     error: `rollout.n` must be a whole number of 0 or more, not the number -1
       at run.yaml:2: rollout: {n: «-1»}
       hint: see `tamis config explain rollout.n` for what switches it off
-    "#);
-    assert_snapshot!(show_errors("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
-error: invalid YAML: a configuration is one document, and a second one starts here
-  at run.yaml:3: «---»
-"#);
-    assert_snapshot!(show_errors("[1]: 2\n", &[]), @r#"
-error: invalid YAML: a key is a text, not a list or a mapping
-  at run.yaml:1: «[1]»: 2
-"#);
-    assert_snapshot!(show_errors("just a text", &[]), @r#"
-error: a configuration is a mapping of sections
-  at run.yaml:1: «just a text»
-  hint: for example: `rollout: {n: 8}`
-"#);
-    assert_snapshot!(show_errors("- 1\n", &[]), @r#"
-error: a configuration is a mapping of sections
-  at run.yaml:1: «-» 1
-  hint: for example: `rollout: {n: 8}`
-"#);
-    assert_snapshot!(show_errors("run: *nobody\n", &[]), @r#"
-error: invalid YAML: while parsing node, found unknown anchor
-  at run.yaml:1: run: «*»nobody
-"#);
+    error: invalid YAML: a configuration is one document, and a second one starts here
+      at run.yaml:3: «---»
+    error: invalid YAML: a key is a text, not a list or a mapping
+      at run.yaml:1: «[1]»: 2
+    error: a configuration is a mapping of sections
+      at run.yaml:1: «just a text»
+      hint: for example: `rollout: {n: 8}`
+    error: a configuration is a mapping of sections
+      at run.yaml:1: «-» 1
+      hint: for example: `rollout: {n: 8}`
+    error: invalid YAML: while parsing node, found unknown anchor
+      at run.yaml:1: run: «*»nobody
+    ");
     assert_snapshot!(printed("\u{1}", &BASE), @r#"
 error: invalid YAML: unexpected character: `\u{1}'
  --> run.yaml:1:1
@@ -72,6 +67,24 @@ error: invalid YAML: more than 100,000 values: aliases that multiply?
 }
 
 #[test]
+fn a_line_that_a_tab_indents_has_a_hint_that_names_the_tab() {
+    for text in [
+        "run:\n\tname: a\n",
+        "run:\n  name: a\n\tdir: b\n",
+        "run:\n  name: a\n\tdir\n  seed: 1\n",
+        "run:\n  \tname: a\n",
+        "reward:\n\t- kind: math\n",
+        "reward:\n  - kind: math\n\t  weight: 1\n",
+    ] {
+        let shown = show_errors(text, &[]);
+        assert!(shown.contains("hint: YAML is indented with spaces: replace the tab"), "{text:?}: {shown}");
+    }
+    // Another fault of a file whose tabs are within lines.
+    let shown = show_errors("run:\t{name: a}\n\t\nrun: [1, 2\n", &[]);
+    assert!(shown.contains("unclosed bracket") && !shown.contains("tab"), "{shown}");
+}
+
+#[test]
 fn files() {
     assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @"
 error: failed to read no/such/file.yaml: No such file or directory (os error 2)
@@ -84,31 +97,6 @@ error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 /// A line in flow style holds many keys: the message shows the key or the value itself.
 #[test]
 fn places_in_flow_style() {
-    assert_snapshot!(show_errors("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"
-error: unknown key `rollout.temprature`
-  at run.yaml:3:   2], «temprature»: 1}
-  hint: did you mean `rollout.temperature`?
-error: `rollout.n` must be a whole number, not a mapping
-  at run.yaml:2: rollout: {n: «{a: 1}», top_p: [1,
-  hint: see `tamis config explain rollout.n`
-error: `rollout.top_p` must be a number, not a list of 2
-  at run.yaml:2: rollout: {n: {a: 1}, top_p: «[1,»
-  hint: see `tamis config explain rollout.top_p`
-error: `reward[0].pattern` is missing: a text
-  at run.yaml:1: reward: [{kind: «format», weight: 0.5}, {weight: 1}]
-  hint: see `tamis config explain reward.pattern`
-error: `reward[1].kind` is missing: it is one of <every kind of reward>
-  at run.yaml:1: reward: [{kind: format, weight: 0.5}, «{weight: 1}»]
-  hint: see `tamis config explain reward.kind`
-");
-    assert_snapshot!(show_errors("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
-error: `reward[0].pattern` is missing: a text
-  at run.yaml:3:     kind: «format»
-  hint: see `tamis config explain reward.pattern`
-error: `reward[1].kind` is missing: it is one of <every kind of reward>
-  at run.yaml:4:   - «weight»: 1
-  hint: see `tamis config explain reward.kind`
-");
     assert_snapshot!(printed("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &[&BASE[..], &["train.total_steps=null"]].concat()), @r#"
 error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
  --> run.yaml:1:108
@@ -126,16 +114,35 @@ error: `train.lr_schedule.kind: cosine` falls towards the last step, but the num
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(raw("run: {name: a}\nmodel: {}\ntrain: {total_steps: null, ppo_epochs: 2}\n", &[]), @r#"
-error: there is no model: neither `model.path` nor `model.init` is set
-  at run.yaml:2: «model»: {}
-  hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
-error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-  hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
-error: there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier
-  hint: add one, such as `reward: [{kind: math}]`
-error: the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given
-  at run.yaml:3: train: {total_steps: «null», ppo_epochs: 2}
-  hint: set `train.total_steps` or `train.total_epochs`
-"#);
+    assert_snapshot!([
+        show_errors("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]),
+        show_errors("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]),
+        raw("run: {name: a}\nmodel: {}\ntrain: {total_steps: null, ppo_epochs: 2}\n", &[]),
+    ].join("\n"), @r"
+    error: unknown key `rollout.temprature`
+      at run.yaml:3:   2], «temprature»: 1}
+      hint: did you mean `rollout.temperature`?
+    error: `rollout.n` must be a whole number, not a mapping
+      at run.yaml:2: rollout: {n: «{a: 1}», top_p: [1, [explain it]
+    error: `rollout.top_p` must be a number, not a list of 2
+      at run.yaml:2: rollout: {n: {a: 1}, top_p: «[1,» [explain it]
+    error: `reward[0].pattern` is missing: a text
+      at run.yaml:1: reward: [{kind: «format», weight: 0.5}, {weight: 1}] [explain it]
+    error: `reward[1].kind` is missing: it is one of <every kind of reward>
+      at run.yaml:1: reward: [{kind: format, weight: 0.5}, «{weight: 1}»] [explain it]
+    error: `reward[0].pattern` is missing: a text
+      at run.yaml:3:     kind: «format» [explain it]
+    error: `reward[1].kind` is missing: it is one of <every kind of reward>
+      at run.yaml:4:   - «weight»: 1 [explain it]
+    error: there is no model: neither `model.path` nor `model.init` is set
+      at run.yaml:2: «model»: {}
+      hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+    error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
+      hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
+    error: there is no reward: `reward` is empty, and no task (`data.task`) provides a verifier
+      hint: add one, such as `reward: [{kind: math}]`
+    error: the length of the run is not set: neither `train.total_steps` nor `train.total_epochs` is given
+      at run.yaml:3: train: {total_steps: «null», ppo_epochs: 2}
+      hint: set `train.total_steps` or `train.total_epochs`
+    ");
 }

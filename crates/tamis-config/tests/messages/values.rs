@@ -6,71 +6,50 @@ use crate::show_errors;
 
 #[test]
 fn types_and_values() {
-    assert_snapshot!(show_errors("rollout: {n: 2.5}", &[]), @r#"
-error: `rollout.n` must be a whole number, not the number 2.5
-  at run.yaml:1: rollout: {n: «2.5»}
-  hint: see `tamis config explain rollout.n`
-"#);
-    assert_snapshot!(show_errors("rollout: 3", &[]), @r#"
-error: `rollout` must be a section, not the number 3
-  at run.yaml:1: rollout: «3»
-  hint: see `tamis config explain rollout`
-"#);
-    assert_snapshot!(show_errors("run: {loggers: console}", &[]), @r#"
-error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
-  at run.yaml:1: run: {loggers: «console»}
-  hint: write [console]
-"#);
-    assert_snapshot!(show_errors("data: {shuffle: maybe}", &[]), @r#"
-error: `data.shuffle` must be true or false, not the text "maybe"
-  at run.yaml:1: data: {shuffle: «maybe»}
-  hint: see `tamis config explain data.shuffle`
-"#);
-    assert_snapshot!(show_errors("model: {memory_limit: 4 parsecs}", &[]), @r#"
-error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB) or null, not the text "4 parsecs"
-  at run.yaml:1: model: {memory_limit: «4 parsecs»}
-  hint: see `tamis config explain model.memory_limit`
-"#);
-    assert_snapshot!(show_errors("rollout: {temperature: .nan}", &[]), @r#"
-error: `rollout.temperature` must be a number, not the text ".nan"
-  at run.yaml:1: rollout: {temperature: «.nan»}
-  hint: see `tamis config explain rollout.temperature`
-"#);
-    assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9]}}", &[]), @r#"
-error: `train.optimizer.betas` must be a list of 2, each a number, not a list of 1
-  at run.yaml:1: train: {optimizer: {betas: «[0.9]»}}
-  hint: see `tamis config explain train.optimizer.betas`
-"#);
-    assert_snapshot!(show_errors("data: {overlong_prompts: truncate}", &[]), @r#"
-error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
-  at run.yaml:1: data: {overlong_prompts: «truncate»}
-  hint: see `tamis config explain data.overlong_prompts`
-"#);
-    assert_snapshot!(show_errors("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
-error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
-  at run.yaml:1: schedule: {on_empty_round: «'retry:0'»}
-  hint: see `tamis config explain schedule.on_empty_round`
-"#);
-    assert_snapshot!(show_errors("data: {train: {a: 1}}", &[]), @r#"
-error: `data.train` must be a path or the name of a data set on a hub or a list of such, not a mapping
-  at run.yaml:1: data: {train: «{a: 1}»}
-  hint: see `tamis config explain data.train`
-"#);
-    assert_snapshot!(show_errors("validate: {test_freq: often}", &[]), @r#"
-error: `validate.test_freq` must be a whole number of steps (0 or negative: never), not the text "often"
-  at run.yaml:1: validate: {test_freq: «often»}
-  hint: see `tamis config explain validate.test_freq`
-"#);
-    assert_snapshot!(show_errors("run: {name: ''}", &[]), @r#"
-error: `run.name` must be non-empty, got ""
-  at run.yaml:1: run: {name: «''»}
-  hint: see `tamis config explain run.name`
-"#);
-    assert_snapshot!(show_errors("preset: sft", &[]), @"
-error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, flash_reinforce, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
-  at run.yaml:1: preset: «sft»
-  hint: see `tamis config explain preset`
-");
+    assert_snapshot!([
+        show_errors("rollout: {n: 2.5}", &[]),
+        show_errors("rollout: 3", &[]),
+        show_errors("run: {loggers: console}", &[]),
+        show_errors("data: {shuffle: maybe}", &[]),
+        show_errors("model: {memory_limit: 4 parsecs}", &[]),
+        show_errors("rollout: {temperature: .nan}", &[]),
+        show_errors("train: {optimizer: {betas: [0.9]}}", &[]),
+        show_errors("data: {overlong_prompts: truncate}", &[]),
+        show_errors("schedule: {on_empty_round: 'retry:0'}", &[]),
+        show_errors("data: {train: {a: 1}}", &[]),
+        show_errors("validate: {test_freq: often}", &[]),
+        show_errors("run: {name: ''}", &[]),
+        show_errors("preset: sft", &[]),
+    ].join("\n"), @r#"
+    error: `rollout.n` must be a whole number, not the number 2.5
+      at run.yaml:1: rollout: {n: «2.5»} [explain it]
+    error: `rollout` must be a section, not the number 3
+      at run.yaml:1: rollout: «3» [explain it]
+    error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, wandb, mlflow, trackio, prometheus, otlp, alone or as the `kind` of a section, not the text "console"
+      at run.yaml:1: run: {loggers: «console»}
+      hint: write [console]
+    error: `data.shuffle` must be true or false, not the text "maybe"
+      at run.yaml:1: data: {shuffle: «maybe»} [explain it]
+    error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB) or null, not the text "4 parsecs"
+      at run.yaml:1: model: {memory_limit: «4 parsecs»} [explain it]
+    error: `rollout.temperature` must be a number, not the text ".nan"
+      at run.yaml:1: rollout: {temperature: «.nan»} [explain it]
+    error: `train.optimizer.betas` must be a list of 2, each a number, not a list of 1
+      at run.yaml:1: train: {optimizer: {betas: «[0.9]»}} [explain it]
+    error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
+      at run.yaml:1: data: {overlong_prompts: «truncate»} [explain it]
+    error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
+      at run.yaml:1: schedule: {on_empty_round: «'retry:0'»} [explain it]
+    error: `data.train` must be a path or the name of a data set on a hub or a list of such, not a mapping
+      at run.yaml:1: data: {train: «{a: 1}»} [explain it]
+    error: `validate.test_freq` must be a whole number of steps (0 or negative: never), not the text "often"
+      at run.yaml:1: validate: {test_freq: «often»} [explain it]
+    error: `run.name` must be non-empty, got ""
+      at run.yaml:1: run: {name: «''»} [explain it]
+    error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, flash_reinforce, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
+      at run.yaml:1: preset: «sft»
+      hint: `sft` is a loss of supervised fine-tuning (`sft.data`) here: `tamis explain sft`
+    "#);
 }
 
 /// Absurdly large whole numbers are accepted or refused, alone and together, at once and without a panic.

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use tamis_config::Diagnostic;
 use tamis_config::source::SourceKind;
 
-/// Findings with their places, one a line. «» mark what is underlined when it is printed.
+/// Findings with their places, one a line. «» mark what is underlined when it is printed. Of the two hints that
+/// most findings have, `[remove it]` and `[explain it]` at the end of a line stand for "remove KEY" and "see
+/// `tamis config explain KEY`".
 pub(crate) fn brief(findings: &[Diagnostic]) -> String {
     findings.iter().map(of).collect::<Vec<_>>().join("\n")
 }
@@ -19,8 +21,15 @@ fn of(found: &Diagnostic) -> String {
         let [before, marked, after] = [before, marked, after].map(|part| part.iter().collect::<String>());
         let _ = write!(text, "\n  at {origin}: {before}«{marked}»{after}");
     }
-    if let Some(hint) = found.hint() {
-        let _ = write!(text, "\n  hint: {hint}");
+    let Some(hint) = found.hint() else { return text };
+    let key = text.split('`').nth(1).unwrap_or_default();
+    let (name, _) = key.split_once('[').unwrap_or((key, ""));
+    let explained = key.split_once("].").map_or(name.to_owned(), |(_, rest)| format!("{name}.{rest}"));
+    if hint == format!("remove `{key}`") {
+        text + " [remove it]"
+    } else if hint == format!("see `tamis config explain {explained}`") {
+        text + " [explain it]"
+    } else {
+        format!("{text}\n  hint: {hint}")
     }
-    text
 }

@@ -150,7 +150,6 @@ impl<'a> AdvantageBatch<'a> {
         self.numbers(column).ok_or_else(|| missing(column, estimator))
     }
 
-    /// The mask, for an estimator that needs it.
     pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>> {
         self.mask.ok_or_else(|| missing(Column::Mask, estimator))
     }

@@ -31,7 +31,6 @@ pub(crate) fn finite_or_zero(advantage: f64) -> f64 {
     if advantage.is_finite() { advantage } else { 0.0 }
 }
 
-/// [`finite_or_zero`] of every advantage.
 pub(crate) fn zero_where_not_finite(mut advantages: Ragged<f64>) -> Ragged<f64> {
     for row in 0..advantages.num_rows() {
         for advantage in advantages.row_mut(row) {

@@ -1,6 +1,6 @@
 //! `mean_range`: a group must be neither too easy nor too hard.
 
-use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
+use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::shortest;
 use crate::setting::Ranged as _;
@@ -75,10 +75,6 @@ impl MeanRange {
 }
 
 impl Filter for MeanRange {
-    fn scope(&self) -> Scope {
-        Scope::Point
-    }
-
     fn check(&self) -> Result<(), FilterError> {
         self.check_ranges()?;
         let Self { low, high, bounds } = *self;

@@ -1,7 +1,7 @@
 //! `min_p`: groups not far behind the best.
 
 use super::pool::SLACK;
-use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
+use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::exact_percent;
 use crate::settings;
@@ -52,10 +52,6 @@ settings! {
 }
 
 impl Filter for MinP {
-    fn scope(&self) -> Scope {
-        Scope::Pool
-    }
-
     fn rule(&self) -> String {
         format!(
             "the groups of each round that reach {} of the best, by the {}",
@@ -66,10 +62,6 @@ impl Filter for MinP {
 
     fn pool(&self) -> Option<Pool> {
         Some(self.pool)
-    }
-
-    fn admits_uniform(&self) -> bool {
-        self.pool.admits_uniform()
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

@@ -90,8 +90,10 @@ pub enum Scope {
 ///
 /// Implementations are pure: equal statistics give equal verdicts.
 pub trait Filter: Named + Ranged {
-    /// Whether groups are judged one by one or a round at a time.
-    fn scope(&self) -> Scope;
+    /// Whether groups are judged one by one or, in a [`Self::pool`], a round at a time.
+    fn scope(&self) -> Scope {
+        if self.pool().is_some() { Scope::Pool } else { Scope::Point }
+    }
 
     /// Whether every setting is in range and they fit together.
     fn check(&self) -> Result<(), FilterError> {
@@ -121,7 +123,7 @@ pub trait Filter: Named + Ranged {
     /// assert!(!Variance::default().admits_uniform());
     /// ```
     fn admits_uniform(&self) -> bool {
-        false
+        self.pool().is_some_and(Pool::admits_uniform)
     }
 
     /// Whether a group with this smallest and largest metric among some members is kept whatever the others

@@ -1,6 +1,6 @@
 //! `percentile`: a band of the ranking.
 
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::exact_percent;
 use crate::figure::shortest;
@@ -47,10 +47,6 @@ settings! {
 }
 
 impl Filter for Percentile {
-    fn scope(&self) -> Scope {
-        Scope::Pool
-    }
-
     fn check(&self) -> Result<(), FilterError> {
         self.check_ranges()?;
         if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
@@ -77,10 +73,6 @@ impl Filter for Percentile {
 
     fn pool(&self) -> Option<Pool> {
         Some(self.pool)
-    }
-
-    fn admits_uniform(&self) -> bool {
-        self.pool.admits_uniform()
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

@@ -120,7 +120,6 @@ impl Pool {
         Some(to_twelve_digits(score))
     }
 
-    /// Ranks the groups of a round.
     pub(super) fn rank(self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Ranking {
         let mut verdicts = Vec::with_capacity(groups.len());
         let mut places = Vec::with_capacity(groups.len());

@@ -111,6 +111,27 @@ fn a_range_of_means_holds_something() {
 }
 
 #[test]
+fn some_bounds_keep_no_group_of_zeros_and_ones() {
+    let range = |low, high, bounds| GroupFilter::MeanRange(MeanRange { low, high, bounds });
+    for (filter, sizes) in [
+        // Between 0 and 1 there is no mean of one member.
+        (range(0.0, 1.0, Bounds::Open), vec![2, 3, 4, 5, 6, 7, 8]),
+        (range(0.0, 1.0, Bounds::Closed), (1..=8).collect()),
+        // 1/2 of two scored members of three.
+        (range(0.4, 0.6, Bounds::Open), (2..=8).collect()),
+        (range(0.9, 0.99, Bounds::Open), vec![]),
+        (range(0.8, 0.9, Bounds::Open), vec![6, 7, 8]),
+        (range(1.5, 2.0, Bounds::Closed), vec![]),
+        (GroupFilter::Variance(Variance::default()), (1..=8).collect()),
+        (GroupFilter::Variance(Variance { tolerance: 1.0, singleton: Singleton::Drop }), vec![]),
+    ] {
+        let kept: Vec<usize> = (1..=8).filter(|&size| filter.may_keep_binary(size)).collect();
+        assert_eq!(kept, sizes, "{filter:?}");
+        assert!(filter.may_keep_binary(GroupFilter::LARGEST_TRIED + 1));
+    }
+}
+
+#[test]
 fn offsets_are_checked() {
     let judge = |offsets: &[usize]| {
         judge_columns(&Variance::default(), SCALE, &[1.0, 0.0, 1.0], offsets).unwrap_err().to_string()

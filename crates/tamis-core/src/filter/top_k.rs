@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::exact_percent;
 use crate::setting::Ranged as _;
@@ -113,10 +113,6 @@ impl TopK {
 }
 
 impl Filter for TopK {
-    fn scope(&self) -> Scope {
-        Scope::Pool
-    }
-
     fn check(&self) -> Result<(), FilterError> {
         self.check_ranges()?;
         Quota::check("top_k", self.k, self.fraction)
@@ -128,10 +124,6 @@ impl Filter for TopK {
 
     fn pool(&self) -> Option<Pool> {
         Some(self.pool)
-    }
-
-    fn admits_uniform(&self) -> bool {
-        self.pool.admits_uniform()
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

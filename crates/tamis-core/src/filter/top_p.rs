@@ -1,7 +1,7 @@
 //! `top_p`: the best groups that together have a share of the mass.
 
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::exact_percent;
 use crate::setting::Ranged as _;
@@ -130,10 +130,6 @@ impl Filter for TopP {
             Mass::Softmax => (&["slack"], "the mass is `softmax`"),
             Mass::Linear | Mass::Variance => (&["temperature"], "the mass is not `softmax`"),
         }
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Pool
     }
 
     fn check(&self) -> Result<(), FilterError> {

@@ -1,6 +1,6 @@
 //! `variance`: a group must have contrast.
 
-use super::{DropReason, Filter, GroupStatistics, OutcomeScale, Scope, Verdict};
+use super::{DropReason, Filter, GroupStatistics, OutcomeScale, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::shortest;
 use crate::{choice, settings};
@@ -77,10 +77,6 @@ impl Variance {
 impl Filter for Variance {
     fn singleton(&self) -> Option<Singleton> {
         Some(self.singleton)
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Point
     }
 
     fn rule(&self) -> String {

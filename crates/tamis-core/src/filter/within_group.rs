@@ -1,6 +1,6 @@
 //! `within_group`: the k members of each group with the largest variance.
 
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Verdict};
 use crate::entry::{Entry, Family};
 use crate::setting::Ranged as _;
 use crate::settings;
@@ -105,10 +105,6 @@ fn num_smallest(ascending: &[f64], k: usize) -> usize {
 impl Filter for WithinGroup {
     fn chooses_members(&self) -> bool {
         true
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Point
     }
 
     fn check(&self) -> Result<(), FilterError> {

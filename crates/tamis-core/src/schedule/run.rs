@@ -167,7 +167,6 @@ impl ScheduleRun {
         Ok(())
     }
 
-    /// Updates the keep rate.
     pub(super) fn observe(&mut self, learn: impl FnOnce(&mut KeepRate)) {
         learn(&mut self.keep_rate);
         self.step.adaptive_limit = self.step.adaptive_limit.max(adaptive(&self.settings, self.keep_rate));
@@ -203,7 +202,6 @@ impl ScheduleRun {
         }
     }
 
-    /// Whether all steps are trained.
     pub(super) fn has_all_steps(&self) -> bool {
         self.settings.total_steps.is_some_and(|total| self.progress.steps >= total)
     }

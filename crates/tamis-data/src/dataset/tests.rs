@@ -188,8 +188,14 @@ fn several_files_and_none() {
     let dataset = Dataset::read(&[first, second.clone()], &ReadOptions::default()).unwrap();
     assert_eq!(dataset.ids(), [PromptId(0), PromptId(1), PromptId(2)]);
     assert_eq!(dataset.get(PromptId(2)).unwrap().content, PromptContent::Text("c".into()));
-    let place = |id| dataset.place(PromptId(id)).map(|place| (place.file.ends_with("b.json"), place.row));
-    assert_eq!([place(1), place(2), place(3)], [Some((false, 2)), Some((true, 1)), None]);
+    let named = |id| {
+        dataset
+            .get(PromptId(id))
+            .map(|prompt| prompt.named().replace(&folder.path().display().to_string(), "DIR"))
+    };
+    assert_eq!(named(1).as_deref(), Some("prompt 1 (DIR/a.jsonl, line 2)"));
+    assert_eq!(named(2).as_deref(), Some("prompt 2 (DIR/b.json, line 1)"));
+    assert_eq!(named(3), None);
     let other = Dataset::read(&[second], &ReadOptions::default()).unwrap();
     assert_ne!(dataset.fingerprint(), other.fingerprint());
     let none: [PathBuf; 0] = [];

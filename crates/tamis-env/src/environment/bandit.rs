@@ -121,7 +121,6 @@ settings! {
 pub struct Bandit {
     /// The names, in the order in which they are shown.
     names: [&'static str; 2],
-    /// Index of the daring arm.
     daring: usize,
     safe_reward: f64,
     /// Reward of the daring arm in this episode.

@@ -141,9 +141,9 @@ impl CodeSettings {
 fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> Result<(), BuildError> {
     let Some((prompt, fault)) = faults.first() else { return Ok(()) };
     let message = format!(
-        "the tests of {} cannot be used, for example of prompt {} (`{}`): {fault}",
+        "the tests of {} cannot be used, for example of {} with `{}`: {fault}",
         counted(faults.len(), "row"),
-        prompt.id.0,
+        prompt.named(),
         excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
     );
     Err(context

@@ -382,7 +382,7 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
 
 /// The content of a row, shortened, for a warning.
 pub fn describe(input: &RewardInput<'_>) -> String {
-    let Prompt { id, content, ground_truth, data_source, .. } = input.prompt;
+    let Prompt { content, ground_truth, data_source, .. } = input.prompt;
     let prompt = match content {
         PromptContent::Text(text) => excerpt(text),
         PromptContent::Messages(messages) => excerpt(messages.last().map_or("", |message| &message.content)),
@@ -390,8 +390,8 @@ pub fn describe(input: &RewardInput<'_>) -> String {
     let truth =
         ground_truth.as_deref().map_or_else(|| "none".to_owned(), |truth| format!("`{}`", excerpt(truth)));
     format!(
-        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{}`",
-        id.0,
+        "  {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{}`",
+        input.prompt.named(),
         excerpt(input.completion),
         excerpt(data_source),
     )

@@ -54,8 +54,8 @@ pub enum GoldExtent {
 /// A gold answer that its verifier rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GoldExample {
-    /// The prompt's id.
-    pub prompt: u64,
+    /// The prompt, as [`Prompt::named`] names it.
+    pub prompt: String,
     /// The ground truth.
     pub ground_truth: String,
     /// The completion with that score.
@@ -230,11 +230,7 @@ impl fmt::Display for FunctionGold {
         }
         for GoldExample { prompt, ground_truth, completion, answer } in &self.examples {
             let truth = excerpt(ground_truth);
-            writeln!(
-                f,
-                "  prompt {prompt}, ground truth `{truth}`: `{}` gave {answer}",
-                excerpt(completion)
-            )?;
+            writeln!(f, "  {prompt}, ground truth `{truth}`: `{}` gave {answer}", excerpt(completion))?;
         }
         Ok(())
     }
@@ -582,7 +578,7 @@ impl Check<'_> {
             None => (0, "no answer".to_owned()),
         };
         GoldExample {
-            prompt: self.prompts[row].id.0,
+            prompt: self.prompts[row].named(),
             ground_truth: self.prompts[row].ground_truth.clone().unwrap_or_default(),
             completion: self.candidates[row].get(form).cloned().unwrap_or_default(),
             answer,

@@ -117,6 +117,7 @@ fn bare(prompt: &Prompt) -> Prompt {
         data_source: String::new(),
         columns: serde_json::Map::new(),
         images: Vec::new(),
+        place: None,
     }
 }
 

@@ -130,5 +130,6 @@ pub(crate) fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
         data_source: "test".to_owned(),
         columns: serde_json::Map::new(),
         images: Vec::new(),
+        place: None,
     }
 }

@@ -271,6 +271,7 @@ impl Arithmetic {
             data_source: DATA_SOURCE.to_owned(),
             columns,
             images: Vec::new(),
+            place: None,
         }
     }
 }

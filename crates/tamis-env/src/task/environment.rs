@@ -109,6 +109,7 @@ impl EnvironmentLevels {
                 data_source: self.name.clone().unwrap_or_else(|| self.maker.kind.as_str().to_owned()),
                 columns: Map::from_iter([(LEVEL.to_owned(), Value::String(start.to_string()))]),
                 images: Vec::new(),
+                place: None,
             };
             return Ok((prompt, is_right));
         }

@@ -124,6 +124,7 @@ fn prompts(entries: Vec<Entry>) -> Vec<Prompt> {
             data_source: DATA_SOURCE.to_owned(),
             columns,
             images: Vec::new(),
+            place: None,
         }
     };
     entries.into_iter().enumerate().map(prompt).collect()

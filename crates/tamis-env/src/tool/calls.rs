@@ -95,7 +95,6 @@ pub fn split_tool_calls(text: &str) -> (String, Vec<ToolCall>) {
     }
 }
 
-/// The end of a model's thoughts.
 fn end_of_thoughts(text: &str) -> usize {
     const END: &str = "</think>";
     text.rfind(END).map_or(0, |at| at + END.len())

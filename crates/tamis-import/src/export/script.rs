@@ -2,6 +2,7 @@
 //! a command of verl in bash. Settings without a counterpart are listed in its heading.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value as Json;
 use tamis_config::hub_name::{PREFIX, SplitName};
@@ -41,6 +42,18 @@ const PASS: [&str; 2] = ["train.micro_batch_size", "train.micro_batch_tokens"];
 const MACHINES: [&str; 6] =
     ["cluster.", "learner.", "publish.", "rollout.backend", "rollout.launch", "rollout.sleep_level"];
 
+/// verl's keys of a reward function.
+const FUNCTION_PATH: &str = "reward.custom_reward_function.path";
+const FUNCTION_NAME: &str = "reward.custom_reward_function.name";
+
+/// A file that calls a reward function as verl does not, and where it is written.
+struct Adapter {
+    path: String,
+    text: String,
+}
+
+const ADAPTER: &str = include_str!("adapter.py");
+
 impl Lost {
     /// The key with both values, on one line.
     fn line(&self, owner: Owner) -> String {
@@ -50,6 +63,16 @@ impl Lost {
                 format!("{}, whose groups have two members or more", shown(&self.theirs))
             }
             "data.max_prompt_length" if owner == Owner::Trl => "no limit".to_owned(),
+            key if owner == Owner::Verl && key.starts_with("reward[") && key.ends_with(".style") => {
+                let fix = match self.ours.as_ref().and_then(Json::as_str) {
+                    Some("simple") => "the script writes a file that calls yours",
+                    _ => "write the function with these parameters if it has others",
+                };
+                format!(
+                    "{}, called with data_source, solution_str, ground_truth and extra_info: {fix}",
+                    shown(&self.theirs)
+                )
+            }
             _ => shown(&self.theirs),
         };
         format!("{}: {} (in {owner}: {theirs})", self.key, shown(&self.ours))
@@ -133,6 +156,10 @@ impl Export {
 
     fn shell(&self) -> String {
         let mut text = format!("#!/usr/bin/env bash\n{}set -euo pipefail\n\n", self.heading("verl 0.9.1"));
+        let adapter = self.adapter();
+        if let Some(Adapter { path, text: file }) = &adapter {
+            let _ = write!(text, "cat > {} <<'PYTHON'\n{file}PYTHON\n\n", quoted(path));
+        }
         text.push_str(match self.owner {
             Owner::VerlSft => {
                 "torchrun --standalone --nproc_per_node=\"${GPUS:-1}\" -m verl.trainer.sft_trainer"
@@ -143,14 +170,31 @@ impl Export {
             let table = self.owner.table();
             let row = table.back(key).or_else(|| table.back(&format!("{key}.*")));
             let plus = row.map_or("", |row| if row[2].starts_with('+') { "+" } else { "" });
-            let word = format!("{plus}{key}={}", hydra(&value_of(key, value)));
-            let _ = write!(text, " \\\n    {}", quoted(&word));
+            let value = match (&adapter, *key) {
+                (Some(adapter), FUNCTION_PATH) => hydra(&adapter.path.as_str().into()),
+                (Some(_), FUNCTION_NAME) => continue,
+                _ => hydra(&value_of(key, value)),
+            };
+            let _ = write!(text, " \\\n    {}", quoted(&format!("{plus}{key}={value}")));
         }
         if let Some((key, kinds)) = self.loggers() {
             let _ = write!(text, " \\\n    {}", quoted(&format!("{key}={}", hydra(&kinds))));
         }
         text.push_str(" \\\n    \"$@\"\n");
         text
+    }
+
+    /// A file for verl that calls the reward of the command as tamis does; `None` unless that is of the style
+    /// `simple`.
+    fn adapter(&self) -> Option<Adapter> {
+        let path = self.setting(FUNCTION_PATH)?;
+        let rewards = self.wanted.get("reward")?.as_array()?;
+        let is = |item: &Json, key: &str, value: &str| item.get(key).and_then(Json::as_str) == Some(value);
+        let reward = rewards.iter().find(|item| is(item, "kind", "python") && is(item, "path", path))?;
+        let name = reward.get("function").filter(|_| is(reward, "style", "simple"))?;
+        let own = Path::new(path).file_name()?.to_string_lossy().into_owned();
+        let text = ADAPTER.replace("OWN_FILE", &python(&own.into())).replace("OWN_FUNCTION", &python(name));
+        Some(Adapter { path: format!("{}_verl.py", path.strip_suffix(".py").unwrap_or(path)), text })
     }
 
     /// The files or names of a data set, without the mark of names.

@@ -158,7 +158,7 @@ fn without_tag(played: Played, t: &mut Translator) {
             ),
         ),
         (_, Some(key)) => {
-            t.refuse(&key, format!("nothing says which environment is trained on: give {TRAIN_TAGS} too"));
+            t.refuse(&key, format!("the environment that is trained on is missing: give {TRAIN_TAGS} too"));
         }
     }
 }
@@ -184,9 +184,9 @@ fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
         || format!("define it by custom_envs.{tag}.env_type and the keys beside that"),
         |name| format!("did you mean `{name}`?"),
     );
-    t.refuse(place.named_by, format!("nothing says what {tag} is: {meant}"));
+    t.refuse(place.named_by, format!("{tag} is not defined: {meant}"));
     for key in keys_below(&place.custom, t) {
-        t.no_effect(&key, "nothing says what environment it is");
+        t.no_effect(&key, "its environment is missing");
     }
 }
 

@@ -45,7 +45,7 @@ fn total(side: &Side, t: &mut Translator) -> Option<f64> {
 pub(super) fn groups(side: &Side, t: &mut Translator) -> Option<Vec<f64>> {
     let node = t.find(side.groups)?.node.clone();
     if node.is_null() {
-        t.no_effect(side.groups, &format!("{} says it", side.total));
+        t.no_effect(side.groups, &format!("{} sets it", side.total));
         return None;
     }
     let counts: Option<Vec<f64>> = match &node.value {
@@ -78,8 +78,8 @@ pub(super) fn groups(side: &Side, t: &mut Translator) -> Option<Vec<f64>> {
             t.refuse(side.groups, reason);
             return None;
         }
-        Some(_) => t.no_effect(side.groups, &format!("{} says it", side.total)),
-        None => t.no_effect(side.groups, &format!("{} says it, and is not given", side.total)),
+        Some(_) => t.no_effect(side.groups, &format!("{} sets it", side.total)),
+        None => t.no_effect(side.groups, &format!("{} sets it, and is not given", side.total)),
     }
     Some(counts)
 }

@@ -33,9 +33,9 @@ pub(super) fn of_cell(setting: &Setting, all: &[Setting]) -> Outcome {
 pub(super) fn of_legend(symbol: &str, words: &str, all: &[Setting]) -> Outcome {
     let cell = find_set(all).and_then(|(_, symbols)| symbols.iter().position(|known| *known == symbol));
     if cell.and_then(|cell| CELLS.get(cell)).is_some_and(|cell| *cell == words) {
-        Outcome::NoEffect("the legend says so".to_owned())
+        Outcome::NoEffect("the legend already does so".to_owned())
     } else {
-        Outcome::Refused(format!("a legend says {}, each of its symbol", CELLS.join(", ")))
+        Outcome::Refused(format!("a legend lists {}, each with its symbol", CELLS.join(", ")))
     }
 }
 

@@ -176,7 +176,7 @@ fn overlong(t: &mut Translator) {
     let manager = MANAGERS.iter().find_map(|key| t.text(key));
     let ignored = manager.as_deref().filter(|manager| is_on && *manager != "dapo");
     if let Some(manager) = ignored {
-        let reason = format!("verl's reward manager `dapo` alone reads it, and this is `{manager}`");
+        let reason = format!("only verl's reward manager `dapo` reads it, and this is `{manager}`");
         none_has_effect(&keys, &reason, t);
     } else if is_on {
         let said_length = length.as_ref().and_then(|key| t.text(key));
@@ -248,7 +248,7 @@ fn overlong(t: &mut Translator) {
     }
     for spellings in [&switches[..], &lengths, &factors, &limits] {
         if let Some(used) = first(spellings, t) {
-            none_has_effect(spellings, &format!("{used} says it"), t);
+            none_has_effect(spellings, &format!("{used} sets it"), t);
         }
     }
 }

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use tamis_config::source::{Source, SourceKind};
 use tamis_import::{import, load_sources};
 
+use crate::split;
+
 const VERL: [&str; 7] = [
     "actor_rollout_ref.model.path=m",
     "data.train_files=t.parquet",
@@ -59,14 +61,12 @@ fn verls_default_is_a_divergence_in_the_loss() {
 
 #[test]
 fn several_teachers_of_verl_are_by_data_source() {
-    let teachers = [
-        "+distillation.teacher_models.one.key=openai/gsm8k",
-        "+distillation.teacher_models.one.model_path=big",
-        "+distillation.teacher_models.two.key=math",
-        "+distillation.teacher_models.two.model_path=bigger",
-        "distillation.distillation_loss.loss_mode=k1",
-        "distillation.distillation_loss.use_policy_gradient=True",
-    ];
+    let teachers = split(
+        "+distillation.teacher_models.one.key=openai/gsm8k \
+        +distillation.teacher_models.one.model_path=big +distillation.teacher_models.two.key=math \
+        +distillation.teacher_models.two.model_path=bigger distillation.distillation_loss.loss_mode=k1 \
+        distillation.distillation_loss.use_policy_gradient=True",
+    );
     let words = [&VERL[..6], &teachers].concat();
     let found = converted(&words, &[]).unwrap();
     let of = |index: usize| {
@@ -113,12 +113,10 @@ fn keys_of_other_losses_have_no_effect() {
     ];
     let without = of_verl(&[]).unwrap();
     assert_eq!(converted(&VERL, &keys.map(str::to_owned)).unwrap(), without);
-    let words = [
-        "model_name_or_path=m",
-        "dataset_name=d.jsonl",
-        "reward_funcs=accuracy_reward",
-        "teacher_model_name_or_path=org/big",
-    ];
+    let words = split(
+        "model_name_or_path=m dataset_name=d.jsonl reward_funcs=accuracy_reward \
+        teacher_model_name_or_path=org/big",
+    );
     let of = |more: &str| converted(&words, &[more.to_owned()]).unwrap()["teacher"][0]["path"].clone();
     assert_eq!(of("teacher_model_revision=main"), json!("hf://org/big@main"));
     assert_eq!(of("teacher_model_init_kwargs={}"), json!("hf://org/big"));
@@ -126,12 +124,10 @@ fn keys_of_other_losses_have_no_effect() {
 
 #[test]
 fn a_distillation_of_trl_has_one_completion_per_prompt() {
-    let words = [
-        "model_name_or_path=m",
-        "dataset_name=d.jsonl",
-        "reward_funcs=accuracy_reward",
-        "teacher_model_name_or_path=big",
-    ];
+    let words = split(
+        "model_name_or_path=m dataset_name=d.jsonl reward_funcs=accuracy_reward \
+        teacher_model_name_or_path=big",
+    );
     let found = converted(&words, &[]).unwrap();
     assert_eq!(found["objective"]["advantage"]["kind"], "on_policy_distillation");
     assert_eq!((&found["teacher"][0]["path"], &found["rollout"]["n"]), (&json!("big"), &json!(1)));
@@ -157,15 +153,10 @@ fn verls_likeliest_tokens_are_a_divergence_in_the_loss() {
     let plain = json!({"top_k": 32, "sampled": false, "beta": 0.0, "rest": "ignored", "min_logprob": null,
         "clip": null, "coefficient": 1.0, "advantages": true});
     assert_eq!(settings(&[]), plain);
-    let alone = settings(&[
-        "topk=64",
-        "log_prob_min_clamp=-10",
-        "loss_max_clamp=10",
-        "use_task_rewards=False",
-        "distillation_loss_coef=0.5",
-        "use_chunked_topk=True",
-        "clip_ratio=0.3",
-    ]);
+    let alone = settings(&split(
+        "topk=64 log_prob_min_clamp=-10 loss_max_clamp=10 \
+        use_task_rewards=False distillation_loss_coef=0.5 use_chunked_topk=True clip_ratio=0.3",
+    ));
     // verl reads the coefficient with rewards only.
     let expected = json!({"top_k": 64, "sampled": false, "beta": 0.0, "rest": "ignored", "min_logprob": -10.0,
         "clip": 10.0, "coefficient": 1.0, "advantages": false});
@@ -175,12 +166,10 @@ fn verls_likeliest_tokens_are_a_divergence_in_the_loss() {
 
 #[test]
 fn a_teacher_at_a_server_of_trl() {
-    let words = [
-        "model_name_or_path=m",
-        "dataset_name=d.jsonl",
-        "reward_funcs=accuracy_reward",
-        "teacher_model_server_url=http://localhost:8000",
-    ];
+    let words = split(
+        "model_name_or_path=m dataset_name=d.jsonl reward_funcs=accuracy_reward \
+        teacher_model_server_url=http://localhost:8000",
+    );
     let of = |more: &[&str]| converted(&words, &more.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
     let settings = |more: &[&str]| {
         let found = of(more).unwrap();

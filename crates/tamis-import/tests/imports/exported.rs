@@ -188,6 +188,42 @@ reward:
     assert_eq!(value(&made, "reward.reward_kwargs.max_resp_len"), Some("2048"));
 }
 
+/// The file that a script for verl writes for a function which names columns.
+#[test]
+fn a_function_that_names_columns_is_called_by_a_file_of_the_script() {
+    let reward =
+        "\nreward:\n  - {kind: python, path: mine.py, function: right, style: simple, kwargs: {scale: 2}}";
+    let made = exported(Owner::Verl, reward);
+    assert_lost(&made, &["reward[0].style"]);
+    let script = made.script();
+    assert!(script.contains("style: simple (in verl: verl, called with data_source,"), "{script}");
+    assert!(script.contains(" reward.custom_reward_function.path=mine_verl.py"), "{script}");
+    assert!(!script.contains("custom_reward_function.name"), "{script}");
+    let (_, rest) = script.split_once("cat > mine_verl.py <<'PYTHON'\n").expect("a file");
+    let (file, _) = rest.split_once("PYTHON\n").expect("its end");
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = "def right(completion, answer, level=0, scale=1):\n    return {'right': scale * float(completion == answer), 'easy': level}\n";
+    let call = "import mine_verl\nprint(mine_verl.compute_score('s', '7', '7', {'level': 3}, scale=2))\n";
+    for (name, text) in [("mine.py", own), ("mine_verl.py", file), ("call.py", call)] {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    }
+    let Ok(ran) = std::process::Command::new("python3").arg("call.py").current_dir(folder.path()).output()
+    else {
+        println!("skipped: no python3");
+        return;
+    };
+    let printed = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(
+        printed.trim(),
+        "{'right': 2.0, 'easy': 3, 'score': 5.0}",
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    // A function of verl's own parameters needs none.
+    let plain = exported(Owner::Verl, &reward.replace("simple", "verl")).script();
+    assert!(!plain.contains("PYTHON") && plain.contains("custom_reward_function.name=right"), "{plain}");
+}
+
 #[test]
 fn rejections_that_verl_lacks_are_listed() {
     let made = exported(

@@ -5,7 +5,7 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{Config, Loaded};
 use tamis_import::{load, load_sources};
 
-use crate::{converted, import_errors, loaded, notes, value_at};
+use crate::{converted, import_errors, loaded, notes, split, value_at};
 
 /// A folder with one file, and the file's path.
 fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
@@ -191,19 +191,10 @@ bf16: true
     assert!(notes(&import).contains("env.WANDB_PROJECT=mine has no effect"), "{}", notes(&import));
 
     // The launcher's options are about processes.
-    let launched = converted(&[
-        "accelerate",
-        "launch",
-        "--num_processes",
-        "8",
-        "--config_file",
-        "zero3.yaml",
-        "train_grpo.py",
-        "--model_name_or_path",
-        "m",
-        "--num_generations",
-        "4",
-    ]);
+    let launched = converted(&split(
+        "accelerate launch --num_processes 8 --config_file zero3.yaml \
+        train_grpo.py --model_name_or_path m --num_generations 4",
+    ));
     assert_eq!(loaded_rollouts(&launched.yaml), 4);
     assert!(!launched.yaml.contains("zero3"));
 }
@@ -235,20 +226,17 @@ fn keys_that_name_the_model_are_a_whole_command() {
 fn values_are_checked_where_they_are_typed() {
     assert_snapshot!(import_errors(&["actor_rollout_ref.rollout.temperature=0"]), @"
 error: `rollout.temperature` must be from 0.000001 to 1000000, got 0
-  at command line, verl key: actor_rollout_ref.rollout.temperature=«0»
-  hint: see `tamis config explain rollout.temperature`
+  at command line, verl key: actor_rollout_ref.rollout.temperature=«0» [explain it]
 ");
     assert_snapshot!(import_errors(&["model_name_or_path=m", "--num_train_epochs", "0.5"]), @"
-error: `num_train_epochs=0.5` of TRL cannot be followed: epochs are whole here: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
+error: `num_train_epochs=0.5` of TRL cannot be followed: here epochs are whole: give max_steps, 0.5 times the prompts of the data, divided by the prompts of one step
   at command line, TRL key: num_train_epochs=«0.5»
-  hint: `tamis config explain num_train_epochs` says what becomes of it
+  hint: see `tamis config explain num_train_epochs`
 ");
     assert_snapshot!(import_errors(&["worker.actor.optim.lr=-1", "worker.rollout.n=0"]), @"
 error: `rollout.n` must be from 1 to 65536, got 0
-  at command line, EasyR1 key: worker.rollout.n=«0»
-  hint: see `tamis config explain rollout.n`
+  at command line, EasyR1 key: worker.rollout.n=«0» [explain it]
 error: `train.optimizer.learning_rate` must be greater than 0, got -1
-  at command line, EasyR1 key: worker.actor.optim.lr=«-1»
-  hint: see `tamis config explain train.optimizer.learning_rate`
+  at command line, EasyR1 key: worker.actor.optim.lr=«-1» [explain it]
 ");
 }

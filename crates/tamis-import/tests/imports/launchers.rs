@@ -57,7 +57,7 @@ fn launchers_say_how_many_processes_there_are() {
     for command in ["torchrun --nproc_per_node gpu train.py", "torchrun --nnodes=1:4 train.py"] {
         let words: Vec<&str> = command.split_whitespace().collect();
         let printed = import_errors(&[&words[..], &TRL].concat());
-        assert!(printed.contains("does not say how many processes there are"), "{printed}");
+        assert!(printed.contains("does not give the number of processes"), "{printed}");
         assert!(printed.contains("hint: write the number, such as `--n"), "{printed}");
     }
 }

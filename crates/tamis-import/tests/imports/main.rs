@@ -23,6 +23,11 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_import::{Becomes, Owner};
 use tamis_import::{Import, import, load_sources};
 
+/// The words of a command line.
+fn split(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 fn converted(arguments: &[&str]) -> Import {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
     import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"))

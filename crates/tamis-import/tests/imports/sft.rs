@@ -205,7 +205,7 @@ per_device_train_batch_size=2 -> sft.batch_size: 16
 gradient_accumulation_steps=8 is translated together with per_device_train_batch_size
 eval_strategy=steps has no effect: the interval is in steps
 eval_steps=100 -> sft.test_freq: 100
-use_peft=true -> learner.backend: torch, learner.lora: {rank: 32, alpha: 16, targets: [q_proj, v_proj]} (an adapter is trained in PyTorch, which `learner.python` has to have (`scripts/install-torch`))
+use_peft=true -> learner.backend: torch, learner.lora: {rank: 32, alpha: 16, targets: [q_proj, v_proj]} (an adapter is trained in PyTorch, which `learner.python` must have (`scripts/install-torch`))
 lora_r=32 is translated together with use_peft
 lora_alpha=16 is translated together with use_peft
 assistant_only_loss=true -> sft.loss_on: answers
@@ -284,14 +284,14 @@ data.response_key=extra_info -> sft.columns.completion: extra_info.answer
 optim.lr=1e-4 -> sft.learning_rate: 1e-4
 data.prompt_dict_keys=["question"] is translated together with data.prompt_key
 data.response_dict_keys=["answer"] is translated together with data.response_key
-data.micro_batch_size_per_gpu=4 has no effect: rows are packed into passes of `train.micro_batch_tokens`, always
+data.micro_batch_size_per_gpu=4 has no effect: rows are always packed into passes of `train.micro_batch_tokens`
 model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct -> model.path: Qwen/Qwen2.5-0.5B-Instruct
 trainer.default_local_dir=out has no effect: checkpoints are in the run folder, `run.dir/run.name`
 trainer.project_name=gsm8k-sft -> run.dir: runs/gsm8k-sft
 trainer.experiment_name=qwen-peft -> run.name: qwen-peft
 trainer.logger=console -> run.loggers: [console, jsonl]
 trainer.total_epochs=1 -> sft.epochs: 1
-model.lora_rank=32 -> learner.backend: torch, learner.lora: {rank: 32, alpha: 16, targets: null} (an adapter is trained in PyTorch, which `learner.python` has to have (`scripts/install-torch`))
+model.lora_rank=32 -> learner.backend: torch, learner.lora: {rank: 32, alpha: 16, targets: null} (an adapter is trained in PyTorch, which `learner.python` must have (`scripts/install-torch`))
 model.lora_alpha=16 is translated together with model.lora_rank
 model.target_modules=all-linear is translated together with model.lora_rank
 num_processes=2 -> learner.backend: torch, learner.gpus_per_node: 2, cluster.launcher: local
@@ -350,7 +350,7 @@ error: `packng` is no key of TRL SFT that tamis knows
   hint: did you mean `packing`?
 error: `loss_type=dft` of TRL SFT cannot be followed: the loss is the cross-entropy
   at command line, TRL SFT key: loss_type=«dft»
-  hint: `tamis config explain loss_type` says what becomes of it
+  hint: see `tamis config explain loss_type`
 "#);
     assert_snapshot!(import_errors(&["python3", "-m", "verl.trainer.sft_trainer", "data.train_batch=4", "optim.lrr=1"]), @r#"
 error: `data.train_batch` is no key of verl SFT that tamis knows

@@ -150,3 +150,17 @@ pub(crate) fn made(runs: &[PathBuf]) -> Page {
 pub(crate) fn try_made(runs: &[PathBuf]) -> Result<Page, Fault> {
     page(&PageOptions { runs: runs.to_vec(), steps: StepRange::ALL, num_samples: None, title: None })
 }
+
+/// Changes a file of a run.
+pub(crate) fn edit(run: &Path, name: &str, change: impl FnOnce(&str) -> String) {
+    let path = run.join(name);
+    std::fs::write(&path, change(&std::fs::read_to_string(&path).unwrap())).unwrap();
+}
+
+/// All of these are in a text.
+#[track_caller]
+pub(crate) fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+}

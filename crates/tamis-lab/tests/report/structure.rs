@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fixture::{Made, made, member, played, run, write_rollouts};
+use crate::fixture::{Made, edit, has, made, member, played, run, write_rollouts};
 
 /// The part of a page with an id, up to the next.
 pub(crate) fn part<'a>(html: &'a str, id: &str) -> &'a str {
@@ -22,58 +22,43 @@ fn a_run_in_its_parts() {
         assert!(html.contains(&format!("<a href=\"#{id}\">")), "{id} is not in the list of parts");
         part(html, id);
     }
-    let overview = part(html, "overview");
-    assert!(overview.contains("finished, 6 of 6 steps"), "{overview}");
-    assert!(overview.contains("0.1667 → <strong>1</strong>"), "{overview}");
-    assert!(overview.contains("50.0% of them"), "{overview}");
-    // Both means are side by side, in the chart and in its numbers.
-    let learning = part(html, "learning");
-    assert!(
-        learning.contains(
-            "<th scope=\"col\" data-run=\"0\">all generated<th scope=\"col\" data-run=\"0\">trained"
-        )
-    );
-    assert!(learning.contains("<tr><th scope=\"row\">3<td>0.5<td>0.5"), "{learning}");
-    let sieve = part(html, "sieve");
-    assert!(sieve.contains("Groups by their mean acc") && sieve.contains("&quot;values&quot;:[&quot;A"));
-    // Every step has the same groups: a sentence, not a chart.
-    assert!(
-        sieve.contains(
-            "<li>Groups kept and dropped: trained <strong>1</strong>, all wrong <strong>1</strong>"
+    for (id, expected) in [
+        ("overview", "finished, 6 of 6 steps"),
+        ("overview", "0.1667 → <strong>1</strong>"),
+        ("overview", "50.0% of them"),
+        // Both means are side by side, in the chart and in its numbers.
+        (
+            "learning",
+            "<th scope=\"col\" data-run=\"0\">all generated<th scope=\"col\" data-run=\"0\">trained",
         ),
-        "{sieve}"
-    );
-    let update = part(html, "update");
-    assert!(
-        update.contains(
-            "<li>Gradient norm: policy <strong>1.5</strong> <small><code>actor/grad_norm</code></small>"
+        ("learning", "<tr><th scope=\"row\">3<td>0.5<td>0.5"),
+        ("sieve", "Groups by their mean acc"),
+        ("sieve", "&quot;values&quot;:[&quot;A"),
+        // Every step has the same groups: a sentence, not a chart.
+        ("sieve", "<li>Groups kept and dropped: trained <strong>1</strong>, all wrong <strong>1</strong>"),
+        (
+            "update",
+            "<li>Gradient norm: policy <strong>1.5</strong> <small><code>actor/grad_norm</code></small>",
         ),
-        "{update}"
-    );
-    assert!(!update.contains("<h3>Gradient norm</h3>") && update.contains("<h3>Entropy</h3>"));
+        ("update", "<h3>Entropy</h3>"),
+        ("account", "✓ groups add up: 12 came in"),
+        ("account", "✓ trajectories add up: 24"),
+        ("account", "The rollout files hold 24 trajectories: 12 all wrong, 12 trained."),
+        ("time", "generation"),
+        ("time", "between stages"),
+        ("settings", "my.yaml:3"),
+        ("metrics", "<code>actor/grad_norm</code>"),
+        ("metrics", "Norm of the gradient before clipping."),
+    ] {
+        has(part(html, id), &[expected]);
+    }
+    assert!(!part(html, "update").contains("<h3>Gradient norm</h3>"));
+    assert!(!part(html, "time").contains("Time of a step by stage"), "the table of sums says it");
+    assert!(!part(html, "settings").contains("run.<wbr>seed"), "defaults are not listed");
     let order: Vec<usize> = ["overview", "samples", "learning", "sieve", "account"]
         .map(|id| html.find(&format!("<section id=\"{id}\">")).unwrap())
         .to_vec();
     assert!(order.is_sorted(), "{order:?}");
-    let account = part(html, "account");
-    assert!(
-        account.contains("✓ groups add up: 12 came in") && account.contains("✓ trajectories add up: 24"),
-        "{account}"
-    );
-    assert!(
-        account.contains("The rollout files hold 24 trajectories: 12 all wrong, 12 trained."),
-        "{account}"
-    );
-    let time = part(html, "time");
-    assert!(time.contains("generation") && time.contains("between stages"));
-    assert!(!time.contains("Time of a step by stage"), "the table of sums says it");
-    let settings = part(html, "settings");
-    assert!(settings.contains("my.yaml:3") && !settings.contains("run.<wbr>seed"), "defaults are not listed");
-    let metrics = part(html, "metrics");
-    assert!(
-        metrics.contains("<code>actor/grad_norm</code>")
-            && metrics.contains("Norm of the gradient before clipping.")
-    );
 }
 
 /// Weights of a selector and of importance sampling are drawn, each figure with its lines and their numbers.
@@ -118,19 +103,10 @@ fn completions_stand_side_by_side_with_scores_and_verdicts() {
     assert_eq!(samples.matches("<section class=\"step\"").count(), 2);
     assert_eq!(samples.matches("<article class=\"group\"").count(), 4);
     assert_eq!(samples.matches("<article class=\"member\">").count(), 8);
-    for shown in [
-        "It is <mark class=\"right\" title=\"the right answer\">42</mark>.",
-        "I do not know.",
-        "What is 1 times 2?",
-        "✓ trained",
-        "✗ all wrong",
-        "unscored",
-        "Right answer",
-    ] {
-        assert!(samples.contains(shown), "{shown}");
-    }
+    has(samples, &["It is <mark class=\"right\" title=\"the right answer\">42</mark>.", "I do not know."]);
+    has(samples, &["What is 1 times 2?", "✓ trained", "✗ all wrong", "unscored", "Right answer"]);
     // A group and its row in the table of scores.
-    assert!(samples.contains("<a href=\"#g0-2\">2</a>") && samples.contains("id=\"g0-2\""));
+    has(samples, &["<a href=\"#g0-2\">2</a>", "id=\"g0-2\""]);
 }
 
 #[test]
@@ -147,12 +123,13 @@ fn turns_have_roles_and_observations_are_told_apart() {
     write_rollouts(&path, 1, &[group]);
     let page = made(&[path]);
     let samples = part(&page.html, "samples");
-    assert_eq!(samples.matches("<li class=\"answer\"><h6>assistant").count(), 6);
-    assert_eq!(
-        samples.matches("<li class=\"observation\"><h6>user</h6><pre dir=\"auto\">S.F</pre>").count(),
-        2
-    );
-    assert_eq!(samples.matches("<li class=\"observation\"><h6>tool</h6>").count(), 2);
+    for (item, count) in [
+        ("<li class=\"answer\"><h6>assistant", 6),
+        ("<li class=\"observation\"><h6>user</h6><pre dir=\"auto\">S.F</pre>", 2),
+        ("<li class=\"observation\"><h6>tool</h6>", 2),
+    ] {
+        assert_eq!(samples.matches(item).count(), count, "{item}");
+    }
     assert!(samples.contains("<span class=\"turn-reward\">-0.1</span>"), "{samples}");
 }
 
@@ -160,12 +137,9 @@ fn turns_have_roles_and_observations_are_told_apart() {
 fn several_runs_beside_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let (long, short) = (run(folder.path(), "long", 9), run(folder.path(), "short", 3));
-    let settings = std::fs::read_to_string(short.join("config.yaml")).unwrap();
-    std::fs::write(
-        short.join("config.yaml"),
-        settings.replace("seed: 1  # default", "seed: 2  # command line: run.seed=2"),
-    )
-    .unwrap();
+    edit(&short, "config.yaml", |text| {
+        text.replace("seed: 1  # default", "seed: 2  # command line: run.seed=2")
+    });
     let page = made(&[long, short]);
     let html = &page.html;
     assert!(html.contains("id=\"show-r0\" checked") && html.contains("id=\"show-r1\" checked"));
@@ -188,16 +162,12 @@ fn runs_of_unlike_rewards_are_told() {
     let word = "The runs have different rewards";
     assert!(!made(&runs).html.contains(word));
     for (run, weight) in runs.iter().zip([1, 2]) {
-        let path = run.join("config.yaml");
-        let settings = std::fs::read_to_string(&path).unwrap();
         let reward = format!("reward:\n  - {{kind: number, weight: {weight}}}  # my.yaml:9\n");
-        std::fs::write(&path, settings + &reward).unwrap();
+        edit(run, "config.yaml", |text| text.to_owned() + &reward);
     }
     let html = made(&runs).html;
     assert!(part(&html, "learning").contains(word) && !part(&html, "update").contains(word));
-    assert!(
-        part(&html, "overview").contains("The runs have different rewards (<code>reward.0.weight</code>)")
-    );
+    has(part(&html, "overview"), &["The runs have different rewards (<code>reward.0.weight</code>)"]);
 }
 
 /// Validations of other prompts are not drawn in one chart without a word.
@@ -207,24 +177,17 @@ fn runs_of_unlike_validations_are_named() {
     let runs = [run(folder.path(), "one", 3), run(folder.path(), "other", 3)];
     assert!(!made(&runs).html.contains("validate on different prompts"));
     for (run, (file, n)) in runs.iter().zip([("a.jsonl", 1), ("b.jsonl", 4)]) {
-        let path = run.join("config.yaml");
-        let settings = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, format!("{settings}data: {{val: [{file}]}}\nvalidate: {{n: {n}}}\n")).unwrap();
-        let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        edit(run, "config.yaml", |text| format!("{text}data: {{val: [{file}]}}\nvalidate: {{n: {n}}}\n"));
         let validated = |(step, line): (usize, &str)| {
             line.replacen('{', &format!("{{\"val-core/a/acc/mean@1\":0.{step},"), 1) + "\n"
         };
-        let metrics: String = metrics.lines().enumerate().map(validated).collect();
-        std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+        edit(run, "metrics.jsonl", |text| text.lines().enumerate().map(validated).collect());
     }
     let html = made(&runs).html;
-    let overview = part(&html, "overview");
-    assert!(
-        overview.contains("The runs validate on different prompts (<code>data.val</code>)"),
-        "{overview}"
-    );
-    assert!(overview.contains("The runs sample their validations differently (<code>validate.n</code>)"));
-    assert!(part(&html, "learning").contains("The runs validate on different prompts or sample them"));
+    let different = "The runs validate on different prompts (<code>data.val</code>)";
+    let sampled = "The runs sample their validations differently (<code>validate.n</code>)";
+    has(part(&html, "overview"), &[different, sampled]);
+    has(part(&html, "learning"), &["The runs validate on different prompts or sample them"]);
 }
 
 /// Validation samples of two steps are side by side, with the answer marked.
@@ -251,11 +214,8 @@ fn held_out_prompts_before_and_after() {
     assert!(samples.contains("Of 2 prompts, 1 scores higher after and 0 lower."), "{samples}");
     assert!(samples.find("Before and after") < samples.find("Step by step") && !samples.contains("Neither"));
     let pair = samples.split("<article class=\"group pair\">").nth(1).unwrap();
-    let (before, after) =
-        (pair.find("It is &lt;41&gt;.").unwrap(), pair.find("First 42, then <mark class=\"right\"").unwrap());
-    assert!(
-        before < after && pair.contains("step 0 <small>reward 0") && pair.contains("step 4 <small>reward 1")
-    );
+    has(pair, &["It is &lt;41&gt;.", "step 0 <small>reward 0", "step 4 <small>reward 1"]);
+    assert!(pair.find("It is &lt;41&gt;.") < pair.find("First 42, then <mark class=\"right\""), "{pair}");
     // A damaged file is named, and the rest of the page is complete.
     std::fs::write(path.join("validation/step_4.jsonl"), "broken\n").unwrap();
     let page = made(&[path]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tamis_lab::FaultKind;
 use tamis_lab::report::{PageOptions, page};
 
-use crate::fixture::{made, run, try_made};
+use crate::fixture::{edit, has, made, run, try_made};
 
 fn notes(runs: &[PathBuf]) -> String {
     made(runs).notes.into_iter().map(|(_, note)| note + "\n").collect()
@@ -13,12 +13,6 @@ fn notes(runs: &[PathBuf]) -> String {
 
 fn shown(run: &Path) -> String {
     made(&[run.to_owned()]).html
-}
-
-/// Changes a file of a run.
-fn edit(run: &Path, name: &str, change: impl Fn(&str) -> String) {
-    let path = run.join(name);
-    std::fs::write(&path, change(&std::fs::read_to_string(&path).unwrap())).unwrap();
 }
 
 fn refusal(path: PathBuf) -> String {
@@ -41,10 +35,7 @@ fn what_is_no_run_is_refused_with_what_is_missing() {
     let around = refusal(folder.path().to_owned());
     assert!(around.ends_with("hint: there are runs in it: did you mean `RUN/sums`?"), "{around}");
     let misspelt = refusal(folder.path().join("sumz"));
-    assert!(
-        misspelt.contains("there is no file or folder RUN") && misspelt.contains("did you mean"),
-        "{misspelt}"
-    );
+    has(&misspelt, &["there is no file or folder RUN", "did you mean"]);
     let same = folder.path().join("sums");
     let twice = try_made(&[same.clone(), same]).unwrap_err().to_string();
     assert!(twice.ends_with("sums is given twice"), "{twice}");
@@ -66,11 +57,8 @@ fn a_run_without_rollouts_metrics_or_settings() {
     let other = run(folder.path(), "other", 2);
     std::fs::remove_file(other.join("config.yaml")).unwrap();
     std::fs::remove_file(other.join("metrics.jsonl")).unwrap();
-    let html = shown(&other);
-    assert!(
-        html.contains("id=\"samples\"") && html.contains("Pass rates of groups"),
-        "rollouts alone have a page"
-    );
+    // Rollouts alone have a page.
+    has(&shown(&other), &["id=\"samples\"", "Pass rates of groups"]);
 }
 
 #[test]
@@ -89,13 +77,8 @@ fn unfinished_torn_resumed() {
     edit(&path, "metrics.jsonl", |text| text[..text.trim_end().rfind('\n').unwrap() + 30].to_owned());
     std::fs::write(path.join("run.superseded.log"), "x").unwrap();
     let found = notes(std::slice::from_ref(&path));
-    assert!(
-        found.contains("the last line of `metrics.jsonl` is not whole")
-            && found.contains("the run was resumed"),
-        "{found}"
-    );
-    let html = shown(&path);
-    assert!(html.contains("unfinished, 3 of 4 steps"));
+    has(&found, &["the last line of `metrics.jsonl` is not whole", "the run was resumed"]);
+    has(&shown(&path), &["unfinished, 3 of 4 steps"]);
 }
 
 #[test]
@@ -107,16 +90,11 @@ fn what_is_damaged_is_left_out_and_named() {
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     let page = made(&[path]);
-    assert_eq!(page.num_trajectories, 12);
-    assert!(
-        page.notes.iter().any(|(_, note)| note.contains("step_2.parquet` cannot be read and is left out")),
-        "{:?}",
-        page.notes
-    );
-    assert_eq!(page.num_steps, 4);
-    let told = "line 1 of `metrics.jsonl` is damaged and left out: not a JSON object";
-    assert!(page.notes.iter().any(|(_, note)| note.starts_with(told)), "{:?}", page.notes);
-    assert!(page.html.contains("is damaged and left out: not a JSON object"));
+    assert_eq!((page.num_trajectories, page.num_steps), (12, 4));
+    let notes: String = page.notes.iter().flat_map(|(_, note)| ["\n", note]).collect();
+    let line = "\nline 1 of `metrics.jsonl` is damaged and left out: not a JSON object";
+    has(&notes, &["step_2.parquet` cannot be read and is left out", line]);
+    has(&page.html, &["is damaged and left out: not a JSON object"]);
 }
 
 #[test]
@@ -124,10 +102,7 @@ fn one_step_and_a_step_without_groups() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 1);
     let page = made(std::slice::from_ref(&path));
-    assert!(
-        !page.html.contains("NaN") && !page.html.contains("inf\""),
-        "a number that is none is in the page"
-    );
+    assert!(!page.html.contains("NaN") && !page.html.contains("inf\""), "a number that is none");
     crate::fixture::write_rollouts(&path, 1, &[]);
     let page = made(&[path]);
     assert_eq!(page.num_trajectories, 0);
@@ -148,12 +123,9 @@ fn some_steps_alone() {
     assert!(found.html.contains("<h1>Mine &amp; yours</h1>") && found.html.contains("steps 3 to 5"));
     assert_eq!(found.html.matches("<article class=\"group\"").count(), 2);
     assert!(!page(&options("3..5", 0)).unwrap().html.contains("id=\"samples\""));
-    let error = page(&options("20..", 2)).unwrap_err();
-    assert!(
-        error.to_string().contains("no run has one of the steps from 20 on that `--steps` asks for"),
-        "{error}"
-    );
-    assert!(error.to_string().ends_with("has steps up to 9"), "{error}");
+    let error = page(&options("20..", 2)).unwrap_err().to_string();
+    has(&error, &["no run has one of the steps from 20 on that `--steps` asks for"]);
+    assert!(error.ends_with("has steps up to 9"), "{error}");
 }
 
 #[test]
@@ -161,14 +133,10 @@ fn an_error_that_ended_a_run_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 2);
     edit(&path, "config.yaml", |text| text.replace("total_steps: 2", "total_steps: 9"));
-    std::fs::write(
-        path.join("run.log"),
-        "2026-11-26T12:00:00.000Z info begins\n2026-11-26T12:01:00.000Z error the disk is <full>\n",
-    )
-    .unwrap();
-    let html = shown(&path);
-    assert!(html.contains("ended with an error, 2 of 9 steps"));
-    assert!(html.contains("<pre>the disk is &lt;full&gt;</pre>") && html.contains("2026-11-26 12:01 UTC"));
+    let log = "2026-11-26T12:00:00.000Z info begins\n2026-11-26T12:01:00.000Z error the disk is <full>\n";
+    std::fs::write(path.join("run.log"), log).unwrap();
+    let error = "<pre>the disk is &lt;full&gt;</pre>";
+    has(&shown(&path), &["ended with an error, 2 of 9 steps", error, "2026-11-26 12:01 UTC"]);
 }
 
 #[test]
@@ -176,8 +144,7 @@ fn what_does_not_add_up_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(folder.path(), "sums", 2);
     edit(&path, "metrics.jsonl", |text| text.replacen("\"groups/trained\":1", "\"groups/trained\":5", 1));
-    let html = shown(&path);
-    assert!(html.contains("✗ groups do not add up: 4 came in, and 8 are accounted for."));
+    has(&shown(&path), &["✗ groups do not add up: 4 came in, and 8 are accounted for."]);
 }
 
 /// A group that is carried through several steps came in once.
@@ -224,9 +191,8 @@ fn rollouts_beyond_the_metrics_are_no_contradiction() {
     assert!(html.contains("The rollout files hold 12 trajectories") && !html.contains("that have both"));
     // A run that died in its first step has only files.
     std::fs::remove_file(path.join("metrics.jsonl")).unwrap();
-    let html = shown(&path);
-    assert!(html.contains("do not count where groups and trajectories ended"));
-    assert!(html.contains("The rollout files hold 12 trajectories"));
+    let counted = "do not count where groups and trajectories ended";
+    has(&shown(&path), &[counted, "The rollout files hold 12 trajectories"]);
 }
 
 #[test]
@@ -256,19 +222,13 @@ fn what_is_not_finite_is_marked_and_gaps_stay_gaps() {
         5 | 6 => "null",
         _ => "1.5",
     };
-    edit(&path, "metrics.jsonl", |text| {
-        let lines = text.lines().enumerate();
-        let of =
-            |(place, line): (usize, &str)| line.replace("norm\":1.5", &format!("norm\":{}", norm(place)));
-        lines.map(of).flat_map(|line| [line, "\n".to_owned()]).collect()
-    });
+    let changed =
+        |(place, line): (usize, &str)| line.replace("norm\":1.5", &format!("norm\":{}", norm(place))) + "\n";
+    edit(&path, "metrics.jsonl", |text| text.lines().enumerate().map(changed).collect());
     let html = shown(&path);
     let chart = html.split("<h3>Gradient norm</h3>").nth(1).unwrap().split("</figure>").next().unwrap();
-    assert!(chart.contains("<td>∞"), "{chart}");
     let values = "&quot;values&quot;:[1.5,1.5,&quot;Infinity&quot;,1.5,1.5,1.5,1.5]";
-    assert!(chart.contains(values) && chart.contains("&quot;at&quot;:[1,2,3,4,5,8,9]"), "{chart}");
-    assert!(
-        chart.contains("&quot;gaps&quot;:[[5.0,8.0]]"),
-        "the line breaks where values are missing: {chart}"
-    );
+    has(chart, &["<td>∞", values, "&quot;at&quot;:[1,2,3,4,5,8,9]"]);
+    // The line breaks where values are missing.
+    has(chart, &["&quot;gaps&quot;:[[5.0,8.0]]"]);
 }

@@ -1,5 +1,6 @@
 use tamis_core::random::{Key, Purpose};
 
+use super::blocks::{FAR, TILE};
 use super::*;
 
 fn numbers(count: usize, seed: u64) -> Vec<f32> {

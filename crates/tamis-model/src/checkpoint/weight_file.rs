@@ -108,7 +108,6 @@ impl WeightFile {
         Ok(())
     }
 
-    /// Reads some rows of a tensor.
     pub(super) fn read_rows(
         &self,
         name: &str,

@@ -90,7 +90,6 @@ impl KeptSequences {
         self.sequences.len()
     }
 
-    /// Limits their number.
     pub(super) fn limit(&mut self, limit: usize, free: &mut Vec<Floats>) {
         self.limit = limit;
         self.forget_oldest(limit, free);

@@ -72,7 +72,6 @@ pub(super) fn sum_halves(half: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
 
-/// The greatest of the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn greatest_of_halves(half: __m256) -> f32 {

@@ -176,7 +176,6 @@ impl PackedBatch {
         self.rows.len()
     }
 
-    /// Targets of scored row `index`.
     pub(super) fn targets_of(&self, index: usize) -> &[Target] {
         &self.targets[self.first_target[index]..self.first_target[index + 1]]
     }

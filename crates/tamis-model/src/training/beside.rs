@@ -26,13 +26,16 @@ pub struct Candidates<'a> {
 }
 
 /// The likeliest tokens at the place of each scored one, the likeliest first and of equal ones the first in
-/// the vocabulary; flat \[N k\].
+/// the vocabulary; flat \[N k\]. Also the rank of the scored one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TopTokens {
     /// The tokens.
     pub tokens: Vec<u32>,
     /// Their `log_softmax(logits / temperature)`, nats.
     pub logprobs: Vec<f32>,
+    /// Ranks of the scored tokens \[N\]: 1 and the number of tokens that are likelier. Equal ones share the
+    /// best rank.
+    pub ranks: Vec<u32>,
 }
 
 /// What a pass computes beside the scored tokens.
@@ -44,7 +47,6 @@ pub(super) enum Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Number of candidates of a token.
     pub(super) fn num_candidates(self) -> usize {
         match self {
             Self::Candidates(candidates) => candidates.per_token,

@@ -93,7 +93,6 @@ impl HeadScratch {
     }
 }
 
-/// Bytes of the logits of this many rows.
 pub(super) fn bytes(config: &TransformerConfig, rows: usize) -> usize {
     4 * rows * config.vocab_size.next_multiple_of(PANEL)
 }
@@ -123,6 +122,8 @@ pub(super) struct TopOutputs<'a> {
     pub(super) number: usize,
     pub(super) tokens: &'a mut [u32],
     pub(super) logprobs: &'a mut [f32],
+    /// Ranks of the targets.
+    pub(super) ranks: &'a mut [u32],
 }
 
 /// Computes the outputs of a chunk.
@@ -159,6 +160,8 @@ pub(super) fn forward(
     statistics.resize(scored.len(), none);
     // In the order of the targets; a row may have several.
     let mut logprobs = vec![0.0; batch.targets.len()];
+    let ranked = usize::from(out_top.number > 0);
+    let mut ranks = vec![0; ranked * batch.targets.len()];
     // The likeliest tokens of each scored row.
     let mut top: Vec<Vec<(u32, f32)>> = vec![Vec::new(); scored.len()];
     let inverse = 1.0 / options.temperature;
@@ -180,10 +183,14 @@ pub(super) fn forward(
                 (0..num_tasks).map(|task| begin(task + 1) - begin(task)),
             ),
             Parts::chunks(&mut top[first..first + count], ROWS),
+            Parts::new(
+                &mut ranks[ranked * begin(0)..ranked * begin(num_tasks)],
+                (0..num_tasks).map(|task| ranked * (begin(task + 1) - begin(task))),
+            ),
         );
         threads.run(num_tasks, |task| {
             let (statistics, logprobs, top) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));
-            let mut logprobs = logprobs.iter_mut();
+            let (mut logprobs, mut ranks) = (logprobs.iter_mut(), parts.3.take(task).iter_mut());
             for (i, (statistics, top)) in statistics.iter_mut().zip(top).enumerate() {
                 let at = task * ROWS + i;
                 let row = &values[at * vocab..][..size];
@@ -194,17 +201,24 @@ pub(super) fn forward(
                     *top = likeliest.map(with_logprob).collect();
                 }
                 for (target, out) in batch.targets_of(first + at).iter().zip(&mut logprobs) {
-                    *out = statistics.logprob(row[target.token as usize], inverse);
+                    let own = row[target.token as usize];
+                    *out = statistics.logprob(own, inverse);
+                    if let Some(rank) = ranks.next() {
+                        *rank = 1 + row.iter().filter(|&&logit| logit > own).count() as u32;
+                    }
                 }
             }
         });
     }
-    let mut logprobs = logprobs.into_iter();
+    let (mut logprobs, mut ranks) = (logprobs.into_iter(), ranks.into_iter());
     for (i, row) in statistics.iter().enumerate() {
         let entropy = row.entropy();
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
             out_logprobs[target.flat as usize] = logprob;
             out_entropies[target.flat as usize] = entropy;
+            if let Some(rank) = ranks.next() {
+                out_top.ranks[target.flat as usize] = rank;
+            }
             let first = target.flat as usize * out_top.number;
             for place in 0..out_top.number {
                 // A row that is not finite has fewer.

@@ -315,8 +315,12 @@ fn forward_pass(
     // A value is one column.
     let seconds = usize::from(wanted == OutputHead::Vocabulary);
     let (mut first, mut second) = (vec![0.0; num_targets], vec![0.0; seconds * num_targets]);
-    let mut top =
-        TopTokens { tokens: vec![0; num_targets * num_top], logprobs: vec![0.0; num_targets * num_top] };
+    let ranked = usize::from(num_top > 0);
+    let mut top = TopTokens {
+        tokens: vec![0; num_targets * num_top],
+        logprobs: vec![0.0; num_targets * num_top],
+        ranks: vec![0; num_targets * ranked],
+    };
     {
         let targets = || batches.iter().map(|batch| batch.targets.len());
         let parts = (
@@ -325,6 +329,7 @@ fn forward_pass(
             Parts::new(&mut second, targets().map(|len| seconds * len)),
             Parts::new(&mut top.tokens, targets().map(|len| num_top * len)),
             Parts::new(&mut top.logprobs, targets().map(|len| num_top * len)),
+            Parts::new(&mut top.ranks, targets().map(|len| ranked * len)),
         );
         outer.run(batches.len(), |task| {
             let context = layer::LayerContext {
@@ -342,6 +347,7 @@ fn forward_pass(
                     number: num_top,
                     tokens: parts.3.take(task),
                     logprobs: parts.4.take(task),
+                    ranks: parts.5.take(task),
                 },
             };
             pool.with(|work| {

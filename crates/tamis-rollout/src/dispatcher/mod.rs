@@ -237,7 +237,6 @@ pub struct Dispatcher {
     commands: VecDeque<Command>,
     scored: VecDeque<ScoreEvent>,
     version: PolicyVersion,
-    /// The version that is being published.
     publishing: Option<PolicyVersion>,
     /// Requested again, once nothing is being published.
     again: Vec<SampleId>,

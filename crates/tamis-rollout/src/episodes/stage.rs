@@ -17,7 +17,6 @@ pub(super) struct Stage<T> {
 }
 
 impl<T: Send + 'static> Stage<T> {
-    /// A stage with so many threads, at least one.
     pub(super) fn new(num_threads: usize) -> Self {
         let (jobs, queue) = channel();
         Self {

@@ -19,7 +19,6 @@ pub(super) struct Told {
     has_logprobs: bool,
 }
 
-/// How a trajectory ended.
 #[derive(Clone, Copy)]
 pub(super) struct End {
     /// Whether its task was solved, if that is known.

@@ -81,7 +81,6 @@ const REFUSED: [Refused; 28] = [
 const SAMPLING: [&str; 6] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
 
 impl ChatCall {
-    /// From the body of a call.
     pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
         let fields = Fields::of(body)?;
         fields.refuse(&REFUSED)?;

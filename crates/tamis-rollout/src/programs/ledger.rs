@@ -33,17 +33,14 @@ struct Episode {
     /// Number of those that wait.
     num_waiting: usize,
     refused: RefusedCalls,
-    /// Message of the last refusal.
     last_refusal: Option<String>,
 }
 
-/// Calls of an open episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Calls {
     pub(super) num_calls: usize,
     /// Calls that were refused, those that were handed on before included.
     pub(super) num_refused: u64,
-    /// Message of the last refusal.
     pub(super) last_refusal: Option<String>,
 }
 
@@ -63,7 +60,6 @@ struct Open {
     calls: BTreeMap<CallNumber, WaitingCall>,
     events: Vec<ProgramEvent>,
     refused: RefusedCalls,
-    /// Warnings for the user.
     warnings: Vec<String>,
     /// Whether a number without a name was reported.
     has_unnamed: bool,

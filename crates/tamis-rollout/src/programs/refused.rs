@@ -60,7 +60,6 @@ impl RefusedCalls {
         named.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// One more.
     pub(super) fn count(&mut self, refusal: &Refusal) {
         let count = match refusal {
             Refusal::UnknownUrl => &mut self.unknown_url,

@@ -88,7 +88,6 @@ pub(super) enum Loaded {
     Written(Snapshot, PathBuf),
 }
 
-/// The progress of a transfer.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) snapshot: Snapshot,
@@ -110,7 +109,6 @@ pub(super) struct Awaited {
     pub(super) learner: bool,
 }
 
-/// A publication under way.
 pub(super) struct Publishing {
     pub(super) version: PolicyVersion,
     pub(super) folder: String,

@@ -175,11 +175,8 @@ fn whatever_happens_each_request_comes_to_one_end() {
                     submitted.insert(request.id, version);
                     let id = request.id;
                     fleet.submit(request.clone()).expect("taken");
-                    assert!(
-                        fleet
-                            .submit(request)
-                            .is_err_and(|error| error.to_string() == format!("{id} is in flight already"))
-                    );
+                    let again = fleet.submit(request).expect_err("twice").to_string();
+                    assert_eq!(again, format!("{id} is in flight already"));
                 }
             }
             if key.below(round, 3) == 0 {
@@ -211,10 +208,7 @@ fn whatever_happens_each_request_comes_to_one_end() {
             assert!(failed < submitted.len() / 8, "seed {seed}: {failed} failed");
         }
         let sampled = ends.values().filter(|end| matches!(end, GeneratorEvent::Sampled { .. })).count();
-        assert!(
-            sampled > submitted.len() / 3,
-            "seed {seed}: {sampled} sampled, {failed} failed, {gone} aborted"
-        );
+        assert!(sampled > submitted.len() / 3, "seed {seed}: {sampled}, {failed} failed, {gone} aborted");
     }
 }
 
@@ -315,10 +309,8 @@ fn no_server_at_the_start_is_said_with_what_was_tried() {
     let World { messages, .. } =
         connect(1, &[dead, (GOOD, None)], FleetSettings::default()).expect("one answers");
     let messages = messages.lock().unwrap();
-    assert!(
-        matches!(&messages[..], [FleetMessage::Lost { server, .. }] if server == "http://s0"),
-        "{messages:?}"
-    );
+    let [FleetMessage::Lost { server, .. }] = &messages[..] else { panic!("{messages:?}") };
+    assert_eq!(server, "http://s0");
 }
 
 #[test]
@@ -332,15 +324,11 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     let (error, ended) = lost(&mut fleet);
     assert_eq!(error.to_string(), "no server answers: http://s0: connect: refused");
     assert!(ended < 4000);
-    let waits: Vec<u64> = messages
-        .lock()
-        .unwrap()
-        .iter()
-        .filter_map(|message| match message {
-            FleetMessage::Waiting { for_so_long, .. } => Some(for_so_long.as_secs()),
-            _ => None,
-        })
-        .collect();
+    let waits = |message: &FleetMessage| match message {
+        FleetMessage::Waiting { for_so_long, .. } => Some(for_so_long.as_secs()),
+        _ => None,
+    };
+    let waits: Vec<u64> = messages.lock().unwrap().iter().filter_map(waits).collect();
     assert_eq!(waits, [0, 60, 120]);
     // An interruption is noticed while it waits.
     interrupted.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -9,7 +9,7 @@ use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 pub(crate) fn prompt(content: PromptContent) -> Prompt {
     let columns = serde_json::Map::from_iter([("rubric".to_owned(), json!("be kind"))]);
     let (ground_truth, data_source) = (Some("4".to_owned()), "sums".to_owned());
-    Prompt { id: PromptId(0), content, ground_truth, data_source, columns, images: Vec::new() }
+    Prompt { id: PromptId(0), content, ground_truth, data_source, columns, images: Vec::new(), place: None }
 }
 
 pub(crate) fn text_prompt() -> Prompt {

@@ -95,7 +95,17 @@ impl RunDirectory {
 
     /// Begins a checkpoint: an empty folder that counts for nothing until it is committed.
     pub fn begin_checkpoint(&self, step: u64) -> Result<PendingCheckpoint, RunDirectoryError> {
-        let complete = self.checkpoint(step);
+        self.begin_in(&self.checkpoints(), step)
+    }
+
+    /// As [`RunDirectory::begin_checkpoint`], of an update of supervised fine-tuning.
+    pub fn begin_sft_checkpoint(&self, update: u64) -> Result<PendingCheckpoint, RunDirectoryError> {
+        self.disk().create_folder(&self.sft())?;
+        self.begin_in(&self.sft(), update)
+    }
+
+    fn begin_in(&self, folder: &Path, step: u64) -> Result<PendingCheckpoint, RunDirectoryError> {
+        let complete = folder.join(format!("step_{step}"));
         let pending = with_ending(&complete, UNFINISHED);
         self.disk().remove_folder(&pending)?;
         self.disk().create_new_folder(&pending)?;
@@ -104,31 +114,52 @@ impl RunDirectory {
 
     /// Complete checkpoints, oldest first.
     pub fn list_checkpoints(&self) -> Result<Vec<CheckpointFolder>, RunDirectoryError> {
-        let mut found: Vec<CheckpointFolder> = names(&self.checkpoints())?
-            .iter()
-            .filter_map(|name| {
-                Some(CheckpointFolder { step: step_of(name)?, path: self.checkpoints().join(name) })
-            })
-            .filter(|checkpoint| checkpoint.path.is_dir())
-            .collect();
-        found.sort_by_key(|checkpoint| checkpoint.step);
-        Ok(found)
+        list(&self.checkpoints())
+    }
+
+    /// The newest complete checkpoint of supervised fine-tuning before reinforcement learning.
+    pub fn last_sft_checkpoint(&self) -> Result<Option<CheckpointFolder>, RunDirectoryError> {
+        Ok(list(&self.sft())?.pop())
+    }
+
+    /// Removes the checkpoints of supervised fine-tuning, except the newest if `keeps_newest`.
+    pub fn prune_sft(&self, keeps_newest: bool) -> Result<(), RunDirectoryError> {
+        let all = list(&self.sft())?;
+        let removed = all.len().saturating_sub(usize::from(keeps_newest));
+        all[..removed].iter().try_for_each(|checkpoint| self.remove_checkpoint(&checkpoint.path))?;
+        if !keeps_newest {
+            self.disk().remove_folder(&self.sft())?;
+        }
+        Ok(())
     }
 
     /// Removes the checkpoints that `keep` does not keep; returns their steps.
     pub fn prune(&self, keep: Keep, scores: &BTreeMap<u64, f64>) -> Result<Vec<u64>, RunDirectoryError> {
         let steps: Vec<u64> = self.list_checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
         let removed = keep.select_removed(&steps, scores);
-        for &step in &removed {
-            // Removing a folder takes many operations. Under another name, a half-removed folder cannot
-            // look complete.
-            let leaving = with_ending(&self.checkpoint(step), UNFINISHED);
-            self.disk().remove_folder(&leaving)?;
-            self.disk().rename(&self.checkpoint(step), &leaving)?;
-            self.disk().remove_folder(&leaving)?;
-        }
+        removed.iter().try_for_each(|&step| self.remove_checkpoint(&self.checkpoint(step)))?;
         Ok(removed)
     }
+
+    /// Removing a folder takes many operations. Under another name, a half-removed folder cannot look
+    /// complete.
+    fn remove_checkpoint(&self, folder: &Path) -> Result<(), RunDirectoryError> {
+        let leaving = with_ending(folder, UNFINISHED);
+        self.disk().remove_folder(&leaving)?;
+        self.disk().rename(folder, &leaving)?;
+        Ok(self.disk().remove_folder(&leaving)?)
+    }
+}
+
+/// Complete checkpoints in a folder, oldest first.
+fn list(folder: &Path) -> Result<Vec<CheckpointFolder>, RunDirectoryError> {
+    let mut found: Vec<CheckpointFolder> = names(folder)?
+        .iter()
+        .filter_map(|name| Some(CheckpointFolder { step: step_of(name)?, path: folder.join(name) }))
+        .filter(|checkpoint| checkpoint.path.is_dir())
+        .collect();
+    found.sort_by_key(|checkpoint| checkpoint.step);
+    Ok(found)
 }
 
 /// Repairs a crash inside a replacement: if the new checkpoint is missing the old one is restored,

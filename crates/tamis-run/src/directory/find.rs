@@ -8,7 +8,6 @@ use super::{CHECKPOINTS, CONFIG, RUN_LOG};
 /// The folder of runs without `run.dir`.
 const RUNS: &str = "runs";
 
-/// Whether a folder is a run's.
 fn is_run(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (folder.join(CHECKPOINTS).is_dir() || folder.join(RUN_LOG).is_file())
 }
@@ -39,14 +38,16 @@ pub fn newest_with(has: impl Fn(&Path) -> bool) -> Option<PathBuf> {
 /// The run that a wrong path probably means: a misspelt name, a path that leads into a run, or only a
 /// name.
 pub(super) fn meant(path: &Path) -> Option<PathBuf> {
-    let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
+    let misspelt_run = |path: &Path| tamis_file::nearest_of(path, is_run).filter(|_| !path.exists());
+    let misspelt = || {
+        misspelt_run(path).or_else(|| tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near)))
+    };
     let is_named = |folder: &&Path| !folder.as_os_str().is_empty() && is_run(folder);
     let around = || path.ancestors().skip(1).take(3).find(is_named).map(Path::to_owned);
     let in_runs = || Some(Path::new(RUNS).join(path)).filter(|run| is_run(run));
     let near_in_runs = || {
         let alone = path.components().count() == 1 && !path.exists();
-        let near = alone.then(|| tamis_file::nearest(&Path::new(RUNS).join(path)))?;
-        near.filter(|near| is_run(near))
+        alone.then(|| misspelt_run(&Path::new(RUNS).join(path)))?
     };
     misspelt().or_else(around).or_else(in_runs).or_else(near_in_runs)
 }

@@ -15,6 +15,7 @@
 //!   report.html              the page that `tamis report` makes
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
 //!     checksums.json         of its files, written last
+//!   sft/step_<n>/            checkpoint of supervised fine-tuning before reinforcement learning, while that lasts
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   samples.bin              samples of servers, replayed on resume
@@ -133,6 +134,7 @@ pub const REPORT: &str = "report.html";
 const VALIDATION: &str = "validation";
 const EVALUATIONS: &str = "evaluations";
 const CHECKPOINTS: &str = "checkpoints";
+const SFT: &str = "sft";
 /// Name of the resolved configuration in the run directory.
 pub const CONFIG: &str = "config.yaml";
 /// The same configuration as it was last in force.
@@ -232,9 +234,17 @@ impl RunDirectory {
 
     /// Removes temporary files and finishes or undoes exchanges of checkpoints that a crash interrupted.
     fn clear_unfinished(&self) -> Result<(), RunDirectoryError> {
-        checkpoints::finish_exchanges(&self.disk, &self.checkpoints())?;
-        let folders =
-            [self.path.clone(), self.checkpoints(), self.rollouts(), self.validation(), self.tensorboard()];
+        for folder in [self.checkpoints(), self.sft()] {
+            checkpoints::finish_exchanges(&self.disk, &folder)?;
+        }
+        let folders = [
+            self.path.clone(),
+            self.checkpoints(),
+            self.sft(),
+            self.rollouts(),
+            self.validation(),
+            self.tensorboard(),
+        ];
         for folder in folders {
             for name in names(&folder)? {
                 if name.ends_with(UNFINISHED) {
@@ -309,6 +319,11 @@ impl RunDirectory {
     /// `checkpoints/`.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS)
+    }
+
+    /// `sft/`, which is there only during supervised fine-tuning before reinforcement learning.
+    pub fn sft(&self) -> PathBuf {
+        self.path.join(SFT)
     }
 
     /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use super::{DiskOperation, parent};
+use super::{Decision, Disk, DiskOperation, DiskWatch, parent};
 
 /// Behaviour of the disk at the chosen operation and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +28,31 @@ pub enum DiskFault {
     PowerLossAfterRename,
 }
 
-pub(super) enum Decision {
-    Go,
-    Short,
-    Fail(io::Error),
+impl Disk {
+    /// The file system with `fault` at operation number `at`, counted from 0 over all clones of this handle.
+    /// Every create, write, flush, rename, cut and remove is one operation; reads are not counted.
+    pub fn with_fault(at: usize, fault: DiskFault) -> Self {
+        Self { watch: Some(Arc::new(Faults::new(at, fault))) }
+    }
+
+    /// A file system that fails nowhere, and flushes nothing to the device, which is fast.
+    pub fn without_flush() -> Self {
+        Self::with_fault(usize::MAX, DiskFault::Killed)
+    }
+
+    /// Number of operations that this handle has counted; 0 for a real one.
+    pub fn num_operations(&self) -> usize {
+        self.operations().len()
+    }
+
+    /// These operations in order, each with its path; none for a real handle.
+    pub fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
+        self.watch.as_ref().map_or_else(Vec::new, |watch| watch.operations())
+    }
 }
 
 #[derive(Debug)]
-pub(super) struct Faults {
+struct Faults {
     at: usize,
     fault: DiskFault,
     count: AtomicUsize,
@@ -61,24 +78,45 @@ enum Entry {
 }
 
 impl Faults {
-    pub(super) fn new(at: usize, fault: DiskFault) -> Self {
+    fn new(at: usize, fault: DiskFault) -> Self {
         Self { at, fault, count: AtomicUsize::new(0), met: Mutex::default(), volatile: Mutex::default() }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
     }
 
     fn volatile(&self) -> std::sync::MutexGuard<'_, Volatile> {
         self.volatile.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Every operation so far with its path, in order.
-    pub(super) fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
-        self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    fn lose_power(&self, entries_survive: bool) {
+        let mut volatile = self.volatile();
+        for (path, &length) in &volatile.flushed {
+            if let Ok(file) = std::fs::OpenOptions::new().write(true).open(path)
+                && file.metadata().is_ok_and(|metadata| metadata.len() > length)
+            {
+                let _ = file.set_len(length);
+            }
+        }
+        if entries_survive {
+            return;
+        }
+        for entry in volatile.entries.drain(..).rev() {
+            match entry {
+                Entry::Created(path) => {
+                    let _ = std::fs::remove_file(&path);
+                    let _ = std::fs::remove_dir_all(&path);
+                }
+                Entry::Renamed { from, to, replaced } => {
+                    let _ = std::fs::rename(&to, &from);
+                    if let Some(content) = replaced {
+                        let _ = std::fs::write(&to, content);
+                    }
+                }
+            }
+        }
     }
+}
 
-    pub(super) fn before(&self, operation: DiskOperation, path: &Path) -> Decision {
+impl DiskWatch for Faults {
+    fn before(&self, operation: DiskOperation, path: &Path) -> Decision {
         let mut met = self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         met.push((operation, path.to_owned()));
         drop(met);
@@ -106,7 +144,7 @@ impl Faults {
         }
     }
 
-    pub(super) fn after(&self, operation: DiskOperation, path: &Path) {
+    fn after(&self, operation: DiskOperation, path: &Path) {
         let mut volatile = self.volatile();
         match operation {
             DiskOperation::CreateFile => {
@@ -156,44 +194,18 @@ impl Faults {
         }
     }
 
-    /// A file opened for appending whose present content counts as flushed.
-    pub(super) fn note_opened(&self, path: &Path, length: u64) {
+    fn note_opened(&self, path: &Path, length: u64) {
         self.volatile().flushed.entry(path.to_owned()).or_insert(length);
     }
 
-    /// Records the file that a rename will replace.
-    pub(super) fn note_rename(&self, from: &Path, to: &Path) {
+    fn note_rename(&self, from: &Path, to: &Path) {
         let replaced = std::fs::read(to).ok();
         self.volatile().renaming =
             Some(Entry::Renamed { from: from.to_owned(), to: to.to_owned(), replaced });
     }
 
-    fn lose_power(&self, entries_survive: bool) {
-        let mut volatile = self.volatile();
-        for (path, &length) in &volatile.flushed {
-            if let Ok(file) = std::fs::OpenOptions::new().write(true).open(path)
-                && file.metadata().is_ok_and(|metadata| metadata.len() > length)
-            {
-                let _ = file.set_len(length);
-            }
-        }
-        if entries_survive {
-            return;
-        }
-        for entry in volatile.entries.drain(..).rev() {
-            match entry {
-                Entry::Created(path) => {
-                    let _ = std::fs::remove_file(&path);
-                    let _ = std::fs::remove_dir_all(&path);
-                }
-                Entry::Renamed { from, to, replaced } => {
-                    let _ = std::fs::rename(&to, &from);
-                    if let Some(content) = replaced {
-                        let _ = std::fs::write(&to, content);
-                    }
-                }
-            }
-        }
+    fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
+        self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }
 

@@ -3,8 +3,8 @@
 //! A run writes all its files through a [`Disk`]. A whole file is written beside its final name,
 //! flushed to the device and renamed over it, and the folder is flushed ([`Disk::write_file`]). So
 //! after a crash at any instant a reader finds either the old file or the new one. Logs grow through an
-//! [`AppendFile`], which removes a half-written tail. A `Disk` is a handle that is cheap to clone;
-//! [`Disk::with_fault`] returns one that fails at its k-th operation, for tests.
+//! [`AppendFile`], which removes a half-written tail. A `Disk` is a handle that is cheap to clone. Tests
+//! watch one that fails at its k-th operation ([`DiskWatch`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -14,11 +14,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tamis_core::fault;
 use tamis_core::fault::Fault;
+use tamis_core::figure;
 
+#[cfg(any(test, feature = "faults"))]
 mod faults;
 
+#[cfg(any(test, feature = "faults"))]
 pub use faults::DiskFault;
-use faults::{Decision, Faults};
 
 /// Operations on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -66,14 +68,29 @@ impl std::fmt::Display for DiskOperation {
     }
 }
 
+/// The fix for a full disk.
+const NO_SPACE: &str = "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), \
+     or name a folder on another disk (`run.dir`); files written before are whole";
+
+/// The fix, if a full disk is the cause of an error, however far down its chain.
+pub fn space_hint(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let is_full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    causes
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|cause| is_full(cause.kind())))
+        .then_some(NO_SPACE)
+}
+
 /// An operation on the disk that failed. The operating system's reason is the source.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation} `{}`", path.display())]
+#[error("{operation} `{}`{}", path.display(), num_bytes.map_or_else(String::new, |num| format!(" ({})", figure::bytes(num))))]
 pub struct DiskError {
     /// The operation.
     pub operation: DiskOperation,
     /// On which file or folder.
     pub path: PathBuf,
+    /// How much was to be written, if the disk was full and that is known.
+    pub num_bytes: Option<u64>,
     /// Why it failed.
     #[source]
     pub cause: io::Error,
@@ -82,7 +99,12 @@ pub struct DiskError {
 impl DiskError {
     /// An operation that failed.
     pub fn new(operation: DiskOperation, path: &Path, cause: io::Error) -> Self {
-        Self { operation, path: path.to_owned(), cause }
+        Self { operation, path: path.to_owned(), num_bytes: None, cause }
+    }
+
+    /// With the number of bytes that a full disk lacks.
+    fn of_bytes(self, bytes: &[u8]) -> Self {
+        Self { num_bytes: self.is_full().then_some(bytes.len() as u64), ..self }
     }
 
     /// Whether the disk was full.
@@ -93,10 +115,7 @@ impl DiskError {
     /// The fix, if the cause suggests one.
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
-                "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), \
-                 or name a folder on another disk (`run.dir`); files written before are whole",
-            ),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(NO_SPACE),
             io::ErrorKind::ReadOnlyFilesystem => Some(
                 "the file system is read-only: mount it writable and continue with `--resume`, or name another folder \
                  (`run.dir`); files written before are whole",
@@ -120,10 +139,40 @@ impl From<DiskError> for Fault {
     }
 }
 
+/// What becomes of an operation.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is done.
+    Go,
+    /// A write is done by half.
+    Short,
+    /// It fails.
+    Fail(io::Error),
+}
+
+/// Sees the operations of a [`Disk`], and may make them fail. Only tests have one (`Disk::with_fault`). A
+/// disk with one flushes nothing to the device.
+pub trait DiskWatch: std::fmt::Debug + Send + Sync {
+    /// Decides on an operation before it is done.
+    fn before(&self, operation: DiskOperation, path: &Path) -> Decision;
+
+    /// An operation was done.
+    fn after(&self, operation: DiskOperation, path: &Path);
+
+    /// A file of this length was opened for appending; its content counts as flushed.
+    fn note_opened(&self, path: &Path, length: u64);
+
+    /// A rename is about to be done.
+    fn note_rename(&self, from: &Path, to: &Path);
+
+    /// The operations so far, in order.
+    fn operations(&self) -> Vec<(DiskOperation, PathBuf)>;
+}
+
 /// Handle to the file system; every write of a run passes through one.
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
-    faults: Option<Arc<Faults>>,
+    watch: Option<Arc<dyn DiskWatch>>,
 }
 
 impl Disk {
@@ -132,43 +181,20 @@ impl Disk {
         Self::default()
     }
 
-    /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of
-    /// this handle. Every create, write, flush, rename, cut and remove is one operation; reads are not
-    /// counted.
-    pub fn with_fault(at: usize, fault: DiskFault) -> Self {
-        Self { faults: Some(Arc::new(Faults::new(at, fault))) }
-    }
-
-    /// For tests: a file system that fails nowhere, and flushes nothing to the device, which is fast.
-    pub fn without_flush() -> Self {
-        Self::with_fault(usize::MAX, DiskFault::Killed)
-    }
-
-    /// For tests: number of operations that a handle made by [`Disk::with_fault`] has counted; 0 for a
-    /// real one.
-    pub fn num_operations(&self) -> usize {
-        self.faults.as_ref().map_or(0, |faults| faults.count())
-    }
-
-    /// For tests: these operations in order, each with its path; none for a real handle.
-    pub fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
-        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.operations())
-    }
-
     fn perform<T>(
         &self,
         operation: DiskOperation,
         path: &Path,
         act: impl FnOnce() -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        if let Some(faults) = &self.faults
-            && let Decision::Fail(cause) = faults.before(operation, path)
+        if let Some(watch) = &self.watch
+            && let Decision::Fail(cause) = watch.before(operation, path)
         {
             return Err(DiskError::new(operation, path, cause));
         }
         let result = act().map_err(|cause| DiskError::new(operation, path, cause))?;
-        if let Some(faults) = &self.faults {
-            faults.after(operation, path);
+        if let Some(watch) = &self.watch {
+            watch.after(operation, path);
         }
         Ok(result)
     }
@@ -176,7 +202,7 @@ impl Disk {
     /// Writes a whole file or nothing: to a temporary file in the same folder, flushed, renamed over `path`,
     /// the folder flushed. On failure the file that was there before is untouched.
     pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
-        self.write_file_with(path, |writer| writer.write_all(bytes))
+        self.write_file_with(path, |writer| writer.write_all(bytes)).map_err(|error| error.of_bytes(bytes))
     }
 
     /// Like [`Disk::write_file`], for a file that other processes of this machine may write at the same
@@ -233,18 +259,18 @@ impl Disk {
     }
 
     fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
-        // Injected faults also simulate the loss of power; a real flush would only slow the tests.
+        // A watch also simulates the loss of power; a real flush would only slow the tests.
         self.perform(DiskOperation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
     }
 
     fn is_real(&self) -> bool {
-        self.faults.is_none()
+        self.watch.is_none()
     }
 
     /// Renames a file or folder and flushes the folder(s) concerned. A file at `to` is replaced.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
-        if let Some(faults) = &self.faults {
-            faults.note_rename(from, to);
+        if let Some(watch) = &self.watch {
+            watch.note_rename(from, to);
         }
         self.perform(DiskOperation::Rename, to, || std::fs::rename(from, to))?;
         self.sync_folder(parent(to))?;
@@ -317,8 +343,8 @@ impl Disk {
             file
         };
         let length = file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
-        if let Some(faults) = &self.faults {
-            faults.note_opened(path, length);
+        if let Some(watch) = &self.watch {
+            watch.note_opened(path, length);
         }
         Ok(AppendFile { disk: self.clone(), path: path.to_owned(), file, length })
     }
@@ -363,7 +389,7 @@ impl AppendFile {
         let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
         if let Err(cause) = outcome {
             let _ = self.disk.perform(DiskOperation::Cut, &self.path, || self.file.set_len(self.length));
-            return Err(DiskError::new(DiskOperation::Write, &self.path, cause));
+            return Err(DiskError::new(DiskOperation::Write, &self.path, cause).of_bytes(bytes));
         }
         self.length += bytes.len() as u64;
         Ok(())
@@ -392,7 +418,7 @@ impl AppendFile {
     }
 }
 
-/// Lets each write through, or not, as the disk's faults have it.
+/// Lets each write through, or not, as the disk's watch decides.
 struct Gate<'a> {
     disk: &'a Disk,
     path: &'a Path,
@@ -401,11 +427,11 @@ struct Gate<'a> {
 
 impl Write for Gate<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(faults) = &self.disk.faults else { return self.file.write(bytes) };
-        match faults.before(DiskOperation::Write, self.path) {
+        let Some(watch) = &self.disk.watch else { return self.file.write(bytes) };
+        match watch.before(DiskOperation::Write, self.path) {
             Decision::Go => {
                 let written = self.file.write(bytes)?;
-                faults.after(DiskOperation::Write, self.path);
+                watch.after(DiskOperation::Write, self.path);
                 Ok(written)
             }
             Decision::Short => {
@@ -413,7 +439,7 @@ impl Write for Gate<'_> {
                 // the next one fails.
                 let half = bytes.len().div_ceil(2);
                 self.file.write_all(&bytes[..half])?;
-                faults.after(DiskOperation::Write, self.path);
+                watch.after(DiskOperation::Write, self.path);
                 Ok(half)
             }
             Decision::Fail(cause) => Err(cause),

@@ -100,7 +100,8 @@ fn text(row: &Map<String, Value>) -> String {
     serde_json::to_string(row).unwrap_or_default() + "\n"
 }
 
-pub(super) fn number(value: f64) -> Value {
+/// A figure: NaN is null, infinities are texts.
+pub fn number(value: f64) -> Value {
     Number::from_f64(value).map_or_else(
         || match value {
             f64::INFINITY => Value::from("Infinity"),

@@ -1,5 +1,5 @@
-//! Writes the metrics of each step to `metrics.jsonl`, TensorBoard's event files and the console, and
-//! passes them to Weights & Biases, MLflow, Trackio, Prometheus and collectors of OpenTelemetry.
+//! Writes the metrics of each step to `metrics.jsonl`, TensorBoard's event files and the console.
+//! `tamis-loggers` passes them on to other programs.
 //!
 //! [`Loggers`] passes each step to every logger. Loggers of files record their position at a checkpoint
 //! ([`Loggers::sync`]), so that a resumed run cuts them back there and appends. Loggers that send
@@ -15,12 +15,8 @@ mod captured;
 pub mod console;
 pub mod details;
 pub mod jsonl;
-pub mod otlp;
-mod outbox;
 pub mod progress;
-pub mod prometheus;
 pub mod run_log;
-pub mod side_process;
 pub mod tensorboard;
 pub mod transfer;
 
@@ -219,7 +215,7 @@ mod tests {
             error.hint().expect("a hint")
         );
         insta::assert_snapshot!(shown.replace(&folder.path().display().to_string(), "DIR"), @"
-        failed to log the metrics of step 7 (jsonl): write `DIR/bad.jsonl`: No space left on device (os error 28)
+        failed to log the metrics of step 7 (jsonl): write `DIR/bad.jsonl` (24 B): No space left on device (os error 28)
         hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
         ");
         assert_eq!(std::fs::read_to_string(&bad).expect("read"), "", "no half line");

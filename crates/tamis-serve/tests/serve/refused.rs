@@ -100,7 +100,11 @@ fn fields_that_cannot_be_meant() {
         (form(json!(3)), "structured_outputs.regex", "must be a text"),
         (form(json!("a)")), "structured_outputs.regex", "unsupported regular expression"),
         (form(json!("a$b")), "structured_outputs.regex", "no sequence of the tokenizer's tokens matches"),
-        (json!({"prompt_logprobs": 5}), "prompt_logprobs", "the prompt's own tokens"),
+        (
+            json!({"prompt_logprobs": 21}),
+            "prompt_logprobs",
+            "from 0 to 20, got 21; `tamis serve --max-logprobs 21`",
+        ),
         (json!({"prompt_logprobs": 0, "stream": true}), "prompt_logprobs", "not returned in a stream"),
         (json!({"tamis": {}}), "tamis", "either `key` or `keys`"),
         (json!({"tamis": {"key": "12"}}), "tamis", "sixteen hexadecimal digits"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Sequence, Threads, Workspace, score};
+use tamis_model::{Sequence, Threads, Workspace, score, score_with_top};
 use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
 
@@ -113,6 +113,30 @@ fn a_prompt_is_told_with_its_log_probabilities() {
     assert_eq!(answer["choices"][0]["prompt_logprobs"], json!([null]));
     check(&answer["choices"][1]["prompt_logprobs"]);
     assert!(generate(&params)["prompt_logprobs"].is_null());
+
+    // With the likeliest at every place, ranked, and the token itself wherever it ranks.
+    scored["prompt_logprobs"] = json!(3);
+    let answer = server.json("/v1/completions", &scored);
+    let listed = &answer["choices"][1]["prompt_logprobs"];
+    check(listed);
+    let (_, top) =
+        score_with_top(&Threads::new(1), &model(1), &mut Workspace::default(), &[sequence], 1.0, 3).unwrap();
+    let mut num_others = 0;
+    for (place, (tokens, logprobs)) in top.tokens.chunks(3).zip(top.logprobs.chunks(3)).enumerate() {
+        let (own, listed) = (prompt[place + 1], listed[place + 1].as_object().unwrap());
+        for ((rank, token), logprob) in (1..).zip(tokens).zip(logprobs) {
+            let entry = &listed[&token.to_string()];
+            assert_eq!((entry["logprob"].as_f64().unwrap() as f32).to_bits(), logprob.to_bits());
+            assert_eq!(entry["rank"], json!(if *token == own { top.ranks[place] } else { rank }));
+            assert!(entry["decoded_token"].is_string());
+        }
+        let is_other = !tokens.contains(&own);
+        assert_eq!(listed.len(), 3 + usize::from(is_other));
+        assert_eq!(listed[&own.to_string()]["rank"], json!(top.ranks[place]));
+        assert!(!is_other || top.ranks[place] > 3);
+        num_others += usize::from(is_other);
+    }
+    assert!(num_others > 0, "every token is among the likeliest");
 }
 
 /// On every route, whole and streamed: the text matches, or is the beginning of a match if it was cut.

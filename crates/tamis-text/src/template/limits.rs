@@ -54,7 +54,6 @@ pub(super) const LOOKED_AT: &str = "tamis:looked_at";
 /// Refuses a namespace in a namespace.
 pub(super) const STORED: &str = "tamis:stored";
 
-/// The limit that a template exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exceeded(pub(super) &'static str);
 

@@ -45,7 +45,6 @@ impl TemplateProgram {
         Ok(Self { instructions, blocks })
     }
 
-    /// Renders the template with the given variables.
     pub(super) fn render(&self, environment: &Environment<'static>, context: Value) -> Result<String, Error> {
         let mut text = String::new();
         let mut output = make_string_output(&mut text);
@@ -208,7 +207,6 @@ fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
     }
 }
 
-/// Applies a filter to a value.
 fn apply_filter<'s>(value: Expr<'s>, name: &'static str, arguments: Vec<Expr<'s>>) -> Expr<'s> {
     let span: Span = value.span();
     let args = arguments.into_iter().map(CallArg::Pos).collect();

@@ -112,7 +112,6 @@ pub(super) fn indent(
     Ok(out)
 }
 
-/// The filter `center`.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn center(value: &str, width: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
     let width = width.or(kwargs.get("width")?).unwrap_or(80);
@@ -150,7 +149,6 @@ const CHANGING: [&str; 12] = [
     "add",
 ];
 
-/// Explains a missing method that Python has.
 fn explain(method: &str, error: Error) -> Error {
     if error.kind() != ErrorKind::UnknownMethod {
         return error;

@@ -187,7 +187,6 @@ pub(super) fn printf(state: &mut State, format: &Value, arguments: Vec<Value>) -
     Value::from_function(filters::format).call(state, &arguments)
 }
 
-/// The filter `format`.
 pub(super) fn format(state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     printf(state, value, rest.into_values())
 }

@@ -142,8 +142,7 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
         let template = prompt_template(path)?;
         for (split, prompts) in [("training", &mut prompts.train), ("validation", &mut prompts.validation)] {
             for prompt in prompts {
-                let row = prompt.id.0 + 1;
-                fill(path, &template, prompt).map_err(|source| unprepared(row, split, source))?;
+                fill(path, &template, prompt).map_err(|source| unprepared(prompt, split, source))?;
             }
         }
     }
@@ -167,16 +166,12 @@ pub(super) fn fill_pairs(rows: &mut [SftRow], data: &DataConfig) -> Result<(), A
 pub(super) struct Unfit {
     /// The keys that may be to blame, the likeliest first.
     pub(super) keys: Vec<String>,
-    /// The file, if the error does not name it.
-    pub(super) file: Option<PathBuf>,
     pub(super) error: AssembleError,
 }
 
 /// The first prompts of a file, or of a task.
 struct First {
     split: &'static str,
-    /// The file, if it is not the first of its split: a run counts rows over all files.
-    file: Option<PathBuf>,
     prompts: Vec<Prompt>,
     alphabet: String,
 }
@@ -203,22 +198,20 @@ pub(super) fn check_first_rows(
         Some(task) => first_of_task(config, task, &is_real)?,
         None => first_of_files(config, purpose, &is_real)?,
     };
-    let unfit = |keys: &[&str], file: Option<&PathBuf>, error: AssembleError| Unfit {
+    let unfit = |keys: &[&str], error: AssembleError| Unfit {
         keys: keys.iter().map(|&key| key.to_owned()).collect(),
-        file: file.cloned(),
         error,
     };
     let mut all = Vec::new();
-    for First { split, file, prompts, alphabet } in firsts {
+    for First { split, prompts, alphabet } in firsts {
         let mut of_file = Prompts { task: data.task, alphabet, ..Prompts::default() };
         if split == "train" {
             of_file.train = prompts;
         } else {
             of_file.validation = prompts;
         }
-        fill_all(&mut of_file, data)
-            .map_err(|error| unfit(&["data.prompt_template"], file.as_ref(), error))?;
-        all.push((file, of_file));
+        fill_all(&mut of_file, data).map_err(|error| unfit(&["data.prompt_template"], error))?;
+        all.push(of_file);
     }
     let checkpoint = match purpose {
         CheckPurpose::Resume(checkpoint) => checkpoint,
@@ -235,8 +228,8 @@ pub(super) fn check_first_rows(
     }
     let model = ["model.chat_template", "model.path", "model.init.tokenizer", "model"];
     let alphabet = || {
-        let prompts = all.iter().flat_map(|(_, prompts)| prompts.train.iter().chain(&prompts.validation));
-        let alphabet = all.iter().map(|(_, prompts)| prompts.alphabet.as_str()).collect();
+        let prompts = all.iter().flat_map(|prompts| prompts.train.iter().chain(&prompts.validation));
+        let alphabet = all.iter().map(|prompts| prompts.alphabet.as_str()).collect();
         Prompts { train: prompts.cloned().collect(), task: data.task, alphabet, ..Prompts::default() }
             .alphabet()
     };
@@ -248,7 +241,7 @@ pub(super) fn check_first_rows(
         Ok(codec) => codec,
         // The checksums of a checkpoint of tamis show whether it is as it was saved.
         Err(_) if checkpoint.or(path).is_some_and(|path| path.join(CHECKSUMS).is_file()) => return Ok(()),
-        Err(error) => return Err(unfit(&model, None, error)),
+        Err(error) => return Err(unfit(&model, error)),
     };
     let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
     // The alphabet of a character tokenizer is made from all rows. The first rows have it only if a task
@@ -258,17 +251,13 @@ pub(super) fn check_first_rows(
         && (config.model.init.as_ref())
             .is_some_and(|init| matches!(init.tokenizer, TokenizerSource::Character));
     let has_alphabet = !is_made || data.task.is_some_and(|task| !task.reads_files());
-    for (file, prompts) in all {
-        let prompts =
-            prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, file.as_ref(), error))?;
+    for prompts in all {
+        let prompts = prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, error))?;
         for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
             for prompt in prompts {
                 let checked =
                     if has_alphabet { codec.check_tokens(prompt) } else { codec.check_rendering(prompt) };
-                checked.map_err(|source| {
-                    let row = prompt.id.0 + 1;
-                    unfit(&model, file.as_ref(), unprepared(row, split, source).into())
-                })?;
+                checked.map_err(|source| unfit(&model, unprepared(prompt, split, source).into()))?;
             }
         }
     }
@@ -292,7 +281,7 @@ fn first_of_files(
             let is_there = source.is_local();
             source.files().into_iter().map(move |path| (index, is_there, path))
         });
-        for (place, (index, is_there, path)) in files.enumerate() {
+        for (index, is_there, path) in files {
             if !is_there || !is_real(&path) {
                 is_empty = false;
                 continue;
@@ -305,20 +294,19 @@ fn first_of_files(
                 {
                     keys.insert(0, format!("data.columns.{option}"));
                 }
-                Unfit { keys, file: None, error: error.into() }
+                Unfit { keys, error: error.into() }
             })?;
             is_empty &= is_whole && dataset.prompts().is_empty();
             num_skipped += dataset.skipped_rows().len();
             firsts.push(First {
                 split,
-                file: Some(path).filter(|_| place > 0),
                 alphabet: String::new(),
                 prompts: dataset.into_prompts().into_iter().take(FIRST_PROMPTS).collect(),
             });
         }
         if is_empty {
             let error = DatasetError::from(no_prompts(&DataSources(sources.clone()).files(), num_skipped));
-            return Err(Unfit { keys: vec![format!("data.{split}")], file: None, error: error.into() });
+            return Err(Unfit { keys: vec![format!("data.{split}")], error: error.into() });
         }
     }
     Ok(firsts)
@@ -345,12 +333,11 @@ fn first_of_task(
         if names(&data.val) && !names(&data.train) {
             keys.sort_by_key(|key| key != "data.val");
         }
-        Unfit { keys, file: None, error: error.into() }
+        Unfit { keys, error: error.into() }
     })?;
     let alphabet = made.alphabet;
     let first = |split, prompts: Vec<Prompt>| First {
         split,
-        file: None,
         alphabet: alphabet.clone(),
         prompts: prompts.into_iter().take(FIRST_PROMPTS).collect(),
     };
@@ -582,21 +569,18 @@ impl Prompts {
             has_template: codec.has_template(),
         };
         let columns = columns(data);
-        let splits = [
-            ("training", &mut self.train, data.train.files()),
-            ("validation", &mut self.validation, data.val.files()),
-        ];
+        let splits = [("training", &mut self.train), ("validation", &mut self.validation)];
         let (mut num_texts, mut num_prompts, mut unseen) = (0_usize, 0_usize, BTreeSet::new());
-        for (split, prompts, files) in splits {
+        for (split, prompts) in splits {
             num_prompts += prompts.len();
             for prompt in prompts {
                 // A built-in task asks questions, whatever the name of their column.
                 let is_question = self.task.is_some()
                     || columns.prompt_of(&prompt.columns).is_none_or(|(column, _)| column != "prompt");
                 let content = std::mem::replace(&mut prompt.content, PromptContent::Text(String::new()));
-                prompt.content = formatter.apply(content, is_question).map_err(|fault| {
-                    misfit(fault, split, prompt.id.0 + 1, self.task.is_none().then_some(&files), codec)
-                })?;
+                prompt.content = formatter
+                    .apply(content, is_question)
+                    .map_err(|fault| misfit(fault, &prompt.named_in(split), codec))?;
                 if matches!(prompt.content, PromptContent::Text(_)) {
                     num_texts += 1;
                     unseen.extend(prompt.template_columns().map(|(name, _)| name));
@@ -619,17 +603,7 @@ impl Prompts {
 }
 
 /// Why a prompt cannot have the requested form, and what to do.
-fn misfit(
-    fault: FormatFault,
-    split: &str,
-    row: u64,
-    files: Option<&Vec<PathBuf>>,
-    codec: &Codec,
-) -> AssembleError {
-    let files = files.map_or_else(String::new, |files| {
-        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        format!(" ({})", files.join(", "))
-    });
+fn misfit(fault: FormatFault, prompt: &str, codec: &Codec) -> AssembleError {
     let give_template = "add chat_template.jinja to the model's folder or name one with model.chat_template";
     let hint = match fault {
         FormatFault::Messages => {
@@ -643,5 +617,5 @@ fn misfit(
             format!("the model has no chat template: {give_template}, or remove data.system_prompt")
         }
     };
-    AssembleError::setting(format!("prompt {row} of the {split} data{files}: {fault}"), hint)
+    AssembleError::setting(format!("{prompt}: {fault}"), hint)
 }

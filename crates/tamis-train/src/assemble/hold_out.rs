@@ -59,6 +59,7 @@ mod tests {
             data_source: String::new(),
             columns: Map::new(),
             images: Vec::new(),
+            place: None,
         }
     }
 

@@ -186,9 +186,7 @@ pub(crate) fn estimate_sft(
 /// What a run holds beside models and passes.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
-    /// What it is.
     pub(crate) what: &'static str,
-    /// Its bytes.
     pub(crate) bytes: u64,
     /// When the run needs as much as is estimated.
     pub(crate) too_long: &'static str,

@@ -14,7 +14,7 @@ pub(crate) mod hints;
 mod hold_out;
 pub mod hub;
 pub(crate) mod learner;
-pub mod loggers;
+pub(crate) mod loggers;
 pub mod memory;
 pub mod objective;
 pub mod places;

@@ -42,7 +42,6 @@ pub(crate) struct Recipe {
     /// Where the divergence from the reference enters.
     pub(crate) divergence: Divergence,
     pub(crate) update: UpdateSettings,
-    /// The learning rate of the policy over steps.
     pub(crate) learning_rate: LearningRate,
     /// Settings of the critic's training, if there is a critic.
     pub(crate) critic: Option<CriticPlan>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tamis_config::{Config, ModelSource, TokenizerSource};
-use tamis_core::figure::counted;
+use tamis_core::figure::{agreed, counted};
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Message, PromptContent};
 use tamis_data::prompt_format::Formatter;
@@ -125,7 +125,7 @@ pub(crate) fn examples(config: &Config, codec: &Codec, rows: OwnRows) -> Result<
         },
     };
     let mut warnings = Vec::new();
-    let mut make = |key: &str, rows: &[SftRow]| -> Result<Vec<Example>, SftError> {
+    let mut make = |key: &'static str, rows: &[SftRow]| -> Result<Vec<Example>, SftError> {
         let Tokenized { examples, num_cut, num_without_loss } = tokenize(codec, rows, &settings)?;
         if num_cut > 0 {
             warnings.push(format!(
@@ -142,7 +142,7 @@ pub(crate) fn examples(config: &Config, codec: &Codec, rows: OwnRows) -> Result<
             ));
         }
         if examples.is_empty() && !rows.is_empty() {
-            return Err(SftError::NothingLearned { max_length });
+            return Err(SftError::NothingLearned { key, max_length });
         }
         Ok(examples)
     };
@@ -172,6 +172,7 @@ pub(crate) fn examples(config: &Config, codec: &Codec, rows: OwnRows) -> Result<
     let mut order = key.permutation(train.len());
     order.truncate(sft.examples.unwrap_or(usize::MAX));
     let train: Vec<Example> = order.into_iter().map(|place| train[place].clone()).collect();
+    warnings.extend(length_warnings(config, train.len()));
     let of = |examples: &[Example]| {
         let (all, learned) = (
             examples.iter().map(Example::num_tokens).sum::<usize>(),
@@ -183,6 +184,33 @@ pub(crate) fn examples(config: &Config, codec: &Codec, rows: OwnRows) -> Result<
         if validation.is_empty() { String::new() } else { format!("; validation: {}", of(&validation)) };
     notes.push(format!("sft: {}{held_out}", of(&train)));
     Ok(OwnExamples { examples: SftExamples { train, validation }, notes, warnings })
+}
+
+/// Warnings of a batch or a warm-up that so few rows never fill.
+fn length_warnings(config: &Config, num_examples: usize) -> Vec<String> {
+    let sft = &config.sft;
+    let num_updates = sft.num_updates(num_examples);
+    let mut warnings = Vec::new();
+    if sft.batch_size > num_examples {
+        warnings.push(format!(
+            "sft.batch_size is {}, and there {} {}: every update has all of them",
+            sft.batch_size,
+            agreed(num_examples, "is", "are"),
+            counted(num_examples, "row"),
+        ));
+    }
+    if sft.warmup_steps > 0 && sft.warmup_steps >= num_updates {
+        let reached = num_updates as f64 / sft.warmup_steps as f64 * 100.0;
+        warnings.push(format!(
+            "sft.warmup_steps is {}, and there {} only {}: the learning rate rises to the end, and reaches {reached:.0} % of \
+             {}; set sft.warmup_steps to less",
+            sft.warmup_steps,
+            agreed(num_updates, "is", "are"),
+            counted(num_updates, "update"),
+            config.sft_learning_rate(),
+        ));
+    }
+    warnings
 }
 
 /// Settings of the updates on so many examples.
@@ -202,7 +230,9 @@ pub(crate) fn sft_settings(
     Ok(SftSettings {
         num_updates: sft.num_updates(num_examples),
         num_done: 0,
-        batch_size: sft.batch_size,
+        unmeasured: None,
+        batch_size: if config.imitates() { sft.batch_size } else { sft.batch_size.min(num_examples) },
+        fills_batches: config.imitates(),
         learning_rate: LearningRate {
             peak: config.sft_learning_rate(),
             warm_up: sft.warmup_steps as u64,

@@ -22,6 +22,7 @@ use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::optimizer_batch::mask_of;
+use crate::own_function::error::in_step;
 use batch::{StepBatch, TrainedGroups};
 use columns::CreditColumns;
 use members::TrainedMembers;
@@ -56,7 +57,15 @@ pub(crate) fn assign(
     let components = columns.components();
     let of_estimator = columns.batch(&components);
     let own = recipe.functions.advantage.as_ref();
-    let given = own.map(|own| own.advantages(&of_estimator)).transpose()?;
+    let name = |place: usize| {
+        let mut members = batch
+            .trained
+            .iter()
+            .flat_map(|record| record.group.trajectories.iter().map(|member| record.group.name(member)));
+        members.nth(place).unwrap_or_else(|| format!("trajectory {place}"))
+    };
+    let given = own.map(|own| own.advantages(&of_estimator, &name)).transpose();
+    let given = given.map_err(|halt| in_step(halt, batch.report.step))?;
     let of_estimator = AdvantageBatch { given: given.as_ref(), ..of_estimator };
     let Estimate { advantages, returns, state } = recipe.advantage.estimate(&of_estimator, before)?;
     let ids: Vec<GroupId> = batch.trained.iter().map(|record| record.group.id).collect();

@@ -23,7 +23,7 @@ use tamis_core::fault::Fault;
 use tamis_core::figure::counted;
 use tamis_core::{fault, faults};
 use tamis_run::directory::RunDirectoryError;
-use tamis_run::durable::DiskError;
+use tamis_run::durable::{DiskError, space_hint};
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;
 
@@ -198,7 +198,8 @@ impl From<JournalError> for RunError {
 
 impl From<LoggerError> for RunError {
     fn from(error: LoggerError) -> Self {
-        Self::Fault(fault!("failed to {error}").with_source(error))
+        let hint = error.hint();
+        Self::Fault(fault!("failed to {error}").with_known_hint(hint).with_source(error))
     }
 }
 
@@ -361,6 +362,10 @@ impl RunError {
 
     /// The fix, if one is known.
     pub fn hint(&self) -> Option<String> {
+        self.own_hint().or_else(|| space_hint(self).map(str::to_owned))
+    }
+
+    fn own_hint(&self) -> Option<String> {
         match self {
             Self::Launch(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Some(
                 "install the server on this machine, name its program in rollout.launch.command, name servers that are running in \
@@ -457,6 +462,40 @@ impl RunError {
                  begin a new run".to_owned(),
             ),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::path::Path;
+
+    use tamis_rollout::AnswerJournalError;
+    use tamis_run::durable::DiskOperation;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_a_hint_wherever_it_is_met() {
+        let disk =
+            |kind: ErrorKind| DiskError::new(DiskOperation::Write, Path::new("runs/a/x"), Error::from(kind));
+        let of_answers = |kind| {
+            let error = AnswerJournalError(Box::new(JournalError::from(disk(kind))));
+            RunError::Dispatch(DispatchError::Score(error.into()))
+        };
+        let of_metrics = |kind| RunError::from(LoggerError { logger: "jsonl", step: 7, cause: disk(kind) });
+        let of_rollouts =
+            |kind| RunError::Fault(fault!("failed to write rollouts").with_source(Error::from(kind)));
+        type Made<'a> = &'a dyn Fn(ErrorKind) -> RunError;
+        for made in [&of_answers as Made<'_>, &of_metrics, &of_rollouts, &|kind| disk(kind).into()] {
+            let hint = made(ErrorKind::StorageFull).hint().unwrap_or_default();
+            for part in
+                ["free some and continue with `--resume`", "`run.dir`", "files written before are whole"]
+            {
+                assert!(hint.contains(part), "{hint}");
+            }
+            assert_eq!(made(ErrorKind::TimedOut).hint(), None);
         }
     }
 }

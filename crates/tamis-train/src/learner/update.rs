@@ -21,6 +21,7 @@ use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::taught::Taught;
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
+use crate::own_function::error::in_step;
 use crate::own_function::loss::{LossNumbers, OwnLoss};
 use tamis_run::metrics::summary::NumberSummary;
 
@@ -104,6 +105,8 @@ pub struct UpdatePlan<'a> {
     pub(crate) own_loss: Option<&'a OwnLoss>,
     /// The optimizer's learning rate.
     pub learning_rate: f64,
+    /// The step of the run, for messages.
+    pub(crate) step: u64,
 }
 
 /// The updates of one step, mini-batch by mini-batch: those of the complete batch, or of parts that were
@@ -307,6 +310,7 @@ struct TaughtBatch {
 
 struct MiniBatch<'a> {
     batch: OptimizerBatch<'a>,
+    groups: Vec<&'a Group>,
     /// Log-probabilities from generation \[N\].
     behaviour: Vec<f32>,
     /// Whether it gave them.
@@ -339,6 +343,7 @@ impl<'a> MiniBatch<'a> {
         }
         let members = || places.iter().flat_map(|&place| &batch.groups[place].trajectories);
         Self {
+            groups: places.iter().map(|&place| batch.groups[place]).collect(),
             behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
             is_behaviour_known: members().all(Trajectory::has_logprobs),
             old: batch.old.recomputed().map(|column| own.gather(column)),
@@ -368,6 +373,14 @@ impl<'a> MiniBatch<'a> {
             }),
             batch: own,
         }
+    }
+
+    /// A trajectory by its place, for messages.
+    fn name(&self, place: usize) -> String {
+        let members =
+            self.groups.iter().flat_map(|group| group.trajectories.iter().map(|member| (*group, member)));
+        let named = members.map(|(group, member)| group.name(member));
+        named.skip(place).next().unwrap_or_else(|| format!("trajectory {place}"))
     }
 
     fn old(&self) -> &[f32] {
@@ -582,8 +595,9 @@ impl<'a> MiniBatch<'a> {
                         sequence_weight: micro.sequence_weights.as_deref(),
                         ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
                     };
-                    let given =
-                        own_loss.map(|own| own.evaluate(&columns, rollout_n.as_deref())).transpose()?;
+                    let name = |row: usize| self.name(places[row]);
+                    let given = own_loss.map(|own| own.evaluate(&columns, rollout_n.as_deref(), &name));
+                    let given = given.transpose().map_err(|halt| in_step(halt, plan.step))?;
                     let given = given.as_ref().map(LossNumbers::as_column);
                     let columns = Columns { given, ..columns };
                     objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;

@@ -263,7 +263,6 @@ impl ValidationGroup {
         }
     }
 
-    /// The data of the figures.
     fn row(&self) -> PromptSamples {
         let mut row = PromptSamples::of_group(self.source(), &self.record.group, self.votes.clone());
         row.is_failed = self.failure().is_some();

@@ -535,7 +535,6 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
     }
 }
 
-/// Deviation (ddof 0) of the values.
 fn deviation_of(values: &[f64]) -> Option<f64> {
     let summary = NumberSummary::of(values.iter().copied())?;
     let squares: f64 = values.iter().map(|value| (value - summary.mean).powi(2)).sum();

@@ -26,11 +26,17 @@ impl OwnAdvantage {
         Self { process }
     }
 
-    /// The advantages of a batch. The function sees the scored trajectories only; the others get 0.
+    /// The advantages of a batch. The function sees the scored trajectories only; the others get 0. `name`
+    /// names a trajectory of the batch, by its place among all, for messages.
     ///
     /// # Errors
-    /// The function fails, or returns another number of numbers.
-    pub(crate) fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages, Halt<FunctionError>> {
+    /// The function fails, or returns another number of numbers, or one that is not finite for a token that
+    /// the policy wrote.
+    pub(crate) fn advantages(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        name: &dyn Fn(usize) -> String,
+    ) -> Result<Advantages, Halt<FunctionError>> {
         let Some(mask) = batch.mask else {
             return Err(self.process.error("has no mask of the tokens", "start again").into());
         };
@@ -47,6 +53,9 @@ impl OwnAdvantage {
         if numbers.len() == scored.trajectories.len() {
             let mut all = vec![0.0; rewards.len()];
             for (&place, number) in scored.trajectories.iter().zip(numbers) {
+                if !number.is_finite() {
+                    return Err(self.not_finite(number, &name(place), rewards[place]).into());
+                }
                 all[place] = number;
             }
             let mut rows = Ragged::default();
@@ -68,9 +77,24 @@ impl OwnAdvantage {
         let mut rows = Ragged::default();
         for (place, mask_t) in mask.rows().enumerate() {
             let is_scored = !rewards[place].is_nan();
-            rows.push_row(mask_t.iter().map(|_| if is_scored { numbers.next().unwrap_or(0.0) } else { 0.0 }));
+            let row: Vec<f64> =
+                mask_t.iter().map(|_| if is_scored { numbers.next().unwrap_or(0.0) } else { 0.0 }).collect();
+            if let Some(t) = (0..row.len()).find(|&t| mask_t[t] && !row[t].is_finite()) {
+                let token = format!("token {t} of {}", name(place));
+                return Err(self.not_finite(row[t], &token, rewards[place]).into());
+            }
+            rows.push_row(row);
         }
         Ok(Advantages::PerToken(rows))
+    }
+
+    fn not_finite(&self, advantage: f64, of: &str, reward: f64) -> FunctionError {
+        self.process.error(
+            format!(
+                "returned an advantage of {advantage} for {of} (its reward is {reward}); expected a finite number"
+            ),
+            "a group may have one member, and members with equal rewards: add a small number to what divides",
+        )
     }
 }
 

@@ -49,7 +49,6 @@ impl RunColumns {
     }
 }
 
-/// Result of the check of a loss.
 #[derive(Debug, Default)]
 pub(super) struct CheckedLoss {
     /// Whether a token's loss depends on the log-probabilities of other tokens of its trajectory.
@@ -120,7 +119,7 @@ impl MadeBatch {
     }
 
     fn evaluate(&self, loss: &OwnLoss) -> Result<LossNumbers, Halt<FunctionError>> {
-        loss.evaluate(&self.columns(), Some(&self.rollout))
+        loss.evaluate(&self.columns(), Some(&self.rollout), &made)
     }
 
     /// With the log-probability of a token moved.
@@ -129,6 +128,11 @@ impl MadeBatch {
         logprobs[token] += by;
         Self { logprobs, ..self.clone() }
     }
+}
+
+/// The name of a trajectory of a made batch.
+fn made(row: usize) -> String {
+    format!("trajectory {row}")
 }
 
 fn is_near(one: f64, other: f64, tolerance: f64) -> bool {
@@ -202,7 +206,7 @@ pub(super) fn loss(
         return Err(loss.process.error(what, "compute it from `columns.logprobs`").into());
     }
     let Some(&(token, analytic, numeric)) = wrong.first() else { return Ok(checked) };
-    let place = describe(&batch.columns(), Some(&batch.rollout), token);
+    let place = describe(&batch.columns(), Some(&batch.rollout), token, &made);
     let found =
         format!("its derivative is {analytic:.6}, and central differences of its value give {numeric:.6}");
     if whole.is_differentiated {
@@ -233,8 +237,11 @@ pub(super) fn loss(
 fn check_apart(loss: &OwnLoss, batch: &MadeBatch, whole: &LossNumbers) -> Result<(), Halt<FunctionError>> {
     for row in 0..batch.advantages.len() {
         let tokens = batch.offsets[row]..batch.offsets[row + 1];
-        let alone =
-            loss.evaluate(&batch.columns().sequences(row..row + 1), Some(&batch.rollout[tokens.clone()]))?;
+        let alone = loss.evaluate(
+            &batch.columns().sequences(row..row + 1),
+            Some(&batch.rollout[tokens.clone()]),
+            &made,
+        )?;
         for (at, token) in tokens.enumerate().filter(|(_, token)| batch.mask[*token]) {
             let is_same = is_near(alone.value[at], whole.value[token], SAME)
                 && is_near(alone.derivative[at], whole.derivative[token], SAME);
@@ -247,7 +254,7 @@ fn check_apart(loss: &OwnLoss, batch: &MadeBatch, whole: &LossNumbers) -> Result
 }
 
 fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: Option<usize>) -> FunctionError {
-    let place = describe(&batch.columns(), Some(&batch.rollout), token);
+    let place = describe(&batch.columns(), Some(&batch.rollout), token, &made);
     let on =
         on.map_or_else(|| "other trajectories of the batch".to_owned(), |row| format!("trajectory {row}"));
     loss.process.error(
@@ -256,7 +263,6 @@ fn depends(loss: &OwnLoss, batch: &MadeBatch, token: usize, on: Option<usize>) -
     )
 }
 
-/// Checks an advantage.
 pub(super) fn advantage(advantage: &OwnAdvantage, run: &RunColumns) -> Result<(), Halt<FunctionError>> {
     introduce(&advantage.process)?;
     let rewards = Ragged::from_rows([vec![1.0, 0.0, 0.5, 1.0], vec![0.0, f64::NAN, 0.25], vec![1.0, 1.0]]);
@@ -280,8 +286,8 @@ pub(super) fn advantage(advantage: &OwnAdvantage, run: &RunColumns) -> Result<()
         components: Some(&components),
         ..AdvantageBatch::of_rewards(&rewards)
     };
-    let first = advantage.advantages(&batch)?;
-    let again = advantage.advantages(&batch)?;
+    let first = advantage.advantages(&batch, &made)?;
+    let again = advantage.advantages(&batch, &made)?;
     let mut pairs = first.values().iter().zip(again.values());
     if first.values().len() != again.values().len()
         || pairs.any(|(one, other)| one.to_bits() != other.to_bits())

@@ -2,16 +2,19 @@
 
 use tamis_core::fault::Fault;
 use tamis_env::reward::RewardFailure;
+use tamis_process::with_package;
 use thiserror::Error;
 
 use crate::interrupt::Halt;
 
 /// A loss or an advantage in Python failed, or what it returned cannot be used.
 #[derive(Debug, Clone, PartialEq, Error)]
-#[error("{key}: {place} {what}")]
+#[error("{key}{}: {place} {what}", step.map_or_else(String::new, |step| format!(" in step {step}")))]
 pub struct FunctionError {
     /// Its key in the configuration.
     pub key: &'static str,
+    /// The step of the run; `None` for a check before the first one.
+    pub step: Option<u64>,
     /// The function: `loss (my.py)`.
     pub place: String,
     /// What is wrong, after the function's name.
@@ -25,6 +28,11 @@ impl FunctionError {
     pub fn hint(&self) -> Option<String> {
         self.hint.clone()
     }
+}
+
+/// A failure of a function while a step is trained.
+pub(crate) fn in_step(halt: Halt<FunctionError>, step: u64) -> Halt<FunctionError> {
+    halt.map(|error| FunctionError { step: Some(step), ..error })
 }
 
 impl From<FunctionError> for Fault {
@@ -55,8 +63,13 @@ where
     }
 }
 
-/// A failure of a process, as one of its function.
-pub(super) fn of_failure(key: &'static str, place: &str, failure: &RewardFailure) -> Halt<FunctionError> {
+/// A failure of a process, as one of its function. `python` is its interpreter.
+pub(super) fn of_failure(
+    key: &'static str,
+    python: &str,
+    place: &str,
+    failure: &RewardFailure,
+) -> Halt<FunctionError> {
     let (what, hint) = match failure {
         RewardFailure::Interrupted => return Halt::Interrupted,
         RewardFailure::Function { message } => (format!("failed: {message}"), None),
@@ -73,5 +86,6 @@ pub(super) fn of_failure(key: &'static str, place: &str, failure: &RewardFailure
             Some(format!("its file is imported by {key}.python, and must end without an error by itself")),
         ),
     };
-    Halt::Failed(FunctionError { key, place: place.to_owned(), what, hint })
+    let hint = with_package(&what, python, &format!("{key}.python")).or(hint);
+    Halt::Failed(FunctionError { key, step: None, place: place.to_owned(), what, hint })
 }

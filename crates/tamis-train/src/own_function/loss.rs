@@ -19,7 +19,6 @@ pub(crate) struct LossNumbers {
 }
 
 impl LossNumbers {
-    /// As a column of the objective.
     pub(crate) fn as_column(&self) -> GivenLoss<'_> {
         GivenLoss { value: &self.value, derivative: &self.derivative }
     }
@@ -38,7 +37,7 @@ impl OwnLoss {
 
     /// Values and derivatives for the tokens of a batch. `rollout`: log-probabilities as the sampler reported
     /// them \[N\], if it did. The function gets 0 in place of every number at a masked token, and what it
-    /// returns for one is not looked at.
+    /// returns for one is not looked at. `name` names a trajectory of the batch for messages.
     ///
     /// # Errors
     /// The function fails, or returns a number that is not finite for a token that is trained on.
@@ -46,6 +45,7 @@ impl OwnLoss {
         &self,
         columns: &Columns<'_, T>,
         rollout: Option<&[T]>,
+        name: &dyn Fn(usize) -> String,
     ) -> Result<LossNumbers, Halt<FunctionError>> {
         let answer = self.process.call(request(columns, rollout))?;
         let num_tokens = columns.mask.len();
@@ -68,7 +68,7 @@ impl OwnLoss {
                 let what = format!(
                     "returned a {what} of {} for {}; expected a finite number",
                     column[t],
-                    describe(columns, rollout, t)
+                    describe(columns, rollout, t, name)
                 );
                 let hint = "bound what can overflow, such as the log-ratio inside `exp`";
                 return Err(self.process.error(what, hint).into());
@@ -107,7 +107,6 @@ fn request<T: Real>(columns: &Columns<'_, T>, rollout: Option<&[T]>) -> Request 
     request
 }
 
-/// The advantage of each token.
 fn advantages<'a, T: Real>(columns: &'a Columns<'_, T>) -> Box<dyn Iterator<Item = f64> + 'a> {
     match columns.advantage {
         AdvantageColumn::PerToken(advantages) => Box::new(advantages.iter().copied()),
@@ -118,12 +117,17 @@ fn advantages<'a, T: Real>(columns: &'a Columns<'_, T>) -> Box<dyn Iterator<Item
     }
 }
 
-/// A token with its numbers, for a message.
-pub(super) fn describe<T: Real>(columns: &Columns<'_, T>, rollout: Option<&[T]>, token: usize) -> String {
+/// A token with its trajectory and numbers, for a message.
+pub(super) fn describe<T: Real>(
+    columns: &Columns<'_, T>,
+    rollout: Option<&[T]>,
+    token: usize,
+    name: &dyn Fn(usize) -> String,
+) -> String {
     let base = columns.offsets.first().copied().unwrap_or(0);
     let row = columns.offsets.windows(2).position(|pair| (pair[0] - base..pair[1] - base).contains(&token));
     let row = row.unwrap_or_default();
-    let mut text = format!("token {} of trajectory {row} (", token + base - columns.offsets[row]);
+    let mut text = format!("token {} of {} (", token + base - columns.offsets[row], name(row));
     for (name, column) in [
         ("logprobs", Some(columns.logprob)),
         ("old_logprobs", columns.old),

@@ -80,7 +80,7 @@ impl OwnFunctions {
             let loss = OwnLoss::new(FunctionProcess::new("loss", &python.function, folder.path, listener));
             let checked = check::loss(&loss, python.check_derivative, &run)?;
             if let Some(note) = &checked.note {
-                listener.say(note);
+                listener.announce(note);
             }
             let weighed =
                 config.policy_correction().ok().flatten().and_then(|correction| correction.importance);

@@ -145,10 +145,9 @@ impl FunctionProcess {
         format!("`{}` ({}{line})", self.name, self.file.display())
     }
 
-    /// An error about the function.
     pub(super) fn error(&self, what: impl Into<String>, hint: impl Into<String>) -> FunctionError {
         let (place, what) = (self.place(), what.into());
-        FunctionError { key: self.key, place, what, hint: Some(hint.into()) }
+        FunctionError { key: self.key, step: None, place, what, hint: Some(hint.into()) }
     }
 
     /// An error about a loss whose tokens depend on each other, in a run that weighs or selects single
@@ -178,7 +177,6 @@ impl FunctionProcess {
         Ok(found)
     }
 
-    /// Calls the function.
     pub(super) fn call(&self, request: Request) -> Result<Answer, Halt<FunctionError>> {
         let (header, numbers) = self.ask(&request.into_bytes())?;
         let mut rest = numbers.as_slice();
@@ -207,7 +205,8 @@ impl FunctionProcess {
             let has_ended = matches!(failure, RewardFailure::Ended { .. });
             let is_hopeless = !self.has_answered.load(Ordering::Relaxed) || restarts == MAX_RESTARTS;
             if !has_ended || is_hopeless {
-                return Err(of_failure(self.key, &self.place(), &failure));
+                let python = self.argv.first().map_or("", String::as_str);
+                return Err(of_failure(self.key, python, &self.place(), &failure));
             }
             restarts += 1;
             self.listener.warn(&format!(

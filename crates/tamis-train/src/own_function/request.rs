@@ -13,7 +13,6 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Of a batch with this many tokens.
     pub(super) fn of_tokens(num_tokens: usize) -> Self {
         Self { num_tokens, ..Self::default() }
     }
@@ -48,7 +47,6 @@ impl Request {
         self.body.extend(flags.iter().map(|&flag| u8::from(flag)));
     }
 
-    /// The bytes to send.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         let header = json!({"names": self.names, "columns": self.columns, "num_tokens": self.num_tokens});
         let mut bytes = header.to_string().into_bytes();

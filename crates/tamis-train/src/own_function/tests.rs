@@ -71,6 +71,10 @@ fn refused(text: &str) -> String {
     files.shown(found.map(|_| "fine").expect_err("a refusal"))
 }
 
+fn of_row(row: usize) -> String {
+    format!("member {row}")
+}
+
 const OFFSETS: [usize; 3] = [0, 2, 4];
 const MASK: [bool; 4] = [true, true, false, true];
 const OLD: [f64; 4] = [-2.0, -1.0, f64::NAN, -1.0];
@@ -87,7 +91,7 @@ fn columns(logprobs: &[f64; 4]) -> Columns<'_, f64> {
 fn a_loss_gets_columns_and_gives_values_and_derivatives() {
     let files = Files::new(CLIPPED);
     let logprobs = [-2.0 + 2_f64.ln(), -1.0, f64::NAN, -1.0 + 0.5_f64.ln()];
-    let found = files.loss().evaluate(&columns(&logprobs), None).expect("numbers");
+    let found = files.loss().evaluate(&columns(&logprobs), None, &of_row).expect("numbers");
     // Ratios 2, 1 and 1/2; the masked token was 0 in every column, so its ratio is 1.
     let expected = [-1.8, -1.5, 0.0, 0.4];
     for (t, (value, expected)) in found.value.iter().zip(expected).enumerate() {
@@ -109,7 +113,7 @@ fn keys_of_a_function_are_its_arguments() {
         function.kwargs.insert("high".to_owned(), 1.5.into());
     });
     let logprobs = [-2.0 + 2_f64.ln(), -1.0, 0.0, -1.0];
-    let found = OwnLoss::new(process).evaluate(&columns(&logprobs), None).expect("numbers");
+    let found = OwnLoss::new(process).evaluate(&columns(&logprobs), None, &of_row).expect("numbers");
     assert!((found.value[0] + 3.0).abs() < 1e-12, "{found:?}");
     let process = files.process("loss", |function| {
         function.kwargs.insert("nonsense".to_owned(), 1.into());
@@ -218,6 +222,35 @@ fn a_file_that_is_no_function_is_refused() {
 }
 
 #[test]
+fn a_missing_package_is_named_with_the_interpreter() {
+    for (text, expected) in [
+        ("import numpy as np\n\ndef loss(columns):\n    pass\n", "No module named 'numpy'"),
+        ("def loss(columns):\n    import numpy\n", "No module named 'numpy'"),
+        // Written for arrays, and called with lists.
+        (
+            "def loss(columns):\n    return columns.logprobs * columns.advantages, None\n",
+            "can't multiply sequence by non-int of type 'list'\nThe columns are lists, because NumPy is missing",
+        ),
+    ] {
+        let files = Files::new(text);
+        std::fs::write(
+            files.0.path().join("numpy.py"),
+            "raise ModuleNotFoundError(\"No module named 'numpy'\")\n",
+        )
+        .unwrap();
+        let Err(Halt::Failed(error)) = check::loss(&files.loss(), true, &run()) else { panic!("{text}") };
+        assert!(error.what.contains(expected), "{error}");
+        let hint = error.hint().unwrap_or_default();
+        let fix = "python3 -m pip install numpy`), or name an interpreter that has it: objective.loss.python, or run.python for everything";
+        assert!(hint.ends_with(fix), "{hint}");
+    }
+    // What tamis finds in the result is no fault of the interpreter.
+    let files = Files::new("def loss(columns):\n    return None\n");
+    std::fs::write(files.0.path().join("numpy.py"), "raise ImportError('none')\n").unwrap();
+    assert!(!files.shown(check::loss(&files.loss(), true, &run()).unwrap_err()).contains("NumPy"));
+}
+
+#[test]
 fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
     let files = Files::new(&format!(
         "{CLIPPED}\nimport os, pathlib\nmark = pathlib.Path(__file__).with_name('mark')\nclipped = loss\n\n\
@@ -226,12 +259,12 @@ fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
     ));
     let loss = files.loss();
     loss.process.introduce().expect("a function");
-    let found = loss.evaluate(&columns(&[-1.0, -1.0, -1.0, -1.0]), None);
+    let found = loss.evaluate(&columns(&[-1.0, -1.0, -1.0, -1.0]), None, &of_row);
     assert!(found.is_ok(), "{found:?}");
     let files = Files::new("import os\ndef loss(columns):\n    os._exit(7)\n");
     let loss = files.loss();
     loss.process.introduce().expect("a function");
-    let error = loss.evaluate(&columns(&[-1.0; 4]), None).expect_err("it ends");
+    let error = loss.evaluate(&columns(&[-1.0; 4]), None, &of_row).expect_err("it ends");
     let message = files.shown(error);
     assert!(message.contains("the process ended (exit status: 7) before it answered"), "{message}");
     let files = Files::new("import time\ndef loss(columns):\n    time.sleep(60)\n");
@@ -239,7 +272,7 @@ fn a_process_that_ends_is_started_again_and_one_that_hangs_is_given_up() {
         function.timeout = tamis_core::setting::TimeSpan(std::time::Duration::from_millis(50));
         function.startup_timeout = function.timeout;
     });
-    let error = OwnLoss::new(process).evaluate(&columns(&[-1.0; 4]), None).expect_err("it hangs");
+    let error = OwnLoss::new(process).evaluate(&columns(&[-1.0; 4]), None, &of_row).expect_err("it hangs");
     let Halt::Failed(error) = error else { panic!("no interrupt") };
     assert!(error.what.contains("no answer within 0.1 s"), "{error}");
     assert_eq!(
@@ -274,7 +307,7 @@ fn an_advantage_gets_the_scored_and_gives_one_number_each() {
     let rewards = Ragged::from_rows([vec![1.0, f64::NAN, 0.0], vec![0.5]]);
     let mask = Ragged::from_rows([vec![true], vec![true; 2], vec![true; 3], vec![false, true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
-    let found = own.advantages(&batch).expect("numbers");
+    let found = own.advantages(&batch, &of_row).expect("numbers");
     assert_eq!(found, Advantages::PerTrajectory(Ragged::from_rows([vec![0.5, 0.0, -0.5], vec![0.0]])));
 }
 
@@ -294,7 +327,7 @@ def advantage(columns):
     let rewards = Ragged::from_rows([vec![1.0, f64::NAN], vec![-2.0]]);
     let mask = Ragged::from_rows([vec![true; 3], vec![true; 2], vec![true; 2]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
-    let found = own.advantages(&batch).expect("numbers");
+    let found = own.advantages(&batch, &of_row).expect("numbers");
     let rows = [vec![1.0, 2.0, 3.0], vec![0.0, 0.0], vec![-2.0, -4.0]];
     assert_eq!(found, Advantages::PerToken(Ragged::from_rows(rows)));
 }
@@ -303,7 +336,11 @@ def advantage(columns):
 fn what_an_advantage_returns_is_looked_at() {
     for (body, expected) in [
         ("return [1.0]", "expected 8 (one per trajectory) or 18 (one per token) numbers"),
-        ("return [float('nan')] * 8", "the advantage of trajectory 0 is NaN (its reward is 1)"),
+        ("return [float('nan')] * 8", "returned an advantage of NaN for trajectory 0 (its reward is 1)"),
+        (
+            "return [0.0] * 4 + [float('inf')] + [0.0] * 13",
+            "of inf for token 0 of trajectory 2 (its reward is 0.5)",
+        ),
         ("pass", "what the function returned is None"),
         ("return columns.reward", "there is no column `reward`; there are rewards, groups, group_offsets,"),
     ] {

@@ -58,9 +58,9 @@ impl CodecError {
     }
 }
 
-/// A prompt of a split (row number in the concatenated data, from 1) cannot be prepared.
-pub(crate) fn unprepared(row: u64, split: &str, source: CodecError) -> CodecError {
-    fault!("prompt {row} of the {split} data cannot be prepared").with_source(source).into()
+/// A prompt of a split cannot be prepared.
+pub(crate) fn unprepared(prompt: &Prompt, split: &str, source: CodecError) -> CodecError {
+    fault!("{} cannot be prepared", prompt.named_in(split)).with_source(source).into()
 }
 
 /// A template's output does not contain the right number of images.
@@ -411,7 +411,7 @@ impl Codec {
                     longest = longest.max(length);
                 }
                 Err(source) => {
-                    return Err(unprepared(prompt.id.0 + 1, split, source));
+                    return Err(unprepared(&prompt, split, source));
                 }
             }
         }

@@ -143,6 +143,7 @@ impl StartedEnvironment {
                     data_source: name.clone(),
                     columns: Map::from_iter([(LEVEL.to_owned(), Value::String(level.level.to_string()))]),
                     images: Vec::new(),
+                    place: None,
                 })
             };
             levels.into_iter().enumerate().map(of_level).collect()

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tamis_config::{Config, length_may_change};
 use tamis_core::early_stop::StopReason;
 use tamis_core::fault::Fault;
+use tamis_core::figure::counted;
 use tamis_core::schedule::RunEnd;
 
 use crate::learner::sft::SftReport;
@@ -29,7 +30,15 @@ pub(super) fn unsaved(config: &Config, run: &Path) -> Fault {
     Fault::new("interrupted before the first checkpoint").with_hint(again)
 }
 
-/// The ways in which a run ends.
+/// Ctrl-C during supervised fine-tuning before reinforcement learning. The hint is the next command to type.
+pub(super) fn saved_in_sft(config: &Config, run: &Path, num_updates: u64) -> Fault {
+    let (train, run, made) = (config.train_command(), run.display(), counted(num_updates, "update"));
+    Fault::new(format!("interrupted in supervised fine-tuning, after {made}, and saved"))
+        .with_hint(format!("continue with `{train} --resume {run}`"))
+}
+
+/// The ways in which a run ends without an error. `RunEnding` of `tamis-run`, which knows neither steps nor
+/// reasons, has the names for loggers, also that of an error.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// As planned.

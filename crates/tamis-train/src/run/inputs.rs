@@ -92,7 +92,6 @@ impl RunInputs {
 }
 
 impl InputChanges {
-    /// The warnings of a resume after `step`.
     pub(super) fn warnings(&self, step: u64) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.measured.is_empty() {

@@ -59,7 +59,6 @@ impl Run {
         self.workers.dispatcher.next_group() == self.first_group
     }
 
-    /// The error for a run that makes no updates.
     pub(super) fn nothing_trained_error(&self, steps: u64) -> RunError {
         RunError::NothingTrained {
             steps,

@@ -8,8 +8,9 @@ use tamis_config::{Config, GoldCheck, LauncherKind, ModelSource, ResumeDifferenc
 use tamis_core::figure;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::{FunctionGold, GoldExtent, GoldReport, check_gold_heard};
-use tamis_env::reward::{Listener, Rewards};
+use tamis_env::reward::{Listener, RewardKind, Rewards};
 use tamis_model::TransformerConfig;
+use tamis_process::{interpreter, with_package};
 use tamis_rollout::PreparedPrompt;
 
 use super::recovery::Standing;
@@ -118,7 +119,6 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Adds the plan of a run.
     pub(super) fn add_plan(
         &mut self,
         launcher: &dyn Launcher,
@@ -320,7 +320,10 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
         report.functions.iter().filter(|function| function.is_hopeless() && !is_excused(function)).collect();
     if !hopeless.is_empty() {
         let shown: String = hopeless.iter().map(ToString::to_string).collect();
-        let cause = hopeless.iter().find_map(|function| likely_cause(function, report)).unwrap_or_default();
+        let cause = hopeless.iter().find_map(|function| {
+            missing_package(config, function).or_else(|| likely_cause(function, report))
+        });
+        let cause = cause.unwrap_or_default();
         return Err(RunError::Gold {
             message: format!("no gold answer is accepted:\n{}", shown.trim_end()),
             hint: format!(
@@ -337,6 +340,15 @@ fn refuse_gold(config: &Config, prompts: &data::Prompts, report: &GoldReport) ->
         });
     }
     Ok(())
+}
+
+/// How to install the package that a Python function misses when it is called.
+fn missing_package(config: &Config, function: &FunctionGold) -> Option<String> {
+    let reward = config.reward.iter().find(|reward| reward.name == function.name)?;
+    let RewardKind::Python(settings) = &reward.kind else { return None };
+    let python = interpreter(&settings.python.to_string_lossy());
+    let fix = with_package(&function.to_string(), &python, "the reward's `python`")?;
+    Some(format!("{fix}; "))
 }
 
 /// Why an external function may take no gold answer, if the answers show it.

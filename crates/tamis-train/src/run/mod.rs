@@ -31,6 +31,8 @@ mod rehearsal;
 mod run_loop;
 mod sft_alone;
 mod sft_figures;
+mod sft_phase;
+mod sft_state;
 mod start;
 mod state;
 mod step;

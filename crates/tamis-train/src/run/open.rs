@@ -13,7 +13,7 @@ use tamis_core::early_stop::EarlyStop;
 
 use super::Run;
 use super::attempts::Attempts;
-use super::ending::{not_begun, not_resumed, unsaved};
+use super::ending::{not_begun, not_resumed, saved_in_sft, unsaved};
 use super::look::{Start, new_directory, settle_differences};
 use super::measurement::Measurement;
 use super::prepare::{Played, Preparation, Ready, Scoring};
@@ -29,8 +29,8 @@ use crate::assemble::settings::validation_settings;
 use crate::assemble::{advantage, loggers, objective};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::NoLauncher;
 use crate::learner::sft::SftExamples;
+use crate::outside::Outside;
 use crate::workers::servers::RunSampler;
 use crate::workers::{Workers, logs_of_processes};
 use tamis_run::directory::RunDirectory;
@@ -88,7 +88,7 @@ impl Run {
         progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
-        Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(NoLauncher::make))
+        Self::open_with(disk, begin, progress, interrupt, &mut Standing::new(Outside::NOTHING))
     }
 
     /// As [`Run::open_on`], with learners and servers that are running already.
@@ -143,8 +143,12 @@ impl Run {
         match run.first_state(first.as_ref()) {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
-                let is_saved = run.recorder.saved.is_some();
-                let unbegun = if is_saved { not_resumed() } else { unsaved(&run.recipe.config, &path) };
+                let phase = run.recorder.directory.last_sft_checkpoint()?;
+                let unbegun = match (run.recorder.saved, phase) {
+                    (Some(_), _) => not_resumed(),
+                    (None, Some(last)) => saved_in_sft(&run.recipe.config, &path, last.step),
+                    (None, None) => unsaved(&run.recipe.config, &path),
+                };
                 run.recorder.loggers.close(RunEnding::Interrupted);
                 run.note_failure(&unbegun);
                 return Ok(Opened::Interrupted(unbegun));
@@ -269,7 +273,9 @@ impl Run {
             let sums = (data_crc32, base_crc32);
             RunState::first(schedule, objective, sums, inputs, recipe.critic.is_some())
         };
-        let loggers = loggers::open(&config, &directory, next_step, state.logs.last_row.as_deref(), &ui)?;
+        let last_row = state.logs.last_row.as_deref();
+        let others = standing.outside.loggers;
+        let loggers = loggers::open(&config, &directory, next_step, last_row, &ui, others)?;
         let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {

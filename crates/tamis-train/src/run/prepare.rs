@@ -138,7 +138,14 @@ impl Preparation<'_> {
         if let Some(headline) = headline {
             ui.say(headline);
         }
-        ui.say(&opening_line(directory.path(), step, is_new, logged));
+        let phase = if step.is_none() && !is_new { directory.last_sft_checkpoint()? } else { None };
+        ui.say(&match phase {
+            Some(last) => {
+                let (run, last) = (directory.path().display(), counted(last.step, "update"));
+                format!("resuming {run} in supervised fine-tuning, after {last}")
+            }
+            None => opening_line(directory.path(), step, is_new, logged),
+        });
         for line in details {
             ui.detail(line);
         }

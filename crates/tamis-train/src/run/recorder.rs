@@ -11,14 +11,12 @@ use tamis_rollout::{Fate, Record, ScoreError};
 use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
 use super::step::TrainedGroup;
-use crate::assemble::loggers::RunLoggers;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
 use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
-use tamis_process::GuardedFolder;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
@@ -48,8 +46,6 @@ pub(super) fn overflow_error(
 pub(crate) struct Recorder {
     pub(crate) directory: RunDirectory,
     pub(crate) loggers: Loggers,
-    #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
-    program: Option<GuardedFolder>,
     pub(crate) progress: Console,
     pub(crate) saved: Option<u64>,
     /// The step of the oldest checkpoint that is kept, and the positions from which on it needs the journals
@@ -68,14 +64,13 @@ impl Recorder {
         config: &Config,
         sieve: &Sieve,
         directory: RunDirectory,
-        RunLoggers { loggers, program }: RunLoggers,
+        loggers: Loggers,
         progress: Console,
         saved: Option<u64>,
     ) -> Self {
         Self {
             directory,
             loggers,
-            program,
             progress,
             saved,
             oldest: None,
@@ -114,6 +109,9 @@ impl Recorder {
         checkpoint::write(self.directory.disk(), pending.path(), files, codec.tokenizer(), &state)?;
         let folder = pending.commit()?;
         self.directory.note_checkpoint()?;
+        if self.directory.sft().exists() {
+            self.directory.prune_sft(false)?;
+        }
         self.saved = Some(state.step);
         self.progress.detail(&format!("checkpoint {}", folder.path.display()));
         self.prune(&state)?;

@@ -19,9 +19,10 @@ use super::start::{ConfigText, RunStart};
 use super::{Opened, Run, RunSummary, not_resumed, sft_alone};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::{self, Launcher, MakeLauncher};
+use crate::launcher::{self, Launcher};
 use crate::learner::LearnerError;
 use crate::learner::wire::calls::wait_until_it_answers;
+use crate::outside::Outside;
 use crate::workers::servers::Pasts;
 
 /// Pause before the second restart in a row; it doubles with each further one. There is none before the
@@ -46,25 +47,25 @@ pub(super) struct Standing {
     /// The state in which the loss left these servers, or those that the configuration names.
     pub(super) past: Pasts,
     pub(super) launcher: Arc<dyn Launcher>,
-    make_launcher: MakeLauncher,
+    pub(super) outside: Outside,
     /// The loss from which the run recovers.
     pub(super) recovery: Option<Recovery>,
 }
 
 impl Standing {
-    pub(super) fn new(make_launcher: MakeLauncher) -> Self {
+    pub(super) fn new(outside: Outside) -> Self {
         Self {
             run: None,
             servers: None,
             past: Pasts::default(),
-            launcher: make_launcher(),
-            make_launcher,
+            launcher: (outside.make_launcher)(),
+            outside,
             recovery: None,
         }
     }
 
     pub(super) fn end_started(&mut self) {
-        (self.servers, self.launcher) = (None, (self.make_launcher)());
+        (self.servers, self.launcher) = (None, (self.outside.make_launcher)());
     }
 }
 
@@ -154,18 +155,18 @@ impl Losses {
 
 /// Opens a run and trains until it ends. If its learner is lost, another one is started, or the run waits for
 /// the one at `learner.url`, at most `learner.max_restarts` times in a row. `progress` makes the display, as
-/// for [`Run::open`]; `make_launcher` makes the launcher of learners and servers elsewhere.
+/// for [`Run::open`].
 /// [`RunError::LostAgain`] if the learner is lost more often than that.
 pub fn train(
     mut begin: RunStart,
     progress: impl Fn(Option<u64>, u64) -> Console,
-    make_launcher: MakeLauncher,
+    outside: Outside,
     interrupt: &Interrupt,
 ) -> Result<TrainEnd, RunError> {
     let disk = Disk::new();
     let (given, is_new) = (begin.config().clone(), matches!(begin, RunStart::New(_)));
     let most = given.config.learner.max_restarts;
-    let (mut standing, mut losses, mut console) = (Standing::new(make_launcher), Losses::default(), None);
+    let (mut standing, mut losses, mut console) = (Standing::new(outside), Losses::default(), None);
     loop {
         let show = |total, done| console.get_or_insert_with(|| progress(total, done)).clone();
         let (lost_at, error) = match attempt(&disk, begin, show, interrupt, &mut standing) {

@@ -3,7 +3,6 @@
 use crate::error::RunError;
 use crate::interrupt::Halt;
 
-/// The reasons so far.
 pub(super) struct Refusals {
     is_check: bool,
     /// Rewards that a check leaves to the run, by index.

@@ -16,10 +16,10 @@ use super::prepare::Preparation;
 use super::recovery::Standing;
 use super::refusals::Refusals;
 use super::start::ConfigText;
-use crate::assemble::{data, loggers, policy};
+use crate::assemble::{data, policy};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::launcher::MakeLauncher;
+use crate::outside::Outside;
 
 /// What is looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -178,13 +178,13 @@ impl Rehearsal {
 pub fn rehearse(
     given: &ConfigText,
     rehearsal: Rehearsal,
-    make_launcher: MakeLauncher,
+    outside: Outside,
     ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<Vec<RunError>, Halt<RunError>> {
     let runs = &given.config.run.dir;
     let was_there = runs.exists();
-    let found = look(given, rehearsal, make_launcher, ui, interrupt);
+    let found = look(given, rehearsal, outside, ui, interrupt);
     if !was_there && std::fs::remove_dir_all(data::image_folder(&given.config)).is_ok() {
         let _ = std::fs::remove_dir(runs);
     }
@@ -194,7 +194,7 @@ pub fn rehearse(
 fn look(
     given: &ConfigText,
     rehearsal: Rehearsal,
-    make_launcher: MakeLauncher,
+    outside: Outside,
     ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<Vec<RunError>, Halt<RunError>> {
@@ -205,7 +205,7 @@ fn look(
     let disk = Disk::new();
     let directory = RunDirectory::create(&disk, folder.path(), "check").map_err(RunError::from)?;
     let mut refusals = Refusals::of_check(rehearsal.left, rehearsal.is_sound);
-    let standing = Standing::new(make_launcher);
+    let standing = Standing::new(outside);
     let of = Preparation {
         config: &given.config,
         directory: &directory,
@@ -214,7 +214,7 @@ fn look(
         interrupt,
         launcher: &*standing.launcher,
     };
-    for lack in loggers::lacks(&given.config) {
+    for lack in outside.loggers.lacks(&given.config) {
         ui.warn(&lack);
     }
     let Rehearsal {

@@ -6,11 +6,9 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use tamis_config::{BackendKind, Config, CriticConfig, ObjectiveConfig};
 use tamis_core::schedule::RunEnd;
-use tamis_run::checksum::crc32;
-use tamis_run::directory::{Keep, LogPositions, RUN_LOG, RunDirectory};
+use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_run::log::run_log::{LineKind, RunLog};
@@ -18,11 +16,12 @@ use tamis_run::log::{Loggers, RunEnding};
 
 use super::divergence::check_finite;
 use super::ending::unsaved;
-use super::first_state::RATE;
 use super::look::{STARTED, new_directory, opening_line, settle_differences};
 use super::recorder::overflow_error;
 use super::recovery::Standing;
 use super::sft_figures::{last_line, line, metrics};
+use super::sft_phase::RATE;
+use super::sft_state::SftState;
 use super::start::{ConfigText, RunStart};
 use super::{Ending, RunSummary, TrainEnd, not_begun, not_resumed};
 use crate::assemble::memory::{Held, estimate_sft, fit};
@@ -33,40 +32,9 @@ use crate::assemble::{learner, loggers, policy};
 use crate::checkpoint::{self, Coverage, SaveError, read_state};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::sft::{Example, SftExamples, SftHooks, SftReport, SftUpdate};
+use crate::learner::sft::{SftExamples, SftHooks, SftUpdate};
 use crate::learner::{RunLearner, SaveContent, Saved};
 use crate::prompts::codec::Codec;
-
-/// What a checkpoint holds beside weights and moments.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct SftState {
-    /// Layout version of the file.
-    format: u32,
-    /// Updates made.
-    step: u64,
-    /// CRC-32 of the examples: a resume on others would not be exact.
-    data_crc32: u32,
-    /// The losses so far.
-    losses: Losses,
-    /// Length of every log when the checkpoint was written.
-    logs: LogPositions,
-}
-
-/// Losses, in nats per token.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-struct Losses {
-    /// That of the last update.
-    last: Option<f64>,
-    /// Validation loss before the first update.
-    first_validation: Option<f64>,
-    /// The last validation loss.
-    validation: Option<f64>,
-}
-
-impl SftState {
-    /// Above those of [`super::RunState`], so that neither is taken for the other.
-    const FORMAT: u32 = 1001;
-}
 
 /// The run's configuration for a learner from which nothing is sampled, at temperature 1.
 fn of_learner(config: &Config) -> Config {
@@ -86,7 +54,6 @@ struct Prepared {
     saved: Option<(SftState, PathBuf)>,
     codec: Codec,
     made: OwnExamples,
-    crc32: u32,
     /// The line about the memory that the native engine needs.
     memory: Option<String>,
 }
@@ -191,7 +158,7 @@ fn prepare(
         tamis_file::read_text(&directory.path().join(STARTED), 64).ok()?.trim().parse::<i64>().ok()
     });
     let (own, folder) = (config.clone(), saved.as_ref().map(|(_, folder)| folder.clone()));
-    let (codec, mut made, crc32) = interrupt.or_abandon(move || -> Result<_, RunError> {
+    let (codec, mut made) = interrupt.or_abandon(move || -> Result<_, RunError> {
         let rows = sft::read(&own)?;
         let codec = match &folder {
             Some(folder) => policy::codec_of(&own, folder)?,
@@ -201,26 +168,15 @@ fn prepare(
         let codec = codec.with_now(started.unwrap_or(0));
         let mut made = sft::examples(&own, &codec, rows)?;
         made.warnings.extend(codec.peer_warning());
-        let SftExamples { train, validation } = &made.examples;
-        let bytes: Vec<u8> = train.iter().chain(validation).flat_map(Example::bytes).collect();
-        Ok((codec, made, crc32(&bytes)))
+        Ok((codec, made))
     })??;
-    if let (Some((state, _)), Some(directory)) = (&saved, existing)
-        && state.data_crc32 != crc32
-    {
-        return Err(Halt::Failed(RunError::Mismatch {
-            run: directory.path().to_owned(),
-            differences:
-                "the rows are not those that the run was begun with: a file of sft.data or sft.val has \
-                          changed"
-                    .to_owned(),
-            hint: super::look::KEEP_KEYS.to_owned(),
-        }));
+    if let (Some((state, _)), Some(directory)) = (&saved, existing) {
+        state.check_examples(&made.examples, directory.path())?;
     }
     let from = saved.as_ref().map(|(_, folder)| folder.as_path());
     let memory =
         if config.learns_elsewhere() { None } else { Some(check_memory(config, &codec, &mut made, from)?) };
-    Ok(Prepared { saved, codec, made, crc32, memory })
+    Ok(Prepared { saved, codec, made, memory })
 }
 
 /// Refuses what cannot fit into the memory. Returns the line about it; a warning goes to the others.
@@ -259,8 +215,6 @@ struct SftRun {
     codec: Codec,
     examples: SftExamples,
     loggers: Loggers,
-    #[expect(dead_code, reason = "it is there to be dropped, after the loggers whose program is in it")]
-    program: Option<tamis_process::GuardedFolder>,
     ui: Console,
     state: SftState,
     /// The last update of which there is a checkpoint.
@@ -277,12 +231,10 @@ impl SftRun {
         interrupt: &Interrupt,
         standing: &Standing,
     ) -> Result<Self, Halt<RunError>> {
-        let Prepared { saved, codec, made, crc32, memory } = prepared;
+        let Prepared { saved, codec, made, memory } = prepared;
         let config = &given.config;
-        let mut state = saved.as_ref().map_or_else(
-            || SftState { format: SftState::FORMAT, data_crc32: crc32, ..SftState::default() },
-            |(state, _)| state.clone(),
-        );
+        let mut state =
+            saved.as_ref().map_or_else(|| SftState::new(&made.examples), |(state, _)| state.clone());
         let logged = directory.last_logged_step();
         let mut warnings = Vec::new();
         if !is_new {
@@ -313,8 +265,10 @@ impl SftRun {
         let info = learner.info();
         ui.say(&format!("model: {} parameters, {}", info.policy.num_parameters, info.device));
         let last_row = state.logs.last_row.clone();
-        let opened = loggers::open(config, &directory, state.step + 1, last_row.as_deref(), ui);
-        let loggers::RunLoggers { loggers, program } = opened.map_err(RunError::from)?;
+        let next = state.step + u64::from(state.unmeasured.is_none());
+        let others = standing.outside.loggers;
+        let loggers = loggers::open(config, &directory, next, last_row.as_deref(), ui, others)
+            .map_err(RunError::from)?;
         Ok(Self {
             config: config.clone(),
             directory,
@@ -322,7 +276,6 @@ impl SftRun {
             codec,
             examples: made.examples,
             loggers,
-            program,
             ui: ui.clone(),
             state,
             saved: step,
@@ -331,8 +284,8 @@ impl SftRun {
 
     /// Makes the updates. `None` if it was interrupted before there was anything to save.
     fn run(&mut self, interrupt: &Interrupt) -> Result<Option<Ending>, RunError> {
-        let mut settings = sft_settings(&self.config, self.learner.info(), self.examples.train.len())?;
-        settings.num_done = self.state.step as usize;
+        let settings = sft_settings(&self.config, self.learner.info(), self.examples.train.len())?;
+        let settings = self.state.continued(settings);
         let Self { config, directory, learner, codec, examples, loggers, ui, state, saved, .. } = self;
         let mut recorder = Recorder { config, directory, codec, loggers, ui, state, saved };
         ui.steps_begin();
@@ -340,8 +293,7 @@ impl SftRun {
         let recording = std::cell::RefCell::new(&mut recorder);
         let mut begun = |loss: Option<f64>| {
             let mut recorder = recording.borrow_mut();
-            recorder.state.losses.first_validation = loss;
-            recorder.state.losses.validation = loss;
+            recorder.state.begin(loss);
             if let Some(loss) = loss {
                 recorder.ui.say(&format!("sft: validation loss {loss:.3} before the first update"));
             }
@@ -352,13 +304,14 @@ impl SftRun {
         let hooks = SftHooks::<RunError> {
             check: &|learner| check_finite(learner, directory, 0, RATE),
             begun: &mut begun,
+            made: &mut |update| recording.borrow_mut().state.make(update),
             measure: &mut |_| Ok(None),
             after: &mut after,
         };
         let ended = crate::learner::sft::sft(&mut **learner, examples, &settings, interrupt, hooks);
         let ending = match ended {
-            Ok(report) => {
-                ui.say(&last_line(&recorder.report(report.num_updates), &settings, ""));
+            Ok(_) => {
+                ui.say(&last_line(&recorder.state.report(), &settings, ""));
                 Ending::Finished(RunEnd::TotalSteps)
             }
             Err(Halt::Interrupted) if recorder.state.step == 0 => return Ok(None),
@@ -372,7 +325,6 @@ impl SftRun {
     }
 
     fn summary(&self, ending: Ending) -> RunSummary {
-        let losses = self.state.losses;
         RunSummary {
             ending,
             steps: self.state.step,
@@ -380,18 +332,8 @@ impl SftRun {
             checkpoint: self.saved.map(|step| self.directory.checkpoint(step)),
             before: None,
             after: None,
-            sft: Some(report_of(losses, self.state.step)),
+            sft: Some(self.state.report()),
         }
-    }
-}
-
-fn report_of(losses: Losses, step: u64) -> SftReport {
-    SftReport {
-        num_updates: step as usize,
-        loss: losses.last.unwrap_or(f64::NAN),
-        accuracy: None,
-        first_validation_loss: losses.first_validation,
-        validation_loss: losses.validation,
     }
 }
 
@@ -407,10 +349,6 @@ struct Recorder<'r> {
 }
 
 impl Recorder<'_> {
-    fn report(&self, num_updates: usize) -> SftReport {
-        report_of(self.state.losses, num_updates as u64)
-    }
-
     fn record(
         &mut self,
         learner: &mut dyn RunLearner,
@@ -418,9 +356,9 @@ impl Recorder<'_> {
         num_updates: usize,
     ) -> Result<(), RunError> {
         let step = update.number as u64;
-        self.state.step = step;
-        self.state.losses.last = Some(update.loss);
-        self.state.losses.validation = update.validation_loss.or(self.state.losses.validation);
+        self.state.measure(update);
+        // A checkpoint of this update was saved before it was measured.
+        self.saved.take_if(|saved| *saved == step);
         self.loggers.log(step, &metrics(update))?;
         self.ui.step(step);
         let is_said = update.validation_loss.is_some() || step.is_multiple_of(50) || step == 1;

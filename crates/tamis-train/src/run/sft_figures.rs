@@ -19,10 +19,18 @@ const FIGURES: &str = "sft.jsonl";
 pub(super) struct SftFigures(JsonlLogger);
 
 impl SftFigures {
-    /// Into a new file, in place of what a start left that was not saved.
-    pub(super) fn open(directory: &RunDirectory) -> Result<Self, DiskError> {
+    /// Continues after the rows of so many updates. What a start left that was not saved is removed.
+    pub(super) fn open(directory: &RunDirectory, num_done: usize) -> Result<Self, DiskError> {
         let path = directory.path().join(FIGURES);
-        directory.disk().write_file(&path, b"")?;
+        let before = if path.exists() { directory.disk().read_file(&path)? } else { Vec::new() };
+        let is_kept = |line: &&[u8]| {
+            let row = serde_json::from_slice::<serde_json::Value>(line).ok();
+            line.ends_with(b"\n")
+                && row.is_some_and(|row| row["step"].as_u64().is_some_and(|step| step <= num_done as u64))
+        };
+        let kept =
+            before.split_inclusive(|&byte| byte == b'\n').take_while(is_kept).collect::<Vec<_>>().concat();
+        directory.disk().write_file(&path, &kept)?;
         Ok(Self(JsonlLogger::open(directory.disk(), &path)?))
     }
 
@@ -31,7 +39,6 @@ impl SftFigures {
     }
 }
 
-/// The metrics of an update.
 pub(super) fn metrics(update: &SftUpdate) -> Metrics {
     let mut metrics = Metrics::new();
     metrics.set("sft/loss", update.loss);

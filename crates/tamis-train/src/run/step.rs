@@ -32,7 +32,6 @@ use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
-/// A group that was trained on.
 #[derive(Debug, Clone)]
 pub(crate) struct TrainedGroup {
     /// The group as it was collected: the filter's metric of its members, rewards, logged values.
@@ -43,7 +42,6 @@ pub(crate) struct TrainedGroup {
 
 /// Result of a step: the next state and the facts.
 pub(crate) struct Step {
-    /// The state after it.
     pub(crate) after: RunState,
     /// The groups that it trained on, in batch order.
     pub(crate) trained: Vec<TrainedGroup>,
@@ -162,7 +160,6 @@ fn find_uniform_groups(recipe: &Recipe, credited: &CreditedBatch<'_>) -> Option<
 
 struct Updated {
     report: UpdateReport,
-    /// The objective's state after them.
     objective: ObjectiveState,
 }
 

@@ -23,6 +23,7 @@ pub(super) struct Updating {
     weights: Option<Vec<f64>>,
     dropped: Option<Normalisers>,
     settings: UpdateSettings,
+    step: u64,
     pub(super) learning_rate: f64,
 }
 
@@ -43,6 +44,7 @@ impl Updating {
             weights: recipe.selection_weights(&credited.batch.trained),
             dropped: count_dropped(recipe, &credited.batch.others)?,
             settings,
+            step,
             learning_rate: recipe.learning_rate.rate(step - 1, recipe.planned_steps()),
         })
     }
@@ -68,6 +70,7 @@ impl Updating {
             settings: &self.settings,
             own_loss: recipe.functions.loss.as_ref(),
             learning_rate: self.learning_rate,
+            step: self.step,
         }
     }
 }

@@ -198,7 +198,6 @@ pub(crate) fn launch(
     })
 }
 
-/// The key of servers that a configuration names.
 fn named_key(config: &Config) -> Result<Option<String>, Fault> {
     let rollout = &config.rollout;
     api_key("rollout.", rollout.api_key_file.as_deref(), rollout.api_key_env.as_deref())

@@ -54,7 +54,6 @@ pub(crate) fn teachers(
     Ok(Teachers::new(list))
 }
 
-/// A teacher at servers.
 fn connect(
     (index, teacher): (usize, &TeacherConfig),
     num_top: usize,

@@ -23,7 +23,6 @@ use crate::learner::taught::{RatedCompletion, Taught};
 use crate::learner::texts::Texts;
 use crate::learner::{Learner, LearnerSequence, Network, TopColumns, Wave};
 
-/// The place of a teacher.
 #[expect(clippy::large_enum_variant, reason = "a run has few teachers")]
 pub(crate) enum TeacherPlace {
     /// A network of the learner.
@@ -32,7 +31,6 @@ pub(crate) enum TeacherPlace {
     Servers(TeacherServers),
 }
 
-/// One teacher.
 pub(crate) struct Teacher {
     /// The `data_source` of its prompts; `None`: every other.
     pub(crate) data_source: Option<String>,
@@ -51,7 +49,6 @@ struct Entry {
     top_logprobs: Vec<f32>,
 }
 
-/// All teachers of a run.
 #[derive(Default)]
 pub(crate) struct Teachers {
     list: Vec<Teacher>,
@@ -196,7 +193,6 @@ impl Teachers {
     }
 }
 
-/// The error for a prompt that no teacher is for.
 pub(crate) fn no_teacher(source: &str) -> RunError {
     crate::error::AssembleError::at(
         "teacher",

@@ -7,7 +7,6 @@ use crate::entry::{Entry, Family};
 use crate::setting::Named as _;
 use crate::settings;
 
-/// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "add_distillation",
     family: Family::Shaping,

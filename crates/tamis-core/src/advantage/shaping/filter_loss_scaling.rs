@@ -5,7 +5,6 @@ use crate::entry::{Entry, Family};
 use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
-/// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "filter_loss_scaling",
     family: Family::Shaping,

@@ -6,7 +6,6 @@ use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
 
-/// The catalogue's entry of [`KeepNegRatio`].
 pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     name: "keep_neg_ratio",
     family: Family::Shaping,
@@ -24,7 +23,6 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     ..Entry::REGISTERED
 };
 
-/// The catalogue's entry of [`KeepPosRatio`].
 pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     name: "keep_pos_ratio",
     family: Family::Shaping,

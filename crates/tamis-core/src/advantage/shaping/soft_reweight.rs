@@ -6,7 +6,6 @@ use crate::entry::{Entry, Family};
 use crate::settings;
 use crate::whole_step::WholeStep;
 
-/// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "soft_reweight",
     family: Family::Shaping,

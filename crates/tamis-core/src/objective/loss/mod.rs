@@ -54,7 +54,6 @@ macro_rules! policy_losses {
             }
         }
 
-        /// The catalogue's entries.
         pub(super) const ENTRIES: &[Entry] = &[$($entry,)*];
 
         impl PolicyLoss {

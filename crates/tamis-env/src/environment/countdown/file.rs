@@ -25,10 +25,10 @@ pub(super) fn rows(path: &Path, operators: &[CountdownOperator]) -> Result<Arc<V
     }
     let refused = |reason: String| fault!("setting `file` names {}: {reason}", path.display());
     let mut rows = Vec::new();
-    for (place, record) in Records::open(path).map_err(|error| refused(error.to_string()))?.enumerate() {
+    for record in Records::open(path).map_err(|error| refused(error.to_string()))? {
         let record = record.map_err(|error| refused(error.to_string()))?;
         let row = CountdownRow::from_columns(&record.values)
-            .map_err(|error| refused(format!("row {}: {error}", place + 1)))?;
+            .map_err(|error| fault!("setting `file`: {}: {error}", record.place))?;
         if row.has_solution(operators) {
             rows.push(row);
         }
@@ -65,9 +65,10 @@ mod tests {
 
         let broken = folder.path().join("broken.jsonl");
         std::fs::write(&broken, "{\"target\": 3}\n").expect("written");
-        for (file, said) in
-            [(broken, "row 1: field `nums` is missing"), (folder.path().join("none.jsonl"), "none.jsonl")]
-        {
+        for (file, said) in [
+            (broken, "broken.jsonl, line 1: field `nums` is missing"),
+            (folder.path().join("none.jsonl"), "none.jsonl"),
+        ] {
             let settings = CountdownSettings { file: Some(file), ..CountdownSettings::default() };
             let error = Countdown::new(&settings, key(0)).expect_err("refused").to_string();
             assert!(error.contains(said), "{error}");

@@ -316,7 +316,6 @@ impl ForeignCalls {
     }
 }
 
-/// An external episode.
 struct ForeignEpisode {
     line: Arc<dyn EnvironmentLine>,
     unnamed: Arc<Unnamed>,

@@ -246,7 +246,7 @@ fn what_is_in_force_is_said_and_bad_settings_are_refused() {
     let rows = [test_prompt("assert f(1)"), test_prompt(r#"{"input": "1"}"#)];
     let rows: &[&[Prompt]] = &[&rows];
     let error = settings().build(&RewardContext { rows, ..context }).err().unwrap();
-    insta::assert_snapshot!(error, @r#"reward `tests`: the tests of 1 row cannot be used, for example of prompt 0 (`{"input": "1"}`): it has neither `tests` nor `inputs` and `outputs`"#);
+    insta::assert_snapshot!(error, @r#"reward `tests`: the tests of 1 row cannot be used, for example of prompt 0 with `{"input": "1"}`: it has neither `tests` nor `inputs` and `outputs`"#);
 }
 
 /// Tests that would accept every program, or none.
@@ -271,9 +271,9 @@ fn rows_that_test_nothing_are_refused() {
     ] {
         let error = refusal(truth);
         assert!(
-            error
-                .starts_with("reward `tests`: the tests of 1 row cannot be used, for example of prompt 0 (`")
-                && error.contains("an empty program passes, so they test nothing; call the test function"),
+            error.starts_with(
+                "reward `tests`: the tests of 1 row cannot be used, for example of prompt 0 with `"
+            ) && error.contains("an empty program passes, so they test nothing; call the test function"),
             "{truth}: {error}"
         );
     }

@@ -24,7 +24,6 @@ pub(super) enum Truth {
 }
 
 impl Truth {
-    /// Reads a ground truth.
     pub(super) fn read(truth: &str) -> Result<Self, String> {
         let text = truth.trim();
         let of_code = |code: &str| Self::of_tests(String::new(), vec![code.to_owned()]);

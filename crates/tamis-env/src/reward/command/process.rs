@@ -138,7 +138,6 @@ impl Process {
         protocol::introduction(&self.next_line(id, config, goes_on)?)
     }
 
-    /// Waits for the next line.
     fn next_line(
         &mut self,
         function: usize,

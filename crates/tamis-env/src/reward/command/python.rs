@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 use tamis_core::setting::Program;
-use tamis_process::interpreter;
+use tamis_process::{interpreter, with_package};
 
 use super::pool::{Caller, NamedFunction, Pool};
 use super::protocol::{self, FunctionIntroduction, Introduced, KnownRows};
@@ -141,11 +141,13 @@ impl PythonSettings {
             }
             Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
             Err(failure) => {
-                let hint = "its file is imported by the interpreter `python` when a run starts, which must work without an error";
-                return Err(BuildError::Setting {
-                    message: format!("reward `{name}` cannot be used: {failure}"),
-                    hint: hint.to_owned(),
+                let message = format!("reward `{name}` cannot be used: {failure}");
+                let python = interpreter(&self.python.to_string_lossy());
+                let hint = with_package(&message, &python, "the reward's `python`").unwrap_or_else(|| {
+                    "its file is imported by the interpreter `python` when a run starts, which must work without an error"
+                        .to_owned()
                 });
+                return Err(BuildError::Setting { message, hint });
             }
         };
         let FunctionIntroduction { style: taken, fits, signature, problem, .. } = introduction;

@@ -93,14 +93,12 @@ impl Checker<'_> {
 
     /// Refuses data whose first rows are no prompts, and a template that fails on them.
     pub(super) fn first_rows(&mut self) {
-        let Err(data::Unfit { keys, file, error }) =
+        let Err(data::Unfit { keys, error }) =
             data::check_first_rows(self.config, self.purpose, |path| !is_placeholder(path))
         else {
             return;
         };
-        let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
-        let message = format!("{file}{}", chain(&error));
-        self.refuse(&keys, &message, error.hint().as_deref());
+        self.refuse(&keys, &chain(&error), error.hint().as_deref());
     }
 
     /// Refuses a `run.dir` that cannot be made.

@@ -158,6 +158,7 @@ impl Example {
 
 fn encode(codec: &Codec, prompt: &PreparedPrompt, answer: &str) -> Result<Vec<u32>, SftError> {
     codec.tokenizer().encode(answer, false).map_err(|source| SftError::Example {
+        name: prompt.prompt.named(),
         prompt: cut_middle(prompt.prompt.content.question(), 100),
         completion: cut_middle(answer, 100),
         source: Box::new(source),

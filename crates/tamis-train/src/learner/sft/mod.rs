@@ -18,6 +18,7 @@
 pub mod example;
 pub mod rows;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use tamis_core::fault::Fault;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::records::RowPlace;
@@ -41,8 +42,13 @@ pub struct SftSettings {
     pub num_updates: usize,
     /// Updates that are made already.
     pub num_done: usize,
-    /// Examples per update.
+    /// The last of them, if an interruption came before it was measured and passed to [`SftHooks::after`].
+    pub unmeasured: Option<SftUpdate>,
+    /// Examples of an update.
     pub batch_size: usize,
+    /// Fill the last update of an epoch with the first examples of the next. Otherwise it has those that are
+    /// left, as in TRL.
+    pub fills_batches: bool,
     /// Learning rate over the updates.
     pub learning_rate: LearningRate,
     /// How an update is cut into micro-batches; `None`: it passes through the learner whole, on one rank.
@@ -55,13 +61,22 @@ pub struct SftSettings {
     pub seed: u64,
 }
 
+impl SftSettings {
+    /// Whether an accuracy ends it early.
+    pub(crate) fn reaches_target(&self, accuracy: Option<f64>) -> bool {
+        self.target_accuracy.zip(accuracy).is_some_and(|(target, accuracy)| accuracy >= target)
+    }
+}
+
 /// Supervised fine-tuning cannot be done.
 #[derive(Debug, Error)]
 pub enum SftError {
     /// A pair of prompt and gold answer cannot be tokenized.
-    #[error("the example `{prompt}` with the answer `{completion}` cannot be tokenized")]
+    #[error("{name}: `{prompt}` with the answer `{completion}` cannot be tokenized")]
     Example {
-        /// The prompt.
+        /// The name of the prompt in messages.
+        name: String,
+        /// Its text.
         prompt: String,
         /// The target completion.
         completion: String,
@@ -84,8 +99,10 @@ pub enum SftError {
     )]
     NoExamples,
     /// The rows have nothing to learn.
-    #[error("sft: no row has a token with a loss within its first {max_length} tokens")]
+    #[error("{key}: no row has a token with a loss within its first {max_length} tokens")]
     NothingLearned {
+        /// The key of the rows.
+        key: &'static str,
         /// Longest row.
         max_length: usize,
     },
@@ -127,11 +144,12 @@ pub struct SftExamples {
 }
 
 /// One update.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SftUpdate {
     /// Its number, from 1.
     pub number: usize,
-    /// Mean cross-entropy, in nats per token.
+    /// Mean cross-entropy, in nats per token. JSON has null for a NaN.
+    #[serde(deserialize_with = "or_nan")]
     pub loss: f64,
     /// Tokens with a loss.
     pub num_tokens: usize,
@@ -143,6 +161,10 @@ pub struct SftUpdate {
     pub accuracy: Option<f64>,
     /// Loss on the validation examples, if it was computed after this update.
     pub validation_loss: Option<f64>,
+}
+
+fn or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Results of supervised fine-tuning.
@@ -173,9 +195,11 @@ pub struct SftHooks<'h, E> {
     pub check: &'h dyn Fn(&mut dyn RunLearner) -> Result<(), E>,
     /// Called before the first update, unless updates are made already, with the validation loss.
     pub begun: &'h mut dyn FnMut(Option<f64>),
+    /// Called when an update has been made, before what is measured after it.
+    pub made: &'h mut dyn FnMut(&SftUpdate),
     /// Returns the accuracy, `None` if nothing was scored. It is called only if a target is set.
     pub measure: &'h mut Measure<'h, E>,
-    /// Called after every update.
+    /// Called after every update, when it has been measured.
     pub after: &'h mut After<'h, E>,
 }
 
@@ -222,8 +246,8 @@ pub fn gather_gradient(
 /// Trains on the examples.
 ///
 /// # Errors
-/// Those of the hooks, and of a learner that cannot continue; [`Halt::Interrupted`] between two updates or
-/// within one, which is then not made.
+/// Those of the hooks, and of a learner that cannot continue; [`Halt::Interrupted`] between two updates,
+/// within one, which is then not made, or before an update that was made is measured.
 #[expect(clippy::needless_pass_by_value, reason = "the hooks are for one phase")]
 pub fn sft<E: From<SftError>>(
     learner: &mut dyn RunLearner,
@@ -242,11 +266,12 @@ pub fn sft<E: From<SftError>>(
         let loss = (!validation.is_empty()).then(|| loss_of(learner, validation, measured)).transpose();
         loss.map_err(|halt| halt.map(failed))
     };
+    let SftHooks { check, begun, made, measure, after } = hooks;
     let key = Key::new(settings.seed, Purpose::Sft).with(1);
     let is_new = settings.num_done == 0;
     let first_validation_loss = if is_new { validate(learner)? } else { None };
     if is_new {
-        (hooks.begun)(first_validation_loss);
+        begun(first_validation_loss);
     }
     let mut report = SftReport {
         num_updates: settings.num_done,
@@ -255,14 +280,45 @@ pub fn sft<E: From<SftError>>(
         first_validation_loss,
         validation_loss: first_validation_loss,
     };
+    // Measures an update that was made. Returns whether the target is reached.
+    let mut finish = |learner: &mut dyn RunLearner, mut update: SftUpdate, report: &mut SftReport| {
+        (report.num_updates, report.loss) = (update.number, update.loss);
+        let is_due = update.number % settings.test_freq.max(1) == 0;
+        let target = settings.target_accuracy.filter(|_| is_due);
+        if target.is_some() || !update.loss.is_finite() {
+            check(learner).map_err(Halt::Failed)?;
+        }
+        if is_due || update.number == settings.num_updates {
+            update.validation_loss = validate(learner)?;
+            report.validation_loss = update.validation_loss.or(report.validation_loss);
+        }
+        if target.is_some() {
+            report.accuracy = measure(learner)?;
+            update.accuracy = report.accuracy;
+        }
+        after(learner, &update)?;
+        Ok::<bool, Halt<E>>(settings.reaches_target(update.accuracy))
+    };
+    if let Some(update) = settings.unmeasured
+        && finish(learner, update, &mut report)?
+    {
+        return Ok(report);
+    }
     let mut order: Vec<usize> = Vec::new();
+    let batch_size = settings.batch_size.max(1);
+    let per_epoch = train.len().div_ceil(batch_size);
     for update in settings.num_done..settings.num_updates {
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);
         }
-        let batch: Vec<&Example> = (0..settings.batch_size)
-            .map(|i| {
-                let draw = update * settings.batch_size + i;
+        let first = if settings.fills_batches {
+            update * batch_size
+        } else {
+            update / per_epoch * train.len() + update % per_epoch * batch_size
+        };
+        let left = if settings.fills_batches { batch_size } else { train.len() - first % train.len() };
+        let batch: Vec<&Example> = (first..first + batch_size.min(left))
+            .map(|draw| {
                 let (epoch, place) = (draw / train.len(), draw % train.len());
                 if place == 0 || order.is_empty() {
                     order = key.with(epoch as u64).permutation(train.len());
@@ -276,15 +332,8 @@ pub fn sft<E: From<SftError>>(
         let step = learner
             .optim_step(Trained::Policy, learning_rate)
             .map_err(|error| Halt::Failed(failed(error)))?;
-        let number = update + 1;
-        (report.num_updates, report.loss) = (number, loss);
-        let is_due = number % settings.test_freq.max(1) == 0;
-        let target = settings.target_accuracy.filter(|_| is_due);
-        if target.is_some() || !loss.is_finite() {
-            (hooks.check)(learner).map_err(Halt::Failed)?;
-        }
-        let mut made = SftUpdate {
-            number,
+        let update = SftUpdate {
+            number: update + 1,
             loss,
             num_tokens,
             learning_rate,
@@ -292,16 +341,8 @@ pub fn sft<E: From<SftError>>(
             accuracy: None,
             validation_loss: None,
         };
-        if is_due || number == settings.num_updates {
-            made.validation_loss = validate(learner)?;
-            report.validation_loss = made.validation_loss.or(report.validation_loss);
-        }
-        if target.is_some() {
-            report.accuracy = (hooks.measure)(learner)?;
-            made.accuracy = report.accuracy;
-        }
-        (hooks.after)(learner, &made)?;
-        if target.zip(report.accuracy).is_some_and(|(target, accuracy)| accuracy >= target) {
+        made(&update);
+        if finish(learner, update, &mut report)? {
             break;
         }
     }

@@ -125,7 +125,6 @@ fn tokens_of(codec: &Codec, row: &SftRow, settings: &RowSettings) -> Result<Toke
     }
 }
 
-/// Prompt and completion.
 fn pair_of(
     codec: &Codec,
     row: &SftRow,

@@ -125,7 +125,7 @@ fn train(
     settings: &UpdateSettings,
     batch: TrainingBatch<'_>,
 ) -> UpdateReport {
-    let plan = UpdatePlan { objective, settings, own_loss: None, learning_rate: 0.1 };
+    let plan = UpdatePlan { objective, settings, own_loss: None, learning_rate: 0.1, step: 1 };
     Updates::default().train(learner, plan, &mut objective.initial_state(), batch, 0).expect("trained")
 }
 

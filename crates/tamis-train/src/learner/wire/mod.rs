@@ -411,6 +411,8 @@ struct SaveRequest {
     untied: bool,
 }
 
+/// [`SaveContent`] without its fields: on the wire they lie beside it, with defaults, so that requests of
+/// earlier versions are understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum WireSaveContent {

@@ -85,7 +85,7 @@ impl From<LearnerError> for Refusal {
 impl From<SaveError> for Refusal {
     fn from(error: SaveError) -> Self {
         let (message, hint) = (chain(&error), error.hint());
-        let SaveError::Disk(DiskError { operation, path, cause }) = error else {
+        let SaveError::Disk(DiskError { operation, path, cause, .. }) = error else {
             let mut refusal = Self::new(422, "files", message);
             refusal.error.hint = hint;
             return refusal;
@@ -122,7 +122,6 @@ struct Shown {
     asked: Instant,
 }
 
-/// The last call that was carried out.
 struct LastCall {
     number: u64,
     path: String,
@@ -358,14 +357,7 @@ impl<'a> LearnerService<'a> {
         let work = learner.training_work();
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
-        Ok(WireMessage::new(&OpenAnswer {
-            incarnation,
-            dtype,
-            networks,
-            adopted: false,
-            holds: None,
-            work,
-        }))
+        Ok(WireMessage::new(&OpenAnswer { incarnation, dtype, networks, adopted: false, holds: None, work }))
     }
 
     fn call(&mut self, path: &str, mut message: WireMessage) -> Result<WireMessage, Refusal> {

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use crate::launcher::NoLauncher;
+use crate::outside::Outside;
 use crate::support::loaded;
 
 const MODEL: &str = "\
@@ -37,7 +37,7 @@ fn config(folder: &Path, more: &[&str]) -> ConfigText {
 
 fn ran(begin: RunStart) -> Result<Box<RunSummary>, RunError> {
     let console = |_, _| Console::keeping_warnings();
-    match super::super::train(begin, console, NoLauncher::make, &Interrupt::new())? {
+    match super::super::train(begin, console, Outside::NOTHING, &Interrupt::new())? {
         TrainEnd::Ended(summary) => Ok(summary),
         TrainEnd::Interrupted(_) => panic!("interrupted"),
     }

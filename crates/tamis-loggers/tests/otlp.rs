@@ -5,8 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
+use tamis_loggers::otlp::OtlpLogger;
 use tamis_run::log::details::StepDetails;
-use tamis_run::log::otlp::OtlpLogger;
 use tamis_run::log::progress::Console;
 use tamis_run::log::{Logger, RunEnding};
 use tamis_run::metrics::timings::{GENERATION, STEP, Span};

@@ -1,7 +1,7 @@
 //! Cost of the HTTP side of `tamis serve`: tokens per second of a server at several numbers of clients,
 //! against the engine by itself on the same prompts with as many samples at once.
 //!
-//! `cargo run --release -p tamis-serve --example serve_speed -- [small|large] [THREADS]`. Each pair is
+//! `cargo run --release -p tamis-bench --example serve_speed -- [small|large] [THREADS]`. Each pair is
 //! measured in turns, and the medians are printed.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for developers")]
 

@@ -9,7 +9,7 @@
 //! read and written, "scratch_bytes": growth of the process beyond them (null if the system does not report
 //! it), "scratch_share": ...}`.
 //!
-//! `cargo run --release -p tamis-core --example loss_speed -- [TRAJECTORIES[,TRAJECTORIES...]] [LOSS...]`
+//! `cargo run --release -p tamis-bench --example loss_speed -- [TRAJECTORIES[,TRAJECTORIES...]] [LOSS...]`
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

@@ -11,21 +11,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::progress::Console;
+use tamis_run::log::progress::Console;
 
 /// Limits of the queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Capacity {
-    pub(super) records: usize,
+pub(crate) struct Capacity {
+    pub(crate) records: usize,
     /// Bytes of all records.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// A run of a step a second outlives a pause of minutes, and completions of many tokens do not fill the
 /// memory.
-pub(super) const CAPACITY: Capacity = Capacity { records: 512, bytes: 64 << 20 };
+pub(crate) const CAPACITY: Capacity = Capacity { records: 512, bytes: 64 << 20 };
 
-pub(super) trait Parcel: Send + 'static {
+pub(crate) trait Parcel: Send + 'static {
     fn num_bytes(&self) -> usize;
 }
 
@@ -37,16 +37,16 @@ impl Parcel for String {
 
 /// A record that could not be delivered.
 #[derive(Debug)]
-pub(super) struct Undelivered {
+pub(crate) struct Undelivered {
     /// The reason, in words.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// Whether no later record can be delivered either.
-    pub(super) is_final: bool,
+    pub(crate) is_final: bool,
 }
 
 /// Counts of a logger's records, and whether its fault was reported.
 #[derive(Debug)]
-pub(super) struct Deliveries {
+pub(crate) struct Deliveries {
     logger: &'static str,
     voice: Console,
     has_warned: AtomicBool,
@@ -58,7 +58,7 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn new(logger: &'static str, voice: Console) -> Arc<Self> {
+    pub(crate) fn new(logger: &'static str, voice: Console) -> Arc<Self> {
         Arc::new(Self {
             logger,
             voice,
@@ -72,7 +72,7 @@ impl Deliveries {
     }
 
     /// Reports the first fault of the logger; later ones are dropped.
-    pub(super) fn warn(&self, reason: &str) {
+    pub(crate) fn warn(&self, reason: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             self.voice.warn(&format!(
                 "the logger `{}` loses metrics; the run continues without it: {reason}",
@@ -82,15 +82,15 @@ impl Deliveries {
     }
 
     /// Reports the logger's state at its end, even if a fault was reported before.
-    pub(super) fn tell_end(&self, what: &str) {
+    pub(crate) fn tell_end(&self, what: &str) {
         self.voice.warn(&format!("the logger `{}` {what}", self.logger));
     }
 
-    pub(super) fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         self.voice.say(&format!("logger `{}`: {text}", self.logger));
     }
 
-    pub(super) fn note_arrived(&self, number: u64) {
+    pub(crate) fn note_arrived(&self, number: u64) {
         self.num_arrived.fetch_add(number, Ordering::Relaxed);
     }
 
@@ -107,7 +107,7 @@ impl Deliveries {
     }
 
     /// Reports how many records did not arrive, if any.
-    pub(super) fn tell_lost(&self) {
+    pub(crate) fn tell_lost(&self) {
         let given = self.num_given.load(Ordering::Relaxed);
         let lost = given.saturating_sub(self.num_arrived.load(Ordering::Relaxed));
         if lost > 0 {
@@ -121,7 +121,7 @@ impl Deliveries {
 
 /// The queue, with the thread that empties it.
 #[derive(Debug)]
-pub(super) struct Outbox<R: Parcel> {
+pub(crate) struct Outbox<R: Parcel> {
     queue: Option<SyncSender<R>>,
     most_bytes: usize,
     worker: Option<JoinHandle<()>>,
@@ -131,7 +131,7 @@ pub(super) struct Outbox<R: Parcel> {
 impl<R: Parcel> Outbox<R> {
     /// Begins to deliver by a function that records what arrives. If no thread can be started,
     /// everything is lost.
-    pub(super) fn start(
+    pub(crate) fn start(
         capacity: Capacity,
         deliveries: Arc<Deliveries>,
         deliver: impl FnMut(R) -> Result<(), Undelivered> + Send + 'static,
@@ -153,7 +153,7 @@ impl<R: Parcel> Outbox<R> {
     }
 
     /// Puts a record into the queue, without waiting.
-    pub(super) fn send(&self, record: R) {
+    pub(crate) fn send(&self, record: R) {
         let deliveries = &self.deliveries;
         deliveries.num_given.fetch_add(1, Ordering::Relaxed);
         let Some(queue) = &self.queue else { return };
@@ -175,7 +175,7 @@ impl<R: Parcel> Outbox<R> {
 
     /// Puts in a last message that is not counted as a record, and takes no more. It is dropped if
     /// there is no room.
-    pub(super) fn end_with(&mut self, last: Option<R>) {
+    pub(crate) fn end_with(&mut self, last: Option<R>) {
         if let (Some(queue), Some(last)) = (self.queue.take(), last) {
             let size = last.num_bytes();
             self.deliveries.bytes_waiting.fetch_add(size, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl<R: Parcel> Outbox<R> {
     }
 
     /// Waits for the records in the queue, until then at most. A thread that still hangs is left behind.
-    pub(super) fn wait(&mut self, limit: Instant) {
+    pub(crate) fn wait(&mut self, limit: Instant) {
         if self.deliveries.wait(limit.saturating_duration_since(Instant::now()))
             && let Some(worker) = self.worker.take()
         {
@@ -220,7 +220,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::log::captured::Captured;
+    use crate::captured::Captured;
 
     fn voice() -> (Captured, Console) {
         let screen = Captured::default();

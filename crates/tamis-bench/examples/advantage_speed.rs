@@ -3,7 +3,7 @@
 //! verl's loops. Prints one JSON line each: `{"what": "advantage" | "statistics", "form": "tamis",
 //! "trajectories": ..., "seconds": median, "seconds_min": ...}`.
 //!
-//! `cargo run --release -p tamis-core --example advantage_speed`
+//! `cargo run --release -p tamis-bench --example advantage_speed`
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

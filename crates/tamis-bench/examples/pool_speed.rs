@@ -2,7 +2,7 @@
 //! one JSON line each: `{"what": "pool filter", "form": "top_p softmax", "seconds": smallest, "kept": groups,
 //! "trajectories": ...}`.
 //!
-//! `cargo run --release -p tamis-core --example pool_speed`
+//! `cargo run --release -p tamis-bench --example pool_speed`
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

@@ -1,7 +1,7 @@
 //! Speed of register tiles of several shapes, AVX-512 and AVX2: why the products use tiles with these rows
 //! and panels.
 //!
-//! `cargo run --release -p tamis-model --example tile_speed -- [rounds]`
+//! `cargo run --release -p tamis-bench --example tile_speed -- [rounds]`
 //!
 //! A tile of R rows and P panels of 16 columns keeps R x P (AVX2: 2 R x P) registers of outputs. For each
 //! step of the chains it loads P panels' lines and broadcasts R factors from memory. The factors are adjacent

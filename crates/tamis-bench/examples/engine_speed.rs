@@ -1,6 +1,6 @@
 //! Speed of the native engine: one JSON line per measurement, `{"what", "model", "tokens_per_s", ...}`.
 //!
-//! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
+//! `cargo run --release -p tamis-bench --example engine_speed -- [threads] [seconds per measurement]
 //! [filter] [avx2]`
 //!
 //! With `avx2`, the kernels for processors without AVX-512 are measured, also on one that has it.

@@ -1,12 +1,12 @@
 //! Client cost of 10,000 samples in flight: memory and processor time of a fleet against a fast fake server
 //! in a process of its own.
 //!
-//! Every connection is a file: `ulimit -n 20000; cargo run --release -p tamis-rollout --example
+//! Every connection is a file: `ulimit -n 20000; cargo run --release -p tamis-bench --example
 //! fleet_in_flight [SAMPLES] [WAVES]`
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on ends")]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../tamis-rollout/tests/support/mod.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader};

@@ -3,7 +3,7 @@
 //! large model.
 //!
 //! ```text
-//! cargo run --release -p tamis-rollout --example step_time_http -- [STEPS] [MILLISECONDS]
+//! cargo run --release -p tamis-bench --example step_time_http -- [STEPS] [MILLISECONDS]
 //! ```
 //!
 //! The server decodes up to S = 256 samples at once, one token each an iteration. An iteration with b
@@ -16,7 +16,7 @@
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../tamis-rollout/tests/support/mod.rs"]
 mod support;
 
 use std::collections::VecDeque;
@@ -124,6 +124,7 @@ impl PromptSource for Numbers {
                     data_source: String::new(),
                     columns: Map::new(),
                     images: Vec::new(),
+                    place: None,
                 };
                 let prompt = PreparedPrompt {
                     prompt: Arc::new(prompt),

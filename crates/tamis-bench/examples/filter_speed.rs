@@ -2,7 +2,7 @@
 //! `bench/run.py` compares it with verl's logic in Python. Prints one JSON line `{"what": "filter", "form":
 //! "tamis", "seconds": median, "seconds_min": ..., "kept": trajectories, "trajectories": ...}`.
 //!
-//! `cargo run --release -p tamis-core --example filter_speed`
+//! `cargo run --release -p tamis-bench --example filter_speed`
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

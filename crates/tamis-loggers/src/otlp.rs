@@ -11,17 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::details::StepDetails;
-use super::outbox::{CAPACITY, Deliveries, Outbox, Undelivered};
-use super::progress::Console;
-use super::{Logger, RunEnding};
-use crate::directory::LogPositions;
-use crate::durable::DiskError;
-use crate::metrics::Metrics;
-use crate::metrics::timings::{STEP, Span};
-
-/// Whether this build sends spans.
-pub const IS_BUILT: bool = cfg!(feature = "otlp");
+use crate::outbox::{CAPACITY, Deliveries, Outbox, Undelivered};
+use tamis_run::directory::LogPositions;
+use tamis_run::durable::DiskError;
+use tamis_run::log::details::StepDetails;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
+use tamis_run::metrics::Metrics;
+use tamis_run::metrics::timings::{STEP, Span};
 
 /// Time limit of one request.
 #[cfg(feature = "otlp")]

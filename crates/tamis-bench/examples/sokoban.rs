@@ -2,7 +2,7 @@
 //! environment.
 //!
 //! ```text
-//! cargo run --release -p tamis-env --example sokoban -- EPISODES [KEY=VALUE ...]
+//! cargo run --release -p tamis-bench --example sokoban -- EPISODES [KEY=VALUE ...]
 //! ```
 //! `KEY=VALUE` sets a number of `SokobanSettings`, such as `boxes=2`. All rooms are drawn first, each from
 //! its own key; an episode acts by name and reads the observation after every action, until the game is over.

@@ -2,7 +2,7 @@
 //! depends on their number.
 //!
 //! ```text
-//! cargo run --release -p tamis-core --example schedule_speed
+//! cargo run --release -p tamis-bench --example schedule_speed
 //! ```
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::progress::Console;
-use super::{Logger, RunEnding};
-use crate::directory::LogPositions;
-use crate::durable::DiskError;
-use crate::metrics::Metrics;
-use crate::metrics::catalogue;
+use tamis_run::directory::LogPositions;
+use tamis_run::durable::DiskError;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
+use tamis_run::metrics::Metrics;
+use tamis_run::metrics::catalogue;
 
 /// Longest wait for a request, and for an answer to be taken.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -299,8 +299,8 @@ fn answer(connection: &TcpStream, families: &Mutex<Families>) -> std::io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::captured::Captured;
-    use crate::metrics::catalogue::CATALOGUE;
+    use crate::captured::Captured;
+    use tamis_run::metrics::catalogue::CATALOGUE;
 
     fn voice() -> (Captured, Console) {
         let screen = Captured::default();

@@ -1,7 +1,7 @@
 //! How much time it saves to reuse the keys and values of the last turn: the same episodes with and without,
 //! in turn. One JSON line per measurement, `{"what", "model", "turns", "kept_s", "anew_s", "ratio", ...}`.
 //!
-//! `cargo run --release -p tamis-model --example turns_speed -- [threads] [repetitions] [turns,turns...]
+//! `cargo run --release -p tamis-bench --example turns_speed -- [threads] [repetitions] [turns,turns...]
 //! [model]`
 //!
 //! Groups of 8 begin with a prompt of 100 tokens. Every turn is an answer of 30 tokens and an observation of

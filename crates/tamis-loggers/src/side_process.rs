@@ -23,16 +23,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tamis_process::{ChildHandle, ChildSettings, Errors, LONGEST_LINE, Line, LineChild, Lines, Reach};
+use tamis_process::{
+    ChildHandle, ChildSettings, Errors, GuardedFolder, LONGEST_LINE, Line, LineChild, Lines, Reach,
+};
 
-use super::details::{Histogram, StepDetails};
-use super::jsonl::number;
-use super::outbox::{CAPACITY, Deliveries, Outbox, Parcel, Undelivered};
-use super::progress::Console;
-use super::{Logger, RunEnding};
-use crate::directory::LogPositions;
-use crate::durable::DiskError;
-use crate::metrics::Metrics;
+use crate::outbox::{CAPACITY, Deliveries, Outbox, Parcel, Undelivered};
+use tamis_run::directory::LogPositions;
+use tamis_run::durable::DiskError;
+use tamis_run::log::details::{Histogram, StepDetails};
+use tamis_run::log::jsonl::number;
+use tamis_run::log::progress::Console;
+use tamis_run::log::{Logger, RunEnding};
+use tamis_run::metrics::Metrics;
 
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -83,12 +85,19 @@ pub struct SideProcessLogger {
     /// Time limit, set at the end of the run.
     limit: Option<Instant>,
     is_closed: bool,
+    #[expect(dead_code, reason = "it is dropped after the process whose program is in it")]
+    program: Option<GuardedFolder>,
 }
 
 impl SideProcessLogger {
     /// Sends to the process of a command. One that cannot be started is reported, as is a lack of a command,
-    /// for a reason in words. The run continues without it.
-    pub fn start(settings: SideProcessSettings, command: Result<Command, String>, voice: Console) -> Self {
+    /// for a reason in words. The run continues without it. `program`: the folder with the process's program.
+    pub fn start(
+        settings: SideProcessSettings,
+        command: Result<Command, String>,
+        program: Option<GuardedFolder>,
+        voice: Console,
+    ) -> Self {
         let deliveries = Deliveries::new(settings.name, voice);
         let is_closing = Arc::new(AtomicBool::new(false));
         let read = {
@@ -112,7 +121,7 @@ impl SideProcessLogger {
         let process = started.map_err(|reason| deliveries.warn(&reason)).ok();
         let input = process.as_ref().and_then(LineChild::take_input);
         let outbox = Outbox::start(CAPACITY, deliveries.clone(), deliver_to(input));
-        Self { settings, deliveries, outbox, process, is_closing, limit: None, is_closed: false }
+        Self { settings, deliveries, outbox, process, is_closing, limit: None, is_closed: false, program }
     }
 
     fn ends(&self, limit: Instant) -> bool {
@@ -283,7 +292,7 @@ impl Drop for SideProcessLogger {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::log::captured::Captured;
+    use crate::captured::Captured;
 
     fn close(logger: &mut SideProcessLogger, ending: RunEnding) {
         logger.begin_close(ending);
@@ -297,7 +306,7 @@ mod tests {
         command.args(["-c", script]);
         let settings =
             SideProcessSettings { name: "wandb", histograms: true, num_samples: 1, finish_timeout };
-        (screen, SideProcessLogger::start(settings, Ok(command), voice))
+        (screen, SideProcessLogger::start(settings, Ok(command), None, voice))
     }
 
     fn metrics(value: f64) -> Metrics {
@@ -364,7 +373,8 @@ mod tests {
             num_samples: 0,
             finish_timeout: Duration::from_secs(60),
         };
-        let mut logger = SideProcessLogger::start(settings, Err("`python3` is not there".to_owned()), voice);
+        let mut logger =
+            SideProcessLogger::start(settings, Err("`python3` is not there".to_owned()), None, voice);
         logger.log(1, &metrics(0.5)).expect("log");
         close(&mut logger, RunEnding::Finished);
         insta::assert_snapshot!(screen.text(), @"

@@ -2,8 +2,8 @@
 //! hard and easy prompts, effective share of the weights.
 //!
 //! ```text
-//! cargo run --release -p tamis-core --example selection
-//! cargo run --release -p tamis-core --example selection -- A B      pass rates from Beta(A, B); 0.3 0.3 by default
+//! cargo run --release -p tamis-bench --example selection
+//! cargo run --release -p tamis-bench --example selection -- A B      pass rates from Beta(A, B); 0.3 0.3 by default
 //! ```
 //! 6000 prompts, groups of 8, 120 steps of 128 kept groups each, refilled group by group. Pass rates drift in
 //! their logit by 0.006 a step, with a noise of 0.03. Five seeds; results are shown for the second half of
