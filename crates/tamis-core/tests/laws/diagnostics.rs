@@ -111,9 +111,10 @@ fn zero_advantages_by_hand() {
         ],
     );
     // One advantage per trajectory gives the same for those that have one.
-    let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![0.0]]);
+    let by_trajectory = Ragged::from_rows([vec![0.0, -0.0, 5.0], vec![f64::NAN, 1.0], vec![0.0], vec![0.0]]);
     let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 1]);
     assert_eq!(found, ZeroAdvantage { zero_tokens: 4, ..expected });
+    assert!(ZeroAdvantage::default().token_share().is_nan());
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn diversity_by_hand() {
 fn variances_by_hand() {
     // Within 1 and 4, means 1 and 5; sample deviations √2 and 2√2. A single reward has nothing to differ
     // from.
-    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![9.0]]));
+    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![f64::NAN, 9.0]]));
     assert_named(
         &found.to_pairs(),
         &[
@@ -157,21 +158,4 @@ fn variances_by_hand() {
     let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![0.0, 0.0, 4.0, 4.0]]));
     let (few, many) = (2_f64.sqrt(), 4.0 / 3_f64.sqrt());
     assert!((found.dispersion - 2_f64.sqrt() * (many - few) / (many + few)).abs() < 1e-15);
-}
-
-#[test]
-fn buckets_by_hand() {
-    // Seven groups in three buckets: two, two, and the rest.
-    let deviations = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
-    let found = Buckets::Quantile { buckets: 3 }.assign(&deviations).unwrap();
-    assert_eq!(found, [2, 2, 2, 1, 1, 0, 0].map(Some));
-    assert_eq!(
-        Buckets::Edges { edges: vec![] }.check().unwrap_err().to_string(),
-        "there must be at least one bucket"
-    );
-    insta::assert_snapshot!(
-        Buckets::Edges { edges: vec![0.0, 2.0, 1.0] }.check().unwrap_err(),
-        @"bucket edge 1 does not come after 2; edges must ascend"
-    );
-    assert!(Buckets::Edges { edges: vec![0.5] }.check().is_ok());
 }

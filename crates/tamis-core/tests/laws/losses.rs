@@ -157,13 +157,14 @@ fn a_trajectorys_ratio_is_the_geometric_mean() {
     }
 }
 
+/// A drift of exactly the threshold is allowed.
 #[test]
 fn far_trajectories_do_not_push_down() {
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
     let objective =
         Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) };
     for (advantage, behaviour, slope) in
-        [(-1.0, 0.0, 0.0), (-1.0, -0.9, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
+        [(-1.0, 0.0, 0.0), (-1.0, -0.499, 0.0), (-1.0, -0.5, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
     {
         let (advantages, behaviours) = ([advantage], [behaviour]);
         let columns = Columns {
