@@ -47,23 +47,25 @@ fn registered(gives_acc: bool) -> Vec<Named> {
 
 fn verifiers() -> Vec<Named> {
     let mut verifiers = registered(true);
-    verifiers.extend([
-        ("gsm8k strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.1 }) as Box<_>),
+    let further: [Named; 3] = [
+        ("gsm8k strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.1 })),
         ("gsm8k flexible", Box::new(Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.1 })),
         ("math after think", Box::new(AfterThink::new(Box::new(Math {})))),
-    ]);
+    ];
+    verifiers.extend(further);
     verifiers
 }
 
 fn shaping() -> Vec<Named> {
     let mut shaping = registered(false);
-    shaping.extend([
-        ("format of a pattern", Box::new(Format::new("(a|aa)*<answer>.*").unwrap()) as Box<_>),
+    let further: [Named; 5] = [
+        ("format of a pattern", Box::new(Format::new("(a|aa)*<answer>.*").unwrap())),
         ("length", Box::new(Length::new(2, 5, 3).unwrap())),
         ("repetition", Box::new(Repetition { ngram_size: 2, max_penalty: -1.0 })),
         ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Bounded).unwrap())),
         ("soft_overlong verl", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Verl).unwrap())),
-    ]);
+    ];
+    shaping.extend(further);
     shaping
 }
 
