@@ -21,7 +21,7 @@ use super::*;
 type Named = (&'static str, Box<dyn RewardFunction>);
 
 /// The registered kinds that score a completion by its text without a program of the user's, at their
-/// defaults: those that answer `acc`, or the others. The laws below hold for a new reward without a line here.
+/// defaults: those that answer `acc`, or the others. So the laws below hold for a new reward, too.
 fn registered(gives_acc: bool) -> Vec<Named> {
     // `cosine` takes its verdict from a verifier.
     let context =
