@@ -51,10 +51,13 @@ impl Checker<'_> {
         if is_possible || !self.has_binary_metric(filter) {
             return;
         }
-        let members = if n == 1 { "1 completion".to_owned() } else { format!("{n} completions") };
+        let values = if n == 1 {
+            format!("the `{RAW_OUTCOME}` of its one completion (`rollout.n`) is 0 or 1")
+        } else {
+            format!("`{RAW_OUTCOME}` is 0 or 1 for each of {n} completions (`rollout.n`)")
+        };
         let message = format!(
-            "no group can be kept, so no step is ever filled: the filter keeps only {}, and `{RAW_OUTCOME}` is 0 or 1 for each of \
-            {members} (`rollout.n`)",
+            "no group can be kept, so no step is ever filled: the filter keeps only {}, and {values}",
             filter.kind.rule()
         );
         let larger = (n + 1..=GroupFilter::LARGEST_TRIED).find(|&n| filter.kind.may_keep_binary(n));

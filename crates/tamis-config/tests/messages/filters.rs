@@ -49,7 +49,7 @@ fn filters() {
     error: `rollout.n` is 1: a group of one has nothing to compare with, every advantage is 0 and nothing is learned
       at command line: rollout.n=«1»
       hint: set `rollout.n` to 4 or more
-    error: no group can be kept, so no step is ever filled: the filter keeps only groups with 0 < mean < 1, and `acc` is 0 or 1 for each of 1 completion (`rollout.n`)
+    error: no group can be kept, so no step is ever filled: the filter keeps only groups with 0 < mean < 1, and the `acc` of its one completion (`rollout.n`) is 0 or 1
       at command line: rollout.n=«1»
       hint: set `rollout.n` to 4 or more
     ");

@@ -93,7 +93,7 @@ fn unknown_keys_of_sections_with_a_kind() {
         of_filter("filter.foo=1"),
         of_filter("~filter.foo"),
         of_filter("objective.advantage.tolerance=1"),
-        show_errors("preset: dapo", &["objective.loss.clip_high=0.3", "objective.loss.kind=gpg"]),
+        show_errors("preset: dapo", &["objective.loss.dual_clip=3.0", "objective.loss.kind=gpg"]),
         // The section that the key itself names is no suggestion. Of keys with the same name, the most similar
         // one is.
         show_errors("", &["objective.loss.foo=1"]),
@@ -108,9 +108,9 @@ fn unknown_keys_of_sections_with_a_kind() {
     error: unknown key `objective.advantage.tolerance`
       at command line: «objective.advantage.tolerance»=1
       hint: the keys here are kind, scale, ddof, epsilon, singleton, statistics
-    error: unknown key `objective.loss.clip_high`: the kind here is `gpg`
-      at command line: «objective.loss.clip_high»=0.3
-      hint: `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo`, `dppo_tv` and `dppo_kl` have it
+    error: unknown key `objective.loss.dual_clip`: the kind here is `gpg`
+      at command line: «objective.loss.dual_clip»=3.0
+      hint: `clip` and `decoupled` have it
     error: unknown key `objective.loss.foo`
       at command line: «objective.loss.foo»=1
       hint: the keys here are kind, clip_low, clip_high, dual_clip, delta, log_ratio_limit

@@ -134,19 +134,3 @@ fn k1(scope: RejectionScope, low: f64, high: f64) -> Rejection {
 fn k3() -> Rejection {
     Rejection { statistic: Statistic::K3, scope: RejectionScope::SeqMean, min: None, max: Some(0.01) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_preset_is_valid_and_survives_a_checkpoint() {
-        for preset in CorrectionPreset::ALL {
-            let correction = preset.correction();
-            assert_eq!(correction.check(), Ok(()), "{preset}");
-            assert_eq!(correction.mode.is_bypass(), preset.as_str().starts_with("bypass"), "{preset}");
-            let text = serde_json::to_string(&correction).expect("is data");
-            assert_eq!(serde_json::from_str::<Correction>(&text).expect("is data"), correction, "{text}");
-        }
-    }
-}

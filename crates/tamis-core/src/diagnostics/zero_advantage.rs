@@ -127,24 +127,3 @@ impl ZeroAdvantage {
         ]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn masked_ones_are_not_counted() {
-        let advantages = Ragged::from_rows([vec![0.0, 2.0], vec![-0.0], vec![f64::NAN]]);
-        let found = ZeroAdvantage::of(&advantages, &[5, 0, 3, 2]);
-        let expected = ZeroAdvantage {
-            tokens: 10,
-            zero_tokens: 8,
-            trajectories: 3,
-            zero_trajectories: 2,
-            groups: 3,
-            zero_groups: 2,
-        };
-        assert_eq!(found, expected);
-        assert!(ZeroAdvantage::default().token_share().is_nan());
-    }
-}

@@ -9,6 +9,7 @@ mod teacher;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageEstimator, Advantages, Grpo, Scale, SingletonAdvantage,
 };
@@ -23,19 +24,10 @@ fn advantages(estimator: &Grpo, groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
 }
 
 fn estimator() -> impl Strategy<Value = Grpo> {
-    (
-        prop_oneof![Just(Scale::Group), Just(Scale::Batch), Just(Scale::None)],
-        0..=1_u8,
-        prop_oneof![Just(1e-6), Just(1e-4), Just(0.0)],
-        prop_oneof![Just(SingletonAdvantage::Raw), Just(SingletonAdvantage::Zero)],
+    let epsilon = prop_oneof![Just(1e-6), Just(1e-4), Just(0.0)];
+    (select(Scale::ALL), 0..=1_u8, epsilon, select(SingletonAdvantage::ALL)).prop_map(
+        |(scale, ddof, epsilon, singleton)| Grpo { scale, ddof, epsilon, singleton, ..Grpo::default() },
     )
-        .prop_map(|(scale, ddof, epsilon, singleton)| Grpo {
-            scale,
-            ddof,
-            epsilon,
-            singleton,
-            ..Grpo::default()
-        })
 }
 
 /// Typical rewards: right or wrong, in tenths, anything; some unscored.

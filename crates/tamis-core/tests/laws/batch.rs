@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use tamis_core::objective::{
     AdaptiveEntropy, AdvantageColumn, Aggregation, Columns, Derivatives, EntropyBonus, Importance,
     KlController, KlEstimator, KlKind, KlTerm, LengthDivisors, LossMasks, Normalisers, Objective, Outcome,
@@ -151,22 +152,13 @@ pub(crate) fn batch() -> impl Strategy<Value = Batch> {
 }
 
 pub(crate) fn aggregation() -> impl Strategy<Value = Aggregation> {
-    prop_oneof![
-        Just(Aggregation::TokenMean),
-        Just(Aggregation::SeqMeanTokenSum),
-        Just(Aggregation::SeqMeanTokenMean),
-        Just(Aggregation::SeqMeanTokenSumNorm),
-        Just(Aggregation::GroupTokenMean),
-        Just(Aggregation::GroupSeqMean),
-        Just(Aggregation::TokenSum),
-    ]
+    select(Aggregation::ALL)
 }
 
 /// Any combination of settings that fit together.
 pub(crate) fn objective() -> impl Strategy<Value = Objective> {
-    let kind = prop_oneof![Just(KlKind::K1), Just(KlKind::Abs), Just(KlKind::K2), Just(KlKind::K3)];
-    let kl = (kind, any::<bool>(), any::<bool>(), -0.5..0.5_f64, any::<bool>(), any::<bool>()).prop_map(
-        |(kind, straight_through, clamped, coef, adaptive, bias_corrected)| KlTerm {
+    let kl = (select(KlKind::ALL), any::<bool>(), any::<bool>(), -0.5..0.5_f64, any::<bool>(), any::<bool>())
+        .prop_map(|(kind, straight_through, clamped, coef, adaptive, bias_corrected)| KlTerm {
             estimator: KlEstimator { kind, straight_through, clamped },
             controller: if adaptive {
                 KlController::Adaptive { initial: coef, target: 0.1, horizon: 100.0 }
@@ -174,8 +166,7 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
                 KlController::Fixed { coef }
             },
             bias_corrected,
-        },
-    );
+        });
     let entropy = (-0.5..0.5_f64, prop::option::of(aggregation()), any::<bool>()).prop_map(
         |(coef, aggregation, adaptive)| EntropyBonus {
             coef,

@@ -111,9 +111,10 @@ fn zero_advantages_by_hand() {
         ],
     );
     // One advantage per trajectory gives the same for those that have one.
-    let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![0.0]]);
+    let by_trajectory = Ragged::from_rows([vec![0.0, -0.0, 5.0], vec![f64::NAN, 1.0], vec![0.0], vec![0.0]]);
     let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 1]);
     assert_eq!(found, ZeroAdvantage { zero_tokens: 4, ..expected });
+    assert!(ZeroAdvantage::default().token_share().is_nan());
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn diversity_by_hand() {
 fn variances_by_hand() {
     // Within 1 and 4, means 1 and 5; sample deviations √2 and 2√2. A single reward has nothing to differ
     // from.
-    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![9.0]]));
+    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![f64::NAN, 9.0]]));
     assert_named(
         &found.to_pairs(),
         &[

@@ -6,9 +6,6 @@ use tamis_core::objective::{
     Normalisers, Objective, PolicyLoss, Reinforce,
 };
 
-const RESTS: [DistillationRest; 3] =
-    [DistillationRest::Bucket, DistillationRest::Renormalized, DistillationRest::Ignored];
-
 fn log_softmax(logits: &[f64]) -> Vec<f64> {
     let sum = logits.iter().map(|z| z.exp()).sum::<f64>().ln();
     logits.iter().map(|z| z - sum).collect()
@@ -163,7 +160,7 @@ fn rows() -> impl Strategy<Value = (Vec<f64>, Vec<f64>)> {
 }
 
 fn any_rest() -> impl Strategy<Value = DistillationRest> {
-    prop::sample::select(RESTS.to_vec())
+    prop::sample::select(DistillationRest::ALL)
 }
 
 fn any_beta() -> impl Strategy<Value = f64> {

@@ -28,13 +28,23 @@ const DPPO: DppoTv = DppoTv { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log
 
 /// One token, chosen by the selection, aggregated as a sum.
 fn one(policy: PolicyLoss, logprob: f64, old: f64, behaviour: f64, advantage: f64) -> (Outcome, Derivatives) {
+    one_of(policy, [logprob, old, behaviour], advantage, &[Selection::BY_COVARIANCE])
+}
+
+/// One token with this selection, of a log-probability, the old one and the sampler's; aggregated as a sum.
+fn one_of(
+    policy: PolicyLoss,
+    [logprob, old, behaviour]: [f64; 3],
+    advantage: f64,
+    selection: &[u8],
+) -> (Outcome, Derivatives) {
     let aggregation = policy.needed_aggregation().unwrap_or(Aggregation::TokenSum);
     let objective = Objective::of(policy, aggregation);
     let (logprob, advantage, others) = ([logprob], [advantage], [old, behaviour]);
     let columns = Columns {
         old: Some(&others[..1]),
         behaviour: Some(&others[1..]),
-        selection: Some(&[Selection::BY_COVARIANCE]),
+        selection: Some(selection),
         ..Columns::new(&[0, 1], &[true], &logprob, AdvantageColumn::PerTrajectory(&advantage))
     };
     run(&objective, &columns, &ONE)
@@ -115,17 +125,27 @@ fn huge_ratios_give_no_nan() {
                 let (outcome, derivatives) = one(policy.clone(), logprob, old, old, advantage);
                 assert!(outcome.loss.is_finite(), "{name} {logprob} {old} {advantage}: {}", outcome.loss);
                 assert!(derivatives.logprob[0].is_finite(), "{name} {logprob} {old} {advantage}");
-                let pulls = matches!(policy, PolicyLoss::Dro(_) | PolicyLoss::KlCov(_) | PolicyLoss::Ipo(_));
-                assert!(advantage != 0.0 || pulls || derivatives.logprob[0] == 0.0, "{name}");
+                // Without an advantage only a pull is left, and it is there if the policy has moved.
+                let is_pulled = policy.pulls_without_advantage() && logprob != old;
+                assert!(advantage != 0.0 || is_pulled == (derivatives.logprob[0] != 0.0), "{name}");
             }
         }
     }
 }
 
+/// Only keys that bound a ratio of 1 make a loss another one, and no default does.
+#[test]
+fn by_default_every_loss_is_a_policy_gradient_on_policy() {
+    assert_eq!(all().filter(|policy| !policy.is_gradient_on_policy()).count(), 0);
+    let bounded = r#"{"kind": "cispo", "bound": "absolute", "max_ratio": 0.2}"#;
+    assert!(!serde_json::from_str::<PolicyLoss>(bounded).unwrap().is_gradient_on_policy());
+}
+
 #[test]
 fn a_nan_reaches_every_loss() {
-    for policy in all().filter(|policy| !matches!(policy, PolicyLoss::ClipCov(_))) {
-        let (outcome, _) = one(policy.clone(), f64::NAN, -1.0, -1.0, 1.0);
+    for policy in all() {
+        // A token that is not chosen: `clip_cov` leaves the chosen ones out.
+        let (outcome, _) = one_of(policy.clone(), [f64::NAN, -1.0, -1.0], 1.0, &[0]);
         assert!(outcome.loss.is_nan() && outcome.metrics.old_kl.is_nan(), "{}", policy.name());
     }
 }
@@ -157,13 +177,14 @@ fn a_trajectorys_ratio_is_the_geometric_mean() {
     }
 }
 
+/// A drift of exactly the threshold is allowed.
 #[test]
 fn far_trajectories_do_not_push_down() {
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
     let objective =
         Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) };
     for (advantage, behaviour, slope) in
-        [(-1.0, 0.0, 0.0), (-1.0, -0.9, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
+        [(-1.0, 0.0, 0.0), (-1.0, -0.499, 0.0), (-1.0, -0.5, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
     {
         let (advantages, behaviours) = ([advantage], [behaviour]);
         let columns = Columns {

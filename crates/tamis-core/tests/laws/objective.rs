@@ -4,9 +4,9 @@ mod by_hand;
 
 use proptest::prelude::*;
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, DppoKl,
-    DppoTv, Evaluation, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind,
-    KlTerm, LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
+    Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, Evaluation,
+    GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
+    Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
 };
 
 use crate::batch::{Batch, Gathered, batch, objective, run};
@@ -555,8 +555,7 @@ proptest! {
 
     #[test]
     fn without_advantage_or_regulariser_there_is_nothing_to_learn(objective in objective(), batch in batch()) {
-        // The losses that pull towards the old policy do so without an advantage.
-        prop_assume!(!matches!(objective.policy, PolicyLoss::KlCov(_) | PolicyLoss::Dro(_) | PolicyLoss::Ipo(_)));
+        prop_assume!(!objective.policy.pulls_without_advantage());
         let objective = Objective { kl: None, entropy: None, ..objective };
         let mut gathered = batch.whole();
         gathered.advantage.fill(0.0);
@@ -567,21 +566,14 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        // If every ratio is 1, all but those that bound a ratio of 1 (TRL's CISPO) are the policy gradient.
-        let bounded_below_one = match objective.policy {
-            PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
-            PolicyLoss::DppoTv(DppoTv { max_ratio, .. }) | PolicyLoss::DppoKl(DppoKl { max_ratio, .. }) => max_ratio < 1.0,
-            PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0 || loss.weight_epsilon > 0.0,
-            // Their ratio is to the policy that sampled.
-            PolicyLoss::Decoupled(_) | PolicyLoss::Ipo(_) => true,
-            _ => false,
-        };
-        prop_assume!(!bounded_below_one);
+        prop_assume!(objective.policy.is_gradient_on_policy());
         let masks = LossMasks::default();
         let objective = Objective { kl: None, entropy: None, masks, ..objective };
         let gathered = batch.whole();
         let nothing = vec![0; gathered.mask.len()];
-        let columns = Columns { old: None, weight: None, selection: Some(&nothing), ..gathered.columns() };
+        // The policy is the one that sampled, so every ratio is 1.
+        let behaviour = Some(&gathered.columns[0][..]);
+        let columns = Columns { old: None, behaviour, weight: None, selection: Some(&nothing), ..gathered.columns() };
         let (outcome, derivatives) =
             run(&objective, &columns, &batch.normalisers);
         let mut start = 0;

@@ -51,6 +51,9 @@ fn corrections_are_what_their_names_say() {
         let log_ratio_limit = if name == "trl" { None } else { Some(20.0) };
         let correction =
             Correction { mode, importance, rejections, log_ratio_limit, ..Correction::default() };
-        assert_eq!((preset.as_str(), preset.correction()), (name, correction));
+        assert_eq!((preset.as_str(), preset.correction()), (name, correction.clone()));
+        assert_eq!((correction.check(), mode.is_bypass()), (Ok(()), name.starts_with("bypass")), "{name}");
+        let text = serde_json::to_string(&correction).unwrap();
+        assert_eq!(serde_json::from_str::<Correction>(&text).unwrap(), correction, "{text}");
     }
 }

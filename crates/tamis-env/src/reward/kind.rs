@@ -148,16 +148,16 @@ mod tests {
         }
     }
 
+    /// The laws of rewards (`tests.rs`) compare what a kind of tamis declares with its scores.
     #[test]
     fn what_the_score_of_each_kind_says() {
-        let nature = |name: &&str| RewardKind::of_name(name).expect("a kind").nature();
-        let with = |holds: fn(Nature) -> bool| {
-            let names = RewardKind::NAMES.iter().filter(|name| holds(nature(name)));
-            names.copied().collect::<Vec<_>>().join(" ")
-        };
-        insta::assert_snapshot!(with(|nature| !nature.is_verifier), @"format think_format length cosine repetition soft_overlong");
-        insta::assert_snapshot!(with(|nature| nature.is_external), @"math_verify code command judge model python");
-        insta::assert_snapshot!(with(|nature| !nature.gives_acc), @"format think_format length repetition soft_overlong command judge model python");
+        for name in RewardKind::NAMES {
+            let nature = RewardKind::of_name(name).expect("a kind").nature();
+            // The meaning of scores from outside is not known, so they count as outcomes.
+            assert!(nature.is_verifier || !nature.is_external, "{name}");
+            // A verifier of tamis answers `acc`.
+            assert!(nature.gives_acc || nature.is_external || !nature.is_verifier, "{name}");
+        }
         // With a bound, a judge's score also decides correctness.
         let judge = serde_json::json!({"kind": "judge", "pass_score": 0.5});
         let judge: RewardKind = serde_json::from_value(judge).expect("a judge");

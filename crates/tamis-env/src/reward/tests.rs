@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use tamis_core::group::PromptId;
+use tamis_core::setting::{Check, Described as _};
 use tamis_data::prompt::Prompt;
 
 use super::after_think::AfterThink;
-use super::cosine::{Cosine, CosineSchedule};
 use super::exact::Exact;
 use super::format::Format;
 use super::gsm8k::{Gsm8k, Gsm8kMethod};
@@ -15,31 +15,70 @@ use super::math_dapo::MathDapo;
 use super::number::Number;
 use super::repetition::Repetition;
 use super::soft_overlong::{OverlongForm, SoftOverlong};
-use super::think_format::ThinkFormat;
 use super::*;
 
-fn verifiers() -> Vec<(&'static str, Box<dyn RewardFunction>)> {
-    vec![
-        ("exact", Box::new(Exact {})),
-        ("number", Box::new(Number {})),
-        ("gsm8k strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.1 })),
-        ("gsm8k flexible", Box::new(Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.1 })),
-        ("math", Box::new(Math {})),
-        ("math after think", Box::new(AfterThink::new(Box::new(Math {})))),
-        ("math_dapo", Box::new(MathDapo {})),
-        ("cosine", Box::new(Cosine::new(Box::new(Number {}), CosineSchedule::with_max_length(8)).unwrap())),
-    ]
+/// A function with its name.
+type Named = (&'static str, Box<dyn RewardFunction>);
+
+/// The registered kinds that score a completion by its text without a program of the user's, at their
+/// defaults: those that answer `acc`, or the others. So the laws below hold for a new reward, too.
+fn registered(gives_acc: bool) -> Vec<Named> {
+    // `cosine` takes its verdict from a verifier.
+    let context =
+        RewardContext { verifier: Some(("number", &Number {})), ..RewardContext::alone("reward", 8) };
+    let build = |name: &'static str| {
+        let kind = RewardKind::of_name(name).unwrap();
+        let nature = kind.nature();
+        // These two score by the source of a row, and by an episode.
+        if nature.is_external || nature.gives_acc != gives_acc || ["by_source", "environment"].contains(&name)
+        {
+            return None;
+        }
+        let keys = RewardKind::shape().keys_of_kind(name);
+        let is_given = keys.iter().any(|spec| matches!(spec.check, Check::NotEmpty));
+        match kind.build(&context) {
+            Ok(function) => Some((name, function)),
+            Err(_) if is_given => None,
+            Err(error) => panic!("`{name}` at its defaults: {error}"),
+        }
+    };
+    RewardKind::NAMES.iter().copied().filter_map(build).collect()
 }
 
-fn shaping() -> Vec<(&'static str, Box<dyn RewardFunction>)> {
-    vec![
-        ("format", Box::new(Format::new("(a|aa)*<answer>.*").unwrap())),
-        ("think_format", Box::new(ThinkFormat {})),
+fn verifiers() -> Vec<Named> {
+    let mut verifiers = registered(true);
+    let further: [Named; 3] = [
+        ("gsm8k strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.1 })),
+        ("gsm8k flexible", Box::new(Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.1 })),
+        ("math after think", Box::new(AfterThink::new(Box::new(Math {})))),
+    ];
+    verifiers.extend(further);
+    verifiers
+}
+
+fn shaping() -> Vec<Named> {
+    let mut shaping = registered(false);
+    let further: [Named; 5] = [
+        ("format of a pattern", Box::new(Format::new("(a|aa)*<answer>.*").unwrap())),
         ("length", Box::new(Length::new(2, 5, 3).unwrap())),
         ("repetition", Box::new(Repetition { ngram_size: 2, max_penalty: -1.0 })),
         ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Bounded).unwrap())),
         ("soft_overlong verl", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Verl).unwrap())),
-    ]
+    ];
+    shaping.extend(further);
+    shaping
+}
+
+#[test]
+fn the_laws_know_the_registered_rewards() {
+    let names = |functions: Vec<Named>| functions.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let (verifiers, shaping) = (names(registered(true)), names(registered(false)));
+    for name in ["exact", "number", "gsm8k", "math", "math_dapo", "cosine"] {
+        assert!(verifiers.contains(&name), "{name}: {verifiers:?}");
+    }
+    for name in ["think_format", "length", "repetition", "soft_overlong"] {
+        assert!(shaping.contains(&name), "{name}: {shaping:?}");
+    }
 }
 
 #[test]
@@ -113,7 +152,9 @@ proptest! {
             prop_assert!(!function.gold_completions(&prompt).is_empty(), "{}", name);
         }
         for (name, function) in shaping() {
-            let score = function.score(&[input]).remove(0).get("score");
+            let outcome = function.score(&[input]).remove(0);
+            prop_assert_eq!(outcome.get("acc"), None, "{}", name);
+            let score = outcome.get("score");
             prop_assert!(score.is_some_and(|score| (-2.0..=1.0).contains(&score)), "{} {:?}", name, score);
         }
     }

@@ -29,20 +29,15 @@ fn an_empty_file_fills_line_by_line_and_a_torn_line_waits() {
     let mut watch = Watch::open(&folder.path("train.log")).unwrap();
     watch.check_understood().unwrap();
     let empty = watch.summary();
-    assert_eq!(
-        (empty.batch_figures.total_batches, empty.batch_figures.average_filter_rate, empty.now),
-        (0, None, None)
-    );
-    assert!(has_note(&empty, "no step yet"));
+    let figures = &empty.batch_figures;
+    assert_eq!((figures.total_batches, figures.average_filter_rate), (0, None));
+    assert!(empty.now.is_none() && has_note(&empty, "no step yet"));
     let text = batch(1, 12);
     let (first, rest) = text.split_at(text.len() - 9);
     folder.append("train.log", first);
     let torn = next(&mut watch);
-    assert_eq!(
-        (torn.batch_figures.total_batches, torn.batch_figures.total_kept),
-        (1, None),
-        "`Kept (std>0): 4 pr` may go on"
-    );
+    // `Kept (std>0): 4 pr` may go on.
+    assert_eq!((torn.batch_figures.total_batches, torn.batch_figures.total_kept), (1, None));
     assert!(has_note(&torn, "not whole"));
     folder.append("train.log", rest);
     let whole = next(&mut watch);
@@ -139,11 +134,8 @@ fn groups_in_flight_are_counted_once_and_a_finished_run_makes_no_step() {
     assert_eq!(summary.dropped_by["all_wrong"], 6);
     assert_eq!(summary.now.map(|now| (now.step, now.dropped)), Some((Some(2), Some(1))));
     folder.append("metrics.jsonl", row(2));
-    folder.append(
-        "run.log",
-        begun.replace("step 2", "step 3")
-            + "2026-11-26T12:00:06.000Z info step 3 not trained: the run ends\n",
-    );
+    let ends = "2026-11-26T12:00:06.000Z info step 3 not trained: the run ends\n";
+    folder.append("run.log", begun.replace("step 2", "step 3") + ends);
     let done = next(&mut watch);
     assert_eq!((done.state, done.now, done.groups.generated), (WatchedState::Finished, None, Some(20)));
 }

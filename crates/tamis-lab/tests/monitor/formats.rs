@@ -2,7 +2,7 @@
 
 use tamis_lab::monitor::LogFormat;
 use tamis_lab::monitor::summary::WatchedState;
-use tamis_lab::monitor::text::text;
+use tamis_lab::monitor::text::text as text_of;
 
 use crate::{batches_of, of_log, told};
 
@@ -58,11 +58,8 @@ fn the_lines_of_the_guide_without_time_and_with() {
     let stamped = of_log(STAMPED);
     let batches = (stamped.batch_figures.total_batches, stamped.batch_figures.total_kept, stamped.num_steps);
     assert_eq!(batches, (4, Some(24), 2));
-    assert_eq!(
-        stamped.batch_figures.average_filter_rate,
-        Some(0.5),
-        "a batch without verdicts is none of it"
-    );
+    let rate = stamped.batch_figures.average_filter_rate;
+    assert_eq!(rate, Some(0.5), "a batch without verdicts is none of it");
     assert_eq!(stamped.seconds.last, Some(60.0), "from the end of one step to that of the next");
     assert_eq!(stamped.now.unwrap().batches, 1);
 }
@@ -83,10 +80,7 @@ fn dynamic_sampling() {
         + &line(42, 1, 4, 4);
     let summary = of_log(text);
     assert_eq!(batches_of(&summary), told(3, "66.67", 16, "5.3"));
-    assert_eq!(
-        (summary.step, summary.formats.as_slice()),
-        (Some(41), [LogFormat::DynamicSampling].as_slice())
-    );
+    assert_eq!((summary.step, summary.formats), (Some(41), vec![LogFormat::DynamicSampling]));
     let now = summary.now.unwrap();
     assert_eq!((now.step, now.ready, now.target), (Some(42), Some(4), Some(8)));
 }
@@ -106,22 +100,18 @@ Training Progress:   0%|          | 1/435 [00:10<1:12:20, 10.00s/it]\rTraining P
 ";
     let summary = of_log(text);
     assert_eq!((summary.step, summary.total_steps, summary.num_steps), (Some(2), Some(435), 2));
-    assert_eq!(summary.batch_figures.total_batches, 4);
-    assert_eq!(
-        (summary.batch_figures.average_filter_rate, summary.batch_figures.is_kept_least),
-        (None, true)
-    );
+    let figures = &summary.batch_figures;
+    assert_eq!((figures.total_batches, figures.average_filter_rate, figures.is_kept_least), (4, None, true));
     let reward = summary.reward.as_ref().unwrap();
-    assert_eq!((reward.values.as_slice(), reward.over), ([0.5, 0.75].as_slice(), "trained batch"));
+    assert_eq!((&reward.values[..], reward.over), (&[0.5, 0.75][..], "trained batch"));
     assert_eq!(summary.validation.as_ref().unwrap().last, 0.5);
     assert_eq!((summary.seconds.per_step, summary.seconds.left), (Some(15.0), Some(433.0 * 15.0)));
     let now = summary.now.unwrap();
     assert_eq!((now.step, now.batches, now.ready, now.target), (Some(3), 1, Some(3), Some(8)));
     assert!(text_of(&summary).contains("verl prints no verdicts"), "{}", text_of(&summary));
-    let ended = of_log(
-        text.to_owned()
-            + "(TaskRunner pid=71) Traceback (most recent call last):\nValueError: num_gen_batches=15 >= max_num_gen_batches=15. Generated too many.\n",
-    );
+    let error = "(TaskRunner pid=71) Traceback (most recent call last):\n\
+        ValueError: num_gen_batches=15 >= max_num_gen_batches=15. Generated too many.\n";
+    let ended = of_log(text.to_owned() + error);
     assert_eq!(ended.state, WatchedState::Failed);
     assert!(ended.error.unwrap().starts_with("ValueError: num_gen_batches=15"));
 }
@@ -153,14 +143,8 @@ fn what_verl_s_default_trainer_counts() {
     let rows = "{\"step\":1,\"data\":{\"training/global_step\":1,\"training/filter_groups/evicted_samples\":24,\"training/off_policy/evicted_samples\":2}}\n";
     let summary = of_log(rows);
     let shown = text_of(&summary);
-    assert!(
-        shown.contains("groups     24 dropped, 2 stale\n") && shown.contains("what was kept is not known"),
-        "{shown}"
-    );
-}
-
-fn text_of(summary: &tamis_lab::monitor::WatchedRun) -> String {
-    text(summary)
+    assert!(shown.contains("groups     24 dropped, 2 stale\n"), "{shown}");
+    assert!(shown.contains("what was kept is not known"), "{shown}");
 }
 
 #[test]
@@ -247,29 +231,23 @@ fn the_log_of_a_run() {
     assert_eq!((now.step, now.batches, now.ready, now.target), (Some(2), 2, Some(5), Some(4)));
     assert_eq!(summary.warnings.len(), 1);
     // Without verl's filter-group log lines, as earlier versions wrote it, the same is known.
-    let without: String = RUN_LOG
-        .lines()
-        .filter(|line| {
-            !["info Generated", "info Filtered", "info Kept"].iter().any(|said| line.contains(said))
-        })
-        .flat_map(|line| [line, "\n"])
-        .collect();
+    let is_older = |line: &&str| {
+        !["info Generated", "info Filtered", "info Kept"].iter().any(|said| line.contains(said))
+    };
+    let without: String = RUN_LOG.lines().filter(is_older).flat_map(|line| [line, "\n"]).collect();
     assert_eq!(batches_of(&of_log(without)), batches_of(&summary));
-    let failed = of_log(
-        RUN_LOG.to_owned()
-            + "2026-11-26T12:00:07.000Z error the run ends with an error: x\n2026-11-26T12:00:07.000Z error   caused by: y\n",
-    );
-    assert_eq!(
-        (failed.state, failed.error.as_deref()),
-        (WatchedState::Failed, Some("the run ends with an error: x\ncaused by: y"))
-    );
+    let error = "2026-11-26T12:00:07.000Z error the run ends with an error: x\n\
+        2026-11-26T12:00:07.000Z error   caused by: y\n";
+    let failed = of_log(RUN_LOG.to_owned() + error);
+    assert_eq!(failed.state, WatchedState::Failed);
+    assert_eq!(failed.error.as_deref(), Some("the run ends with an error: x\ncaused by: y"));
 }
 
 #[test]
 fn a_summary_as_text() {
     let mut summary = of_log(RUN_LOG);
     (summary.path, summary.written_ago) = ("run.log".to_owned(), Some(3.0));
-    insta::assert_snapshot!(text(&summary));
+    insta::assert_snapshot!(text_of(&summary));
 }
 
 /// Counts that no batch has are left out of every figure, and that is said.
@@ -280,11 +258,8 @@ fn counts_that_cannot_be() {
     );
     assert_eq!(batches_of(&damaged), (1, None, None, None));
     assert_eq!((damaged.groups.generated, damaged.groups.dropped), (Some(10), None));
-    assert!(
-        damaged.notes.iter().any(|note| note.starts_with("the counts of 1 batch are left out")),
-        "{:?}",
-        damaged.notes
-    );
+    let are_left_out = |note: &String| note.starts_with("the counts of 1 batch are left out");
+    assert!(damaged.notes.iter().any(are_left_out), "{:?}", damaged.notes);
 }
 
 /// Thousands may be separated by commas, and a number that is too large is ignored.

@@ -104,7 +104,8 @@ impl DiskError {
 
     /// With the number of bytes that a full disk lacks.
     fn of_bytes(self, bytes: &[u8]) -> Self {
-        Self { num_bytes: self.is_full().then_some(bytes.len() as u64), ..self }
+        let is_known = self.is_full() && self.operation == DiskOperation::Write;
+        Self { num_bytes: is_known.then_some(bytes.len() as u64), ..self }
     }
 
     /// Whether the disk was full.

@@ -158,7 +158,7 @@ fn messages() {
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(message(2, DiskFault::DiskFull), @"
-    failed to flush to the device `DIR/metrics.jsonl` (1 B): No space left on device (os error 28)
+    failed to flush to the device `DIR/metrics.jsonl`: No space left on device (os error 28)
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(message(3, DiskFault::ReadOnly), @"
@@ -166,7 +166,7 @@ fn messages() {
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(message(4, DiskFault::DiskFull), @"
-    failed to flush to the device the folder `DIR` (1 B): No space left on device (os error 28)
+    failed to flush to the device the folder `DIR`: No space left on device (os error 28)
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     let inside_a_file = path.join("x");

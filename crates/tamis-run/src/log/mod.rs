@@ -215,7 +215,7 @@ mod tests {
             error.hint().expect("a hint")
         );
         insta::assert_snapshot!(shown.replace(&folder.path().display().to_string(), "DIR"), @"
-        failed to log the metrics of step 7 (jsonl): write `DIR/bad.jsonl` (24 B): No space left on device (os error 28)
+        failed to log the metrics of step 7 (jsonl): write `DIR/bad.jsonl` (26 B): No space left on device (os error 28)
         hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
         ");
         assert_eq!(std::fs::read_to_string(&bad).expect("read"), "", "no half line");

@@ -59,8 +59,8 @@ impl SftState {
         Err(RunError::Mismatch {
             run: run.to_owned(),
             differences:
-                "the rows are not those that the run was begun with: a file of sft.data or sft.val, or of \
-                          data.train if sft.data names none, has changed"
+                "the rows are not those that the run was begun with: a file of sft.data or sft.val has \
+                          changed, or of data.train if sft.data names none"
                     .to_owned(),
             hint: KEEP_KEYS.to_owned(),
         })

@@ -77,6 +77,10 @@ impl Loss for Cispo {
         Some(OwnMetric::HighShare("cispo_clip_ratio"))
     }
 
+    fn is_gradient_on_policy(&self) -> bool {
+        self.bound == CispoBound::Relative || self.max_ratio >= 1.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let (low, high) = match self.bound {
             CispoBound::Relative => (1.0 - self.clip_low, 1.0 + self.clip_high),

@@ -60,6 +60,10 @@ impl Loss for Decoupled {
         true
     }
 
+    fn is_gradient_on_policy(&self) -> bool {
+        self.weight_cap.is_none_or(|cap| cap >= 1.0)
+    }
+
     fn log_ratio_limits(&self) -> (f64, f64) {
         self.clip().log_ratio_limits()
     }

@@ -104,6 +104,10 @@ impl Loss for DppoTv {
         limits(self.log_ratio_limit)
     }
 
+    fn is_gradient_on_policy(&self) -> bool {
+        self.max_ratio >= 1.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(self.log_ratio_limits(), |token| {
             let moved = exp(token.logprob) - exp(token.old);
@@ -121,6 +125,10 @@ impl Loss for DppoKl {
 
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
+    }
+
+    fn is_gradient_on_policy(&self) -> bool {
+        self.max_ratio >= 1.0
     }
 
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {

@@ -28,6 +28,10 @@ settings! {
 }
 
 impl Loss for Dro {
+    fn pulls_without_advantage(&self) -> bool {
+        self.beta > 0.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(UNLIMITED, |token| {
             let pull = self.beta * token.log_ratio;

@@ -82,6 +82,17 @@ pub trait Loss: Ranged {
         false
     }
 
+    /// Whether it pulls towards another policy, so that its derivative is not 0 if the advantage is.
+    fn pulls_without_advantage(&self) -> bool {
+        false
+    }
+
+    /// Whether its derivative is `-A` while the policy is the one that sampled. Keys that bound a ratio of 1
+    /// or change a weight of 1 make it another one.
+    fn is_gradient_on_policy(&self) -> bool {
+        true
+    }
+
     /// Whether the weights of a trajectory's tokens are multiplied into one weight.
     fn multiplies_weights(&self) -> bool {
         false

@@ -67,6 +67,10 @@ impl GeoMean {
 }
 
 impl Loss for GeoMean {
+    fn is_gradient_on_policy(&self) -> bool {
+        self.length_epsilon == 0.0 && self.weight_epsilon == 0.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let TrajectoryLoss { row, derivatives, sums, .. } = trajectory;
         let old = row.old.unwrap_or(row.logprob);

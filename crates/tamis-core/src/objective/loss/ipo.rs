@@ -63,6 +63,10 @@ impl Loss for Ipo {
         true
     }
 
+    fn pulls_without_advantage(&self) -> bool {
+        self.kl_coefficient > 0.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(super::UNLIMITED, |token| self.of(token));
     }

@@ -65,6 +65,10 @@ impl Loss for KlCov {
         self.largest(columns)
     }
 
+    fn pulls_without_advantage(&self) -> bool {
+        self.cov_coefficient > 0.0
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_ratio(UNLIMITED, |token| {
             let distance = token.log_ratio.abs();

@@ -181,6 +181,16 @@ impl PolicyLoss {
         self.loss().is_constant_weight()
     }
 
+    /// Whether it pulls towards another policy, so that its derivative is not 0 if the advantage is.
+    pub fn pulls_without_advantage(&self) -> bool {
+        self.loss().pulls_without_advantage()
+    }
+
+    /// Whether its derivative is `-A` while the policy is the one that sampled: it is a policy gradient then.
+    pub fn is_gradient_on_policy(&self) -> bool {
+        self.loss().is_gradient_on_policy()
+    }
+
     /// The level at which it works under a setting: that of the setting, or its own.
     pub fn importance(&self, setting: Importance) -> Importance {
         self.loss().importance(setting)

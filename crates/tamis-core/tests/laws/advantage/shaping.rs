@@ -135,60 +135,54 @@ fn by_hand() {
         ("train/soft_reweight_mean", 0.5),
     ];
     assert_eq!(soft.metrics, expected);
-    // Mean length 4 over those that count.
-    let rewards = Ragged::from_rows([vec![1.0, 1.0, f64::NAN, 1.0]]);
-    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, 1.0, 0.0, 1.0]]));
-    let batch = on(&rewards, Some(&[2, 6, 9, 0]));
-    let weighted = Shaping::LengthWeight(LengthWeight {}).apply(Shaped::of(advantages), &batch).unwrap();
-    assert_eq!(weighted.advantages.values(), [2.0, 4.0 / 6.0, 0.0, 1.0]);
-    let batch = on(&rewards, Some(&[2, 6, 9, 4]));
-    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, 1.0, 0.0, 1.0]]));
-    let weighted = Shaping::LengthWeight(LengthWeight {}).apply(Shaped::of(advantages), &batch).unwrap();
-    assert_eq!(weighted.advantages.values(), [2.0, 4.0 / 6.0, 0.0, 1.0]);
-    let ones = Ragged::from_rows([[1.0, 1.0]]);
-    let shaped = Shaped::of(Advantages::PerTrajectory(ones.clone()));
-    let short = Shaping::LengthWeight(LengthWeight {}).apply(shaped, &on(&ones, Some(&[1, 3]))).unwrap();
-    assert_eq!(short.advantages.values(), [2.0, 2.0 / 3.0]);
+    // Mean length 4 over those that count; 2 over both.
+    let four = (vec![1.0, 1.0, f64::NAN, 1.0], vec![2.0, 4.0 / 6.0, 0.0, 1.0]);
+    let two = (vec![1.0, 1.0], vec![2.0, 2.0 / 3.0]);
+    for (lengths, (row, expected)) in [(&[2, 6, 9, 0][..], &four), (&[2, 6, 9, 4], &four), (&[1, 3], &two)] {
+        let ones = row.iter().map(|reward| if reward.is_nan() { 0.0 } else { 1.0 }).collect::<Vec<_>>();
+        let shaped = Shaped::of(Advantages::PerTrajectory(Ragged::from_rows([ones])));
+        let rewards = Ragged::from_rows([row]);
+        let weighted = Shaping::LengthWeight(LengthWeight {}).apply(shaped, &on(&rewards, Some(lengths)));
+        assert_eq!(weighted.unwrap().advantages.values(), expected);
+    }
+    let soft = |epsilon, rows: &[Vec<f64>]| {
+        run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon })], rows, None)
+    };
     // Population deviations 1 and 1/2, over 1 + 1.
-    let pairs = [vec![1.0, -1.0], vec![0.5, -0.5]];
-    let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 1.0 })], &pairs, None);
-    assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
-    assert_eq!(soft.metrics[1], ("train/soft_reweight_max", 0.5));
-    let small = [vec![0.5, -0.5], vec![0.25, -0.25]];
-    let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &small, None);
-    assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
+    let pairs = soft(1.0, &[vec![1.0, -1.0], vec![0.5, -0.5]]);
+    assert_eq!(pairs.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
+    assert_eq!(pairs.metrics[1], ("train/soft_reweight_max", 0.5));
+    let small = soft(0.0, &[vec![0.5, -0.5], vec![0.25, -0.25]]);
+    assert_eq!(small.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
     // Nothing deviates, and there is no division by 0.
-    let uniform =
-        run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &[vec![1.0, 1.0]], None);
-    assert_eq!(uniform.advantages.values(), [0.0, 0.0]);
-    let unscaled = FilterLossScaling { by: LossScaling::None }.factor(GROUPS);
-    assert_eq!((unscaled, FilterLossScaling { by: LossScaling::Linear }.factor(GROUPS)), (1.0, 0.25));
+    assert_eq!(soft(0.0, &[vec![1.0, 1.0]]).advantages.values(), [0.0, 0.0]);
     // The factor applies to the policy term; advantages stay unchanged.
-    let scaled = run(&[Shaping::FilterLossScaling(FilterLossScaling { by: LossScaling::Sqrt })], &rows, None);
-    assert_eq!((scaled.policy_factor, scaled.advantages.values()[0]), (0.5, 1.0));
+    for (by, factor) in [(LossScaling::None, 1.0), (LossScaling::Linear, 0.25), (LossScaling::Sqrt, 0.5)] {
+        let scaled = run(&[Shaping::FilterLossScaling(FilterLossScaling { by })], &rows, None);
+        assert_eq!((scaled.policy_factor, scaled.advantages.values()[0]), (factor, 1.0));
+    }
     let nothing = FilterLossScaling { by: LossScaling::Linear }.factor(RoundCounts { kept: 0, generated: 0 });
     assert_eq!(nothing, 1.0);
     // With advantages per token the sum over the trajectory decides, and its whole row is left out.
     let rewards = Ragged::from_rows([[0.0, 0.0]]);
-    let per_token = Advantages::PerToken(Ragged::from_rows([vec![-3.0, 1.0], vec![0.5, -0.75]]));
     let shaping = Shaping::KeepNegRatio(KeepNegRatio { ratio: 0.5 });
-    let shaped = shaping.apply(Shaped::of(per_token), &on(&rewards, None)).unwrap();
-    assert_eq!(shaped.advantages.values(), [-3.0, 1.0, 0.0, 0.0]);
-    assert_eq!(shaped.kept.unwrap().values(), [true, false]);
-    let per_token = Advantages::PerToken(Ragged::from_rows([vec![0.5, -0.75], vec![-3.0, 1.0]]));
-    let shaped = shaping.apply(Shaped::of(per_token), &on(&rewards, None)).unwrap();
-    assert_eq!(shaped.advantages.values(), [0.0, 0.0, -3.0, 1.0]);
+    for (tokens, expected, kept) in [
+        ([[-3.0, 1.0], [0.5, -0.75]], [-3.0, 1.0, 0.0, 0.0], [true, false]),
+        ([[0.5, -0.75], [-3.0, 1.0]], [0.0, 0.0, -3.0, 1.0], [false, true]),
+    ] {
+        let per_token = Shaped::of(Advantages::PerToken(Ragged::from_rows(tokens)));
+        let shaped = shaping.apply(per_token, &on(&rewards, None)).unwrap();
+        assert_eq!((shaped.advantages.values(), shaped.kept.unwrap().values()), (&expected[..], &kept[..]));
+    }
 }
 
 #[test]
 fn every_shaping_has_its_entry_and_reads_its_configuration() {
     for shaping in Shaping::all() {
         let name = shaping.name();
-        let entries = find(name);
-        let entry = entries.iter().find(|entry| entry.family == Family::Shaping).unwrap();
+        assert!(find(name).iter().any(|entry| entry.family == Family::Shaping && entry.name == name));
         let default: Shaping = serde_json::from_value(serde_json::json!({ "kind": name })).unwrap();
-        assert_eq!(default, shaping);
-        assert_eq!(entry.name, shaping.as_str());
+        assert_eq!((&default, shaping.as_str()), (&shaping, name));
     }
 }
 

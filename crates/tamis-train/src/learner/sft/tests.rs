@@ -110,7 +110,11 @@ impl Tiny {
     }
 
     fn learner(&self) -> Box<dyn RunLearner> {
-        let (launcher, interrupt, ui) = (NoLauncher::make(), Interrupt::new(), Console::keeping_warnings());
+        self.learner_until(&Interrupt::new())
+    }
+
+    fn learner_until(&self, interrupt: &Interrupt) -> Box<dyn RunLearner> {
+        let (launcher, ui) = (NoLauncher::make(), Console::keeping_warnings());
         let disk = Disk::new();
         let startup = Startup {
             config: &self.config,
@@ -118,7 +122,7 @@ impl Tiny {
             launcher: &*launcher,
             disk: &disk,
             folder: std::path::Path::new(""),
-            interrupt: &interrupt,
+            interrupt,
             ui: &ui,
         };
         let model = policy::model(&self.config, &self.codec).expect("a model");
@@ -244,4 +248,107 @@ fn rows_that_are_cut_or_have_no_loss_are_counted() {
     );
     let refused = refused.expect_err("tools are a list");
     assert!(refused.starts_with("sft: FOLDER/rows.jsonl, line 2 cannot be prepared"), "{refused}");
+}
+
+/// What hooks saw of updates.
+#[derive(Default)]
+struct Seen {
+    made: Vec<SftUpdate>,
+    after: Vec<SftUpdate>,
+}
+
+/// Trains a tiny model on rows of different lengths, two an update.
+fn train_tiny(
+    more: impl FnOnce(SftSettings) -> SftSettings,
+    interrupt: &Interrupt,
+    stop_after: Option<usize>,
+) -> (Seen, Result<SftReport, Halt<SftError>>) {
+    let tiny = Tiny::new();
+    let texts =
+        ["A tamis.", "A drum sieve of cloth.", "It.", "It is round and flat.", "Cooks use it to sift."];
+    let rows: Value = texts.iter().map(|text| serde_json::json!({"text": text})).collect();
+    let train = tiny.tokenize(&rows, LossOn::All, 100).expect("examples").examples;
+    let examples = SftExamples { validation: train[..1].to_vec(), train };
+    let settings = more(SftSettings {
+        num_updates: 6,
+        num_done: 0,
+        unmeasured: None,
+        batch_size: 2,
+        fills_batches: false,
+        learning_rate: LearningRate::constant(1e-3),
+        micro_batch: Some(MicroBatch::Tokens(100)),
+        target_accuracy: None,
+        test_freq: 2,
+        seed: 3,
+    });
+    let mut learner = tiny.learner_until(interrupt);
+    let (mut made, mut after) = (Vec::new(), Vec::new());
+    let hooks = SftHooks::<SftError> {
+        check: &|_| Ok(()),
+        begun: &mut |_| {},
+        made: &mut |update| {
+            made.push(*update);
+            if stop_after == Some(update.number) {
+                interrupt.signal();
+            }
+        },
+        measure: &mut |_| Ok(None),
+        after: &mut |_, update| {
+            after.push(*update);
+            Ok(())
+        },
+    };
+    let ended = sft(&mut *learner, &examples, &settings, interrupt, hooks);
+    (Seen { made, after }, ended)
+}
+
+/// As in TRL with `dataloader_drop_last=False`.
+#[test]
+fn the_last_update_of_an_epoch_has_the_rows_that_are_left() {
+    let tiny = Tiny::new();
+    let (seen, ended) = train_tiny(|settings| settings, &Interrupt::new(), None);
+    assert_eq!(ended.expect("trained").num_updates, 6);
+    let of = |update: &SftUpdate| update.num_tokens;
+    let epochs: Vec<Vec<usize>> = seen.after.chunks(3).map(|epoch| epoch.iter().map(of).collect()).collect();
+    // Five rows in threes of two, two and one, every row once.
+    let text = |text: &str| tiny.codec.tokenizer().encode(text, true).expect("tokens").len();
+    let whole: usize =
+        ["A tamis.", "A drum sieve of cloth.", "It.", "It is round and flat.", "Cooks use it to sift."]
+            .map(text)
+            .iter()
+            .sum();
+    for epoch in &epochs {
+        // An end token more, and one less for the first, which follows nothing.
+        assert_eq!(epoch.iter().sum::<usize>(), whole, "{epochs:?}");
+    }
+    // A resume in the middle of an epoch draws the same rows.
+    let (rest, _) = train_tiny(|settings| SftSettings { num_done: 4, ..settings }, &Interrupt::new(), None);
+    assert_eq!(rest.after.iter().map(of).collect::<Vec<_>>(), epochs[1][1..]);
+    // A batch that is larger than the data is one epoch.
+    let (all, _) = train_tiny(|settings| SftSettings { batch_size: 64, ..settings }, &Interrupt::new(), None);
+    assert!(all.after.iter().all(|update| update.num_tokens == whole));
+}
+
+/// An interruption between an update and its measurement loses neither: the resume measures the update that
+/// was made, and does not make it again.
+#[test]
+fn an_update_that_is_made_is_measured_by_the_resume() {
+    let interrupt = Interrupt::new();
+    let (seen, ended) = train_tiny(|settings| settings, &interrupt, Some(2));
+    assert!(matches!(ended, Err(Halt::Interrupted)));
+    assert_eq!((seen.made.len(), seen.after.len()), (2, 1));
+    let made = seen.made[1];
+    let more = |settings| SftSettings { num_done: 2, unmeasured: Some(made), ..settings };
+    let (resumed, ended) = train_tiny(more, &Interrupt::new(), None);
+    ended.expect("trained");
+    let numbers: Vec<usize> = resumed.after.iter().map(|update| update.number).collect();
+    assert_eq!(numbers, [2, 3, 4, 5, 6]);
+    assert_eq!((resumed.after[0].loss, resumed.made[0].number), (made.loss, 3));
+    assert!(resumed.after[0].validation_loss.is_some());
+    // In a state it survives, also without a number.
+    for loss in [1.5, f64::NAN] {
+        let text = serde_json::to_string(&SftUpdate { loss, ..made }).expect("written");
+        let read: SftUpdate = serde_json::from_str(&text).expect("read");
+        assert_eq!(read.loss.to_bits(), loss.to_bits());
+    }
 }

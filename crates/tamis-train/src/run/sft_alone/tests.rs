@@ -109,6 +109,22 @@ fn it_learns_its_rows_and_a_resume_makes_the_same_updates() {
     assert!(error.to_string().contains("a file of sft.data or sft.val has changed"), "{error}");
 }
 
+/// Two steps of reinforcement learning after it.
+const BEFORE: [&str; 12] = [
+    "train.total_steps=2",
+    "~sft.epochs",
+    "sft.steps=12",
+    "sft.test_freq=4",
+    "data.task=arithmetic",
+    "data.arithmetic.levels=[{digits: 1, operators: ['+'], terms: 2}]",
+    "data.arithmetic.train_size=32",
+    "data.arithmetic.val_size=4",
+    "data.max_prompt_length=12",
+    "data.train_batch_size=2",
+    "rollout={n: 2, max_response_length: 4}",
+    "reward=[{kind: number}]",
+];
+
 /// Before reinforcement learning its figures have a file of their own, as the steps of `metrics.jsonl` are
 /// those of reinforcement learning.
 #[test]
@@ -116,20 +132,7 @@ fn reinforcement_learning_goes_on_from_it() {
     let place = tempfile::tempdir().expect("a folder");
     let folder = place.path();
     rows(folder);
-    let more = [
-        "train.total_steps=2",
-        "~sft.epochs",
-        "sft.steps=12",
-        "data.task=arithmetic",
-        "data.arithmetic.levels=[{digits: 1, operators: ['+'], terms: 2}]",
-        "data.arithmetic.train_size=32",
-        "data.arithmetic.val_size=4",
-        "data.max_prompt_length=12",
-        "data.train_batch_size=2",
-        "rollout={n: 2, max_response_length: 4}",
-        "reward=[{kind: number}]",
-    ];
-    let summary = ran(RunStart::New(config(folder, &more))).expect("a run");
+    let summary = ran(RunStart::New(config(folder, &BEFORE))).expect("a run");
     assert_eq!((summary.steps, summary.sft), (2, None));
     let rows = std::fs::read_to_string(summary.run.join("sft.jsonl")).expect("figures");
     assert_eq!(rows.lines().count(), 12);
@@ -160,4 +163,58 @@ fn what_cannot_be_learned_is_refused_and_leaves_nothing() {
     std::fs::write(folder.join("odd.jsonl"), chat).expect("written");
     let error = refused(&[&odd, "sft.val_fraction=null"]);
     assert!(error.contains("line 1 cannot be prepared") && error.contains("no chat template"), "{error}");
+}
+
+/// Ctrl-C during it saves what was done, and a resume ends as a run that was not interrupted.
+#[test]
+fn interrupted_before_reinforcement_learning_it_goes_on_where_it_was() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    let rows = rows(folder);
+    let with = |name: &str| {
+        let name = format!("run.name={name}");
+        config(folder, &[&BEFORE[..], &[name.as_str(), "sft.steps=60", "sft.target_accuracy=1"]].concat())
+    };
+    let figures = |run: &Path| std::fs::read_to_string(run.join("sft.jsonl")).unwrap_or_default();
+    let last = |run: &Path| std::fs::read(run.join("checkpoints/step_2/model.safetensors")).expect("weights");
+    let whole = ran(RunStart::New(with("whole"))).expect("a run").run;
+    assert!(!whole.join("sft").exists(), "the first checkpoint of the run took its place");
+    let mut num_saved = 0;
+    for num_updates in [1, 15, 40] {
+        let name = format!("cut-{num_updates}");
+        let (run, interrupt) = (folder.join(&name), Interrupt::new());
+        let watch = {
+            let (interrupt, file) = (interrupt.clone(), run.join("sft.jsonl"));
+            let count = move || std::fs::read_to_string(&file).unwrap_or_default().lines().count();
+            std::thread::spawn(move || {
+                while count() < num_updates {
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                }
+                interrupt.signal();
+            })
+        };
+        let console = |_, _| Console::keeping_warnings();
+        let begin = RunStart::New(with(&name));
+        let ended = super::super::train(begin, console, Outside::NOTHING, &interrupt).expect("no error");
+        watch.join().expect("a thread");
+        // A slow machine may not stop it in time.
+        let Ok(left) = std::fs::read_dir(run.join("sft")) else { continue };
+        num_saved += 1;
+        assert_eq!(left.count(), 1, "only the newest is kept");
+        let TrainEnd::Interrupted(why) = ended else { panic!("interrupted") };
+        assert!(why.to_string().starts_with("interrupted in supervised fine-tuning, after "), "{why}");
+        // Other rows are another run.
+        let own = std::fs::read_to_string(&rows).expect("rows");
+        std::fs::write(&rows, own.replace("7+4=", "4+7=")).expect("written");
+        let error = ran(resume(&run, with(&name))).expect_err("other rows");
+        assert!(error.to_string().contains("a file of sft.data or sft.val"), "{error}");
+        std::fs::write(&rows, own).expect("written");
+        let resumed = ran(resume(&run, with(&name))).expect("a run").run;
+        assert_eq!(figures(&resumed), figures(&whole), "{num_updates}");
+        assert!(last(&resumed) == last(&whole), "{num_updates}");
+        assert!(!resumed.join("sft").exists());
+        let log = std::fs::read_to_string(resumed.join("run.log")).expect("a log");
+        assert!(log.contains(" in supervised fine-tuning, after "), "{log}");
+    }
+    assert!(num_saved > 0, "nothing was interrupted in time");
 }
