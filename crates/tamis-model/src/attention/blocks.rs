@@ -12,7 +12,7 @@ const BLOCK: usize = 24;
 
 /// Query rows per block that sees [`FAR`] positions or more. So many keys and values are in no cache near the
 /// core, and larger blocks read them half as often.
-const FAR_BLOCK: usize = 48;
+pub(super) const FAR_BLOCK: usize = 48;
 
 /// See [`FAR_BLOCK`]. With fewer positions, the rows of a large block would differ too much in what they see.
 pub(super) const FAR: usize = 1024;

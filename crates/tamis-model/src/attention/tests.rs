@@ -1,7 +1,8 @@
 use tamis_core::random::{Key, Purpose};
 
-use super::blocks::{FAR, TILE};
+use super::blocks::{FAR, FAR_BLOCK, TILE};
 use super::*;
+use crate::panels::{self, pack_rows};
 
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let key = Key::new(seed, Purpose::Init);
