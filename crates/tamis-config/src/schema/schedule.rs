@@ -21,8 +21,8 @@ choice! {
     }
 }
 
-// The bound of `carry` is a key of its own, `max_lag`, so that it can be set, shown and reset like every other
-// key. `Surplus` of the scheduling machine has it inside.
+// The bound of `carry` is a key of its own, `max_lag`, so that it can be set, shown and reset like every
+// other key. `Surplus` of the scheduling machine has it inside.
 choice! {
     /// Use of kept groups beyond `data.train_batch_size`.
     pub enum SurplusKind {
