@@ -24,7 +24,7 @@ pub struct Argument {
 impl Argument {
     /// An override from a sweep's file. A relative path in it starts at that file's folder.
     fn written(text: &str, origin: &Origin, folder: &Path) -> Self {
-        Self { text: take_argument_from(folder, text), origin: Some(origin.clone()) }
+        Self { text: take_from(folder, text), origin: Some(origin.clone()) }
     }
 
     /// The key that an override sets.
@@ -35,6 +35,15 @@ impl Argument {
     /// Whether it is an override rather than a file.
     pub fn is_override(&self) -> bool {
         self.text.contains('=') || self.text.starts_with(['~', '+'])
+    }
+}
+
+/// An override with paths relative to a folder in the form for the working directory. `tamis train` also reads
+/// `++key=value`, which sets a key.
+fn take_from(folder: &Path, argument: &str) -> String {
+    match argument.strip_prefix("++") {
+        Some(rest) => format!("++{}", take_argument_from(folder, rest)),
+        None => take_argument_from(folder, argument),
     }
 }
 
