@@ -158,7 +158,9 @@ pub enum Problem {
         path: std::path::PathBuf,
         /// The system's message.
         message: String,
-        /// The fix, if one is known.
+        /// A file with a similar name, in words.
+        similar: Option<String>,
+        /// The fix otherwise, if one is known.
         hint: Option<String>,
     },
     /// A setting that the run would be refused for.
@@ -258,9 +260,8 @@ impl Problem {
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
-            Self::Refused { hint, .. } | Self::Unreadable { hint, .. } | Self::Unready { hint, .. } => {
-                hint.clone()
-            }
+            Self::Unreadable { similar, hint, .. } => similar.clone().or_else(|| hint.clone()),
+            Self::Refused { hint, .. } | Self::Unready { hint, .. } => hint.clone(),
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::Rule { hint, .. } => Some(hint.clone()),
             Self::WrongType { key, fix: TypeFix::SwitchOff, .. } => {

@@ -16,7 +16,7 @@ use crate::documents::{OWN_FILES, WRITTEN_BY, flatten, flatten_tree, is_native_t
 use crate::invocation::{Invocation, Processes};
 use crate::options::join_options;
 use crate::owner::Owner;
-use crate::supervised::{self, is_name_of, tables};
+use crate::supervised::{is_name_of, tables};
 use crate::translate::{Translation, translate_whole};
 use crate::translator::note_on;
 use crate::words::OTHER_NAMES;

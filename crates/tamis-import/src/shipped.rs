@@ -25,9 +25,7 @@ pub(crate) fn shipped(path: &Path) -> Option<&'static str> {
 
 /// For a missing file, suggests a configuration or a preset with a similar name.
 pub(crate) fn suggest_names(file: &Path, found: &mut [Diagnostic]) {
-    let is_name = |word: &&str| !word.contains(['/', '.']) && !file.exists();
-    // A file with a similar name is suggested already.
-    let word = file.to_str().filter(is_name).filter(|_| tamis_file::suggest(file).is_none());
+    let word = file.to_str().filter(|word| !word.contains(['/', '.']) && !file.exists());
     let names: Vec<&'static str> = SHIPPED
         .iter()
         .map(|(name, _)| *name)
@@ -36,6 +34,7 @@ pub(crate) fn suggest_names(file: &Path, found: &mut [Diagnostic]) {
     let Some(near) = word.and_then(|word| suggest::nearest_value(word, &names)) else { return };
     for found in found {
         if let Problem::Unreadable { hint, .. } = &mut *found.problem {
+            // A file with a similar name goes before it.
             *hint = Some(format!("did you mean `{near}`?"));
         }
     }
