@@ -253,9 +253,10 @@ impl EnvironmentWorkers {
 
     /// Starts a worker in a place. It is a restart unless it is the first there.
     fn start_in(&self, slot: &mut Slot) -> Result<Worker, EnvironmentFault> {
-        if std::mem::replace(&mut slot.was_started, true)
-            && let Err(RestartsSpent { limit: most }) = lock(&self.restarts).allow()
-        {
+        let is_restart = std::mem::replace(&mut slot.was_started, true);
+        // The lock is let go before the last loss is read.
+        let allowed = if is_restart { lock(&self.restarts).allow() } else { Ok(()) };
+        if let Err(RestartsSpent { limit: most }) = allowed {
             let times =
                 if most == 0 { "once".to_owned() } else { format!("{} times in a row", u64::from(most) + 1) };
             return Err(EnvironmentFault::Lost(format!(
