@@ -1,12 +1,9 @@
 //! Which keys a finding is about.
 
-use tamis_core::setting::Shape;
-
 use crate::diagnostic::{Diagnostic, Problem};
-use crate::table;
 
 impl Diagnostic {
-    /// The keys that it is about. Those of a rule are the ones that its message names.
+    /// The keys that it is about.
     pub fn keys(&self) -> Vec<&str> {
         match &*self.problem {
             Problem::UnknownKey { key, .. }
@@ -18,13 +15,7 @@ impl Diagnostic {
             | Problem::Missing { key, .. }
             | Problem::Refused { key, .. }
             | Problem::DuplicateKey { key, .. } => vec![key],
-            Problem::Rule { message, .. } => {
-                let is_key = |word: &&str| {
-                    let section = word.split(['.', '[']).next().unwrap_or_default();
-                    !matches!(table::root().of_key(section), Shape::Free)
-                };
-                message.split('`').skip(1).step_by(2).filter(is_key).collect()
-            }
+            Problem::Rule { keys, .. } => keys.iter().map(String::as_str).collect(),
             Problem::Unreadable { .. }
             | Problem::Unready { .. }
             | Problem::Tag { .. }

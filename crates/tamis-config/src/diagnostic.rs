@@ -55,6 +55,19 @@ impl Diagnostic {
     }
 }
 
+/// The fix of a value whose type is not its key's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TypeFix {
+    /// Another value switches it off, not a negative number.
+    SwitchOff,
+    /// This value in its place.
+    Write(String),
+    /// Quotes around a text that begins with a bracket.
+    Quotes,
+    /// The key's own page has the values.
+    Explain,
+}
+
 /// Problems in the text of a configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Problem {
@@ -91,8 +104,12 @@ pub enum Problem {
         expected: String,
         /// The value found.
         found: String,
-        /// The scalar that was written, if it is one; for the name of a kind the section.
-        example: Option<String>,
+        /// The fix, if the key has no null.
+        fix: TypeFix,
+        /// Whether the value is a word for "off".
+        is_off: bool,
+        /// Whether the key may be null.
+        is_nullable: bool,
     },
     /// A value that is not allowed.
     #[error("`{key}` cannot be `{value}`: it is one of {}", allowed.join(", "))]
@@ -141,7 +158,9 @@ pub enum Problem {
         path: std::path::PathBuf,
         /// The system's message.
         message: String,
-        /// The fix, if one is known.
+        /// A file with a similar name, in words.
+        similar: Option<String>,
+        /// The fix otherwise, if one is known.
         hint: Option<String>,
     },
     /// A setting that the run would be refused for.
@@ -171,6 +190,8 @@ pub enum Problem {
     /// Settings that break a rule between keys, or a key of another system that has no translation.
     #[error("{message}")]
     Rule {
+        /// The keys that it is about. A key of another system has its own name.
+        keys: Vec<String>,
         /// The rule, with the numbers that break it.
         message: String,
         /// The fix.
@@ -197,9 +218,15 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A broken rule, or a key of another system that has no translation.
+    /// A problem that is not about a key.
     pub fn rule(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Rule { message: message.into(), hint: hint.into(), is_missing: false }
+        Self::rule_about(&[], message, hint)
+    }
+
+    /// A broken rule about some keys, or a key of another system that has no translation.
+    pub fn rule_about(keys: &[&str], message: impl Into<String>, hint: impl Into<String>) -> Self {
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        Self::Rule { keys, message: message.into(), hint: hint.into(), is_missing: false }
     }
 
     fn hint(&self) -> Option<String> {
@@ -233,32 +260,18 @@ impl Problem {
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
-            Self::Refused { hint, .. } | Self::Unreadable { hint, .. } | Self::Unready { hint, .. } => {
-                hint.clone()
-            }
+            Self::Unreadable { similar, hint, .. } => similar.clone().or_else(|| hint.clone()),
+            Self::Refused { hint, .. } | Self::Unready { hint, .. } => hint.clone(),
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::Rule { hint, .. } => Some(hint.clone()),
-            Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
+            Self::WrongType { key, fix: TypeFix::SwitchOff, .. } => {
                 Some(format!("see `tamis config explain {}` for what switches it off", explained(key)))
             }
-            Self::WrongType { key, expected, example: Some(example), .. }
-                if (expected.ends_with(" or null") || expected.starts_with("null, or "))
-                    && is_no(example) =>
-            {
+            Self::WrongType { key, is_off: true, is_nullable: true, .. } => {
                 Some(format!("write null (see `tamis config explain {}` for what that does)", explained(key)))
             }
-            Self::WrongType { expected, example: Some(example), .. }
-                if expected.starts_with("a list") || expected.starts_with("null, or a list") =>
-            {
-                Some(format!("write [{example}]"))
-            }
-            Self::WrongType { example: Some(example), .. } if example.starts_with('{') => {
-                Some(format!("write {example}"))
-            }
-            Self::WrongType { expected, found, .. }
-                if expected.starts_with("a text")
-                    && (found == "a mapping" || found.starts_with("a list")) =>
-            {
+            Self::WrongType { fix: TypeFix::Write(value), .. } => Some(format!("write {value}")),
+            Self::WrongType { fix: TypeFix::Quotes, .. } => {
                 Some("put a text that begins with a bracket in quotes, such as '[0-9]+'".to_owned())
             }
             Self::NotAllowed { key, .. }

@@ -40,7 +40,7 @@ pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use generate::{UnknownKey, explain, explain_with, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
 pub use load::{LoadFunction, Loaded, load, load_of_run, load_sections, load_sources, load_sources_to_show};
-pub use note::{Note, NoteOutcome};
+pub use note::{Note, NoteOutcome, Remark};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;

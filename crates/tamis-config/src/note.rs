@@ -14,9 +14,18 @@ pub struct Note {
     /// Translation of the key.
     pub outcome: NoteOutcome,
     /// Something to know about it.
-    pub remark: Option<String>,
+    pub remark: Option<Remark>,
     /// Whether something changes or is lost by it: what a run's console shows.
     pub is_change: bool,
+}
+
+/// Something to know about a translation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remark {
+    /// The key was not given, and this is its owner's default.
+    OwnersDefault,
+    /// Anything else.
+    Text(String),
 }
 
 /// The translations of a key.
@@ -28,6 +37,8 @@ pub enum NoteOutcome {
     PartOf(String),
     /// Nothing, for a reason.
     NoEffect(String),
+    /// Nothing, for a reason that the user should see.
+    Ignored(String),
 }
 
 impl Note {
@@ -63,9 +74,12 @@ impl fmt::Display for Note {
             NoteOutcome::PartOf(key) => write!(f, " is translated together with {key}")?,
             NoteOutcome::NoEffect(reason) if self.value.is_none() => write!(f, ": {reason}")?,
             NoteOutcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
+            NoteOutcome::Ignored(reason) if self.value.is_none() => write!(f, ": warning: {reason}")?,
+            NoteOutcome::Ignored(reason) => write!(f, " has no effect: warning: {reason}")?,
         }
         match &self.remark {
-            Some(remark) => write!(f, " ({remark})"),
+            Some(Remark::OwnersDefault) => write!(f, " ({}'s default)", self.owner),
+            Some(Remark::Text(remark)) => write!(f, " ({remark})"),
             None => Ok(()),
         }
     }

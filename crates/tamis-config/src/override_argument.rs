@@ -14,8 +14,6 @@ use tamis_core::setting::Shape;
 pub enum ValueForm {
     /// A list or mapping in YAML's flow style.
     Yaml,
-    /// The same, but colons need no space after them.
-    Tight,
     /// A text, such as a regular expression.
     Text,
 }
@@ -59,7 +57,7 @@ impl Override {
     ///
     /// The value is the text after the first `=`. If it begins with a bracket, it is a list or mapping in
     /// YAML's flow style. If it begins with a quote, it is a quoted text. Otherwise it is the text itself. A
-    /// quoted text that contains a list, as in verl's scripts (`"['a', 'b']"`), is that list.
+    /// quoted text that contains a list (`"['a', 'b']"`) is that list.
     ///
     /// # Errors
     /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list
@@ -79,15 +77,15 @@ impl Override {
             );
             Diagnostic::error(problem, Some(at(1, argument.chars().count())))
         };
-        let body = argument.trim_start_matches('+');
-        let num_plus = argument.len() - body.len();
+        let (adds, body) = argument.strip_prefix('+').map_or((false, argument), |body| (true, body));
+        let num_plus = usize::from(adds);
         if let Some(key) = body.strip_prefix('~') {
             let (key, value) = key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)));
             let path = normalise(key.trim()).ok_or_else(malformed)?;
             if let Some(value) = value {
-                // Hydra removes the key only if it has that value; here it would get its default, whatever
-                // its value.
-                let problem = Problem::rule(
+                // It would get its default, whatever its value.
+                let problem = Problem::rule_about(
+                    &[&path],
                     format!("`~{path}` resets a key to its default, and `={value}` gives it a value"),
                     format!("write `~{path}` for the default, or `{path}={value}` for that value"),
                 );
@@ -100,16 +98,14 @@ impl Override {
         let path = normalise(key.trim()).ok_or_else(malformed)?;
         let origin = at(num_plus + 1, key.chars().count());
         let column = num_plus + key.chars().count() + 2;
-        let opening = text.trim_start().chars().next().filter(|first| matches!(first, '[' | '{'));
-        let value = match (opening, opening.map(|_| form(&path))) {
-            (Some(_), Some(ValueForm::Text)) => {
+        let is_bracketed = text.trim_start().starts_with(['[', '{']);
+        let value = match is_bracketed.then(|| form(&path)) {
+            Some(ValueForm::Text) => {
                 Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
             }
-            (Some('{'), Some(ValueForm::Tight)) => parse_value(&add_spaces(text), &source, column)?,
             _ => parse_value(text, &source, column)?,
         };
-        // `++` is Hydra's "set, or add if it is absent".
-        let operation = if num_plus == 1 { Operation::Add(value) } else { Operation::Set(value) };
+        let operation = if adds { Operation::Add(value) } else { Operation::Set(value) };
         Ok(Self { path, origin, operation })
     }
 
@@ -126,6 +122,7 @@ impl Override {
 fn normalise(key: &str) -> Option<String> {
     let path = key.replace('[', ".").replace(']', "");
     let sound = !path.is_empty()
+        && !path.starts_with('+')
         && path.split('.').all(|part| !part.is_empty() && !part.contains(char::is_whitespace));
     sound.then_some(path)
 }
@@ -182,34 +179,9 @@ fn relocate(node: &mut Node, whole: &Origin, shift: Option<usize>) {
     }
 }
 
-/// Hydra's `{a:1,b:[x]}` as YAML reads it, with a space behind each colon.
-fn add_spaces(text: &str) -> String {
-    let mut spaced = String::with_capacity(text.len() + 4);
-    let mut quote = None;
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        spaced.push(c);
-        match (quote, c) {
-            (None, '\'' | '"') => quote = Some(c),
-            (Some(open), _) if open == c => quote = None,
-            (None, ':') if rest.peek().is_some_and(|next| !next.is_whitespace() && *next != '/') => {
-                spaced.push(' ');
-            }
-            _ => {}
-        }
-    }
-    spaced
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_dictionary_as_hydra_writes_it() {
-        assert_eq!(add_spaces("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
-        assert_eq!(add_spaces("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
-    }
 
     fn json(argument: &str) -> String {
         let parsed = Override::parse(argument, value_form).unwrap();
@@ -232,7 +204,7 @@ mod tests {
         assert_eq!(json("reward[0].pattern=[0-9]+"), r#"reward.0.pattern "[0-9]+""#);
         assert_eq!(json(r"reward[0].pattern={\d: x}"), r#"reward.0.pattern "{\\d: x}""#);
         assert_eq!(json("reward[0].pattern='[0-9]+'"), r#"reward.0.pattern "[0-9]+""#);
-        assert_eq!(json("++filter={kind: variance}"), r#"filter {"kind":"variance"}"#);
+        assert_eq!(json("+filter={kind: variance}"), r#"filter {"kind":"variance"}"#);
     }
 
     #[test]
@@ -241,7 +213,8 @@ mod tests {
             Override::parse("+rollout.stop=x", value_form).unwrap().operation,
             Operation::Add(_)
         ));
-        assert!(matches!(Override::parse("++rollout.n=2", value_form).unwrap().operation, Operation::Set(_)));
+        assert!(matches!(Override::parse("rollout.n=2", value_form).unwrap().operation, Operation::Set(_)));
+        assert!(Override::parse("++rollout.n=2", value_form).is_err());
         let reset = Override::parse("~filter", value_form).unwrap();
         assert_eq!((reset.path.as_str(), &reset.operation), ("filter", &Operation::Reset));
     }

@@ -8,7 +8,7 @@ use tamis_core::setting::{Check, Described, KeySpec, PathKind, Shape, TimeSpan, 
 
 use std::path::Path;
 
-use crate::diagnostic::{Diagnostic, Problem, is_no};
+use crate::diagnostic::{Diagnostic, Problem, TypeFix, is_no};
 use crate::hub_name;
 use crate::path::PathText as _;
 use crate::source::{Origin, Source, SourceKind};
@@ -119,31 +119,44 @@ impl Reader {
 
     /// Reports a value whose type is not the key's.
     pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, shape: &Shape) {
-        let (mut expected, found) = (shape.describe(), describe_found(node));
-        if found.starts_with("the number -") {
+        let scalar = node.as_text().filter(|_| !node.is_null());
+        let is_negative =
+            node.as_plain().is_some_and(|text| text.starts_with('-') && parse_float(text).is_some());
+        let mut expected = shape.describe();
+        if is_negative {
             // -1 is a whole number too.
             expected = expected.replace("a whole number", "a whole number of 0 or more");
         }
+        let shape = shape.without_null();
+        // What a text, or a mapping outside a list, is short for.
+        let (section, is_section) = match (&node.value, shape) {
+            (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
+                (Some(format!("{{kind: {text}}}")), true)
+            }
+            (Value::Scalar { text, .. }, Shape::List(item)) if matches!(**item, Shape::Section { .. }) => {
+                (item_of(text, item), true)
+            }
+            (Value::Scalar { text, .. }, item @ Shape::Section { .. }) if path.ends_with(']') => {
+                (item_of(text, item), true)
+            }
+            (Value::Map(entries), Shape::List(_)) => (mapping(entries), true),
+            _ => (None, false),
+        };
+        let example = if is_section { section } else { scalar.map(str::to_owned) };
+        let fix = match (example, shape) {
+            _ if is_negative => TypeFix::SwitchOff,
+            (Some(item), Shape::List(_) | Shape::Tuple(..)) => TypeFix::Write(format!("[{item}]")),
+            (Some(section), _) if is_section => TypeFix::Write(section),
+            (None, shape) if takes_text(shape) && !node.is_null() => TypeFix::Quotes,
+            _ => TypeFix::Explain,
+        };
         let problem = Problem::WrongType {
             key: path.to_owned(),
             expected,
-            found,
-            example: match (&node.value, shape.without_null()) {
-                (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
-                    Some(format!("{{kind: {text}}}"))
-                }
-                (Value::Scalar { text, .. }, Shape::List(item))
-                    if matches!(**item, Shape::Section { .. }) =>
-                {
-                    item_of(text, item)
-                }
-                (Value::Scalar { text, .. }, item @ Shape::Section { .. }) if path.ends_with(']') => {
-                    item_of(text, item)
-                }
-                (Value::Map(entries), Shape::List(_)) => mapping(entries),
-                (Value::Scalar { text, .. }, _) if !node.is_null() => Some(text.clone()),
-                _ => None,
-            },
+            found: describe_found(node),
+            fix,
+            is_off: scalar.is_some_and(is_no),
+            is_nullable: false,
         };
         self.report(node, problem);
     }
@@ -153,10 +166,10 @@ impl Reader {
         let num_before = self.diagnostics.len();
         let value = read(self);
         for found in self.diagnostics.iter_mut().skip(num_before) {
-            if let Problem::WrongType { key, expected, .. } = &mut *found.problem
+            if let Problem::WrongType { key, expected, is_nullable, .. } = &mut *found.problem
                 && key == path
             {
-                *expected = or_null(expected);
+                (*expected, *is_nullable) = (or_null(expected), true);
             }
             // The `kind` of a section that may be null.
             if let Problem::NotAllowed { key, value, .. } = &*found.problem
@@ -164,7 +177,7 @@ impl Reader {
                 && is_no(value)
             {
                 let hint = format!("`{path}=null` switches it off");
-                *found.problem = Problem::rule(found.problem.to_string(), hint);
+                *found.problem = Problem::rule_about(&[&join(path, "kind")], found.problem.to_string(), hint);
             }
         }
         value
@@ -601,6 +614,15 @@ fn mapping(entries: &[MapEntry]) -> Option<String> {
     let texts: Option<Vec<String>> =
         entries.iter().map(|entry| Some(format!("{}: {}", entry.key, entry.node.as_text()?))).collect();
     Some(format!("{{{}}}", texts?.join(", ")))
+}
+
+/// Whether a value is a text, or may be one.
+fn takes_text(shape: &Shape) -> bool {
+    match shape {
+        Shape::Text(_) | Shape::TextForm(_) => true,
+        Shape::OneOrMany(item) => takes_text(item),
+        _ => false,
+    }
 }
 
 fn describe_found(node: &Node) -> String {

@@ -198,7 +198,9 @@ pub fn without_secrets(words: &[String]) -> Vec<String> {
 /// A word in the form for a shell, quoted if the shell would change it.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
+    // Bash makes several words of `{a,b}` and `{1..3}`.
+    let is_several = word.contains('{') && (word.contains(',') || word.contains(".."));
+    if !word.is_empty() && word.chars().all(is_plain) && !is_several {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
@@ -220,6 +222,31 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
+
+    #[test]
+    fn bash_reads_each_word_back() {
+        let words = [
+            "a",
+            "",
+            "a b",
+            "it's",
+            "k={a:1,b:2}",
+            "{1..3}",
+            "{model}",
+            "~",
+            "$HOME",
+            "k=[1,2]",
+            "a\nb",
+            "\\",
+            "é",
+        ];
+        let line = words.map(shell_word).join(" ");
+        let read =
+            std::process::Command::new("bash").args(["-c", &format!("printf '%s\\0' {line}")]).output();
+        let read = String::from_utf8(read.unwrap().stdout).unwrap();
+        assert_eq!(read.split_terminator('\0').collect::<Vec<_>>(), words);
+        assert_eq!([words[0], words[6]].map(shell_word), ["a", "{model}"]);
+    }
 
     fn command(change: impl FnOnce(&mut RolloutConfig)) -> String {
         command_with(Intake::Folders, change)

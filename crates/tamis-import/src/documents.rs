@@ -82,10 +82,9 @@ fn unread_defaults(list: &Node) -> Vec<Note> {
         Value::Map(entries) => entries.iter().all(|entry| OWN_GROUPS.contains(&group(&entry.key).as_str())),
         Value::List(_) => false,
     };
-    let reason =
-        "warning: the file that it names was not read: give that one as an argument too, before this one";
+    let reason = "the file that it names was not read: give that one as an argument too, before this one";
     let note = |item: &Node| {
-        note_on(Owner::Verl, "defaults", Some(show(item)), NoteOutcome::NoEffect(reason.to_owned()))
+        note_on(Owner::Verl, "defaults", Some(show(item)), NoteOutcome::Ignored(reason.to_owned()))
     };
     items.iter().filter(|item| !is_own(item)).map(note).collect()
 }

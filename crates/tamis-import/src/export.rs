@@ -18,8 +18,8 @@ mod script;
 mod search;
 
 use serde_json::Value as Json;
+use tamis_config::Config;
 use tamis_config::render::json_of;
-use tamis_config::{Config, override_argument::Override};
 
 use crate::owner::Owner;
 use search::Search;
@@ -75,7 +75,7 @@ impl Export {
 
 /// The value of a setting, with its type.
 fn value_of(key: &str, text: &str) -> Json {
-    let parsed = Override::parse(&format!("{key}={text}"), crate::value_form);
+    let parsed = crate::parse_argument(None, &format!("{key}={text}"));
     parsed
         .ok()
         .and_then(|argument| argument.value().map(tamis_config::tree::Node::to_json))

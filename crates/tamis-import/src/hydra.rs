@@ -1,14 +1,128 @@
 //! Treats arguments as Hydra and OmegaConf do, before they are translated: mappings are taken apart into
 //! their keys, and references to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are resolved.
 
+use std::sync::Arc;
+
 use super::entry;
 use super::owner::Owner;
-use tamis_config::override_argument::{Operation, Override};
-use tamis_config::source::Origin;
-use tamis_config::tree::{Node, Value};
+use tamis_config::diagnostic::Diagnostic;
+use tamis_config::override_argument::{Operation, Override, ValueForm};
+use tamis_config::source::{Origin, Source, SourceKind};
+use tamis_config::tree::{Node, Value, parse_bool, parse_float};
 
 /// Longest chain of references that is followed.
 const MAX_DEPTH: usize = 8;
+
+/// How the value of a key is written on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A list or mapping in YAML's flow style.
+    Yaml,
+    /// The same, but in a mapping colons need no space after them.
+    Hydra,
+    /// A text, also one that begins with a bracket, such as a regular expression.
+    Text,
+}
+
+/// Parses an argument. Hydra's syntax is rewritten before: `++key=value` sets, and `{a:1}` is a mapping.
+pub(super) fn parse(argument: &str, form: impl Fn(&str) -> Form) -> Result<Override, Diagnostic> {
+    let own_form = |key: &str| match form(key) {
+        Form::Text => ValueForm::Text,
+        Form::Yaml | Form::Hydra => ValueForm::Yaml,
+    };
+    let rewritten = Rewritten::new(argument, &form);
+    if rewritten.text == argument {
+        return Override::parse(argument, own_form);
+    }
+    let source = Source::new(SourceKind::Argument, argument);
+    let restore = |origin: &mut Origin| {
+        let column = rewritten.column(origin.column);
+        *origin = Origin { source: Arc::clone(&source), column, ..*origin };
+    };
+    match Override::parse(&rewritten.text, own_form) {
+        Ok(mut parsed) => {
+            restore(&mut parsed.origin);
+            if let Operation::Set(node) | Operation::Add(node) = &mut parsed.operation {
+                restore_in(node, &restore);
+            }
+            Ok(parsed)
+        }
+        Err(mut diagnostic) => {
+            if let Some(origin) = &mut diagnostic.origin {
+                restore(origin);
+            }
+            Err(diagnostic)
+        }
+    }
+}
+
+fn restore_in(node: &mut Node, restore: &impl Fn(&mut Origin)) {
+    restore(&mut node.origin);
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| restore_in(item, restore)),
+        Value::Map(entries) => {
+            for entry in entries {
+                restore(&mut entry.origin);
+                restore_in(&mut entry.node, restore);
+            }
+        }
+    }
+}
+
+/// An argument in our own syntax, with what its columns were before.
+struct Rewritten {
+    text: String,
+    /// Signs that were left out at the beginning.
+    num_cut: usize,
+    /// Columns of the spaces that were added, in `text`.
+    spaces: Vec<usize>,
+}
+
+impl Rewritten {
+    fn new(argument: &str, form: &impl Fn(&str) -> Form) -> Self {
+        let body = argument.trim_start_matches('+');
+        let num_plus = argument.len() - body.len();
+        // `++` is Hydra's "set, or add if it is absent".
+        let num_cut = if num_plus > 1 { num_plus } else { 0 };
+        let argument = &argument[num_cut..];
+        let mut rewritten = Self { text: argument.to_owned(), num_cut, spaces: Vec::new() };
+        if let Some((key, value)) = argument.split_once('=')
+            && value.trim_start().starts_with('{')
+            && form(&key.trim_start_matches('+').trim().replace('[', ".").replace(']', "")) == Form::Hydra
+        {
+            rewritten.text = format!("{key}=");
+            rewritten.add_spaced(value);
+        }
+        rewritten
+    }
+
+    /// Adds `{a:1,b:[x]}` with a space after each colon.
+    fn add_spaced(&mut self, value: &str) {
+        let mut column = self.text.chars().count();
+        let mut quote = None;
+        let mut rest = value.chars().peekable();
+        while let Some(c) = rest.next() {
+            self.text.push(c);
+            column += 1;
+            match (quote, c) {
+                (None, '\'' | '"') => quote = Some(c),
+                (Some(open), _) if open == c => quote = None,
+                (None, ':') if rest.peek().is_some_and(|next| !next.is_whitespace() && *next != '/') => {
+                    self.text.push(' ');
+                    column += 1;
+                    self.spaces.push(column);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A column of the text, in the argument.
+    fn column(&self, column: usize) -> usize {
+        column + self.num_cut - self.spaces.iter().filter(|space| **space < column).count()
+    }
+}
 
 /// Arguments with one value each, and with references resolved.
 /// `owners` are the systems whose keys there may be.
@@ -175,14 +289,53 @@ fn value_of(key: &str, path: &str, values: &[Override]) -> Option<Node> {
     given.value().cloned()
 }
 
+/// A text as the value of an override: in quotes if Hydra would not read it as that text.
+///
+/// ```
+/// use tamis_import::hydra_text;
+/// assert_eq!(["acc", "a b", "it's", "", "12", "null"].map(hydra_text), ["acc", "'a b'", r"'it\'s'", "''", "'12'", "'null'"]);
+/// ```
+pub fn text(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/-\\+.$%*@?|_:".contains(c);
+    let is_other =
+        parse_float(text).is_some() || parse_bool(text).is_some() || text.eq_ignore_ascii_case("null");
+    if !text.is_empty() && text.chars().all(is_plain) && !is_other {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tamis_config::source::{Source, SourceKind};
+
+    #[test]
+    fn a_dictionary_as_hydra_writes_it() {
+        let spaced = |argument: &str| Rewritten::new(argument, &|_| Form::Hydra).text;
+        assert_eq!(spaced("k={a:1,b:[x,y],c: 2}"), "k={a: 1,b: [x,y],c: 2}");
+        assert_eq!(spaced("+k={url:'a:b',path:s3://x}"), "+k={url: 'a:b',path: s3://x}");
+        assert_eq!(Rewritten::new("k={a:1}", &|_| Form::Yaml).text, "k={a:1}");
+    }
+
+    #[test]
+    fn two_signs_set_and_places_are_those_of_the_argument() {
+        let parsed = parse("++a.b={c:1,d:2}", |_| Form::Hydra).unwrap();
+        assert_eq!((parsed.path.as_str(), parsed.origin.column), ("a.b", 3));
+        let Operation::Set(node) = &parsed.operation else { panic!("{parsed:?}") };
+        let Value::Map(entries) = &node.value else { panic!("{parsed:?}") };
+        let columns: Vec<_> =
+            entries.iter().map(|entry| (entry.origin.column, entry.node.origin.column)).collect();
+        assert_eq!(columns, [(8, 10), (12, 14)]);
+        assert_eq!(entries[1].origin.source.text, "++a.b={c:1,d:2}");
+        assert!(matches!(parse("+a=1", |_| Form::Hydra).unwrap().operation, Operation::Add(_)));
+        let refused = parse("++a={c:[}", |_| Form::Hydra).unwrap_err();
+        assert_eq!(refused.origin.map(|origin| origin.source.text.clone()).as_deref(), Some("++a={c:[}"));
+    }
 
     fn values(arguments: &[&str]) -> Vec<String> {
         let parsed: Vec<Override> =
-            arguments.iter().map(|argument| Override::parse(argument, crate::value_form).unwrap()).collect();
+            arguments.iter().map(|argument| crate::parse_argument(None, argument).unwrap()).collect();
         let show = |argument: Override| {
             format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
         };

@@ -16,11 +16,11 @@ use crate::documents::{OWN_FILES, WRITTEN_BY, flatten, flatten_tree, is_native_t
 use crate::invocation::{Invocation, Processes};
 use crate::options::join_options;
 use crate::owner::Owner;
-use crate::supervised::{self, is_name_of, tables};
+use crate::supervised::{is_name_of, tables};
 use crate::translate::{Translation, translate_whole};
 use crate::translator::note_on;
 use crate::words::OTHER_NAMES;
-use crate::{entry, value_form};
+use crate::{entry, parse_argument};
 
 /// TRL's number of processes, which is an option of its launcher.
 const PROCESSES: &str = "num_processes";
@@ -70,7 +70,8 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
         let file = render::describe(tree);
         let hint = "import the one or the other; `tamis train FILE KEY=VALUE` takes both";
-        let problem = Problem::rule(
+        let problem = Problem::rule_about(
+            &[&first.path],
             format!("`{}` is no key of tamis, and {file} is a configuration of tamis", first.path),
             hint,
         );
@@ -166,7 +167,7 @@ impl Words {
                 let own = found.read_file(Path::new(path));
                 found.native.extend(own);
             } else if word.contains('=') || word.starts_with(['~', '+']) {
-                match Override::parse(word, |key| supervised::value_form(trainer, key)) {
+                match parse_argument(trainer, word) {
                     Ok(argument) => flatten(argument, &tables(trainer), &mut typed),
                     Err(diagnostic) => found.diagnostics.push(diagnostic),
                 }
@@ -197,18 +198,16 @@ impl Words {
     fn add_processes(&mut self, invocation: &Invocation<'_>) {
         match invocation.processes() {
             Ok(Processes::NoLauncher) => {}
-            Ok(Processes::Number(number)) => {
-                match Override::parse(&format!("{PROCESSES}={number}"), value_form) {
-                    Ok(argument) => self.parsed.push(argument),
-                    Err(diagnostic) => self.diagnostics.push(diagnostic),
-                }
-            }
+            Ok(Processes::Number(number)) => match parse_argument(None, &format!("{PROCESSES}={number}")) {
+                Ok(argument) => self.parsed.push(argument),
+                Err(diagnostic) => self.diagnostics.push(diagnostic),
+            },
             Ok(Processes::Elsewhere(place)) => {
                 let reason = format!(
-                    "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{PROCESSES}=N`"
+                    "the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{PROCESSES}=N`"
                 );
                 let owner = self.trainer.unwrap_or(Owner::Trl);
-                self.notes.push(note_on(owner, PROCESSES, None, NoteOutcome::NoEffect(reason)));
+                self.notes.push(note_on(owner, PROCESSES, None, NoteOutcome::Ignored(reason)));
             }
             Err(argument) => {
                 let message =
@@ -343,8 +342,10 @@ impl HydraOptions {
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
         let own = OWN_FILES.iter().find(|(own, _)| *own == stem);
         let path = self.folders.iter().map(|folder| Path::new(folder).join(format!("{stem}.yaml")));
-        let (owner, reason) = match (own, path.into_iter().find(|path| path.exists())) {
-            (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
+        let (owner, outcome) = match (own, path.into_iter().find(|path| path.exists())) {
+            (Some((_, owner)), _) => {
+                (*owner, NoteOutcome::NoEffect("it is the owner's own, whose defaults are taken".to_owned()))
+            }
             (None, Some(path)) => {
                 let others = std::mem::take(&mut found.parsed);
                 let own = found.read_file(&path);
@@ -353,10 +354,12 @@ impl HydraOptions {
             }
             (None, None) => (
                 Owner::Verl,
-                format!("warning: `--config-name={name}` was not read: give its file as an argument"),
+                NoteOutcome::Ignored(format!(
+                    "`--config-name={name}` was not read: give its file as an argument"
+                )),
             ),
         };
-        found.notes.push(note_on(owner, "--config-name", Some(name.clone()), NoteOutcome::NoEffect(reason)));
+        found.notes.push(note_on(owner, "--config-name", Some(name.clone()), outcome));
         None
     }
 }

@@ -39,12 +39,15 @@ mod words;
 
 use std::sync::LazyLock;
 
-use tamis_config::override_argument::{self, ValueForm};
+use hydra::Form;
+use tamis_config::diagnostic::Diagnostic;
+use tamis_config::override_argument::{self, Override, ValueForm};
 use tamis_config::table::{Place, place};
 
 use table::Table;
 
 pub use export::{Export, Lost, export};
+pub use hydra::text as hydra_text;
 pub use import::{Import, import};
 pub use invocation::{has_program, without_program};
 pub use key::{Becomes, ForeignKey, Rule};
@@ -153,12 +156,19 @@ pub(crate) fn is_foreign(key: &str) -> bool {
     owner_of_section(key).is_some() || Owner::ALL.iter().any(is_of) || inside(&Owner::ALL, key).is_some()
 }
 
+/// Parses an argument of the command line, also in Hydra's syntax; `trainer` is the supervised trainer that
+/// the keys are of, if they are.
+pub(crate) fn parse_argument(trainer: Option<Owner>, argument: &str) -> Result<Override, Diagnostic> {
+    hydra::parse(argument, |key| supervised::value_form(trainer, key))
+}
+
 /// The form of a key's value on the command line.
-pub(crate) fn value_form(key: &str) -> ValueForm {
+pub(crate) fn value_form(key: &str) -> Form {
     match override_argument::value_form(key) {
-        _ if key.ends_with("_regex") => ValueForm::Text,
-        ValueForm::Yaml if is_foreign_name(key) || place(key).is_err() && is_foreign(key) => ValueForm::Tight,
-        form => form,
+        _ if key.ends_with("_regex") => Form::Text,
+        ValueForm::Yaml if is_foreign_name(key) || place(key).is_err() && is_foreign(key) => Form::Hydra,
+        ValueForm::Yaml => Form::Yaml,
+        ValueForm::Text => Form::Text,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::shipped::{shipped, suggest_names};
 use crate::supervised::{self, is_other, tables};
 use crate::translate::{Lower, translate, translate_whole};
 use crate::words::OTHER_NAMES;
-use crate::{is_foreign, names_model};
+use crate::{is_foreign, names_model, parse_argument};
 
 /// Loads a configuration from files and command-line overrides.
 ///
@@ -173,7 +173,7 @@ impl Mixed {
                 }
                 continue;
             }
-            match Override::parse(argument, |key| supervised::value_form(self.trainer, key)) {
+            match parse_argument(self.trainer, argument) {
                 Ok(argument) => parsed.push(argument),
                 Err(diagnostic) => self.layers.diagnostics.push(diagnostic),
             }

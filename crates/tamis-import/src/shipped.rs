@@ -33,9 +33,8 @@ pub(crate) fn suggest_names(file: &Path, found: &mut [Diagnostic]) {
         .collect();
     let Some(near) = word.and_then(|word| suggest::nearest_value(word, &names)) else { return };
     for found in found {
-        if let Problem::Unreadable { hint, .. } = &mut *found.problem
-            && !hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"))
-        {
+        if let Problem::Unreadable { hint, .. } = &mut *found.problem {
+            // A file with a similar name goes before it.
             *hint = Some(format!("did you mean `{near}`?"));
         }
     }

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
-use tamis_config::override_argument::{Override, ValueForm};
+use tamis_config::override_argument::Override;
 use tamis_config::table;
 
+use crate::hydra::Form;
 use crate::owner::Owner;
 use crate::{entry, is_foreign_name};
 
@@ -57,9 +58,9 @@ pub(crate) fn is_other(trainer: Option<Owner>, argument: &Override) -> bool {
 }
 
 /// The form of a key's value on the command line.
-pub(crate) fn value_form(trainer: Option<Owner>, key: &str) -> ValueForm {
+pub(crate) fn value_form(trainer: Option<Owner>, key: &str) -> Form {
     match trainer {
-        Some(trainer) if entry(trainer, key).is_some() || table::place(key).is_err() => ValueForm::Tight,
+        Some(trainer) if entry(trainer, key).is_some() || table::place(key).is_err() => Form::Hydra,
         _ => crate::value_form(key),
     }
 }

@@ -7,7 +7,7 @@ use super::owner::Owner;
 use super::shared::learner::on_gpus;
 use super::steps;
 pub(crate) use super::translator::Lower;
-use super::translator::{Given, Translator, note_on, point, refusal, show};
+use super::translator::{Given, Translator, no_effect_for, note_on, point, refusal, show};
 use super::{entry, free_values, hydra, inside, section_owner, supervised, trl};
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::hub_name::HubName;
@@ -15,7 +15,7 @@ use tamis_config::override_argument::Override;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::table::{self, Place};
 use tamis_config::tree::{Node, Value, parse_bool, parse_float};
-use tamis_config::{Note, NoteOutcome, suggest};
+use tamis_config::{Note, NoteOutcome, Remark, suggest};
 use tamis_core::setting::Shape;
 
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Translator {
             .or_else(|| inside(&order, key))
             .or_else(|| order.iter().find_map(|&owner| entry(owner, key).map(|entry| (owner, entry, None))));
         let note_that = |owner: Owner, reason: &str| {
-            note_on(owner, key, argument.value().map(show), NoteOutcome::NoEffect(reason.to_owned()))
+            note_on(owner, key, argument.value().map(show), no_effect_for(reason))
         };
         if found.is_none()
             && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
@@ -109,7 +109,8 @@ impl Translator {
         };
         let is_typed = argument.origin.source.kind == SourceKind::Argument;
         if let Some(variable) = argument.value().filter(|_| is_typed).and_then(hydra::find_unfilled) {
-            let problem = Problem::rule(
+            let problem = Problem::rule_about(
+                &[key],
                 format!("`{variable}` was not filled in by the shell, in the value of `{key}`"),
                 "write its value, or use double quotes: the shell fills in nothing between single ones",
             );
@@ -175,7 +176,8 @@ impl Translator {
                 |suggestion| format!("did you mean `{suggestion}`?"),
             )
         });
-        let problem = Problem::rule(format!("`{key}` is no key of {of} that tamis knows"), hint);
+        let problem =
+            Problem::rule_about(&[key], format!("`{key}` is no key of {of} that tamis knows"), hint);
         self.diagnostics.push(Diagnostic::error(problem, Some(argument.origin.clone())));
     }
 
@@ -203,7 +205,7 @@ impl Translator {
                 format!("; `{ours}={unknown}` is tamis's own, and needs no key of {}", given.owner)
             });
             let hint = format!("{meant}{} takes {}{own}", given.owner, list(&known.taken));
-            let problem = Problem::rule(message, hint);
+            let problem = Problem::rule_about(&[&given.key], message, hint);
             self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
             refused.push(given.key.clone());
         }
@@ -229,7 +231,7 @@ impl Translator {
                     "this is how tamis works without the key"
                 }
             };
-            let outcome = NoteOutcome::NoEffect(outcome.to_owned());
+            let outcome = no_effect_for(outcome);
             self.notes.push(note_on(given.owner, &given.key, Some(value), outcome));
         }
     }
@@ -328,8 +330,8 @@ fn changes(note: &Note, default: &str) -> bool {
     let Some(value) = &note.value else {
         // A default of its owner's is what the command means.
         return match &note.outcome {
-            NoteOutcome::NoEffect(_) => true,
-            _ => note.remark.as_ref().is_some_and(|remark| !remark.ends_with("'s default")),
+            NoteOutcome::NoEffect(_) | NoteOutcome::Ignored(_) => true,
+            _ => matches!(note.remark, Some(Remark::Text(_))),
         };
     };
     match &note.outcome {
@@ -341,9 +343,8 @@ fn changes(note: &Note, default: &str) -> bool {
             _ => false,
         },
         NoteOutcome::PartOf(_) => false,
-        NoteOutcome::NoEffect(reason) => {
-            reason.starts_with("warning") || !default.is_empty() && is_other(value, default)
-        }
+        NoteOutcome::Ignored(_) => true,
+        NoteOutcome::NoEffect(_) => !default.is_empty() && is_other(value, default),
     }
 }
 

@@ -9,7 +9,7 @@ use tamis_config::override_argument::{Operation, Override};
 use tamis_config::preset::Preset;
 use tamis_config::source::{Origin, Source, SourceKind};
 use tamis_config::tree::{Node, Value, parse_bool, parse_float};
-use tamis_config::{Note, NoteOutcome, yaml};
+use tamis_config::{Note, NoteOutcome, Remark, yaml};
 
 /// Facts about the layers below that a key of another system may change.
 #[derive(Debug, Clone, Default)]
@@ -119,7 +119,7 @@ impl Translator {
         if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
             match &mut note.outcome {
                 NoteOutcome::Became(pairs) => pairs.push(pair),
-                NoteOutcome::NoEffect(_) | NoteOutcome::PartOf(_) => {
+                NoteOutcome::NoEffect(_) | NoteOutcome::Ignored(_) | NoteOutcome::PartOf(_) => {
                     note.outcome = NoteOutcome::Became(vec![pair]);
                 }
             }
@@ -159,7 +159,7 @@ impl Translator {
         if pairs.is_empty() {
             return;
         }
-        let (outcome, remark) = (NoteOutcome::Became(pairs), Some(format!("{owner}'s default")));
+        let (outcome, remark) = (NoteOutcome::Became(pairs), Some(Remark::OwnersDefault));
         match self.notes.iter_mut().find(|note| note.key == key) {
             Some(note) => (note.outcome, note.remark) = (outcome, remark),
             None => {
@@ -233,7 +233,7 @@ impl Translator {
     }
 
     pub(super) fn no_effect(&mut self, key: &str, reason: &str) {
-        self.note(key, NoteOutcome::NoEffect(reason.to_owned()));
+        self.note(key, no_effect_for(reason));
     }
 
     /// Notes that the remaining keys of a rule have no effect.
@@ -261,7 +261,7 @@ impl Translator {
     /// Adds a remark to a key's note, or to a new note if the key was not given.
     pub(super) fn remark(&mut self, key: &str, remark: &str) {
         if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
-            note.remark = Some(remark.to_owned());
+            note.remark = Some(Remark::Text(remark.to_owned()));
         }
     }
 
@@ -272,12 +272,12 @@ impl Translator {
         }
         let pairs = ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let note = note_on(owner, key, None, NoteOutcome::Became(pairs));
-        self.notes.push(Note { remark: Some(remark.to_owned()), ..note });
+        self.notes.push(Note { remark: Some(Remark::Text(remark.to_owned())), ..note });
     }
 
     /// Notes that a default which was not requested is not followed.
     pub(super) fn absent_without_effect(&mut self, owner: Owner, key: &str, reason: &str) {
-        self.notes.push(note_on(owner, key, None, NoteOutcome::NoEffect(reason.to_owned())));
+        self.notes.push(note_on(owner, key, None, no_effect_for(reason)));
     }
 
     /// Whether there is a key that only this system has.
@@ -304,7 +304,7 @@ impl Translator {
     pub(super) fn bad_value(&mut self, key: &str, expected: &'static str) {
         let Some(given) = self.find(key) else { return };
         let message = format!("`{key}` of {} must be {expected}, not `{}`", given.owner, show(&given.node));
-        let problem = Problem::rule(message, explained(key));
+        let problem = Problem::rule_about(&[key], message, explained(key));
         // Several rules may read a key.
         let diagnostic = Diagnostic::error(problem, Some(given.origin.clone()));
         if !self.diagnostics.contains(&diagnostic) {
@@ -330,8 +330,20 @@ pub(super) fn note_on(owner: Owner, key: &str, value: Option<String>, outcome: N
     Note { owner: owner.as_str(), key: key.to_owned(), value, outcome, remark: None, is_change: false }
 }
 
+/// No effect, for a reason from a table. The table marks one that the user should see by `warning: `.
+pub(super) fn no_effect_for(reason: &str) -> NoteOutcome {
+    match reason.strip_prefix("warning: ") {
+        Some(reason) => NoteOutcome::Ignored(reason.to_owned()),
+        None => NoteOutcome::NoEffect(reason.to_owned()),
+    }
+}
+
 pub(super) fn refusal(key: &str, value: &str, owner: Owner, reason: &str) -> Problem {
-    Problem::rule(format!("`{key}={value}` of {owner} cannot be followed: {reason}"), explained(key))
+    Problem::rule_about(
+        &[key],
+        format!("`{key}={value}` of {owner} cannot be followed: {reason}"),
+        explained(key),
+    )
 }
 
 fn explained(key: &str) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
 
+use proc_macro2::{TokenStream, TokenTree};
 use tamis_import::explain;
 
 /// Texts that look like keys but are not: names that are wrong on purpose, and forms for several keys.
@@ -39,43 +40,23 @@ static SECTIONS: LazyLock<Vec<String>> = LazyLock::new(|| {
     default.as_object().expect("a mapping").keys().cloned().collect()
 });
 
-/// The visible parts of Rust source: strings, and backquoted text in comments.
+/// The visible parts of Rust source: strings, and backquoted text in lines of comments.
 fn printed(source: &str) -> Vec<String> {
-    let mut texts = Vec::new();
-    let mut rest = source;
-    while let Some(at) = rest.find(['"', '/', '\'']) {
-        let found = &rest[at..];
-        if found.starts_with("//") {
-            let line = found.lines().next().unwrap_or_default();
-            texts.extend(quoted(line));
-            rest = &found[line.len()..];
-        } else if let Some(text) = found.strip_prefix('"') {
-            let hashes = "#".repeat(rest[..at].len() - rest[..at].trim_end_matches('#').len());
-            let is_raw = rest[..at].trim_end_matches('#').ends_with('r');
-            let end = if is_raw {
-                text.find(&format!("\"{hashes}"))
-            } else {
-                let mut escaped = false;
-                text.char_indices().find_map(|(index, c)| {
-                    let is_end = c == '"' && !escaped;
-                    escaped = c == '\\' && !escaped;
-                    is_end.then_some(index)
-                })
-            };
-            let end = end.unwrap_or(text.len());
-            texts.push(text[..end].to_owned());
-            rest = text.get(end + 1..).unwrap_or_default();
-        } else if found.starts_with("'\"'") || found.starts_with("'/'") {
-            rest = &found[3..];
-        } else if let Some(escaped) = found.strip_prefix("'\\") {
-            // The character after the backslash may be a quote.
-            let end = escaped.char_indices().skip(1).find(|(_, c)| *c == '\'');
-            rest = end.map_or("", |(end, _)| &escaped[end + 1..]);
-        } else {
-            rest = &found[1..];
+    let is_comment = |line: &&str| line.trim_start().starts_with("//");
+    let (comments, code): (Vec<&str>, Vec<&str>) = source.lines().partition(is_comment);
+    let mut texts: Vec<String> = comments.into_iter().flat_map(quoted).collect();
+    literals(code.join("\n").parse().expect("the tokens of Rust"), &mut texts);
+    texts
+}
+
+fn literals(tokens: TokenStream, texts: &mut Vec<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => literals(group.stream(), texts),
+            TokenTree::Literal(literal) => texts.push(literal.to_string()),
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
         }
     }
-    texts
 }
 
 /// Texts between backquotes.

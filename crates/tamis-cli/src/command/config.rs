@@ -15,7 +15,7 @@ use tamis_core::figure::counted;
 use tamis_core::printable::lines;
 use tamis_import::{Owner, explain, export, import, reference_markdown};
 
-use tamis_cluster::doctor::{self, Finding};
+use tamis_cluster::doctor::{self, Lack};
 use tamis_cluster::plan::machines::Machines;
 use tamis_cluster::plan::{Misfit, Plan, RunModels};
 use tamis_train::assemble::hub::Names;
@@ -102,14 +102,10 @@ fn check(arguments: &CheckArguments) -> Result<(), Failure> {
 
 /// A warning of what a run would lack here. It is no error: a configuration may be checked elsewhere than it
 /// is trained.
-fn lacks_here(loaded: &Loaded, lack: &Finding) -> Diagnostic {
-    let keys = if lack.text.starts_with("servers") {
-        ["rollout.launch", "rollout.backend"]
-    } else {
-        ["learner.python", "learner.backend"]
-    };
-    let message = format!("{}, so a run on this machine would end before its first step", lack.text);
-    let refused = loaded.refuse(&keys.map(str::to_owned), &message, lack.hint.as_deref());
+fn lacks_here(loaded: &Loaded, lack: &Lack) -> Diagnostic {
+    let Lack { finding, keys } = lack;
+    let message = format!("{}, so a run on this machine would end before its first step", finding.text);
+    let refused = loaded.refuse(&keys.map(str::to_owned), &message, finding.hint.as_deref());
     Diagnostic { severity: Severity::Warning, ..refused }
 }
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
+use tamis_config::shell_word;
 use tamis_train::python_program::{DEFAULT_INTERPRETER, interpreter, private_folder};
 
 use super::show;
@@ -221,7 +222,7 @@ fn options_of_run(arguments: &TrainArguments) -> Vec<&'static str> {
 /// Writes [`STAND_IN`] under each of its names into a folder, and what it reads.
 fn write_stand_ins(folder: &Path, options: &[&str], overrides: &[&String]) -> std::io::Result<()> {
     std::fs::create_dir(folder.join("bin"))?;
-    let quoted = |path: OsString| format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
+    let quoted = |path: OsString| shell_word(&path.to_string_lossy());
     let mut functions =
         std::env::var_os("BASH_ENV").map_or_else(String::new, |file| format!(". {}\n", quoted(file)));
     for name in NAMES {

@@ -45,6 +45,15 @@ pub struct Finding {
     pub hint: Option<String>,
 }
 
+/// What a run lacks on a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// What is missing, and the fix.
+    pub finding: Finding,
+    /// The keys that need it.
+    pub keys: [&'static str; 2],
+}
+
 /// Findings about one topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topic {
@@ -178,7 +187,7 @@ pub fn missing(
     config: &Config,
     hub: Arc<dyn Locate>,
     interrupt: &Interrupt,
-) -> Result<Vec<Finding>, Interrupted> {
+) -> Result<Vec<Lack>, Interrupted> {
     let starts = config.learner.backend == LearnerBackend::Torch && config.learner.url.is_none();
     if config.cluster.launcher == LauncherKind::Ray || !(starts || config.launches_servers()) {
         return Ok(Vec::new());

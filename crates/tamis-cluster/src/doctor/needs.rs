@@ -13,7 +13,7 @@ use tamis_train::interrupt::{Halt, Interrupt};
 use tamis_train::outside::{SET_URI, is_place_open};
 
 use super::python::{Interpreter, find_program};
-use super::{Finding, Topic, network};
+use super::{Finding, Lack, Topic, network};
 use crate::Cluster;
 use crate::plan::disks::{self, DiskNeed};
 use crate::plan::machines::{Machine, Machines};
@@ -62,12 +62,17 @@ pub(super) fn examine(config: &Config, there: &There, interrupt: &Interrupt) -> 
 }
 
 /// What a run of a configuration would lack here at once: packages of its learner, programs of its servers.
-pub(super) fn missing(config: &Config, there: &There) -> Vec<Finding> {
-    let mut found = Vec::new();
-    packages(config, there, &mut found);
-    programs(config, there, &mut found);
-    found.retain(|finding| finding.state == super::State::Bad);
-    found
+pub(super) fn missing(config: &Config, there: &There) -> Vec<Lack> {
+    let (mut of_learner, mut of_servers) = (Vec::new(), Vec::new());
+    packages(config, there, &mut of_learner);
+    programs(config, there, &mut of_servers);
+    let lacks = |found: Vec<Finding>, keys: [&'static str; 2]| {
+        let bad = found.into_iter().filter(|finding| finding.state == super::State::Bad);
+        bad.map(move |finding| Lack { finding, keys })
+    };
+    lacks(of_learner, ["learner.python", "learner.backend"])
+        .chain(lacks(of_servers, ["rollout.launch", "rollout.backend"]))
+        .collect()
 }
 
 /// The packages of `learner.python`.

@@ -63,7 +63,8 @@ pub fn apply(tree: &mut Node, argument: Override, others: OtherNames, diagnostic
         && node.is_null()
         && matches!(shape, Shape::Section { .. } | Shape::Tagged { .. })
     {
-        let problem = Problem::rule(
+        let problem = Problem::rule_about(
+            &[&path],
             format!("`{path}` must be {}, not null", shape.describe()),
             if parts.last().is_some_and(|part| part.parse::<usize>().is_ok()) {
                 format!("`~{path}` removes it")
@@ -149,5 +150,5 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
 /// An override of an item that a list does not have.
 fn no_such_item(key: &str, length: usize, index: usize) -> Problem {
     let message = format!("`{key}` has no item {index}: it has {length}, counted from 0");
-    Problem::rule(message, format!("`+{key}=...` appends an item"))
+    Problem::rule_about(&[key], message, format!("`+{key}=...` appends an item"))
 }

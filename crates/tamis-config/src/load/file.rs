@@ -16,13 +16,14 @@ use crate::yaml;
 pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let hint = match error.kind() {
-            ErrorKind::NotFound => Some(tamis_file::suggest(path).unwrap_or_else(|| {
-                "name a YAML file; a relative path is relative to the working directory".to_owned()
-            })),
+            ErrorKind::NotFound => {
+                Some("name a YAML file; a relative path is relative to the working directory".to_owned())
+            }
             ErrorKind::IsADirectory => Some("name a YAML file in this folder".to_owned()),
             _ => None,
         };
-        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string(), hint };
+        let similar = (error.kind() == ErrorKind::NotFound).then(|| tamis_file::suggest(path)).flatten();
+        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string(), similar, hint };
         Diagnostic::error(problem, None)
     })?;
     String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {

@@ -61,14 +61,17 @@ impl Loaded {
     pub fn ignore(&self, key: &str, reason: &str) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
         let message = format!("`{key}` has no effect: {reason}");
-        Diagnostic::warning(Problem::rule(message, format!("remove `{key}`")), origin)
+        Diagnostic::warning(Problem::rule_about(&[&key], message, format!("remove `{key}`")), origin)
     }
 
     /// A placeholder path.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);
-        let problem =
-            Problem::rule(format!("`{key}` is `{path}`, a placeholder"), "replace it with your own path");
+        let problem = Problem::rule_about(
+            &[&key],
+            format!("`{key}` is `{path}`, a placeholder"),
+            "replace it with your own path",
+        );
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 

@@ -9,8 +9,11 @@ use crate::tree::{Node, Value};
 const RENAMED: [(&str, &str); 1] = [("warm_start", "sft")];
 
 fn warning(old: &str, new: &str, origin: &Origin) -> Diagnostic {
-    let problem =
-        Problem::rule(format!("`{old}` is called `{new}` now"), format!("write `{new}` in place of `{old}`"));
+    let problem = Problem::rule_about(
+        &[new],
+        format!("`{old}` is called `{new}` now"),
+        format!("write `{new}` in place of `{old}`"),
+    );
     Diagnostic::warning(problem, Some(origin.clone()))
 }
 

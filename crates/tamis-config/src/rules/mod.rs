@@ -120,7 +120,8 @@ impl Checker<'_> {
             .filter_map(|key| self.tree.place_of(&key.replace('[', ".").replace(']', "")))
             .find(|origin| origin.is_from_user())
             .cloned();
-        let problem = Problem::Rule { message, hint, is_missing };
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        let problem = Problem::Rule { keys, message, hint, is_missing };
         self.found.push(Diagnostic { severity, problem: Box::new(problem), origin });
     }
 

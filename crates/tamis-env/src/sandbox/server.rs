@@ -3,14 +3,14 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
-use tamis_process::{ChildSettings, Errors, GuardedFolder, LineChild, ProgramError, Reach};
+use tamis_process::{ChildSettings, Errors, GuardedFolder, LineChild, ProgramError, Reach, Silence};
 
 use super::protection::Protection;
 use super::settings::SandboxSettings;
@@ -172,13 +172,12 @@ impl Server {
         });
         let child = child.map_err(|error| fail(error.to_string()))?;
         let server = Self { child, frames, _folder: folder };
-        let frame = match server.frames.recv_timeout(STARTUP) {
+        let frame = match server.child.await_answer(&server.frames, STARTUP, &|_| true) {
             Ok(frame) => frame,
-            Err(RecvTimeoutError::Timeout) => {
+            Err(Silence::TimedOut { .. } | Silence::Interrupted) => {
                 return Err(fail(format!("it was not ready within {} s", STARTUP.as_secs())));
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = server.child.handle.status_within(STARTUP);
+            Err(Silence::Ended { status, .. }) => {
                 return Err(fail(format!("it ended at once ({status}); it must be Python 3.9 or newer")));
             }
         };
@@ -222,10 +221,13 @@ impl Server {
         let (mut stdout, mut stderr, mut report) = (Vec::new(), Vec::new(), Vec::new());
         let until = Instant::now() + job.timeout.saturating_add(GRACE);
         loop {
-            let frame = match self.frames.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            let frame = match self.child.await_answer(&self.frames, left, &|_| true) {
                 Ok(frame) => frame,
-                Err(RecvTimeoutError::Timeout) => return Err(broken("it did not finish its job in time")),
-                Err(RecvTimeoutError::Disconnected) => return Err(broken("it died")),
+                Err(Silence::TimedOut { .. } | Silence::Interrupted) => {
+                    return Err(broken("it did not finish its job in time"));
+                }
+                Err(Silence::Ended { .. }) => return Err(broken("it died")),
             };
             match frame.kind {
                 b'o' => stdout.extend(frame.bytes),

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use tamis_config::hub_name::{PREFIX, SplitName};
 use tamis_config::render::flow;
+use tamis_config::shell_word;
 
 use super::difference::{ARGUMENTS_OF_TRL, is_in};
 use super::search::function;
@@ -158,7 +159,7 @@ impl Export {
         let mut text = format!("#!/usr/bin/env bash\n{}set -euo pipefail\n\n", self.heading("verl 0.9.1"));
         let adapter = self.adapter();
         if let Some(Adapter { path, text: file }) = &adapter {
-            let _ = write!(text, "cat > {} <<'PYTHON'\n{file}PYTHON\n\n", quoted(path));
+            let _ = write!(text, "cat > {} <<'PYTHON'\n{file}PYTHON\n\n", shell_word(path));
         }
         text.push_str(match self.owner {
             Owner::VerlSft => {
@@ -175,10 +176,10 @@ impl Export {
                 (Some(_), FUNCTION_NAME) => continue,
                 _ => hydra(&value_of(key, value)),
             };
-            let _ = write!(text, " \\\n    {}", quoted(&format!("{plus}{key}={value}")));
+            let _ = write!(text, " \\\n    {}", shell_word(&format!("{plus}{key}={value}")));
         }
         if let Some((key, kinds)) = self.loggers() {
-            let _ = write!(text, " \\\n    {}", quoted(&format!("{key}={}", hydra(&kinds))));
+            let _ = write!(text, " \\\n    {}", shell_word(&format!("{key}={}", hydra(&kinds))));
         }
         text.push_str(" \\\n    \"$@\"\n");
         text
@@ -450,21 +451,7 @@ fn hydra(value: &Json) -> String {
                 entries.iter().map(|(key, value)| format!("{key}:{}", hydra(value))).collect();
             format!("{{{}}}", entries.join(","))
         }
-        Json::String(text) => {
-            let is_plain = |c: char| c.is_alphanumeric() || "/-\\+.$%*@?|_:".contains(c);
-            let is_word = !text.is_empty() && text.chars().all(is_plain);
-            if is_word {
-                text.clone()
-            } else {
-                format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
-            }
-        }
+        Json::String(text) => crate::hydra::text(text),
         other => flow(other),
     }
-}
-
-/// A word of the shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/-+.@_:=,%".contains(c);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -16,6 +16,7 @@ use crate::documents::flatten;
 use crate::import::tree_of;
 use crate::key::{Becomes, ForeignKey, Rule};
 use crate::owner::Owner;
+use crate::parse_argument;
 use crate::steps::fill;
 use crate::supervised;
 use crate::table::columns;
@@ -423,8 +424,7 @@ impl<'a> Search<'a> {
         let trainer = Some(self.owner).filter(|owner| owner.is_sft());
         let mut parsed = Vec::new();
         for (row, value) in settings {
-            let parse = |key: &str| supervised::value_form(trainer, key);
-            let argument = Override::parse(&format!("{}={value}", written(row)), parse).ok()?;
+            let argument = parse_argument(trainer, &format!("{}={value}", written(row))).ok()?;
             flatten(argument, &supervised::tables(trainer), &mut parsed);
         }
         let mut diagnostics = Vec::new();

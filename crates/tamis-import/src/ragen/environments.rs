@@ -7,8 +7,8 @@ use crate::owner::Owner;
 use crate::translator::{Translator, show};
 use tamis_config::diagnostic::{Diagnostic, Problem};
 use tamis_config::render::scalar;
-use tamis_config::suggest;
 use tamis_config::table;
+use tamis_config::{Remark, suggest};
 
 /// The keys of one tag.
 const KEYS_OF_TAG: [&str; 7] = [
@@ -61,11 +61,13 @@ pub(crate) fn environment(t: &mut Translator) {
     }
     sizes(&places, t);
     for (key, remark) in remarks {
-        let other = t.notes.iter().find(|note| note.key == key).and_then(|note| note.remark.clone());
-        match other.filter(|_| t.text(key).is_some()) {
-            Some(other) => t.remark(key, &format!("{remark}; {other}")),
-            None if t.text(key).is_some() => t.remark(key, remark),
-            None => {}
+        if t.text(key).is_none() {
+            continue;
+        }
+        // A given key has no default of its owner's.
+        match t.notes.iter().find(|note| note.key == key).and_then(|note| note.remark.clone()) {
+            Some(Remark::Text(other)) => t.remark(key, &format!("{remark}; {other}")),
+            Some(Remark::OwnersDefault) | None => t.remark(key, remark),
         }
     }
     match t.text(TRAIN_TAGS) {
@@ -381,7 +383,7 @@ fn report_unknown(env_type: &EnvType, setting: &Setting, key: &str, t: &mut Tran
         ),
     };
     let message = format!("`{key}` is no setting of RAGEN's `{}` that tamis knows", env_type.name);
-    t.diagnostics.push(Diagnostic::error(Problem::rule(message, hint), Some(origin)));
+    t.diagnostics.push(Diagnostic::error(Problem::rule_about(&[key], message, hint), Some(origin)));
 }
 
 /// Reports an unknown key of a tag.
@@ -395,6 +397,10 @@ fn report_unknown_of_tag(key: &str, custom: &str, t: &mut Translator) {
         || format!("an environment has {}", KEYS_OF_TAG.join(", ")),
         |name| format!("did you mean `{custom}{name}`?"),
     );
-    let problem = Problem::rule(format!("`{key}` is no key of RAGEN's environments that tamis knows"), hint);
+    let problem = Problem::rule_about(
+        &[key],
+        format!("`{key}` is no key of RAGEN's environments that tamis knows"),
+        hint,
+    );
     t.diagnostics.push(Diagnostic::error(problem, Some(origin)));
 }

@@ -89,6 +89,7 @@ fn becomes(key: &str, value: &str) -> String {
                 }
                 NoteOutcome::PartOf(whole) => format!("part of {whole}"),
                 NoteOutcome::NoEffect(reason) => reason.clone(),
+                NoteOutcome::Ignored(reason) => format!("warning: {reason}"),
             }
         }
         Err(errors) => {

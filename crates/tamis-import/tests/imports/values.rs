@@ -69,7 +69,7 @@ fn effect(owner: Owner, key: &str, value: &str) -> Option<bool> {
     let words: Vec<String> = words.chain([format!("{key}={value}")]).collect();
     let imported = import(&words, Path::new("")).ok()?;
     let note = imported.notes.iter().find(|note| note.key == key);
-    Some(note.is_some_and(|note| !matches!(note.outcome, NoteOutcome::NoEffect(_))))
+    Some(note.is_some_and(|note| !matches!(note.outcome, NoteOutcome::NoEffect(_) | NoteOutcome::Ignored(_))))
 }
 
 #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tamis_config::ScheduleMode;
 use tamis_config::render::scalar;
 use tamis_core::figure::shortest;
+use tamis_import::hydra_text;
 
 use super::cost::Costs;
 use super::finding::Changes;
@@ -50,13 +51,6 @@ fn metric(outcome: &str) -> [&str; 3] {
         "acc" | "accuracy" | "metric_value" | "" => ["acc", "acc", "accuracy"],
         other => [other, other, other],
     }
-}
-
-/// Quotes a name for Hydra if it has characters with a meaning there.
-fn quoted(name: &str) -> String {
-    let is_plain = name.starts_with(char::is_alphabetic)
-        && name.chars().all(|of| of.is_alphanumeric() || "_./-".contains(of));
-    if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', r"\'")) }
 }
 
 impl Values<'_> {
@@ -144,7 +138,7 @@ impl Values<'_> {
         if self.filters {
             let [_, metric, _] = metric(self.outcome);
             lines.push("algorithm.filter_groups.enable=True".to_owned());
-            lines.push(format!("algorithm.filter_groups.metric={}", quoted(metric)));
+            lines.push(format!("algorithm.filter_groups.metric={}", hydra_text(metric)));
             let limit = self.limit().unwrap_or(0);
             lines.extend(is_known.then(|| format!("algorithm.filter_groups.max_num_gen_batches={limit}")));
         }
@@ -177,7 +171,7 @@ impl Values<'_> {
             lines.extend(is_known.then(|| format!("algorithm.dynamic_sample_max_gen_batches={limit}")));
         } else if let Some((low, high)) = window {
             let [.., metric] = metric(self.outcome);
-            lines.push(format!("algorithm.filter_key={}", quoted(metric)));
+            lines.push(format!("algorithm.filter_key={}", hydra_text(metric)));
             lines.extend([format!("algorithm.filter_low={low}"), format!("algorithm.filter_high={high}")]);
             let limit = self.limit().unwrap_or(0);
             lines.extend(is_known.then(|| format!("trainer.max_try_make_batch={limit}")));

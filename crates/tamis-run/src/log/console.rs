@@ -130,12 +130,12 @@ fn accuracy(view: &StepView) -> Option<String> {
     graded.or_else(|| view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy))))
 }
 
-/// A stage's time, its share of the step's, and its pace: `update 1.0s = 31% at 850 tok/s`.
+/// A stage's time, its share of the step's, and its pace: `update 1.0s = 30.8% at 850 tok/s`.
 fn stage(name: &str, pace: Pace, step: Duration) -> String {
     let rate = pace.rate().map_or_else(String::new, |tokens| format!(" at {}", rate(tokens)));
     let (part, whole) = (pace.time.as_secs_f64(), step.as_secs_f64());
     let share =
-        if part > 0.0 && whole > 0.0 { format!(" = {:.0}%", 100.0 * part / whole) } else { String::new() };
+        if part > 0.0 && whole > 0.0 { format!(" = {}", percent(part / whole)) } else { String::new() };
     format!("{name} {part:.1}s{share}{rate}")
 }
 
@@ -195,7 +195,7 @@ mod tests {
         insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std \
              0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  \
              rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad \
-             NaN  lr 1.0e-6  time 3.2s (generation 2.0s = 62% at 12.3k tok/s, update 1.0s = 31% at 850 tok/s, \
+             NaN  lr 1.0e-6  time 3.2s (generation 2.0s = 61.5% at 12.3k tok/s, update 1.0s = 30.8% at 850 tok/s, \
              MFU 25.1%)  3m 05s left");
         let short = |view: &StepView, left| super::short_line(3, Some(100), view, left);
         assert_eq!(
@@ -208,7 +208,9 @@ mod tests {
         view.old_logprobs = pace(250, 850);
         let text = line(&view, None);
         assert!(
-            text.contains("at 12.3k tok/s, old log-probabilities 0.2s = 8% at 3400 tok/s, update 1.0s = 31%"),
+            text.contains(
+                "at 12.3k tok/s, old log-probabilities 0.2s = 7.7% at 3400 tok/s, update 1.0s = 30.8%"
+            ),
             "{text}"
         );
         view.old_logprobs = None;

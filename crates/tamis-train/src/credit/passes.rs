@@ -22,6 +22,7 @@ use crate::learner::taught::Taught;
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
 use crate::measure::validation::Validation;
 use crate::workers::Workers;
+use crate::workers::teachers::RatingSizes;
 use tamis_run::metrics::summary::NumberSummary;
 use tamis_run::metrics::timings::{OLD_LOGPROBS, TEACHER, Timings};
 
@@ -116,10 +117,11 @@ pub(crate) fn passes(
     let (teacher, taught) = if recipe.is_taught() {
         let Workers { teachers, learner, .. } = workers;
         let TrainedGroups { records, sequences, .. } = trained;
-        let number = recipe.objective.distillation.map(|distillation| distillation.top_k);
-        let rated = teachers.rate(&mut **learner, step, records, sequences, (micro_batch, number))?;
+        let num_top = recipe.objective.distillation.map(|distillation| distillation.top_k);
+        let sizes = RatingSizes { micro_batch, num_top };
+        let rated = teachers.rate(&mut **learner, step, records, sequences, sizes)?;
         timings.add(TEACHER, clock.elapsed());
-        (Some(Ragged::from_rows(rated.logprobs.rows().map(widened))), number.map(|_| rated))
+        (Some(Ragged::from_rows(rated.logprobs.rows().map(widened))), num_top.map(|_| rated))
     } else {
         (None, None)
     };

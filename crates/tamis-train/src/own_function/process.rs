@@ -14,7 +14,7 @@ use tamis_core::fault;
 use tamis_core::own_function::OwnFunction;
 use tamis_env::reward::command::Printed;
 use tamis_env::reward::{Listener, RewardFailure};
-use tamis_process::{AnswerWait, ChildSettings, Errors, LineChild, Reach, interpreter};
+use tamis_process::{AnswerWait, ChildSettings, Errors, LineChild, Reach, Restarts, interpreter};
 
 use super::error::{FunctionError, of_failure};
 use super::request::Request;
@@ -192,7 +192,7 @@ impl FunctionProcess {
     /// Sends a request and waits for its answer. A process that ends meanwhile is started again.
     fn ask(&self, request: &[u8]) -> Result<(Header, Vec<f64>), Halt<FunctionError>> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut restarts = 0;
+        let mut restarts = Restarts::<()>::new(MAX_RESTARTS);
         loop {
             let failure = match self.ask_once(&mut running, request) {
                 Ok((Header { error: Some(message), .. }, _)) => RewardFailure::Function { message },
@@ -203,14 +203,13 @@ impl FunctionProcess {
                 }
             };
             let has_ended = matches!(failure, RewardFailure::Ended { .. });
-            let is_hopeless = !self.has_answered.load(Ordering::Relaxed) || restarts == MAX_RESTARTS;
-            if !has_ended || is_hopeless {
+            let is_hopeless = !self.has_answered.load(Ordering::Relaxed);
+            if !has_ended || is_hopeless || restarts.allow().is_err() {
                 let python = self.argv.first().map_or("", String::as_str);
                 return Err(of_failure(self.key, python, &self.place(), &failure));
             }
-            restarts += 1;
             self.listener.warn(&format!(
-                "{}: the process of {} is started again, restart {restarts} of at most {MAX_RESTARTS}: {failure}",
+                "{}: the process of {} is started again, {restarts}: {failure}",
                 self.key,
                 self.place()
             ));

@@ -81,7 +81,7 @@ impl StartedEnvironment {
                     settings: spec.settings.clone(),
                     num_processes: spec.workers.num_processes,
                     startup_timeout: spec.workers.startup_timeout.0,
-                    max_restarts: spec.workers.max_restarts,
+                    max_restarts: u32::try_from(spec.workers.max_restarts).unwrap_or(u32::MAX),
                 };
                 let (workers, introduction) = EnvironmentWorkers::start(command, Arc::clone(listener))
                     .map_err(|error| failed(&error, hint))?;

@@ -21,7 +21,7 @@ use super::recorder::Recorder;
 use super::recovery::Standing;
 use super::refusals::Refusals;
 use super::start::{ConfigText, RunStart};
-use super::state::{RunState, ScheduleState};
+use super::state::{Checksums, RunState, ScheduleState};
 use crate::assemble::hints::hints;
 use crate::assemble::learner::native_generator;
 use crate::assemble::recipe::Recipe;
@@ -270,8 +270,8 @@ impl Run {
             RunState { base_crc32, schedule, logs, ..state }
         } else {
             let objective = recipe.objective.initial_state();
-            let sums = (data_crc32, base_crc32);
-            RunState::first(schedule, objective, sums, inputs, recipe.critic.is_some())
+            let checksums = Checksums { data: data_crc32, base: base_crc32 };
+            RunState::first(schedule, objective, checksums, inputs, recipe.critic.is_some())
         };
         let last_row = state.logs.last_row.as_deref();
         let others = standing.outside.loggers;

@@ -73,6 +73,15 @@ pub struct RunState {
     pub order: Option<u64>,
 }
 
+/// Checksums of what a run reads and never changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Checksums {
+    /// Of the training data.
+    pub data: u32,
+    /// Of the weights below an adapter, if there is one.
+    pub base: Option<u32>,
+}
+
 impl RunState {
     /// The layout version that this build writes and reads.
     pub const FORMAT: u32 = 6;
@@ -86,7 +95,7 @@ impl RunState {
     pub fn first(
         schedule: ScheduleState,
         objective: ObjectiveState,
-        (data_crc32, base_crc32): (u32, Option<u32>),
+        checksums: Checksums,
         inputs: RunInputs,
         has_critic: bool,
     ) -> Self {
@@ -95,8 +104,8 @@ impl RunState {
             step: 0,
             version: PolicyVersion(0),
             critic: has_critic.then(CriticState::default),
-            data_crc32,
-            base_crc32,
+            data_crc32: checksums.data,
+            base_crc32: checksums.base,
             inputs: Some(inputs),
             num_tokens: 0,
             schedule,

@@ -49,6 +49,15 @@ struct Entry {
     top_logprobs: Vec<f32>,
 }
 
+/// Sizes of the passes that rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RatingSizes {
+    /// Sequences of a pass.
+    pub(crate) micro_batch: MicroBatch,
+    /// Likeliest tokens of each position, at most the policy's vocabulary; `None`: none.
+    pub(crate) num_top: Option<usize>,
+}
+
 #[derive(Default)]
 pub(crate) struct Teachers {
     list: Vec<Teacher>,
@@ -103,18 +112,17 @@ impl Teachers {
     }
 
     /// Log-probabilities of the completions of a step's groups under their teachers, and the teachers'
-    /// likeliest tokens, as many as `number` (at most the policy's vocabulary). A text is rated once per
-    /// step.
+    /// likeliest tokens. A text is rated once per step.
     pub(crate) fn rate(
         &mut self,
         learner: &mut dyn Learner,
         step: u64,
         records: &[Record],
         sequences: &[LearnerSequence<'_>],
-        (micro_batch, number): (MicroBatch, Option<usize>),
+        RatingSizes { micro_batch, num_top }: RatingSizes,
     ) -> Result<Taught, Halt<RunError>> {
         let vocab_size = learner.info().policy.vocab_size;
-        let number = number.unwrap_or(0).min(vocab_size);
+        let number = num_top.unwrap_or(0).min(vocab_size);
         if self.journal.is_none() {
             self.known.retain(|_, (of, _)| *of == step);
         }

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ChildStdout;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tamis_process::{ChildHandle, ChildSettings, Errors, LONGEST_LINE, Line, LineChild, Lines, Reach};
+use tamis_process::{
+    ChildHandle, ChildSettings, Errors, LONGEST_LINE, Line, LineChild, Lines, Reach, Restarts, RestartsSpent,
+    Silence,
+};
 
 use super::{
     Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
@@ -44,7 +47,7 @@ pub struct WorkerCommand {
     /// Longest time from the start to the answer to `hello`.
     pub startup_timeout: Duration,
     /// Most restarts without a finished episode in between.
-    pub max_restarts: usize,
+    pub max_restarts: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -213,10 +216,8 @@ pub struct EnvironmentWorkers {
     slots: Vec<Mutex<Slot>>,
     /// Requests without a wait that arrived while a worker was starting.
     untold: Mutex<Vec<(u64, &'static str, Body)>>,
-    /// Restarts since the last finished episode.
-    num_restarts: AtomicUsize,
-    /// How the last lost worker ended, or why it did not start.
-    last_loss: Mutex<String>,
+    /// Restarts since the last finished episode, and how the last lost worker ended or why it did not start.
+    restarts: Mutex<Restarts<String>>,
     strays: Arc<Strays>,
     next: AtomicU64,
 }
@@ -232,11 +233,10 @@ impl EnvironmentWorkers {
     ) -> Result<(Self, Introduction), EnvironmentFault> {
         let slots = (0..command.num_processes.max(1)).map(|_| Mutex::default()).collect();
         let workers = Self {
+            restarts: Mutex::new(Restarts::new(command.max_restarts)),
             command,
             slots,
             untold: Mutex::default(),
-            num_restarts: AtomicUsize::new(0),
-            last_loss: Mutex::default(),
             strays: Arc::new(Strays {
                 listener,
                 environment: OnceLock::new(),
@@ -253,22 +253,27 @@ impl EnvironmentWorkers {
 
     /// Starts a worker in a place. It is a restart unless it is the first there.
     fn start_in(&self, slot: &mut Slot) -> Result<Worker, EnvironmentFault> {
-        let most = self.command.max_restarts;
-        if std::mem::replace(&mut slot.was_started, true)
-            && self.num_restarts.fetch_add(1, Ordering::SeqCst) >= most
-        {
-            let times = if most == 0 { "once".to_owned() } else { format!("{} times in a row", most + 1) };
+        let is_restart = std::mem::replace(&mut slot.was_started, true);
+        // The lock is let go before the last loss is read.
+        let allowed = if is_restart { lock(&self.restarts).allow() } else { Ok(()) };
+        if let Err(RestartsSpent { limit: most }) = allowed {
+            let times =
+                if most == 0 { "once".to_owned() } else { format!("{} times in a row", u64::from(most) + 1) };
             return Err(EnvironmentFault::Lost(format!(
                 "its workers were lost {times} without a finished episode in between, and `environment.max_restarts` ({most}) allows no \
                 more; the last time: {}",
-                lock(&self.last_loss)
+                self.last_loss()
             )));
         }
         self.start_one().map(|(worker, _)| worker).inspect_err(|fault| self.note_loss(fault.to_string()))
     }
 
     fn note_loss(&self, words: String) {
-        *lock(&self.last_loss) = words;
+        lock(&self.restarts).note(words);
+    }
+
+    fn last_loss(&self) -> String {
+        lock(&self.restarts).last().cloned().unwrap_or_default()
     }
 
     fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
@@ -298,10 +303,10 @@ impl EnvironmentWorkers {
             // It may have ended before the request was registered.
             lock(&worker.waiting).remove(&id);
         }
-        match answer.recv_timeout(limit) {
+        match worker.child.await_answer(&answer, limit, &|_| true) {
             Ok(answer) => read_answer(answer),
-            Err(RecvTimeoutError::Timeout) => Err(EnvironmentFault::TimedOut { limit }),
-            Err(RecvTimeoutError::Disconnected) => Err(broke(worker.end())),
+            Err(Silence::TimedOut { .. }) => Err(EnvironmentFault::TimedOut { limit }),
+            Err(Silence::Ended { .. } | Silence::Interrupted) => Err(broke(worker.end())),
         }
     }
 
@@ -383,6 +388,7 @@ impl EnvironmentLine for EnvironmentWorkers {
             }
             (Arc::clone(&worker.waiting), Arc::clone(&worker.num_silent))
         };
+        // Other episodes share the worker: unlike `await_answer`, this wait does not end it.
         match answer.recv_timeout(limit) {
             Ok(answer) => read_answer(answer),
             Err(RecvTimeoutError::Timeout) => {
@@ -410,7 +416,7 @@ impl EnvironmentLine for EnvironmentWorkers {
                         .as_ref()
                         .filter(|worker| worker.is_over())
                         // Another one in its place: what became of it was noted.
-                        .map_or_else(|| lock(&self.last_loss).clone(), Worker::end),
+                        .map_or_else(|| self.last_loss(), Worker::end),
                 ))
             }
         }
@@ -418,7 +424,7 @@ impl EnvironmentLine for EnvironmentWorkers {
 
     /// Workers that are lost from here on are lost anew.
     fn note_ended(&self) {
-        self.num_restarts.store(0, Ordering::SeqCst);
+        lock(&self.restarts).reset();
     }
 
     fn tell(&self, place: u64, op: &'static str, asked: Body) {

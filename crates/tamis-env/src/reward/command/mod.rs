@@ -63,7 +63,8 @@ impl CommandReward {
     ) -> Result<Self, RewardError> {
         let name = config.argv.first().cloned().unwrap_or_default();
         let pool = Arc::new(Pool::start(config, printed)?);
-        Ok(Self::within(pool, Caller::new(name, Arc::new(Nobody), None)))
+        let caller = Caller::new(&pool.config, name, Arc::new(Nobody), None);
+        Ok(Self::within(pool, caller))
     }
 
     /// A function that these processes answer for.
@@ -74,7 +75,7 @@ impl CommandReward {
     /// Reports restarts and long waits to a listener, under the function's name.
     #[must_use]
     pub fn heard_by(mut self, name: &str, listener: Arc<dyn Listener>) -> Self {
-        self.caller = Arc::new(Caller::new(name, listener, self.caller.function.clone()));
+        self.caller = Arc::new(Caller::new(&self.pool.config, name, listener, self.caller.function.clone()));
         self
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
-use tamis_process::{AnswerWait, PATIENCE};
+use tamis_process::{AnswerWait, PATIENCE, Restarts, RestartsSpent};
 
 use super::config::CommandConfig;
 use super::printed::Printed;
@@ -33,13 +33,11 @@ pub(super) struct Slot {
 }
 
 /// Restarts since the last answer, and the failure that ended the function.
-#[derive(Default)]
 pub(super) struct Health {
-    pub(super) restarts: u32,
+    pub(super) restarts: Restarts<RewardFailure>,
     has_answered: bool,
     /// The failure that was reported in full: the same one is not reported twice.
     reported: Option<RewardFailure>,
-    last: Option<RewardFailure>,
     broken: Option<RewardFailure>,
 }
 
@@ -62,38 +60,48 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// A caller of a pool with this configuration.
     pub(super) fn new(
+        config: &CommandConfig,
         name: impl Into<String>,
         listener: Arc<dyn Listener>,
         function: Option<NamedFunction>,
     ) -> Self {
-        Self { name: name.into(), listener, function, health: Mutex::default() }
+        let restarts = Restarts::new(config.max_restarts);
+        let health = Health { restarts, has_answered: false, reported: None, broken: None };
+        Self { name: name.into(), listener, function, health: Mutex::new(health) }
     }
 
     /// Counts a restart and reports it, or returns why there is none.
-    fn restart(&self, limit: u32, num_processes: usize) -> Result<(), RewardFailure> {
+    fn restart(&self, num_processes: usize) -> Result<(), RewardFailure> {
         let mut health = lock(&self.health);
+        let health = &mut *health;
         let unknown = || RewardFailure::Ended { status: "unknown".to_owned(), stderr: String::new() };
-        let last = Box::new(health.last.clone().unwrap_or_else(unknown));
+        let last = health.restarts.last().cloned();
         let hopeless = u32::try_from(2 * num_processes).unwrap_or(u32::MAX);
-        let failure = if health.restarts >= limit {
-            RewardFailure::RestartLimit { limit, last }
-        } else if !health.has_answered && health.restarts >= hopeless {
-            RewardFailure::NeverAnswered { restarts: health.restarts, last }
-        } else {
-            health.restarts += 1;
-            let why = match &health.last {
-                Some(failure) if health.reported.as_ref() == Some(failure) => ": the same failure".to_owned(),
-                Some(failure) => format!(": {failure}"),
-                None => String::new(),
-            };
-            let health = &mut *health;
-            health.reported.clone_from(&health.last);
-            self.listener.warn(&format!(
-                "reward `{}`: its process is restarted, restart {} of at most {limit} in a row{why}",
-                self.name, health.restarts
-            ));
-            return Ok(());
+        let num_before = health.restarts.in_a_row();
+        let counted = health.restarts.allow();
+        let boxed = || Box::new(last.clone().unwrap_or_else(unknown));
+        let failure = match counted {
+            Err(RestartsSpent { limit }) => RewardFailure::RestartLimit { limit, last: boxed() },
+            Ok(()) if !health.has_answered && num_before >= hopeless => {
+                RewardFailure::NeverAnswered { restarts: num_before, last: boxed() }
+            }
+            Ok(()) => {
+                let why = match &last {
+                    Some(failure) if health.reported.as_ref() == Some(failure) => {
+                        ": the same failure".to_owned()
+                    }
+                    Some(failure) => format!(": {failure}"),
+                    None => String::new(),
+                };
+                health.reported = last;
+                self.listener.warn(&format!(
+                    "reward `{}`: its process is restarted, {} in a row{why}",
+                    self.name, health.restarts
+                ));
+                return Ok(());
+            }
         };
         health.broken = Some(failure.clone());
         Err(failure)
@@ -235,7 +243,7 @@ impl Pool {
         } else {
             if slot.was_started {
                 let loser = slot.lost_by.as_ref().unwrap_or(caller);
-                let counted = loser.restart(self.config.max_restarts, self.slots.len());
+                let counted = loser.restart(self.slots.len());
                 if Arc::ptr_eq(loser, caller) {
                     counted?;
                 }
@@ -263,12 +271,12 @@ impl Pool {
         let mut health = lock(&caller.health);
         if any {
             health.has_answered = true;
-            health.restarts = 0;
+            health.restarts.reset();
         }
         if let Err(failure) = &result {
             slot.process = None;
             slot.lost_by = Some(Arc::clone(caller));
-            health.last = Some(failure.clone());
+            health.restarts.note(failure.clone());
         }
         result
     }

@@ -100,7 +100,8 @@ impl PythonSettings {
         let id = pool.register(name, place);
         let style = self.style.map(PythonStyle::as_str);
         let line = protocol::name_function(id, &self.function, style, &self.kwargs);
-        CommandReward::within(pool, Caller::new(name, listener, Some(NamedFunction { id, line })))
+        let caller = Caller::new(&pool.config, name, listener, Some(NamedFunction { id, line }));
+        CommandReward::within(pool, caller)
     }
 
     /// The processes of the file, started if no function before this one needed them.

@@ -190,7 +190,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
 Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
 "#
     );
-    assert_eq!(lock(&command.caller.health).restarts, 2);
+    assert_eq!(lock(&command.caller.health).restarts.in_a_row(), 2);
     let rewards = alone(command);
     let prompt = prompt(0, "1");
     let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
@@ -383,7 +383,7 @@ fn full_pipes_do_not_stop_it() {
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
     let answers = command.score(&inputs);
     assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)));
-    assert_eq!(lock(&command.caller.health).restarts, 0);
+    assert_eq!(lock(&command.caller.health).restarts.in_a_row(), 0);
 }
 
 #[test]

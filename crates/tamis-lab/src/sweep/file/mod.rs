@@ -24,7 +24,7 @@ pub struct Argument {
 impl Argument {
     /// An override from a sweep's file. A relative path in it starts at that file's folder.
     fn written(text: &str, origin: &Origin, folder: &Path) -> Self {
-        Self { text: take_argument_from(folder, text), origin: Some(origin.clone()) }
+        Self { text: take_from(folder, text), origin: Some(origin.clone()) }
     }
 
     /// The key that an override sets.
@@ -35,6 +35,15 @@ impl Argument {
     /// Whether it is an override rather than a file.
     pub fn is_override(&self) -> bool {
         self.text.contains('=') || self.text.starts_with(['~', '+'])
+    }
+}
+
+/// An override with paths relative to a folder in the form for the working directory. `tamis train` also
+/// reads `++key=value`, which sets a key.
+fn take_from(folder: &Path, argument: &str) -> String {
+    match argument.strip_prefix("++") {
+        Some(rest) => format!("++{}", take_argument_from(folder, rest)),
+        None => take_argument_from(folder, argument),
     }
 }
 
@@ -157,8 +166,12 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Reads the file, which must be regular, UTF-8 and of limited size.
 fn read_source(path: &Path) -> Result<Arc<Source>, Problem> {
-    let unreadable =
-        |message: String, hint: Option<String>| Problem::Unreadable { path: path.to_owned(), message, hint };
+    let unreadable = |message: String, hint: Option<String>| Problem::Unreadable {
+        path: path.to_owned(),
+        message,
+        similar: None,
+        hint,
+    };
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let hint = (error.kind() == std::io::ErrorKind::NotFound).then(|| {
             tamis_file::suggest(path).unwrap_or_else(|| {

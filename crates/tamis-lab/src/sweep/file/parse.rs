@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use tamis_config::Problem;
 use tamis_config::reader::Reader;
 use tamis_config::tree::{Node, Value};
-use tamis_config::{Problem, take_argument_from};
 use tamis_run::directory::is_name;
 
-use super::{Argument, Axis, AxisValue, Case, Explicit, SweepFile, Values, Written};
+use super::{Argument, Axis, AxisValue, Case, Explicit, SweepFile, Values, Written, take_from};
 use crate::sweep::name::Template;
 
 const KEYS: [&str; 10] =
@@ -97,7 +97,7 @@ impl FileParser<'_> {
         let mut base = tree.get("base").map(|node| self.arguments(node, "base")).unwrap_or_default();
         for argument in &mut base {
             argument.text = if argument.is_override() {
-                take_argument_from(self.folder, &argument.text)
+                take_from(self.folder, &argument.text)
             } else {
                 self.folder.join(&argument.text).to_string_lossy().into_owned()
             };
@@ -193,7 +193,7 @@ impl FileParser<'_> {
             self.refuse(&node, key, &message, "write `key=value`, or `~key` for the default");
         }
         for argument in &mut found {
-            argument.text = take_argument_from(self.folder, &argument.text);
+            argument.text = take_from(self.folder, &argument.text);
         }
         found
     }

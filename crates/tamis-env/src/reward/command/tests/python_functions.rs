@@ -263,7 +263,7 @@ fn an_unusable_answer_costs_one_completion() {
     error �
     score=0.5
     "#);
-    assert_eq!(lock(&command.caller.health).restarts, 0);
+    assert_eq!(lock(&command.caller.health).restarts.in_a_row(), 0);
 }
 
 #[test]
@@ -664,7 +664,7 @@ fn a_lost_process_is_started_again_for_every_function_of_its_file() {
     let of_f = scores(&f, 1);
     assert!(of_f.starts_with("its processes were restarted 1 time in a row, which is the limit"), "{of_f}");
     assert_eq!(scores(&g, 1), "acc=200 score=200");
-    assert_eq!(lock(&g.caller.health).restarts, 0);
+    assert_eq!(lock(&g.caller.health).restarts.in_a_row(), 0);
     let restarts = heard.text();
     let restarts: Vec<&str> =
         restarts.lines().filter(|line| line.contains("is restarted, restart")).collect();
