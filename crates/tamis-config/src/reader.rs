@@ -136,9 +136,6 @@ impl Reader {
             (Value::Scalar { text, .. }, Shape::List(item)) if matches!(**item, Shape::Section { .. }) => {
                 (item_of(text, item), true)
             }
-            (Value::Scalar { text, .. }, item @ Shape::Section { .. }) if path.ends_with(']') => {
-                (item_of(text, item), true)
-            }
             (Value::Map(entries), Shape::List(_)) => (mapping(entries), true),
             _ => (None, false),
         };

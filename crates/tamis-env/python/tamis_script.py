@@ -1014,7 +1014,8 @@ def main():
             print(f'  File "{script}"', file=sys.stderr)
         traceback.print_exception(type(error), error, trace)
         if isinstance(error, ModuleNotFoundError) and error.name:
-            package = error.name.split(".")[0]
+            packages = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+            package = packages.get(error.name.split(".")[0], error.name.split(".")[0])
             print(f"  hint: install it there (`{sys.executable} -m pip install {package}`), or name an interpreter that has it: "
                   f"`tamis train {script} run.python=PATH`", file=sys.stderr)  # fmt: skip
         sys.exit(1)

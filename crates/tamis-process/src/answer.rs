@@ -62,6 +62,10 @@ impl LineChild {
             let waited = began.elapsed();
             let left = allowed.saturating_sub(waited);
             if left.is_zero() {
+                // It may have come in the meantime.
+                if let Ok(answer) = answers.try_recv() {
+                    return Ok(answer);
+                }
                 self.end();
                 return Err(Silence::TimedOut { allowed, stderr: self.last_words(STDERR_LINES) });
             }

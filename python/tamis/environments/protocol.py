@@ -198,11 +198,16 @@ def _load_file(file, key):
     return module
 
 
+# Packages with another name than the module that a file imports.
+_PACKAGES = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+
+
 def _package_hint(error):
     """How to install the package that an import misses; None for another error."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
-    package = error.name.split(".")[0]
+    module = error.name.split(".")[0]
+    package = _PACKAGES.get(module, module)
     fix = f"`{sys.executable} -m pip install {package}`"
     return f"install it there ({fix}), or name an interpreter that has it: the environment's `python`, or run.python for everything"
 

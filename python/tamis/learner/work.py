@@ -37,7 +37,9 @@ def peak_of(name):
 def device_peak(device):
     """Operations a second of a device: of a GPU in dense bf16, whatever the type of passes, `None` if it is not known; of a
     CPU as measured, with PyTorch's threads."""
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_peak(torch.get_num_threads())
+    if device.type == "cuda":
+        return peak_of(torch.cuda.get_device_name(device))
+    return cpu_peak(torch.get_num_threads()) if device.type == "cpu" else None
 
 
 @functools.cache

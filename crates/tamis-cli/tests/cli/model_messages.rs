@@ -61,7 +61,7 @@ error: `model.path`: model cannot be used: model/config.json is not valid JSON: 
         own.replaced("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
     insta::assert_snapshot!(train(&folder, &format!("{own}\nsft: {{steps: 2}}\n")).failure(), @r#"
 exit code 2
-error: prompt 0 (train.jsonl, line 1): `1+1=` with the answer `two` cannot be tokenized
+error: prompt 4 (train.jsonl, line 5): `1+1=` with the answer `two` cannot be tokenized
   caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
   hint: name a tokenizer that has its characters (`model.init.tokenizer`), or leave SFT out (`sft.steps: 0`)
 "#);

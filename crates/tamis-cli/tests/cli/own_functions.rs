@@ -204,7 +204,7 @@ fn a_number_that_is_not_finite_is_named_with_its_step_and_sample() {
     let functions = "import os\n\n\
         def loss(columns):\n    \
         log = 'runs/tiny/metrics.jsonl'\n    \
-        bad = os.path.exists(log) and os.path.getsize(log) > 0\n    \
+        bad = os.path.exists(log) and 'actor/lr' in open(log).read()\n    \
         scale = float('nan') if bad else 1.0\n    \
         pairs = [(float(x), float(a)) for x, a in zip(columns.logprobs, columns.advantages)]\n    \
         return [-a * x * scale for x, a in pairs], [-a for _, a in pairs]\n\n\

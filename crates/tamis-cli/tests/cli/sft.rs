@@ -117,17 +117,17 @@ fn settings_that_the_rows_do_not_fill_and_keys_that_nothing_reads_are_named() {
         folder.tamis(&all).succeeds()
     };
     let plain = check(&["sft.warmup_steps=4"]);
-    plain.never_says("warning: sft").never_says("no effect");
+    plain.never_prints("warning: sft").never_prints("no effect");
     check(&["sft.batch_size=64"])
-        .says("sft.batch_size is 64, and there are 32 rows: every update has all of them")
-        .says("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60 % of 0.01");
+        .prints("sft.batch_size is 64, and there are 32 rows: every update has all of them")
+        .prints("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60 % of 0.01");
     let unread =
         check(&["rollout.n=8", "objective.loss.kind=gspo", "reward=[{kind: number}]", "run.threads=2"]);
-    unread.says("have no effect in a run of supervised fine-tuning alone").never_says("`run.threads`");
-    unread.says("`rollout.n`").says("`reward`").says("`objective.loss.kind`");
+    unread.prints("have no effect in a run of supervised fine-tuning alone").never_prints("`run.threads`");
+    unread.prints("`rollout.n`").prints("`reward`").prints("`objective.loss.kind`");
     check(&["train.optimizer.learning_rate=1e-5", "train.optimizer.weight_decay=0"])
-        .says("`train.optimizer.learning_rate` has no effect in a run of supervised fine-tuning alone")
-        .says("the learning rate is `sft.learning_rate`");
+        .prints("`train.optimizer.learning_rate` has no effect in a run of supervised fine-tuning alone")
+        .prints("the learning rate is `sft.learning_rate`");
     folder
         .tamis(&["train", "sft.yaml", "rollout.n=8", "sft.epochs=1"])
         .succeeds()

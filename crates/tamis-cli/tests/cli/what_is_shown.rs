@@ -222,7 +222,7 @@ fn the_line_of_a_step_names_what_it_shows() {
         folder.tamis(&arguments).succeeds()
     };
     // One update a step: the policy's own divergence is 0, and not shown.
-    insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns = N% at N tok/s, update Ns = N% at N tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
     // No filter: what was generated is what was trained on, and nothing is dropped.
     let kl = [
         "~filter",
@@ -233,7 +233,7 @@ fn the_line_of_a_step_names_what_it_shows() {
     ];
     insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero \
          advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns \
-         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s)  Ns left");
+         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
     let penalty = [
         "~filter",
         "~schedule",
@@ -242,11 +242,11 @@ fn the_line_of_a_step_names_what_it_shows() {
     ];
     insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  \
          zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns \
-         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s)  Ns left");
+         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
     let several = run(&["objective.kl.in=none"]);
     insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: \
          reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns \
-         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s)  Ns left");
+         (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
     // Each line comes once if there is no terminal, and the last step has no time left.
     assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
     assert!(!line(&several, "step 2/2 ").contains("left"));

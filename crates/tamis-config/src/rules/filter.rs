@@ -47,8 +47,10 @@ impl Checker<'_> {
     /// Refuses a filter that can keep no group, if every member's metric is 0 or 1.
     fn keeps_none(&mut self, filter: &FilterConfig, purpose: LoadPurpose) {
         let (config, n) = (self.config, self.config.rollout.n);
+        // Of a group of one and a filter with a key for it, another rule speaks.
+        let is_other = n == 1 && filter.kind.singleton().is_some();
         let is_possible = filter.kind.check().is_err() || filter.kind.may_keep_binary(n);
-        if is_possible || !self.has_binary_metric(filter) {
+        if is_other || is_possible || !self.has_binary_metric(filter) {
             return;
         }
         let values = if n == 1 {

@@ -94,8 +94,8 @@ fn unknown_keys_of_sections_with_a_kind() {
         of_filter("~filter.foo"),
         of_filter("objective.advantage.tolerance=1"),
         show_errors("preset: dapo", &["objective.loss.dual_clip=3.0", "objective.loss.kind=gpg"]),
-        // The section that the key itself names is no suggestion. Of keys with the same name, the most similar
-        // one is.
+        // The section that the key itself names is no suggestion. Of keys with the same name, the most
+        // similar one is.
         show_errors("", &["objective.loss.foo=1"]),
         show_errors("", &["objective.lss.kind=gspo"]),
     ].join("\n"), @r"
@@ -154,7 +154,6 @@ fn what_switches_a_section_off() {
     for (argument, hint) in [
         ("teacher=runs/big", "write [{path: runs/big}]"),
         ("teacher=http://gpu:8000", "write [{servers: [http://gpu:8000]}]"),
-        ("teacher=[runs/big]", "write {path: runs/big}"),
         ("teacher={path: big, model: m}", "write [{path: big, model: m}]"),
     ] {
         let error = show_errors("", &[argument]);

@@ -72,7 +72,6 @@ fn a_line_that_a_tab_indents_has_a_hint_that_names_the_tab() {
         "run:\n\tname: a\n",
         "run:\n  name: a\n\tdir: b\n",
         "run:\n  name: a\n\tdir\n  seed: 1\n",
-        "run:\n  \tname: a\n",
         "reward:\n\t- kind: math\n",
         "reward:\n  - kind: math\n\t  weight: 1\n",
     ] {

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use tamis_config::Diagnostic;
 use tamis_config::source::SourceKind;
 
-/// Findings with their places, one a line. «» mark what is underlined when it is printed. Of the two hints that
-/// most findings have, `[remove it]` and `[explain it]` at the end of a line stand for "remove KEY" and "see
-/// `tamis config explain KEY`".
+/// Findings with their places, one a line. «» mark what is underlined when it is printed. Of the two hints
+/// that most findings have, `[remove it]` and `[explain it]` at the end of a line stand for "remove KEY" and
+/// "see `tamis config explain KEY`".
 pub(crate) fn brief(findings: &[Diagnostic]) -> String {
     findings.iter().map(of).collect::<Vec<_>>().join("\n")
 }

@@ -1,11 +1,13 @@
 """Calls a reward function by the names of its parameters: the completion, and columns of the row (verl has them in extra_info)."""
 
+import asyncio
 import importlib.util
 import inspect
 import pathlib
+import sys
 
 spec = importlib.util.spec_from_file_location("own_reward", pathlib.Path(__file__).with_name(OWN_FILE))
-module = importlib.util.module_from_spec(spec)
+module = sys.modules["own_reward"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 function = getattr(module, OWN_FUNCTION)
 parameters = inspect.signature(function).parameters
@@ -20,7 +22,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
         **kwargs,
     }
     result = function(**{name: value for name, value in given.items() if takes_all or name in parameters})
+    if inspect.iscoroutine(result):
+        # verl calls its functions in threads without an event loop.
+        result = asyncio.run(result)
     if isinstance(result, dict) and "score" not in result:
-        parts = {name: value for name, value in result.items() if name != "acc"} or result
+        parts = {name: value for name, value in result.items() if name != "acc" and value is not None} or result
         result = {**result, "score": parts["reward"] if "reward" in parts else sum(parts.values())}
     return 0.0 if result is None else result

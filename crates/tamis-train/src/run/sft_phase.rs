@@ -144,9 +144,9 @@ impl Run {
         saver.restore(&mut **learner, examples, &interrupt)?;
         let settings = saver.state.continued(settings);
         // Updates whose accuracy has been measured come before this one.
-        let num_measured =
-            (settings.num_done - usize::from(settings.unmeasured.is_some())) / settings.test_freq;
-        let (mut figures, is_done) = (SftFigures::open(directory, settings.num_done)?, saver.state.is_done);
+        let logged = settings.num_done - usize::from(settings.unmeasured.is_some());
+        let num_measured = logged / settings.test_freq;
+        let (mut figures, is_done) = (SftFigures::open(directory, logged)?, saver.state.is_done);
         let saver = RefCell::new(saver);
         let mut measured = num_measured;
         let outcome = Cell::new(OutcomeKind::default());
@@ -185,9 +185,8 @@ impl Run {
             let is_reached = settings.reaches_target(update.accuracy);
             saver.state.is_done = is_reached || update.number == num_updates;
             let save_freq = config.checkpoint.save_freq;
-            let is_wanted = save_freq.is_due(update.number as u64)
-                || saver.state.is_done && save_freq != tamis_config::Frequency::NEVER;
-            if is_wanted && saver.pace.is_due() {
+            let is_ended = saver.state.is_done && save_freq != tamis_config::Frequency::NEVER;
+            if is_ended || save_freq.is_due(update.number as u64) && saver.pace.is_due() {
                 saver.save(learner)?;
             }
             Ok(())

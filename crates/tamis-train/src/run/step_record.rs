@@ -104,10 +104,11 @@ impl Run {
                 timings.add_sum("rank_idle", time);
             }
         }
+        timings.add(STEP, self.attempts.began.elapsed());
+        // The native engine measures its peak when it is first asked.
         if let Some(work) = self.workers.learner.take_work() {
             found.put_work(&work, &timings);
         }
-        timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();
         self.recorder.loggers.log(facts.step, &found.metrics)?;
