@@ -44,52 +44,49 @@ fn foreign_keys() {
         imported(&["critic.model.path=x", "trainer.nnodes=1", "nope=3", "algorithm.use_kl_in_reward=True", "actor_rollout_ref.actor.use_kl_loss=True"]),
         show_errors("critic: {optim: {lr: 1e-5}}", &[]),
     ].join("\n"), @r"
-    error: unknown key `algorithm`
-      at run.yaml:1: «algorithm»: {filter_groups: {enable: true}}
-      hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-    error: unknown key `worker`
-      at run.yaml:2: «worker»: {rollout: {n: 4}}
-      hint: this is a key of EasyR1: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-    error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
-      at command line: «algorithm.filter_groups.enabled»=True
-      hint: did you mean `algorithm.filter_groups.enable`?
-    error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
-      at command line, verl key: algorithm.filter_groups.enable=«yes»
-      hint: see `tamis config explain algorithm.filter_groups.enable`
-    error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed again after members are dropped
-      at command line, EasyR1 key: algorithm.compute_new_adv=«true»
-      hint: see `tamis config explain algorithm.compute_new_adv`
-    error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
-      at command line, verl key: actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=«0.1»
-      hint: see `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`
-    error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
-      at command line, TRL key: per_device_train_batch_size=«3»
-      hint: see `tamis config explain per_device_train_batch_size`
-    error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo
-      at command line, TRL key: loss_type=«ppo»
-      hint: see `tamis config explain loss_type`
-    error: `lora_r` of TRL must be a number, not `abc`
-      at command line, TRL key: lora_r=«abc»
-      hint: see `tamis config explain lora_r`
-    error: `epsilon` of TRL must be a number, not `b`
-      at command line, TRL key: epsilon=«b»
-      hint: see `tamis config explain epsilon`
-    error: unknown key `data.val_batchsize`
-      at command line: «data.val_batchsize»=3
-      hint: the keys here are task, arithmetic, train, val, val_fraction, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
-    error: `rollout` is neither `key=value` nor a YAML file
-      at command line: «r»ollout
-      hint: for example: tamis config import -- data.train_batch_size=512
-    error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
-      at command line: «nope»=3
-      hint: remove it, or set the key of tamis that has its purpose
-    error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL can be in only one place
-      at command line, verl key: algorithm.use_kl_in_reward=«True»
-      hint: see `tamis config explain algorithm.use_kl_in_reward`
-    error: unknown key `critic.optim`
-      at run.yaml:1: critic: {«optim»: {lr: 1e-5}}
-      hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
-    ");
+error: unknown key `algorithm`
+  at run.yaml:1: «algorithm»: {filter_groups: {enable: true}}
+  hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+error: unknown key `worker`
+  at run.yaml:2: «worker»: {rollout: {n: 4}}
+  hint: this is a key of EasyR1: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
+  at command line: «algorithm.filter_groups.enabled»=True
+  hint: did you mean `algorithm.filter_groups.enable`?
+error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
+  at command line, verl key: algorithm.filter_groups.enable=«yes» [explain it]
+error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed again after members are dropped
+  at command line, EasyR1 key: algorithm.compute_new_adv=«true»
+  hint: see `tamis config explain algorithm.compute_new_adv`
+error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
+  at command line, verl key: actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=«0.1»
+  hint: see `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`
+error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
+  at command line, TRL key: per_device_train_batch_size=«3»
+  hint: see `tamis config explain per_device_train_batch_size`
+error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo
+  at command line, TRL key: loss_type=«ppo»
+  hint: see `tamis config explain loss_type`
+error: `lora_r` of TRL must be a number, not `abc`
+  at command line, TRL key: lora_r=«abc» [explain it]
+error: `epsilon` of TRL must be a number, not `b`
+  at command line, TRL key: epsilon=«b» [explain it]
+error: unknown key `data.val_batchsize`
+  at command line: «data.val_batchsize»=3
+  hint: the keys here are task, arithmetic, train, val, val_fraction, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, binary_columns, shuffle, curriculum, check_gold, images, image_folder, columns, prompt_format, system_prompt, prompt_template, chat_template_kwargs
+error: `rollout` is neither `key=value` nor a YAML file
+  at command line: «r»ollout
+  hint: for example: tamis config import -- data.train_batch_size=512
+error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
+  at command line: «nope»=3
+  hint: remove it, or set the key of tamis that has its purpose
+error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL can be in only one place
+  at command line, verl key: algorithm.use_kl_in_reward=«True»
+  hint: see `tamis config explain algorithm.use_kl_in_reward`
+error: unknown key `critic.optim`
+  at run.yaml:1: critic: {«optim»: {lr: 1e-5}}
+  hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+");
 }
 
 /// Names of papers and of other systems that people write for a loss, an advantage or a filter.

@@ -23,7 +23,8 @@ pub fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnos
             _ => None,
         };
         let similar = (error.kind() == ErrorKind::NotFound).then(|| tamis_file::suggest(path)).flatten();
-        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string(), similar, hint };
+        let problem =
+            Problem::Unreadable { path: path.to_owned(), message: error.to_string(), similar, hint };
         Diagnostic::error(problem, None)
     })?;
     String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {
