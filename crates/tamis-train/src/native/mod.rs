@@ -88,8 +88,8 @@ impl Learning {
     }
 }
 
-/// Operations of the passes of a model all of whose weights learn: 6 for each weight and token, and 12 x width
-/// for each pair of tokens and layer.
+/// Operations of the passes of a model all of whose weights learn: 6 for each weight and token, and
+/// 12 x width for each pair of tokens and layer.
 fn work_of(config: &TransformerConfig, peak: f64) -> TrainingWork {
     let (heads, kept) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
     let of_layer = config.hidden_size * (2 * heads + 2 * kept + 3 * config.intermediate_size);

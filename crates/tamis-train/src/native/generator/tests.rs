@@ -87,8 +87,8 @@ fn operations_of_updates_are_counted_beside_a_measured_peak() {
     let mut learner = learner(&Interrupt::new());
     assert_eq!(learner.take_work().expect("known").operations, 0.0);
     train(&mut learner);
-    // A layer has 16 x (2 x 16 + 2 x 16 + 3 x 32) weights, the head 16 for each token of the vocabulary. There
-    // are 5 tokens, 3 of them of the completion, and they see 15 pairs.
+    // A layer has 16 x (2 x 16 + 2 x 16 + 3 x 32) weights, the head 16 for each token of the vocabulary.
+    // There are 5 tokens, 3 of them of the completion, and they see 15 pairs.
     let head = 6 * 16 * codec().tokenizer().num_rows() * 3;
     let done = learner.take_work().expect("known");
     assert_eq!(done.operations, (6 * 2560 * 5 + head + 12 * 16 * 15) as f64);
