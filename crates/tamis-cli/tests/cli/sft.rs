@@ -122,14 +122,14 @@ fn settings_that_the_rows_do_not_fill_and_keys_that_nothing_reads_are_named() {
         .prints("sft.batch_size is 64, and there are 32 rows: every update has all of them")
         .prints("sft.warmup_steps is 10, and there are only 6 updates: the learning rate rises to the end, and reaches 60 % of 0.01");
     let unread =
-        check(&["rollout.n=8", "objective.loss.kind=gspo", "reward=[{kind: number}]", "run.threads=2"]);
+        check(&["rollout.n=4", "objective.loss.kind=gspo", "reward=[{kind: number}]", "run.threads=2"]);
     unread.prints("have no effect in a run of supervised fine-tuning alone").never_prints("`run.threads`");
     unread.prints("`rollout.n`").prints("`reward`").prints("`objective.loss.kind`");
     check(&["train.optimizer.learning_rate=1e-5", "train.optimizer.weight_decay=0"])
         .prints("`train.optimizer.learning_rate` has no effect in a run of supervised fine-tuning alone")
         .prints("the learning rate is `sft.learning_rate`");
     folder
-        .tamis(&["train", "sft.yaml", "rollout.n=8", "sft.epochs=1"])
+        .tamis(&["train", "sft.yaml", "rollout.n=4", "sft.epochs=1"])
         .succeeds()
         .says("`rollout.n` has no effect");
 }

@@ -185,8 +185,9 @@ impl Run {
             let is_reached = settings.reaches_target(update.accuracy);
             saver.state.is_done = is_reached || update.number == num_updates;
             let save_freq = config.checkpoint.save_freq;
-            let is_ended = saver.state.is_done && save_freq != tamis_config::Frequency::NEVER;
-            if is_ended || save_freq.is_due(update.number as u64) && saver.pace.is_due() {
+            let is_wanted = save_freq.is_due(update.number as u64)
+                || saver.state.is_done && save_freq != tamis_config::Frequency::NEVER;
+            if is_wanted && saver.pace.is_due() {
                 saver.save(learner)?;
             }
             Ok(())
