@@ -105,10 +105,10 @@ impl Checker<'_> {
 
     /// Warns of keys that only reinforcement learning reads, in one line.
     pub(super) fn unread_alone(&mut self) {
+        const SHOWN: usize = 8;
         let mut keys = Vec::new();
         self.add_unread("", self.tree, &mut keys);
         let Some(first) = keys.first() else { return };
-        const SHOWN: usize = 8;
         let shown: Vec<String> = keys.iter().take(SHOWN).map(|key| format!("`{key}`")).collect();
         let more = keys.len().saturating_sub(SHOWN);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };

@@ -64,7 +64,10 @@ impl Lost {
                 format!("{}, whose groups have two members or more", shown(&self.theirs))
             }
             "data.max_prompt_length" if owner == Owner::Trl => "no limit".to_owned(),
-            key if owner == Owner::Verl && key.starts_with("reward[") && key.ends_with(".style") => {
+            key if owner == Owner::Verl
+                && key.starts_with("reward[")
+                && key.rsplit('.').next() == Some("style") =>
+            {
                 let fix = match self.ours.as_ref().and_then(Json::as_str) {
                     Some("simple") => "the script writes a file that calls yours",
                     _ => "write the function with these parameters if it has others",

@@ -187,7 +187,6 @@ const FIRST_DRAWN: usize = 1000;
 
 /// Reads the first rows of the files that `is_real` and renders the first prompts of each, as a run does with
 /// all of them. Does the same for the first prompts of a built-in task.
-#[expect(clippy::result_large_err, reason = "made once, before a run")]
 pub(super) fn check_first_rows(
     config: &Config,
     purpose: CheckPurpose<'_>,
@@ -265,7 +264,6 @@ pub(super) fn check_first_rows(
 }
 
 /// The first prompts of every file.
-#[expect(clippy::result_large_err, reason = "made once, before a run")]
 fn first_of_files(
     config: &Config,
     purpose: CheckPurpose<'_>,
@@ -313,7 +311,6 @@ fn first_of_files(
 }
 
 /// The first prompts of a built-in task; none if one of its files does not exist yet.
-#[expect(clippy::result_large_err, reason = "made once, before a run")]
 fn first_of_task(
     config: &Config,
     task: TaskKind,

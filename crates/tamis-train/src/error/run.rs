@@ -487,8 +487,9 @@ mod tests {
         let of_metrics = |kind| RunError::from(LoggerError { logger: "jsonl", step: 7, cause: disk(kind) });
         let of_rollouts =
             |kind| RunError::Fault(fault!("failed to write rollouts").with_source(Error::from(kind)));
-        type Made<'a> = &'a dyn Fn(ErrorKind) -> RunError;
-        for made in [&of_answers as Made<'_>, &of_metrics, &of_rollouts, &|kind| disk(kind).into()] {
+        for made in [&of_answers as &dyn Fn(ErrorKind) -> RunError, &of_metrics, &of_rollouts, &|kind| {
+            disk(kind).into()
+        }] {
             let hint = made(ErrorKind::StorageFull).hint().unwrap_or_default();
             for part in
                 ["free some and continue with `--resume`", "`run.dir`", "files written before are whole"]

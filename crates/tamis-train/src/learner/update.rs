@@ -379,8 +379,8 @@ impl<'a> MiniBatch<'a> {
     fn name(&self, place: usize) -> String {
         let members =
             self.groups.iter().flat_map(|group| group.trajectories.iter().map(|member| (*group, member)));
-        let named = members.map(|(group, member)| group.name(member));
-        named.skip(place).next().unwrap_or_else(|| format!("trajectory {place}"))
+        let mut named = members.map(|(group, member)| group.name(member));
+        named.nth(place).unwrap_or_else(|| format!("trajectory {place}"))
     }
 
     fn old(&self) -> &[f32] {

@@ -248,7 +248,6 @@ pub fn gather_gradient(
 /// # Errors
 /// Those of the hooks, and of a learner that cannot continue; [`Halt::Interrupted`] between two updates,
 /// within one, which is then not made, or before an update that was made is measured.
-#[expect(clippy::needless_pass_by_value, reason = "the hooks are for one phase")]
 pub fn sft<E: From<SftError>>(
     learner: &mut dyn RunLearner,
     examples: &SftExamples,
@@ -283,7 +282,7 @@ pub fn sft<E: From<SftError>>(
     // Measures an update that was made. Returns whether the target is reached.
     let mut finish = |learner: &mut dyn RunLearner, mut update: SftUpdate, report: &mut SftReport| {
         (report.num_updates, report.loss) = (update.number, update.loss);
-        let is_due = update.number % settings.test_freq.max(1) == 0;
+        let is_due = update.number.is_multiple_of(settings.test_freq.max(1));
         let target = settings.target_accuracy.filter(|_| is_due);
         if target.is_some() || !update.loss.is_finite() {
             check(learner).map_err(Halt::Failed)?;
