@@ -195,7 +195,7 @@ class Lines(unittest.TestCase):
             (folder / "trl.py").write_text("raise ImportError('needs another transformers')")
             part = gpu_check.Part("step", 1)
             gpu_check.step(part, given)
-            (folder / "trl.py").write_text("")
+            (folder / "trl.py").write_text("GRPOTrainer = None")
             gpu_check.step(gpu_check.Part("step", 1), given)
         self.assertEqual(asked, ["plain", "trl"])
         self.assertEqual(part.lines[-1], {"who": "tamis (torch) / plain loop", "groups_with_signal_per_s": 3.0})
