@@ -1,6 +1,7 @@
 """Calls a reward function by the names of its parameters: the completion, and columns of the row (verl has them in extra_info)."""
 
 import asyncio
+import concurrent.futures
 import importlib.util
 import inspect
 import pathlib
@@ -23,8 +24,9 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
     }
     result = function(**{name: value for name, value in given.items() if takes_all or name in parameters})
     if inspect.iscoroutine(result):
-        # verl calls its functions in threads without an event loop.
-        result = asyncio.run(result)
+        # In a thread of its own, because the caller may run an event loop.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            result = pool.submit(asyncio.run, result).result()
     if isinstance(result, dict) and "score" not in result:
         parts = {name: value for name, value in result.items() if name != "acc" and value is not None} or result
         result = {**result, "score": parts["reward"] if "reward" in parts else sum(parts.values())}
