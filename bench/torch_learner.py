@@ -181,6 +181,8 @@ class Wire:
 
 
 def compile_layers(learner):
+    # One for each width of the sampler; past the limit, which is 8, it goes on uncompiled.
+    torch._dynamo.config.recompile_limit = 64
     for layer in learner._policy.network.decoder.layers:
         layer.compile()
 
