@@ -138,7 +138,8 @@ def profile(once):
             return attend_rows(*given)
 
     once()
-    with mock.patch.object(row_cache, "attend_rows", attend), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with mock.patch.object(row_cache, "attend_rows", attend), torch.profiler.profile(activities=activities) as profiler:
         with torch.profiler.record_function("once"):
             once()
     events = {event.key: event for event in profiler.key_averages()}

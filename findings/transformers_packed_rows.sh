@@ -52,7 +52,8 @@ for name, config in configs.items():
             answers.append("apart" if change < 1e-5 else "mixed" if change > 1e-3 else "unclear")
             print(f"{name}, {arguments or 'default call'}: log-probabilities change by {change:.1e} at most: {answers[-1]}")
     seen[name] = answers
-batch = DataCollatorWithFlattening(return_tensors="pt", return_seq_idx=True, return_flash_attn_kwargs=True)([{"input_ids": each} for each in sequences])
+collator = DataCollatorWithFlattening(return_tensors="pt", return_seq_idx=True, return_flash_attn_kwargs=True)
+batch = collator([{"input_ids": each} for each in sequences])
 try:
     AutoModelForCausalLM.from_config(configs["Qwen3.5"])(**batch, use_cache=False)
 except ValueError as error:
