@@ -14,7 +14,7 @@ caches, not compiled, over the prompts, each eight times (it continues with all 
 transformers compiles it on a GPU, and `learner_compiled` the learner with its decoder's layers through `torch.compile`; both
 only if they are named. `generate` gives no log-probability of the whole
 distribution; the learner gives it and the entropy. Weights are random. One JSON line for each, the best of
-`--repeats`.
+`--repeats`. With `--profile`: seconds of one call of the learner by kind instead, as PyTorch's profiler counts them.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import json
 import pathlib
 import sys
 import tempfile
+from unittest import mock
 
 import torch
 import transformers
@@ -32,6 +33,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 from quiet import seconds_and_cpu
 from torch_learner import OPTIMIZER, SHAPES, compile_layers, make_model, to_its_end
 
+from tamis.learner import row_cache
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
 
@@ -127,6 +129,26 @@ def measure(once, arguments):
     return {"tokens_per_s": round(total / seconds), "tokens_per_cpu_s": round(total / cpu_seconds), "tokens": total}
 
 
+def profile(once):
+    """Seconds by kind: products with weights are those of two matrices, those of attention come in batches."""
+    attend_rows = row_cache.attend_rows
+
+    def attend(*given):
+        with torch.profiler.record_function("attend_rows"):
+            return attend_rows(*given)
+
+    once()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with mock.patch.object(row_cache, "attend_rows", attend), torch.profiler.profile(activities=activities) as profiler:
+        with torch.profiler.record_function("once"):
+            once()
+    events = {event.key: event for event in profiler.key_averages()}
+    whole, attention = (events[name].cpu_time_total / 1e6 for name in ("once", "attend_rows"))
+    products = sum(events[name].self_cpu_time_total / 1e6 for name in ("aten::mm", "aten::addmm") if name in events)
+    kinds = {"products_with_weights": products, "attention_of_one_query": attention, "everything_else": whole - products - attention}
+    return {"seconds": round(whole, 2)} | {name: round(seconds, 2) for name, seconds in kinds.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
@@ -140,7 +162,10 @@ def main():
     forms = ["learner", "learner_compiled", "continuous", "static", "compiled", "dynamic"]
     parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"], choices=forms)
     parser.add_argument("--lengths", nargs="+", default=["equal", "spread"], choices=["equal", "spread"])
+    parser.add_argument("--profile", action="store_true", help="seconds by kind; only the form `learner`, on a CPU")
     arguments = parser.parse_args()
+    if arguments.profile and (arguments.forms != ["learner"] or arguments.device != "cpu"):
+        parser.error("--profile needs --forms learner and --device cpu")
     torch.set_num_threads(arguments.threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -154,7 +179,8 @@ def main():
                     once = run_learner(folder, arguments, prompts, wanted, form)
                 else:
                     once = run_transformers(folder, arguments, prompts, wanted, form)
-                print(json.dumps({"lengths": kind, "form": form, **measure(once, arguments)}), flush=True)
+                found = profile(once) if arguments.profile else measure(once, arguments)
+                print(json.dumps({"lengths": kind, "form": form, **found}), flush=True)
 
 
 if __name__ == "__main__":

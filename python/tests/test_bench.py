@@ -63,6 +63,11 @@ class Benchmarks(Case):
         )  # fmt: skip
         self.assertEqual([line["form"] for line in lines], ["learner", "continuous", "static"])
         self.assertEqual([line["tokens"] for line in lines], [2 * 8 * 4] * 3)
+        sizes = "--prompts", "2", "--prompt", "8", "--completion", "4"
+        (line,) = self.lines("torch_generation.py", *sizes, "--lengths", "equal", "--forms", "learner", "--profile")
+        kinds = [line[name] for name in ("products_with_weights", "attention_of_one_query", "everything_else")]
+        self.assertGreater(min(kinds), 0.0)
+        self.assertAlmostEqual(sum(kinds), line["seconds"], delta=0.03)
 
     def test_the_same_bits(self):
         lines = self.lines("torch_exact.py", "--prompts", "2", "--prompt", "8", "--completion", "4", "--repeats", "1")

@@ -364,6 +364,8 @@ pub fn reference_markdown() -> String {
          rows = pd.read_parquet(\"runs/quickstart/rollouts/step_100.parquet\")\n\
          rows[rows.verdict == \"trained\"].groupby(\"group_id\").reward.agg([\"mean\", \"std\"])\n\
          ```\n\n\
+         A number column has null, never NaN, for what is missing: write `WHERE acc IS NULL` in DuckDB. \
+         `logprobs` can hold NaN: `list_filter(logprobs, lambda x: NOT isnan(x))` in DuckDB 2 leaves it out.\n\n\
          {}\n\
          A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text, with \
          `extra_` in front if its name is taken.\n\n\
