@@ -751,7 +751,7 @@ class OtherVersionTests(unittest.TestCase):
         hidden = {"tamis.trl.asynchronous": None} if MISSING is None else {}
         with mock.patch.dict(sys.modules, hidden), self.assertRaises(AttachError) as raised:
             tamis.trl.attach(kind())
-        self.assertIn(f"TRL {TRL} is", str(raised.exception))
+        self.assertIn(f"in TRL {TRL} was moved", str(raised.exception))
         self.assertIn(f"versions that work are {tamis.trl.errors.TESTED_ASYNCHRONOUS}", str(raised.exception))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,10 +124,11 @@ GRPOTrainer(
         self.assertIn("lora: {rank: 2, alpha: 4, targets: [q_proj]}", ended.stdout)
         self.assertIn("chat_template: ", ended.stdout)
         self.assertIn("name: lambda, kind: command", ended.stdout)
-        ended = self.tamis(script.replace("PATTERN", "rank_pattern={'q_proj': 3}, use_dora=True").replace('"tiny")\nt', '"my-lab/../tiny")\nt'))
+        shutil.copytree(self.folder / "tiny", self.folder / "other")
+        ended = self.tamis(script.replace("PATTERN", "rank_pattern={'q_proj': 3}, use_dora=True").replace('"tiny")\nt', '"other")\nt'))
         self.assertEqual(ended.returncode, 2, ended.stdout)
         self.assertIn("LoraConfig.rank_pattern has no counterpart", ended.stderr)
-        self.assertIn("processing_class=...) is that of my-lab/../tiny", ended.stderr)
+        self.assertIn("processing_class=...) is that of other", ended.stderr)
 
 
 if __name__ == "__main__":

@@ -1017,7 +1017,7 @@ def main():
             packages = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
             package = packages.get(error.name.split(".")[0], error.name.split(".")[0])
             print(f"  hint: install it there (`{sys.executable} -m pip install {package}`), or name an interpreter that has it: "
-                  f"`tamis train {script} run.python=PATH`", file=sys.stderr)  # fmt: skip
+                  f"`tamis train {script} run.python=PATH`; if `{error.name}` is yours, add its folder to PYTHONPATH", file=sys.stderr)  # fmt: skip
         sys.exit(1)
     if "trained" not in settings:
         refuse(["it ended, and train() of a GRPOTrainer or an SFTTrainer was never called"], "other trainers of TRL run as they are, with python")

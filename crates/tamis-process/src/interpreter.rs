@@ -52,7 +52,8 @@ pub fn with_package(error: &str, python: &str, key: &str) -> Option<String> {
     let module = rest.split(['.', '\'']).next()?;
     let package = PACKAGES.iter().find(|(name, _)| *name == module).map_or(module, |(_, package)| package);
     Some(format!(
-        "install it there (`{python} -m pip install {package}`), or name an interpreter that has it: {key}, or run.python for everything"
+        "install it there (`{python} -m pip install {package}`), or name an interpreter that has it: {key}, or run.python for everything; \
+         if `{module}` is yours, add its folder to PYTHONPATH"
     ))
 }
 
@@ -69,6 +70,8 @@ mod tests {
             let error = format!("  File \"a.py\", line 1\nModuleNotFoundError: No module named '{module}'");
             let expected = format!("`/usr/bin/python3 -m pip install {package}`");
             assert!(of(&error).is_some_and(|fix| fix.contains(&expected) && fix.contains("learner.python")));
+            let ending = format!("; if `{}` is yours, add its folder to PYTHONPATH", module.trim_end_matches(".svm"));
+            assert!(of(&error).is_some_and(|fix| fix.ends_with(&ending)));
         }
         assert_eq!(of("ImportError: cannot import name 'x' from 'numpy'"), None);
     }

@@ -242,7 +242,7 @@ fn a_missing_package_is_named_with_the_interpreter() {
         assert!(error.what.contains(expected), "{error}");
         let hint = error.hint().unwrap_or_default();
         let fix = "python3 -m pip install numpy`), or name an interpreter that has it: objective.loss.python, or run.python for everything";
-        assert!(hint.ends_with(fix), "{hint}");
+        assert!(hint.contains(fix), "{hint}");
     }
     // What tamis finds in the result is no fault of the interpreter.
     let files = Files::new("def loss(columns):\n    return None\n");
