@@ -1,58 +1,24 @@
 //! Reads settings from raw values. A wrong value is reported and replaced by its default, so all faults of a
 //! configuration are found at once.
 
+mod names;
+mod numbers;
+mod wrong_type;
+
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value as Json;
 use tamis_core::setting::{Check, Described, KeySpec, PathKind, Shape, TimeSpan, Variant, or_null};
 
-use std::path::Path;
-
-use crate::diagnostic::{Diagnostic, Problem, TypeFix, is_no};
+pub use self::names::{Elsewhere, KnownNames, OtherNames};
+use self::numbers::Numbers;
+use self::wrong_type::describe_value;
+use crate::diagnostic::{Diagnostic, Problem, is_no};
 use crate::hub_name;
 use crate::path::PathText as _;
 use crate::source::{Origin, Source, SourceKind};
-use crate::suggest;
 use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float, parse_whole};
-
-/// The names that an unknown key is compared with, besides those of its own section.
-#[derive(Debug, Clone, Copy)]
-pub struct KnownNames {
-    /// The path of every key of the configuration.
-    pub paths: fn() -> &'static [String],
-    /// Names of keys in other systems.
-    pub others: OtherNames,
-    /// Where a name belongs that is none of the allowed values; `None` for a name of nothing.
-    pub elsewhere: fn(&str, &[&'static str]) -> Option<Elsewhere>,
-}
-
-/// A name that a key does not take.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// The allowed value that has this name in another system.
-    Here(&'static str),
-    /// What it is elsewhere in the configuration, as a hint.
-    There(String),
-}
-
-/// Knowledge about the names of keys in other systems.
-#[derive(Debug, Clone, Copy)]
-pub struct OtherNames {
-    /// The system that a key seems to belong to.
-    pub owner_of: fn(&str) -> Option<&'static str>,
-    /// Our key for an argument of another system, by its last part.
-    pub ours_of: fn(&str) -> Option<&'static str>,
-    /// The one of our allowed values that another system gives another name.
-    pub value_of: fn(&str, &[&'static str]) -> Option<&'static str>,
-    /// Our setting (`key=value`) for a word of another system or of a paper.
-    pub setting_of: fn(&str) -> Option<String>,
-}
-
-impl OtherNames {
-    /// No other systems.
-    pub const NONE: Self =
-        Self { owner_of: |_| None, ours_of: |_| None, value_of: |_, _| None, setting_of: |_| None };
-}
 
 /// Reads settings from raw values and collects all faults.
 #[derive(Debug)]
@@ -69,17 +35,6 @@ pub(crate) fn is_among(keys: &[String], key: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     keys.iter().any(|other| within(other, key) || within(key, other))
-}
-
-/// A dotted key in the nested form of a file, because dots are only for the command line. `None` if its first
-/// part is no section with the second.
-fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
-    let parts: Vec<&str> = key.split('.').collect();
-    let [first, second, ..] = parts.as_slice() else { return None };
-    let section = join(path, first);
-    let is_there = |name: &str| paths.contains(&join(&section, name));
-    let nested = format!("{}: ...{}", parts.join(": {"), "}".repeat(parts.len() - 1));
-    (is_there(second) || is_there("kind")).then_some(nested)
 }
 
 impl Default for Reader {
@@ -117,47 +72,6 @@ impl Reader {
         self.diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
     }
 
-    /// Reports a value whose type is not the key's.
-    pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, shape: &Shape) {
-        let scalar = node.as_text().filter(|_| !node.is_null());
-        let is_negative =
-            node.as_plain().is_some_and(|text| text.starts_with('-') && parse_float(text).is_some());
-        let mut expected = shape.describe();
-        if is_negative {
-            // -1 is a whole number too.
-            expected = expected.replace("a whole number", "a whole number of 0 or more");
-        }
-        let shape = shape.without_null();
-        // What a text, or a mapping outside a list, is short for.
-        let (section, is_section) = match (&node.value, shape) {
-            (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
-                (Some(format!("{{kind: {text}}}")), true)
-            }
-            (Value::Scalar { text, .. }, Shape::List(item)) if matches!(**item, Shape::Section { .. }) => {
-                (item_of(text, item), true)
-            }
-            (Value::Map(entries), Shape::List(_)) => (mapping(entries), true),
-            _ => (None, false),
-        };
-        let example = if is_section { section } else { scalar.map(str::to_owned) };
-        let fix = match (example, shape) {
-            _ if is_negative => TypeFix::SwitchOff,
-            (Some(item), Shape::List(_) | Shape::Tuple(..)) => TypeFix::Write(format!("[{item}]")),
-            (Some(section), _) if is_section => TypeFix::Write(section),
-            (None, shape) if takes_text(shape) && !node.is_null() => TypeFix::Quotes,
-            _ => TypeFix::Explain,
-        };
-        let problem = Problem::WrongType {
-            key: path.to_owned(),
-            expected,
-            found: describe_found(node),
-            fix,
-            is_off: scalar.is_some_and(is_no),
-            is_nullable: false,
-        };
-        self.report(node, problem);
-    }
-
     /// Reads a value that may be null; a message about its type includes null.
     pub(crate) fn or_null<T>(&mut self, path: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let num_before = self.diagnostics.len();
@@ -188,42 +102,6 @@ impl Reader {
         }
         self.refuse_unknown(node, path, known, None);
         Some(node)
-    }
-
-    /// Reports unknown keys of a section; `among` are its possible kinds and its own kind.
-    fn refuse_unknown(
-        &mut self,
-        node: &Node,
-        path: &str,
-        known: &[&'static str],
-        among: Option<(&[Variant], &'static str)>,
-    ) {
-        for entry in node.entries().iter().filter(|entry| !known.contains(&entry.key.as_str())) {
-            let key = join(path, &entry.key);
-            let origin = Some(entry.origin.clone());
-            let has = |variant: &&Variant| variant.keys.iter().any(|spec| spec.name == entry.key);
-            if let Some((variants, kind)) = among
-                && variants.iter().any(|variant| has(&variant))
-            {
-                let kinds = variants.iter().filter(has).map(|variant| variant.name).collect();
-                let known = known.iter().map(|&name| name.to_owned()).collect();
-                self.diagnostics
-                    .push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
-                continue;
-            }
-            let nested = nest(path, &entry.key, (self.names.paths)());
-            // A key of another kind may also be misspelt.
-            let of_kinds = among.iter().flat_map(|(variants, _)| *variants).flat_map(|variant| &variant.keys);
-            let near: Vec<&'static str> =
-                known.iter().copied().chain(of_kinds.map(|spec| spec.name)).collect();
-            let others = self.names.others;
-            let all = (self.names.paths)();
-            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, &near, all, others.ours_of));
-            let owner = (others.owner_of)(&key);
-            let known = known.iter().map(|&name| name.to_owned()).collect();
-            let problem = Problem::UnknownKey { key, suggestion, known, owner };
-            self.diagnostics.push(Diagnostic::error(problem, origin));
-        }
     }
 
     /// Opens a section whose keys depend on `kind`. Returns the kind, or the default one if none is named.
@@ -493,209 +371,9 @@ impl Reader {
             Err(_) => Node::plain(default, origin),
         }
     }
-
-    /// Whether a text is the name of something else, or another system's for an allowed value.
-    fn is_known_elsewhere(&self, text: &str, path: &str, allowed: &[&'static str]) -> bool {
-        (self.names.others.value_of)(text, allowed).is_some() || self.meant(text, path, allowed).1.is_some()
-    }
-
-    /// The allowed value that was probably meant, or a hint about another key that has the value.
-    fn meant(&self, text: &str, path: &str, allowed: &[&'static str]) -> (Option<String>, Option<String>) {
-        let others = self.names.others;
-        if let Some(value) = (others.value_of)(text, allowed) {
-            return (Some(value.to_owned()), None);
-        }
-        let section = path.split(['.', '[']).next().unwrap_or(path);
-        if ["objective", "filter", "preset", "reward"].contains(&section) || path == "data.task" {
-            if let Some(setting) = (others.setting_of)(text) {
-                return (None, Some(format!("`{text}` is `{setting}` here")));
-            }
-            match (self.names.elsewhere)(text, allowed) {
-                Some(Elsewhere::Here(value)) => return (Some(value.to_owned()), None),
-                Some(Elsewhere::There(hint)) => return (None, Some(hint)),
-                None => {}
-            }
-        }
-        (suggest::nearest_value(text, allowed), None)
-    }
-
-    /// Reads one of named values; returns its index.
-    pub fn choice(&mut self, node: &Node, path: &str, allowed: &[&'static str]) -> Option<usize> {
-        let (Value::Scalar { text, .. }, false) = (&node.value, node.is_null() && !allowed.contains(&"none"))
-        else {
-            let shape = Shape::Choice(allowed.iter().map(|&name| (name, "")).collect());
-            self.wrong_type(node, path, &shape);
-            return None;
-        };
-        let text = if node.is_null() { "none" } else { text.as_str() };
-        let index = allowed.iter().position(|&name| name == text);
-        if index.is_none() {
-            let (suggestion, elsewhere) = self.meant(text, path, allowed);
-            let problem = Problem::NotAllowed {
-                key: path.to_owned(),
-                value: text.to_owned(),
-                suggestion,
-                elsewhere,
-                allowed: allowed.iter().map(|&name| name.to_owned()).collect(),
-            };
-            self.report(node, problem);
-        }
-        index
-    }
 }
 
 fn of_kind(name: &Node) -> Node {
     let kind = MapEntry { key: "kind".to_owned(), origin: name.origin.clone(), node: name.clone() };
     Node { value: Value::Map(vec![kind]), ..name.clone() }
-}
-
-/// The numbers in a value that a [`Check`] checks.
-struct Numbers {
-    all: Vec<f64>,
-    /// The numbers that the engine uses in single precision.
-    reals: Vec<f64>,
-    is_empty: bool,
-}
-
-impl Numbers {
-    /// The numbers of a value that was read by its shape; times are in seconds.
-    fn of(value: &Json, shape: &Shape) -> Self {
-        let mut found = Self { all: Vec::new(), reals: Vec::new(), is_empty: false };
-        let shape = shape.without_null();
-        match value {
-            Json::String(text) if matches!(shape, Shape::TimeSpan) => {
-                found.all.extend(TimeSpan::parse(text).map(|TimeSpan(span)| span.as_secs_f64()));
-            }
-            Json::Number(number) => {
-                found.all.extend(number.as_f64());
-                found.reals.extend(number.as_f64().filter(|_| number.is_f64()));
-            }
-            Json::String(text) => found.is_empty = text.is_empty(),
-            Json::Array(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    let item = Self::of(item, &shape.of_key(&index.to_string()));
-                    found.all.extend(item.all);
-                    found.reals.extend(item.reals);
-                }
-                found.is_empty = items.is_empty();
-            }
-            Json::Null | Json::Bool(_) | Json::Object(_) => {}
-        }
-        found
-    }
-
-    fn fulfil(&self, check: Check) -> bool {
-        !(check == Check::NotEmpty && self.is_empty) && self.all.iter().all(|&number| check.holds(number))
-    }
-
-    fn fit_single(&self, check: Check) -> bool {
-        self.reals.iter().all(|&number| check.holds_single(number))
-    }
-}
-
-/// The item of a list of sections that a text is short for: its first key that takes such a text.
-fn item_of(text: &str, item: &Shape) -> Option<String> {
-    let Shape::Section { keys, .. } = item else { return None };
-    let takes = |spec: &&KeySpec| match (spec.shape)().without_null() {
-        Shape::Path(_) | Shape::Text(_) => !text.contains("://"),
-        Shape::List(of) => text.contains("://") && matches!(**of, Shape::Text(_)),
-        _ => false,
-    };
-    let spec = keys.iter().find(takes)?;
-    let is_list = matches!((spec.shape)().without_null(), Shape::List(_));
-    Some(format!("{{{}: {}}}", spec.name, if is_list { format!("[{text}]") } else { text.to_owned() }))
-}
-
-/// A mapping of plain values as it is written in one line.
-fn mapping(entries: &[MapEntry]) -> Option<String> {
-    let texts: Option<Vec<String>> =
-        entries.iter().map(|entry| Some(format!("{}: {}", entry.key, entry.node.as_text()?))).collect();
-    Some(format!("{{{}}}", texts?.join(", ")))
-}
-
-/// Whether a value is a text, or may be one.
-fn takes_text(shape: &Shape) -> bool {
-    match shape {
-        Shape::Text(_) | Shape::TextForm(_) => true,
-        Shape::OneOrMany(item) => takes_text(item),
-        _ => false,
-    }
-}
-
-fn describe_found(node: &Node) -> String {
-    match &node.value {
-        Value::Scalar { .. } if node.is_null() => "null".to_owned(),
-        Value::Scalar { text, plain } => {
-            if *plain && (parse_float(text).is_some()) {
-                format!("the number {text}")
-            } else if *plain && parse_bool(text).is_some() {
-                text.clone()
-            } else {
-                format!("the text {}", quote(text))
-            }
-        }
-        Value::List(items) => format!("a list of {}", items.len()),
-        Value::Map(_) => "a mapping".to_owned(),
-    }
-}
-
-fn describe_value(node: &Node) -> String {
-    match &node.value {
-        Value::Scalar { text, plain: true } => text.clone(),
-        Value::Scalar { text, plain: false } => quote(text),
-        Value::List(_) | Value::Map(_) => node.to_json().to_string(),
-    }
-}
-
-/// A text in double quotes, truncated after 60 characters.
-fn quote(text: &str) -> String {
-    let cut: String = text.chars().take(60).collect();
-    let more = if cut.len() < text.len() { "..." } else { "" };
-    format!("{:?}", format!("{cut}{more}"))
-}
-
-#[cfg(test)]
-#[allow(unreachable_pub, reason = "the macros define public types, as outside of tests")]
-mod tests {
-    use super::*;
-    use crate::value::{ByteSize, Frequency};
-
-    tamis_core::settings! {
-        /// Keys whose numbers are written with units.
-        pub struct Own {
-            /// A time.
-            wait: TimeSpan = TimeSpan::seconds(5), Between(2.0, 60.0), Free;
-            /// A time, or none.
-            limit: Option<TimeSpan> = None, GreaterThan(1.0), Free;
-            /// Times.
-            several: Vec<TimeSpan> = vec![TimeSpan::seconds(3)], AtLeast(2.0);
-            /// Memory.
-            memory: ByteSize = ByteSize(1024), AtLeast(1024.0), Free;
-            /// An interval.
-            every: Frequency = Frequency::every(3), AtLeast(2.0), Free;
-        }
-    }
-
-    #[test]
-    fn ranges_hold_for_numbers_with_units() {
-        let messages = |yaml: &str| {
-            let node = crate::yaml::parse(&Source::new(SourceKind::Default, yaml)).expect(yaml);
-            let mut reader = Reader::default();
-            reader.read::<Own>(&node, "").expect("defaults stand in");
-            reader.into_diagnostics().iter().map(|found| found.problem.to_string()).collect::<Vec<_>>()
-        };
-        for allowed in ["{}", "{wait: 60s, limit: 2s, memory: 2KiB, every: 2, several: [2, 1h]}"] {
-            assert_eq!(messages(allowed), [""; 0], "{allowed}");
-        }
-        for (refused, condition) in [
-            ("wait: 1s", "`wait` must be from 2 to 60, got 1s"),
-            ("wait: 2m", "`wait` must be from 2 to 60, got 2m"),
-            ("limit: 500ms", "`limit` must be greater than 1, got 500ms"),
-            ("memory: 1000", "`memory` must be at least 1024, got 1000"),
-            ("every: 1", "`every` must be at least 2, got 1"),
-            ("several: [2s, 1s]", "`several` must be at least 2, got [\"2s\",\"1s\"]"),
-        ] {
-            assert_eq!(messages(refused), [condition], "{refused}");
-        }
-    }
 }

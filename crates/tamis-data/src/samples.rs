@@ -121,67 +121,25 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::{Value, json};
-    use tamis_core::group::{
-        Episode, FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory, Turn,
-    };
+    use tamis_core::group::{Episode, Group, Trajectory, Turn};
 
     use super::*;
     use crate::records::Records;
+    use crate::rollouts::tests::{group, table, trajectory};
 
-    fn trajectory(sample_index: u32, acc: f64) -> Trajectory {
-        Trajectory {
-            episode: None,
-            sample_index,
-            text: format!("é {sample_index}"),
-            token_ids: vec![7, 8],
-            logprobs: vec![-0.5; 2],
-            entropy: None,
-            loss_mask: vec![true; 2],
-            finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
-            versions: (PolicyVersion(0), PolicyVersion(0)),
-            scores: [("acc".to_owned(), Score::of(acc)), ("prompt".to_owned(), Score::of(0.5))].into(),
-            reward: acc,
-        }
-    }
-
-    fn group(trajectories: [Trajectory; 2]) -> Group {
-        Group {
-            id: GroupId(0),
-            prompt: PromptId(3),
-            epoch: 0,
-            dispatched: PolicyVersion(0),
-            prompt_token_ids: vec![1],
-            images: Vec::new(),
-            trajectories: trajectories.into(),
-        }
-    }
-
-    /// The first one has a logged value and a ground truth.
-    fn rows<'a>(group: &'a Group, logged: &'a BTreeMap<String, String>) -> Vec<RolloutRow<'a>> {
-        let row = |trajectory: &'a Trajectory| RolloutRow {
-            step: 5,
-            round: 1,
-            group,
-            trajectory,
-            inclusion: 1.0,
-            data_source: "sums",
-            prompt: "1+1=",
-            ground_truth: (trajectory.sample_index == 0).then_some("2"),
-            advantage: None,
-            metric: "",
-            metric_value: None,
-            verdict: "trained",
-            logged: (trajectory.sample_index == 0).then_some(logged),
-        };
-        group.trajectories.iter().map(row).collect()
+    fn of(trajectories: [Trajectory; 2]) -> Group {
+        Group { trajectories: trajectories.into(), ..group() }
     }
 
     #[test]
     fn samples_come_back_from_either_format() {
         let folder = tempfile::tempdir().unwrap();
-        let logged = [("note".to_owned(), "short".to_owned())].into();
-        let sampled = group([trajectory(0, 1.0), trajectory(1, f64::NAN)]);
-        let rows = rows(&sampled, &logged);
+        let logged: BTreeMap<String, String> = [("note".to_owned(), "short".to_owned())].into();
+        let scores = |acc| [("acc", acc), ("prompt", 0.5)];
+        let sampled =
+            of([trajectory(0, 3, &scores(1.0), 1.0), trajectory(1, 2, &scores(f64::NAN), f64::NAN)]);
+        let mut rows = table(&sampled);
+        rows[0].logged = Some(&logged);
         for name in ["s.jsonl", "s.parquet"] {
             let path = folder.path().join(name);
             write_samples(&path, &rows).unwrap();
@@ -191,38 +149,33 @@ mod tests {
                 read,
                 [
                     json!({
-                        "step": 5, "prompt_id": 3, "sample_index": 0, "data_source": "sums", "prompt": "1+1=",
-                        "completion": "é 0", "ground_truth": "2", "acc": 1.0, "score_prompt": 0.5, "note": "short", "reward": 1.0,
-                        "num_tokens": 2, "finish_reason": "stop",
+                        "step": 2, "prompt_id": 5, "sample_index": 0, "data_source": "arithmetic", "prompt": "1+1=",
+                        "completion": "réponse 0", "ground_truth": null, "acc": 1.0, "score_prompt": 0.5, "note": "short", "reward": 1.0,
+                        "num_tokens": 3, "finish_reason": "length",
                     }),
                     json!({
-                        "step": 5, "prompt_id": 3, "sample_index": 1, "data_source": "sums", "prompt": "1+1=",
-                        "completion": "é 1", "ground_truth": null, "acc": null, "score_prompt": 0.5, "note": null, "reward": null,
-                        "num_tokens": 2, "finish_reason": "length",
+                        "step": 2, "prompt_id": 5, "sample_index": 1, "data_source": "arithmetic", "prompt": "1+1=",
+                        "completion": "réponse 1", "ground_truth": "2", "acc": null, "score_prompt": 0.5, "note": null, "reward": null,
+                        "num_tokens": 2, "finish_reason": "stop",
                     }),
                 ],
                 "{name}"
             );
         }
         let turn = |text: &str, observation: &str, reward: f64| Turn {
-            start: 0,
-            end: 1,
-            context_start: None,
             text: text.to_owned(),
             observation: observation.to_owned(),
-            role: String::new(),
             reward,
-            info: BTreeMap::new(),
+            ..Turn::default()
         };
         let episode = Episode {
             turns: vec![turn("Left", "P_G", 0.0), turn("Right", "", 0.5)],
             is_success: Some(true),
-            is_cut: false,
-            is_unscored: false,
+            ..Episode::default()
         };
         let path = folder.path().join("s.jsonl");
-        let played = group([Trajectory { episode: Some(episode), ..trajectory(0, 1.0) }, trajectory(1, 0.0)]);
-        write_samples(&path, &super::tests::rows(&played, &logged)).unwrap();
+        let played = Trajectory { episode: Some(episode), ..trajectory(0, 1, &[], 1.0) };
+        write_samples(&path, &table(&of([played, trajectory(1, 1, &[], 0.0)]))).unwrap();
         let mut read = Records::open(&path).unwrap().map(|record| record.unwrap().values);
         let mut next = || {
             let row = read.next().unwrap();

@@ -186,25 +186,20 @@ fn merge(one: &mut Vec<Part>, other: &[Part], k: usize, next: &mut [u32], scratc
 mod tests {
     use super::*;
 
-    fn costs_of(costs: &[u64], shares: &[Vec<usize>]) -> Vec<u64> {
-        shares.iter().map(|share| share.iter().map(|&item| costs[item]).sum()).collect()
-    }
-
     #[test]
-    fn two_parts_by_hand() {
-        // 8-7 = 1, 6-5 = 1, 4: 4-1 = 3, 3-1 = 2. Parts 16 and 14.
-        let costs = [8, 7, 6, 5, 4];
-        assert_eq!(costs_of(&costs, &karmarkar_karp(&costs, 2, false).expect("shares")), [16, 14]);
-    }
-
-    #[test]
-    fn three_parts_by_hand() {
-        // Singles 5, 5, 4, 3, 3 over three parts: (5|5|0) first of largest spread, then 4 onto the empty one,
-        // and so on.
-        let costs = [5, 5, 4, 3, 3];
-        let mut found = costs_of(&costs, &karmarkar_karp(&costs, 3, false).expect("shares"));
-        found.sort_unstable();
-        assert_eq!(found, [5, 7, 8]);
+    fn parts_by_hand() {
+        for (costs, parts, expected) in [
+            // 8-7 = 1, 6-5 = 1, 4: 4-1 = 3, 3-1 = 2.
+            ([8, 7, 6, 5, 4], 2, &[14, 16][..]),
+            // (5|5|0) first of largest spread, then 4 onto the empty one, and so on.
+            ([5, 5, 4, 3, 3], 3, &[5, 7, 8]),
+        ] {
+            let shares = karmarkar_karp(&costs, parts, false).expect("shares");
+            let sum = |share: &Vec<usize>| share.iter().map(|&item| costs[item]).sum();
+            let mut sums: Vec<u64> = shares.iter().map(sum).collect();
+            sums.sort_unstable();
+            assert_eq!(sums, expected, "{costs:?}");
+        }
     }
 
     #[test]

@@ -422,6 +422,8 @@ impl ImportanceWeights {
 
 #[cfg(test)]
 mod tests {
+    use tamis_golden::assert_close;
+
     use super::*;
     use crate::correction::Correction;
 
@@ -434,22 +436,15 @@ mod tests {
     #[test]
     fn tokens_by_hand() {
         let importance = ImportanceWeights { min: Some(0.5), ..ImportanceWeights::truncated_tokens(2.0) };
-        let (weights, metrics) = weigh(importance, &[4_f64.ln(), 0.0, 0.25_f64.ln()], &[0.0, f64::NAN, 0.0]);
+        let (old, behaviour) = ([4_f64.ln(), 0.0, 0.25_f64.ln()], [0.0, f64::NAN, 0.0]);
+        let (weights, ImportanceMetrics { raw, bounded, share_above, share_below, .. }) =
+            weigh(importance, &old, &behaviour);
         assert_eq!(weights, [2.0, 1.0, 0.5]);
-        assert!(
-            (metrics.raw.mean - 5.25 / 3.0).abs() < 1e-15 && (metrics.bounded.mean - 3.5 / 3.0).abs() < 1e-15
-        );
-        assert!((metrics.raw.effective_share - 5.25 * 5.25 / (3.0 * (17.0 + 0.0625))).abs() < 1e-14);
-        assert!(
-            (metrics.share_above - 1.0 / 3.0).abs() < 1e-15
-                && (metrics.share_below - 1.0 / 3.0).abs() < 1e-15
-        );
-        assert!((metrics.bounded.sequence_max - 1.5).abs() < 1e-15);
-        let (weights, metrics) = weigh(
-            ImportanceWeights { outside: OutsideBounds::Mask, ..importance },
-            &[4_f64.ln(), 0.0, 0.25_f64.ln()],
-            &[0.0, f64::NAN, 0.0],
-        );
+        let found = [raw.mean, bounded.mean, share_above, share_below, bounded.sequence_max];
+        assert_close("metrics", &found, &[5.25 / 3.0, 3.5 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.5], 0.0, 1e-15);
+        assert!((raw.effective_share - 5.25 * 5.25 / (3.0 * (17.0 + 0.0625))).abs() < 1e-14);
+        let masking = ImportanceWeights { outside: OutsideBounds::Mask, ..importance };
+        let (weights, metrics) = weigh(masking, &old, &behaviour);
         assert_eq!(weights, [0.0, 1.0, 0.0]);
         assert!((metrics.masked_share.expect("masks") - 2.0 / 3.0).abs() < 1e-15);
     }
@@ -458,17 +453,15 @@ mod tests {
     fn trajectories_by_hand() {
         // Log-ratios sum to ln 4 and to ln(1/2).
         let (old, behaviour) = ([2_f64.ln(), 2_f64.ln(), 0.5_f64.ln()], [0.0; 3]);
-        let (weights, metrics) = weigh(ImportanceWeights::truncated_sequences(3.0), &old, &behaviour);
+        let truncated = ImportanceWeights::truncated_sequences(3.0);
+        let (weights, ImportanceMetrics { bounded, share_above, .. }) = weigh(truncated, &old, &behaviour);
         assert_eq!(weights, [3.0, 3.0, 0.5]);
-        assert!((metrics.bounded.mean - 6.5 / 3.0).abs() < 1e-15);
-        assert!(
-            (metrics.bounded.sequence_mean - 1.75).abs() < 1e-15 && (metrics.share_above - 0.5).abs() < 1e-15
-        );
-        let normalised =
-            ImportanceWeights { batch_normalize: true, ..ImportanceWeights::truncated_sequences(3.0) };
+        let found = [bounded.mean, bounded.sequence_mean, share_above];
+        assert_close("metrics", &found, &[6.5 / 3.0, 1.75, 0.5], 0.0, 1e-15);
+        let normalised = ImportanceWeights { batch_normalize: true, ..truncated };
         let (weights, metrics) = weigh(normalised, &old, &behaviour);
         assert_eq!(metrics.normalisation, Some(1.75));
-        assert!((weights[0] - 3.0 / 1.75).abs() < 1e-15 && (weights[2] - 0.5 / 1.75).abs() < 1e-15);
+        assert_close("weights", &weights, &[3.0 / 1.75, 3.0 / 1.75, 0.5 / 1.75], 0.0, 1e-15);
     }
 
     #[test]
@@ -486,24 +479,17 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_refused() {
-        let refused = |importance| {
-            Correction { importance: Some(importance), ..Correction::default() }
-                .check()
-                .unwrap_err()
-                .to_string()
+        let refused = |min, max| {
+            let importance = ImportanceWeights { min, ..ImportanceWeights::truncated_tokens(max) };
+            let correction = Correction { importance: Some(importance), ..Correction::default() };
+            correction.check().unwrap_err().to_string()
         };
-        insta::assert_snapshot!(
-            refused(ImportanceWeights { min: Some(-1.0), ..ImportanceWeights::truncated_tokens(2.0) }),
-            @"correction setting `importance.min` is -1; expected a number of at least 0"
-        );
-        insta::assert_snapshot!(
-            refused(ImportanceWeights::truncated_tokens(0.0)),
-            @"correction setting `importance.max` is 0; expected a number above 0"
-        );
-        insta::assert_snapshot!(
-            refused(ImportanceWeights { min: Some(2.0), ..ImportanceWeights::truncated_tokens(2.0) }),
-            @"correction setting `importance` has bounds 2 and 2; the lower must be below the upper"
-        );
+        let refused = [refused(Some(-1.0), 2.0), refused(None, 0.0), refused(Some(2.0), 2.0)];
+        insta::assert_snapshot!(refused.join("\n"), @"
+        correction setting `importance.min` is -1; expected a number of at least 0
+        correction setting `importance.max` is 0; expected a number above 0
+        correction setting `importance` has bounds 2 and 2; the lower must be below the upper
+        ");
         insta::assert_snapshot!(
             ImportanceWeights::trl("token", None, None).unwrap_err(),
             @"unknown importance sampling mode `token`; known are token_truncate, token_mask, sequence_truncate, sequence_mask"

@@ -140,6 +140,8 @@ impl Mismatch {
 
 #[cfg(test)]
 mod tests {
+    use tamis_golden::assert_close;
+
     use super::*;
 
     #[test]
@@ -150,14 +152,12 @@ mod tests {
             SamplerColumns { offsets: &[0, 2, 3], mask: &[true; 3], old: &old, behaviour: &behaviour };
         let found = Mismatch::of(&columns, 20.0, false);
         assert_eq!((found.tokens, found.unknown), (3, 1));
-        assert!(found.kl.abs() < 1e-15);
         // k3: 2 - 1 - ln 2 and 1/2 - 1 + ln 2, so 1/2 in sum.
-        assert!((found.k3_kl - 0.25).abs() < 1e-15);
+        assert_close("KL", &[found.kl, found.k3_kl], &[0.0, 0.25], 0.0, 1e-15);
         // Perplexities 2 and 4 of the policy, 4 and 2 of the sampler.
-        assert!((found.policy_ppl - 3.0).abs() < 1e-15 && (found.behaviour_ppl - 3.0).abs() < 1e-15);
-        assert!((found.ppl_ratio - 1.25).abs() < 1e-15 && (found.chi2_token - 1.125).abs() < 1e-15);
-        assert!((found.log_ppl_diff_max - 2_f64.ln()).abs() < 1e-15);
-        assert!((found.difference_mean - 2_f64.ln()).abs() < 1e-15);
+        let ppl = [found.policy_ppl, found.behaviour_ppl, found.ppl_ratio, found.chi2_token];
+        assert_close("perplexities", &ppl, &[3.0, 3.0, 1.25, 1.125], 0.0, 1e-15);
+        assert_close("ln 2", &[found.log_ppl_diff_max, found.difference_mean], &[2_f64.ln(); 2], 0.0, 1e-15);
     }
 
     /// One trajectory has known tokens, the sampler reported nothing for another, and one is fully masked.

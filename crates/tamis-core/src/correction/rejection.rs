@@ -359,14 +359,14 @@ impl Rejection {
 
 #[cfg(test)]
 mod tests {
+    use tamis_golden::assert_close;
+
     use super::*;
 
     /// Log-ratios ln 2, 0 and -ln 4 of a trajectory of two tokens and one of one.
     fn reject(rejection: Rejection) -> (Vec<bool>, RejectionMetrics) {
-        let offsets = [0, 2, 3];
-        let (old, behaviour) = ([2_f64.ln(), 0.0, 0.25_f64.ln()], [0.0; 3]);
-        let columns =
-            SamplerColumns { offsets: &offsets, mask: &[true; 3], old: &old, behaviour: &behaviour };
+        let (offsets, old) = ([0, 2, 3], [2_f64.ln(), 0.0, 0.25_f64.ln()]);
+        let columns = SamplerColumns { offsets: &offsets, mask: &[true; 3], old: &old, behaviour: &[0.0; 3] };
         let mut mask = vec![true; 3];
         let metrics = rejection.reject(&columns, 20.0, &mut mask);
         (mask, metrics)
@@ -374,19 +374,12 @@ mod tests {
 
     #[test]
     fn tokens_by_hand() {
-        let (mask, metrics) = reject(Rejection {
-            statistic: Statistic::K1,
-            scope: RejectionScope::Token,
-            min: Some(-0.5),
-            max: Some(1.0),
-        });
+        let (statistic, scope) = (Statistic::K1, RejectionScope::Token);
+        let (mask, metrics) = reject(Rejection { statistic, scope, min: Some(-0.5), max: Some(1.0) });
         // k1: -ln 2, 0, ln 4.
         assert_eq!(mask, [false, true, false]);
-        assert!((metrics.mean - 2_f64.ln() / 3.0).abs() < 1e-15);
-        assert!(
-            (metrics.share_above - 1.0 / 3.0).abs() < 1e-15
-                && (metrics.share_below - 1.0 / 3.0).abs() < 1e-15
-        );
+        let found = [metrics.mean, metrics.share_above, metrics.share_below];
+        assert_close("metrics", &found, &[2_f64.ln() / 3.0, 1.0 / 3.0, 1.0 / 3.0], 0.0, 1e-15);
         assert_eq!((metrics.sequence_rejected_share, metrics.sequence_share_above), (1.0, 0.5));
     }
 
@@ -397,11 +390,11 @@ mod tests {
             (RejectionScope::SeqMean, 2_f64.ln().powi(2) / 4.0),
             (RejectionScope::SeqMax, 2_f64.ln().powi(2) / 2.0),
         ] {
-            let (mask, metrics) =
-                reject(Rejection { statistic: Statistic::K2, scope, min: None, max: Some(expected + 1e-12) });
+            let max = Some(expected + 1e-12);
+            let (mask, metrics) = reject(Rejection { statistic: Statistic::K2, scope, min: None, max });
             assert_eq!(mask, [true, true, false], "{scope:?}");
-            assert!((metrics.sequence_min - expected).abs() < 1e-15, "{scope:?}");
-            assert!((metrics.rejected_share - 1.0 / 3.0).abs() < 1e-15);
+            let found = [metrics.sequence_min, metrics.rejected_share];
+            assert_close(&format!("{scope:?}"), &found, &[expected, 1.0 / 3.0], 0.0, 1e-15);
         }
     }
 
@@ -434,21 +427,30 @@ mod tests {
         assert_eq!((gate.name().as_str(), gate.max), ("seq_mean_binary_kl", Some(0.05)));
     }
 
+    /// One threshold bounds both sides of `k1`, and serves several statistics.
+    #[test]
+    fn a_single_threshold() {
+        let two = 2_f64.ln();
+        let (statistic, scope) = (Statistic::K1, RejectionScope::Token);
+        let k1 = Rejection { statistic, scope, min: Some(-two), max: Some(two) };
+        let (statistic, scope) = (Statistic::K3, RejectionScope::SeqMean);
+        let k3 = Rejection { statistic, scope, min: None, max: Some(2.0) };
+        assert_eq!(Rejection::verl("token_k1, seq_mean_k3", "2.0").unwrap(), [k1, k3]);
+    }
+
     #[test]
     fn names_and_thresholds_that_do_not_parse_are_refused() {
         let refused = |names, thresholds| Rejection::verl(names, thresholds).unwrap_err().to_string();
-        insta::assert_snapshot!(
-            refused("seq_max_k1", "2.0"),
-            @"unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3, and tv and binary_kl like k3"
-        );
-        insta::assert_snapshot!(
-            refused("token_k1", "two"),
-            @"threshold `two` is no number; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
-        );
-        insta::assert_snapshot!(
-            refused("token_k1", "2.0_0.5"),
-            @"threshold `2.0_0.5` is not in order; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
-        );
+        let names = [("seq_max_k1", "2.0"), ("token_k1,token_k2,token_k3", "1.5,2.0")];
+        let thresholds = [("token_k1", "two"), ("token_k1", "2.0_0.5"), ("token_k3", "0.5_2.0")];
+        let printed = names.iter().chain(&thresholds).map(|(names, thresholds)| refused(names, thresholds));
+        insta::assert_snapshot!(printed.collect::<Vec<_>>().join("\n"), @"
+        unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3, and tv and binary_kl like k3
+        3 rejection statistics have 2 thresholds; give one for each, or one for all
+        threshold `two` is no number; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides
+        threshold `2.0_0.5` is not in order; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides
+        threshold `0.5_2.0` is two-sided, but this statistic is never negative; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides
+        ");
         for text in ["0", "-1.0", "inf", "0_2.0", "0.5_inf"] {
             let printed = refused("token_k1", text);
             assert!(
@@ -457,23 +459,13 @@ mod tests {
             );
         }
         assert!(refused("token_k1", "2.0_2.0").starts_with("threshold `2.0_2.0` is not in order"));
-        insta::assert_snapshot!(
-            refused("token_k3", "0.5_2.0"),
-            @"threshold `0.5_2.0` is two-sided, but this statistic is never negative; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
-        );
-        insta::assert_snapshot!(
-            refused("token_k1,token_k2,token_k3", "1.5,2.0"),
-            @"3 rejection statistics have 2 thresholds; give one for each, or one for all"
-        );
         let unbounded =
             Rejection { statistic: Statistic::K1, scope: RejectionScope::Token, min: None, max: None };
-        insta::assert_snapshot!(
-            unbounded.check().unwrap_err(),
-            @"rejection by `token_k1` has no bound; set `min`, `max` or both"
-        );
-        insta::assert_snapshot!(
-            Rejection { min: Some(1.0), max: Some(0.0), ..unbounded }.check().unwrap_err(),
-            @"correction setting `rejections` has bounds 1 and 0; the lower must be below the upper"
-        );
+        let crossed = Rejection { min: Some(1.0), max: Some(0.0), ..unbounded };
+        let printed = [unbounded, crossed].map(|rejection| rejection.check().unwrap_err().to_string());
+        insta::assert_snapshot!(printed.join("\n"), @"
+        rejection by `token_k1` has no bound; set `min`, `max` or both
+        correction setting `rejections` has bounds 1 and 0; the lower must be below the upper
+        ");
     }
 }

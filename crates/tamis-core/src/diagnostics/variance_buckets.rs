@@ -130,9 +130,10 @@ mod tests {
             Buckets::Quantile { buckets: 0 }.check().unwrap_err(),
             @"there must be at least one bucket"
         );
-        insta::assert_snapshot!(
-            Buckets::Edges { edges: vec![0.0, 0.0] }.check().unwrap_err(),
-            @"bucket edge 0 does not come after 0; edges must ascend"
-        );
+        assert_eq!(Buckets::Edges { edges: vec![] }.check(), Buckets::Quantile { buckets: 0 }.check());
+        assert_eq!(Buckets::Edges { edges: vec![0.5] }.check(), Ok(()));
+        let refused = |edges| Buckets::Edges { edges }.check().unwrap_err().to_string();
+        assert_eq!(refused(vec![0.0, 0.0]), "bucket edge 0 does not come after 0; edges must ascend");
+        assert_eq!(refused(vec![0.0, 2.0, 1.0]), "bucket edge 1 does not come after 2; edges must ascend");
     }
 }

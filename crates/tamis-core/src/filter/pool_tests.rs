@@ -134,6 +134,7 @@ fn counts_fractions_shares_and_bands() {
     assert_eq!(kept(band(0.5, 0.75), &eight), [2, 5]);
     assert_eq!(kept(band(0.75, 1.0), &eight), [0, 6]);
     // Narrower than a group: the group at its start.
+    assert_eq!(kept(band(0.3, 0.31), &eight), [3]);
     assert_eq!(kept(band(0.99, 1.0), &eight), [6]);
     assert_eq!(kept(band(0.3, 0.31), &[1.0]), [0]);
     assert_eq!(kept(band(0.0, 1.0), &[]), [0; 0]);
@@ -154,6 +155,8 @@ fn negative_scores() {
     assert_eq!(judge(&TopP { p: 0.9, pool: by_mean, ..TopP::of(0.9) }), [0, 3]);
     let smallest = Pool { prefer: Prefer::Smallest, ..by_mean };
     assert_eq!(judge(&MinP { p: 0.3, pool: smallest }), [1, 2]);
+    let groups = [GroupStatistics::of(&[1.0, 1.0], None), GroupStatistics::of(&[-1.0, -1.0], None)];
+    assert_eq!(kept_of(&MinP { p: 0.0, pool: by_mean }.judge(&groups, None)), [0, 1]);
 }
 
 #[test]
@@ -239,6 +242,12 @@ fn members_of_the_largest_variance() {
     assert_eq!(choose(Some(4), None, &[nan, 2.0]), [false, true]);
     assert_eq!(choose(Some(2), None, &[]), [false; 0]);
     assert_eq!(choose(Some(2), None, &[1e308, -1e308, f64::MAX, 0.0]), [false, true, true, false]);
+    // The same whatever the origin and the unit.
+    for (unit, origin) in [(1.0, 0.0), (2.0, -1.0), (4.0, -2.0), (-2.0, 2.0), (0.5, 16.0)] {
+        let values = [0.75, 0.0, 1.0, 0.875].map(|value| origin + unit * value);
+        assert_eq!(choose(Some(2), None, &values), [false, true, true, false], "{values:?}");
+        assert_eq!(choose(None, Some(0.75), &values).iter().filter(|chosen| **chosen).count(), 3);
+    }
     let groups = [GroupStatistics::of(&[1.0, 1.0], SCALE), GroupStatistics::of(&[1.0, nan], SCALE)];
     let names = |include_zero| {
         let filter = WithinGroup { k: Some(2), fraction: None, include_zero };
@@ -307,29 +316,6 @@ fn masses_at_the_edges_of_their_definitions() {
     }
 }
 
-#[test]
-fn narrow_bands_and_no_bound() {
-    let eight = [0.1, 0.8, 0.3, 0.5, 0.5, 0.2, 0.0, 0.7];
-    assert_eq!(kept(Percentile { low: 0.3, high: 0.31, pool: Pool::default() }, &eight), [3]);
-    let by_mean = Pool { score: PoolScore::Mean, ..Pool::default() };
-    let groups = [GroupStatistics::of(&[1.0, 1.0], None), GroupStatistics::of(&[-1.0, -1.0], None)];
-    assert_eq!(kept_of(&MinP { p: 0.0, pool: by_mean }.judge(&groups, None)), [0, 1]);
-}
-
-#[test]
-fn members_are_chosen_whatever_the_origin_and_the_unit() {
-    let choose = |values: [f64; 4], k, fraction| {
-        WithinGroup { k, fraction, include_zero: true }.members(&values).unwrap()
-    };
-    for (unit, origin) in
-        [(1.0, 0.0), (2.0, 0.0), (2.0, -2.0), (2.0, -1.0), (4.0, -2.0), (-2.0, 2.0), (0.5, 16.0)]
-    {
-        let values = [0.75, 0.0, 1.0, 0.875].map(|value| origin + unit * value);
-        assert_eq!(choose(values, Some(2), None), [false, true, true, false], "{values:?}");
-        assert_eq!(choose(values, None, Some(0.75)).iter().filter(|chosen| **chosen).count(), 3);
-    }
-}
-
 /// Few values, so that groups tie often.
 fn round() -> impl Strategy<Value = Vec<GroupStatistics>> {
     let value =
@@ -340,14 +326,8 @@ fn round() -> impl Strategy<Value = Vec<GroupStatistics>> {
 }
 
 fn pool() -> impl Strategy<Value = Pool> {
-    let score = prop::sample::select(vec![
-        PoolScore::Deviation,
-        PoolScore::Variance,
-        PoolScore::Mean,
-        PoolScore::Sum,
-    ]);
-    let prefer = prop::sample::select(vec![Prefer::Largest, Prefer::Smallest]);
-    (score, 0_u8..2, prefer, any::<bool>()).prop_map(|(score, ddof, prefer, include_zero)| Pool {
+    let choices = (prop::sample::select(PoolScore::ALL), prop::sample::select(Prefer::ALL));
+    (choices, 0_u8..2, any::<bool>()).prop_map(|((score, prefer), ddof, include_zero)| Pool {
         score,
         ddof,
         prefer,

@@ -8,91 +8,76 @@ use crate::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId, Score,
 
 const SCALE: Option<OutcomeScale> = Some(OutcomeScale { wrong: 0.0, correct: 1.0 });
 
+fn judge(filter: &dyn Filter, values: &[f64]) -> &'static str {
+    filter.judge(&[GroupStatistics::of(values, SCALE)], SCALE)[0].name()
+}
+
 fn variance(values: &[f64]) -> Verdict {
     Variance::default().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
 }
 
 #[test]
-fn four_prompts() {
-    let dropped = Verdict::Dropped;
-    assert_eq!(variance(&[1.0; 8]), dropped(DropReason::AllCorrect));
-    assert_eq!(variance(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]), Verdict::Kept);
-    assert_eq!(variance(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0]), Verdict::Kept);
-    assert_eq!(variance(&[0.0; 8]), dropped(DropReason::AllWrong));
-    // Five of eight.
-    let second = GroupStatistics::of(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], SCALE);
-    assert!((second.std - 15.0_f64.sqrt() / 8.0).abs() < 1e-15);
-    let third = GroupStatistics::of(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], SCALE);
-    assert!((third.std - 7.0_f64.sqrt() / 8.0).abs() < 1e-15);
-}
-
-#[test]
-fn names_of_uniform_groups() {
-    assert_eq!(variance(&[-1.0, -1.0]), Verdict::Dropped(DropReason::AllWrong));
-    assert_eq!(variance(&[0.5, 0.5]), Verdict::Dropped(DropReason::Uniform));
-    assert_eq!(variance(&[2.0, 2.0]), Verdict::Dropped(DropReason::AllCorrect));
-    assert_eq!(variance(&[0.0, -0.0]), Verdict::Dropped(DropReason::AllWrong));
-    let length = GroupStatistics::of(&[7.0, 7.0], SCALE);
-    assert_eq!(
-        Variance::default().judge_one(&length, Metric::Length.outcome_scale()),
-        Verdict::Dropped(DropReason::Uniform)
-    );
-}
-
-#[test]
-fn unscored_members_stay_outside() {
+fn verdicts_of_the_variance_filter() {
     let nan = f64::NAN;
-    assert_eq!(variance(&[nan, 1.0, 0.0]), Verdict::Kept);
-    // Not a zero: two ones and an unscored member count as all correct.
-    assert_eq!(variance(&[nan, 1.0, 1.0]), Verdict::Dropped(DropReason::AllCorrect));
-    assert_eq!(variance(&[nan, 1.0]), Verdict::Dropped(DropReason::Unscored));
-    assert_eq!(variance(&[nan, nan]), Verdict::Dropped(DropReason::Unscored));
-    assert_eq!(variance(&[nan]), Verdict::Dropped(DropReason::Unscored));
-    assert_eq!(variance(&[]), Verdict::Dropped(DropReason::Unscored));
-    assert_eq!(variance(&[f64::INFINITY, 1.0, 0.0]), Verdict::Kept);
-    assert_eq!(variance(&[f64::INFINITY, 0.0]), Verdict::Dropped(DropReason::Unscored));
-    let range = MeanRange { low: 0.0, high: 1.0, bounds: Bounds::Open };
-    assert_eq!(
-        range.judge_one(&GroupStatistics::of(&[nan, 0.5], SCALE), SCALE),
-        Verdict::Dropped(DropReason::Unscored)
-    );
-}
-
-#[test]
-fn singletons_and_tolerance() {
-    assert_eq!(variance(&[0.0]), Verdict::Kept);
+    for (values, verdict) in [
+        (&[1.0; 8][..], "all_correct"),
+        (&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], "kept"),
+        (&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], "kept"),
+        (&[0.0; 8], "all_wrong"),
+        (&[-1.0, -1.0], "all_wrong"),
+        (&[0.5, 0.5], "uniform"),
+        (&[2.0, 2.0], "all_correct"),
+        (&[0.0, -0.0], "all_wrong"),
+        (&[0.0], "kept"),
+        (&[nan, 1.0, 0.0], "kept"),
+        // Not a zero: two ones and an unscored member count as all correct.
+        (&[nan, 1.0, 1.0], "all_correct"),
+        (&[nan, 1.0], "unscored"),
+        (&[nan, nan], "unscored"),
+        (&[nan], "unscored"),
+        (&[], "unscored"),
+        (&[f64::INFINITY, 1.0, 0.0], "kept"),
+        (&[f64::INFINITY, 0.0], "unscored"),
+    ] {
+        assert_eq!(judge(&Variance::default(), values), verdict, "{values:?}");
+    }
+    // Five of eight, and seven of eight.
+    for (values, variance) in [
+        ([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], 15.0_f64),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], 7.0),
+    ] {
+        assert!((GroupStatistics::of(&values, SCALE).std - variance.sqrt() / 8.0).abs() < 1e-15);
+    }
+    let length = GroupStatistics::of(&[7.0, 7.0], SCALE);
+    let uniform = Variance::default().judge_one(&length, Metric::Length.outcome_scale());
+    assert_eq!(uniform, Verdict::Dropped(DropReason::Uniform));
     let drop = Variance { tolerance: 0.0, singleton: Singleton::Drop };
-    assert_eq!(
-        drop.judge_one(&GroupStatistics::of(&[1.0], SCALE), SCALE),
-        Verdict::Dropped(DropReason::Singleton)
-    );
+    assert_eq!(judge(&drop, &[1.0]), "singleton");
     let tolerant = Variance { tolerance: 0.25, singleton: Singleton::Keep };
-    let judge = |values: &[f64]| tolerant.judge_one(&GroupStatistics::of(values, SCALE), SCALE);
-    assert_eq!(judge(&[0.5, 0.75]), Verdict::Dropped(DropReason::Uniform));
-    assert_eq!(judge(&[0.5, 0.7501]), Verdict::Kept);
+    assert_eq!((judge(&tolerant, &[0.5, 0.75]), judge(&tolerant, &[0.5, 0.7501])), ("uniform", "kept"));
 }
 
 #[test]
 fn mean_ranges() {
-    let judge = |low, high, ends, values: &[f64]| {
-        MeanRange { low, high, bounds: ends }.judge_one(&GroupStatistics::of(values, SCALE), SCALE)
-    };
-    // EasyR1's window is open on both sides.
-    assert_eq!(
-        judge(0.25, 0.75, Bounds::Open, &[1.0, 0.0, 0.0, 0.0]),
-        Verdict::Dropped(DropReason::BelowRange)
-    );
-    assert_eq!(judge(0.25, 0.75, Bounds::Closed, &[1.0, 0.0, 0.0, 0.0]), Verdict::Kept);
-    assert_eq!(
-        judge(0.25, 0.75, Bounds::Open, &[1.0, 1.0, 1.0, 0.0]),
-        Verdict::Dropped(DropReason::AboveRange)
-    );
-    assert_eq!(judge(0.25, 0.75, Bounds::Closed, &[1.0, 1.0, 1.0, 0.0]), Verdict::Kept);
-    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[1.0; 4]), Verdict::Dropped(DropReason::AllCorrect));
-    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.0; 4]), Verdict::Dropped(DropReason::AllWrong));
-    // All wrong but formatted: the mean window does not detect that the group is uniform.
-    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.1; 4]), Verdict::Kept);
-    assert_eq!(judge(0.2, 0.8, Bounds::Closed, &[0.5]), Verdict::Kept);
+    for (low, high, bounds, values, verdict) in [
+        // EasyR1's window is open on both sides.
+        (0.25, 0.75, Bounds::Open, &[1.0, 0.0, 0.0, 0.0][..], "below_range"),
+        (0.25, 0.75, Bounds::Closed, &[1.0, 0.0, 0.0, 0.0], "kept"),
+        (0.25, 0.75, Bounds::Open, &[1.0, 1.0, 1.0, 0.0], "above_range"),
+        (0.25, 0.75, Bounds::Closed, &[1.0, 1.0, 1.0, 0.0], "kept"),
+        (0.01, 0.99, Bounds::Open, &[1.0; 4], "all_correct"),
+        (0.01, 0.99, Bounds::Open, &[0.0; 4], "all_wrong"),
+        // All wrong but formatted: the mean window does not detect that the group is uniform.
+        (0.01, 0.99, Bounds::Open, &[0.1; 4], "kept"),
+        (0.2, 0.8, Bounds::Closed, &[0.5], "kept"),
+        (0.0, 1.0, Bounds::Open, &[f64::NAN, 0.5], "unscored"),
+    ] {
+        assert_eq!(
+            judge(&MeanRange { low, high, bounds }, values),
+            verdict,
+            "{low} {high} {bounds:?} {values:?}"
+        );
+    }
 }
 
 #[test]
@@ -296,27 +281,31 @@ fn groups_are_judged_by_the_metric_of_their_members() {
     let judged = verdicts(&Metric::Entropy, &printed, &ExtraColumns::NONE).unwrap();
     assert_eq!(judged, ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &ExtraColumns::NONE).unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
+    // Nothing was generated, so nothing is missing.
+    assert_eq!(Metric::Entropy.values(&[], &ExtraColumns::NONE), Ok(vec![]));
 }
 
 #[test]
 fn metrics_are_checked_before_anything_is_generated() {
-    let available = AvailableMetrics {
-        scores: vec!["acc".to_owned(), "format".to_owned(), "length".to_owned()],
-        entropy: false,
+    let of = |scores: &[&str], entropy| AvailableMetrics {
+        scores: scores.iter().map(|&score| score.to_owned()).collect(),
+        entropy,
     };
-    let check = |name: &str| Metric::from(name).check(&available);
-    for name in available.names() {
-        assert_eq!(check(&name), Ok(()), "{name}");
-        assert_eq!(Metric::from(name.as_str()).to_string(), name);
+    let available = of(&["acc", "format", "length"], false);
+    for available in [&available, &of(&["acc", "length"], true)] {
+        for name in available.names() {
+            assert_eq!(Metric::from(name.as_str()).check(available), Ok(()), "{name}");
+            assert_eq!(Metric::from(name.as_str()).to_string(), name);
+        }
     }
+    let check = |name: &str| Metric::from(name).check(&available);
     assert_eq!(Metric::from("scores.length"), Metric::Score("length".to_owned()));
     insta::assert_snapshot!(check("formta").unwrap_err(), @"there is no metric `formta`; this run has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length` (did you mean `format`?)");
     insta::assert_snapshot!(check("q").unwrap_err(), @"there is no metric `q`; this run has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
     insta::assert_snapshot!(check("entropy").unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
     assert_eq!(Metric::default_of(&available), Ok(Metric::Score("acc".to_owned())));
-    let score = AvailableMetrics { scores: vec!["score".to_owned()], entropy: true };
-    assert_eq!(Metric::default_of(&score), Ok(Metric::Score("score".to_owned())));
-    let none = AvailableMetrics { scores: vec!["format".to_owned()], entropy: true };
+    assert_eq!(Metric::default_of(&of(&["score"], true)), Ok(Metric::Score("score".to_owned())));
+    let none = of(&["format"], true);
     insta::assert_snapshot!(Metric::default_of(&none).unwrap_err(), @"the filter names no metric, and the rewards provide neither `acc` nor `score`; set `filter.metric` to one of `format`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`");
 }
 
@@ -356,18 +345,6 @@ fn metrics_that_mix_other_things_into_the_outcome() {
     let shaped = |name: &str| Metric::from(name).is_shaped();
     assert!(shaped("seq_reward") && shaped("seq_final_reward") && shaped("token_level_rewards"));
     assert!(!shaped("acc") && !shaped("length") && !shaped("entropy") && !shaped("scores.seq_reward"));
-}
-
-#[test]
-fn entropies_that_there_are() {
-    let with = AvailableMetrics { scores: vec![], entropy: true };
-    assert_eq!(Metric::Entropy.check(&with), Ok(()));
-    // Nothing was generated, so nothing is missing.
-    assert_eq!(Metric::Entropy.values(&[], &ExtraColumns::NONE), Ok(vec![]));
-    let mut one = group(0, vec![trajectory(0.0, &[], &[true])]);
-    assert!(Metric::Entropy.values(std::slice::from_ref(&one), &ExtraColumns::NONE).is_err());
-    one.trajectories[0].entropy = Some(0.25);
-    assert_eq!(Metric::Entropy.values(&[one], &ExtraColumns::NONE), Ok(vec![0.25]));
 }
 
 #[test]

@@ -362,19 +362,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k3_is_bounded_only_where_asked() {
-        let plain = KlEstimator::plain(KlKind::K3);
-        let clamped = KlEstimator { clamped: true, ..plain };
-        // The reference assigns the token e^3 times the probability: e^3 - 1 - 3 = 16.09.
-        let (value, slope) = plain.token(-4.0, -1.0);
-        assert!((value - (3_f64.exp() - 4.0)).abs() < 1e-12 && (slope - (1.0 - 3_f64.exp())).abs() < 1e-12);
-        assert_eq!(clamped.token(-4.0, -1.0), (10.0, 0.0));
-        // At d = 25 the value without bounds is 24 + e^-25; with them it stops at 10.
-        assert!((plain.token(-1.0, -26.0).0 - 24.0).abs() < 1e-10);
-        assert_eq!(clamped.token(-1.0, -26.0), (10.0, 0.0));
-    }
-
-    #[test]
     fn names_are_verls() {
         for (name, kind) in [
             ("kl", KlKind::K1),

@@ -29,8 +29,8 @@ pub(super) fn settings() -> impl Strategy<Value = ScheduleSettings> {
             Just(OnEmptyRound::Skip),
             Just(OnEmptyRound::Error)
         ],
-        prop_oneof![Just(OnExhausted::NextEpoch), Just(OnExhausted::UsePartial), Just(OnExhausted::Stop)],
-        prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
+        prop::sample::select(OnExhausted::ALL),
+        prop::sample::select(FillOrder::ALL),
     );
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5), prop::option::of(1u64..40));
     (sizes, switches, choices, ends).prop_map(

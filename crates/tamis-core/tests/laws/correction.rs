@@ -281,15 +281,3 @@ fn without_a_lower_bound_nothing_is_too_small() {
         assert_eq!(metrics.masked_share, Some(0.0));
     }
 }
-
-/// One number gives the upper bound, and its inverse the lower one, of the statistic with two sides.
-#[test]
-fn a_single_threshold_has_two_sides_for_k1() {
-    let two = 2_f64.ln();
-    let rejections = Rejection::verl("token_k1, seq_mean_k3", "2.0").unwrap();
-    let k1 =
-        Rejection { statistic: Statistic::K1, scope: RejectionScope::Token, min: Some(-two), max: Some(two) };
-    let k3 =
-        Rejection { statistic: Statistic::K3, scope: RejectionScope::SeqMean, min: None, max: Some(2.0) };
-    assert_eq!(rejections, [k1, k3]);
-}

@@ -159,20 +159,3 @@ fn variances_by_hand() {
     let (few, many) = (2_f64.sqrt(), 4.0 / 3_f64.sqrt());
     assert!((found.dispersion - 2_f64.sqrt() * (many - few) / (many + few)).abs() < 1e-15);
 }
-
-#[test]
-fn buckets_by_hand() {
-    // Seven groups in three buckets: two, two, and the rest.
-    let deviations = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
-    let found = Buckets::Quantile { buckets: 3 }.assign(&deviations).unwrap();
-    assert_eq!(found, [2, 2, 2, 1, 1, 0, 0].map(Some));
-    assert_eq!(
-        Buckets::Edges { edges: vec![] }.check().unwrap_err().to_string(),
-        "there must be at least one bucket"
-    );
-    insta::assert_snapshot!(
-        Buckets::Edges { edges: vec![0.0, 2.0, 1.0] }.check().unwrap_err(),
-        @"bucket edge 1 does not come after 2; edges must ascend"
-    );
-    assert!(Buckets::Edges { edges: vec![0.5] }.check().is_ok());
-}

@@ -9,11 +9,15 @@ fn file(folder: &tempfile::TempDir, name: &str, content: &str) -> PathBuf {
     path
 }
 
-fn read(content: &str, options: &ReadOptions) -> Result<Dataset, String> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = file(&folder, "data.jsonl", content);
+/// Reads a file in the folder; messages name the folder `FOLDER`.
+fn open(folder: &tempfile::TempDir, path: &Path, options: &ReadOptions) -> Result<Dataset, String> {
     Dataset::read(&[path], options)
         .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+}
+
+fn read(content: &str, options: &ReadOptions) -> Result<Dataset, String> {
+    let folder = tempfile::tempdir().unwrap();
+    open(&folder, &file(&folder, "data.jsonl", content), options)
 }
 
 fn fault(row: &Value) -> String {
@@ -41,16 +45,16 @@ fn verl_layout() {
 
 #[test]
 fn trl_and_plain_layouts() {
-    let prompt = one(&json!({"prompt": "2+2=", "solution": 4}), &ReadOptions::default());
-    assert_eq!(
-        (prompt.content, prompt.ground_truth.as_deref()),
-        (PromptContent::Text("2+2=".into()), Some("4"))
-    );
-    let prompt =
-        one(&json!({"question": "q", "answer": "a #### 1", "ground_truth": null}), &ReadOptions::default());
-    assert_eq!((prompt.content, prompt.ground_truth), (PromptContent::Text("q".into()), None));
-    let prompt = one(&json!({"problem": "p"}), &ReadOptions::default());
-    assert_eq!((prompt.ground_truth, prompt.data_source.as_str()), (None, ""));
+    let text = |text: &str| PromptContent::Text(text.to_owned());
+    for (row, content, truth) in [
+        (json!({"prompt": "2+2=", "solution": 4}), text("2+2="), Some("4")),
+        (json!({"question": "q", "answer": "a #### 1", "ground_truth": null}), text("q"), None),
+        (json!({"problem": "p"}), text("p"), None),
+    ] {
+        let prompt = one(&row, &ReadOptions::default());
+        assert_eq!((prompt.content, prompt.ground_truth.as_deref()), (content, truth));
+        assert_eq!(prompt.data_source, "");
+    }
 }
 
 #[test]
@@ -204,19 +208,15 @@ fn several_files_and_none() {
 
 #[test]
 fn a_fingerprint_sees_every_change() {
-    let base =
-        read("{\"question\": \"a\", \"answer\": 1}\n{\"question\": \"b\"}", &ReadOptions::default()).unwrap();
+    let of = |content: &str| read(content, &ReadOptions::default()).unwrap().fingerprint();
+    let base = of("{\"question\": \"a\", \"answer\": 1}\n{\"question\": \"b\"}");
     for changed in [
         "{\"question\": \"a\", \"answer\": 2}\n{\"question\": \"b\"}",
         "{\"question\": \"ab\", \"answer\": 1}\n{\"question\": \"\u{200b}\"}",
         "{\"question\": \"b\"}\n{\"question\": \"a\", \"answer\": 1}",
         "{\"question\": \"a\", \"answer\": 1}",
     ] {
-        assert_ne!(
-            base.fingerprint(),
-            read(changed, &ReadOptions::default()).unwrap().fingerprint(),
-            "{changed}"
-        );
+        assert_ne!(base, of(changed), "{changed}");
     }
 }
 
@@ -242,12 +242,12 @@ fn bytes_file_with(
     image: &'static [u8],
 ) -> PathBuf {
     use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::writer::SerializedFileWriter;
     let path = folder.path().join(name);
     let schema = "message m { required binary prompt; required binary answer; required binary image; }";
     let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
     let file = std::fs::File::create(&path).unwrap();
-    let mut writer =
-        parquet::file::writer::SerializedFileWriter::new(file, schema, std::sync::Arc::default()).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, std::sync::Arc::default()).unwrap();
     let mut group = writer.next_row_group().unwrap();
     let columns: [Vec<&[u8]>; 3] = [
         rows.iter().map(|row| row.0).collect(),
@@ -256,8 +256,7 @@ fn bytes_file_with(
     ];
     for values in columns {
         let mut column = group.next_column().unwrap().unwrap();
-        let values: Vec<ByteArray> =
-            values.into_iter().map(|value| ByteArray::from(value.to_vec())).collect();
+        let values: Vec<_> = values.into_iter().map(|value| ByteArray::from(value.to_vec())).collect();
         column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
         column.close().unwrap();
     }
@@ -269,10 +268,7 @@ fn bytes_file_with(
 #[test]
 fn bytes_are_a_prompt_only_where_they_are_text() {
     let folder = tempfile::tempdir().unwrap();
-    let printed = |path: &PathBuf, options: &ReadOptions| {
-        let error = Dataset::read(&[path], options).unwrap_err();
-        error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
-    };
+    let printed = |path: &Path, options: &ReadOptions| open(&folder, path, options).unwrap_err();
     let path = bytes_file(&folder, &[("6*7? é".as_bytes(), b"42"), (b"1+1?", b"2")]);
     let base64 = ReadOptions { binary_columns: BinaryColumns::Base64, ..ReadOptions::default() };
     let dataset = Dataset::read(&[&path], &base64).unwrap();
@@ -299,10 +295,8 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     // `image` is the ground truth, so that `answer` is an extra column.
     let images = bytes_file_with(&folder, "text.parquet", &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")], b"42");
     let options = ReadOptions { columns, ..ReadOptions::default() };
-    let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
-    let error = error.replace(&folder.path().display().to_string(), "FOLDER");
-    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the column from the file");
-    let error = Dataset::read(&[&path], &options).unwrap_err().to_string();
+    insta::assert_snapshot!(open(&folder, &images, &options).unwrap_err(), @"FOLDER/text.parquet, row 2: `answer` holds bytes that are not text (not UTF-8), but reward functions get every column of a row as JSON; set data.binary_columns=base64 to pass such columns in base64, or remove the column from the file");
+    let error = open(&folder, &path, &options).unwrap_err();
     assert!(error.contains("row 1: `image` holds bytes"), "the ground truth first: {error}");
 
     let base64 = ReadOptions { binary_columns: BinaryColumns::Base64, ..options.clone() };
@@ -338,9 +332,7 @@ fn rows_with_images() {
     }
     let read = |rows: &[Value], options: &ReadOptions| {
         let lines: Vec<String> = rows.iter().map(ToString::to_string).collect();
-        let path = file(&folder, "rows.jsonl", &lines.join("\n"));
-        Dataset::read(&[path], options)
-            .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+        open(&folder, &file(&folder, "rows.jsonl", &lines.join("\n")), options)
     };
     let user = |content: &str| json!([{"role": "user", "content": content}]);
     let rows = [
@@ -350,18 +342,11 @@ fn rows_with_images() {
         json!({"prompt": user("<image> is a word here"), "images": null}),
     ];
     let dataset = read(&rows, &seeing()).unwrap();
-    let names: Vec<Vec<&str>> = dataset
-        .prompts()
-        .iter()
-        .map(|prompt| prompt.images.iter().map(PromptImage::name).collect())
-        .collect();
-    assert_eq!(names, [vec!["a.png", "b.png"], vec!["b.png"], vec!["a.png"], vec![]]);
-    assert_eq!(dataset.prompts()[2].content.question(), "see <image>");
-    assert_eq!(
-        dataset.prompts()[0].columns["images"],
-        json!(["a.png", "b.png"]),
-        "rewards see the row as it is"
-    );
+    let prompts = dataset.prompts();
+    let names = |prompt: &Prompt| prompt.images.iter().map(PromptImage::name).collect::<Vec<_>>().join(" ");
+    assert_eq!(prompts.iter().map(names).collect::<Vec<_>>(), ["a.png b.png", "b.png", "a.png", ""]);
+    assert_eq!(prompts[2].content.question(), "see <image>");
+    assert_eq!(prompts[0].columns["images"], json!(["a.png", "b.png"]), "rewards see the row as it is");
     let fingerprint = dataset.fingerprint();
     let mut other = rows.clone();
     other[1]["image"] = json!("a.png");
@@ -391,16 +376,12 @@ fn rows_with_images() {
 #[test]
 fn images_in_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    let path = bytes_file_with(
-        &folder,
-        "images.parquet",
-        &[(b"how many?", b"1"), (b"and here?", b"2")],
-        png(30, 20).leak(),
-    );
+    let rows: [(&[u8], &[u8]); 2] = [(b"how many?", b"1"), (b"and here?", b"2")];
+    let path = bytes_file_with(&folder, "images.parquet", &rows, png(30, 20).leak());
     let store = folder.path().join("images");
     let places = ImagePlaces { folder: None, store: Some(store.clone()) };
-    let dataset =
-        Dataset::read(&[&path], &ReadOptions { images: Some(places), ..ReadOptions::default() }).unwrap();
+    let options = ReadOptions { images: Some(places), ..ReadOptions::default() };
+    let dataset = open(&folder, &path, &options).unwrap();
     let image = &dataset.prompts()[0].images[0];
     assert_eq!((image.width, image.height, dataset.prompts()[1].images[0].clone()), (30, 20, image.clone()));
     assert_eq!(std::fs::read(&image.path).unwrap(), png(30, 20));

@@ -7,7 +7,7 @@ use tamis_data::columns::ColumnFile;
 
 use super::*;
 use crate::advise::{AdvicePlan, read, read_with_notes};
-use crate::filter::{FilterOptions, GroupLayout, filter_file};
+use crate::filter::{FilterOptions, FilterSummary, GroupLayout, filter_file};
 use crate::monitor::summary::WatchedState;
 use crate::monitor::{LogFormat, Watch};
 use crate::rollouts::{self, RolloutQuery};
@@ -49,11 +49,43 @@ fn numbers(run: &OtherRun, step: u64, column: &str) -> Vec<f64> {
         .collect()
 }
 
-fn filtered(inputs: Vec<PathBuf>, metric: &str, kept: Option<PathBuf>) -> crate::filter::FilterSummary {
+fn options(input: PathBuf, metric: &str, kept: Option<PathBuf>) -> FilterOptions {
     let layout = GroupLayout::Long { group_by: Vec::new(), metric: metric.to_owned() };
     let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
-    filter_file(&FilterOptions { inputs, layout, filter, scale: None, kept, dropped: None, overwrite: false })
-        .unwrap()
+    FilterOptions { inputs: vec![input], layout, filter, scale: None, kept, dropped: None, overwrite: true }
+}
+
+fn filtered(input: PathBuf, metric: &str, kept: Option<PathBuf>) -> FilterSummary {
+    filter_file(&options(input, metric, kept)).unwrap()
+}
+
+/// Groups, and how many of them a filter on a metric keeps.
+fn num_kept(input: PathBuf, metric: &str, kept: Option<PathBuf>) -> (usize, usize) {
+    let summary = filtered(input, metric, kept);
+    (summary.num_prompts, summary.num_kept)
+}
+
+fn query(source: PathBuf) -> RolloutQuery {
+    RolloutQuery { source, step: None, verdict: None, group: None, prompt: None, limit: 9 }
+}
+
+/// Changes the state of a copied folder of TRL.
+fn edit_state(folder: &tempfile::TempDir, change: impl FnOnce(&mut Value)) {
+    let state = folder.path().join("checkpoint-6/trainer_state.json");
+    let mut known: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    change(&mut known);
+    fs::write(&state, known.to_string()).unwrap();
+}
+
+/// Leaves of a state what was known after a step.
+fn cut_after(known: &mut Value, step: u64) {
+    known["log_history"].as_array_mut().unwrap().retain(|entry| entry["step"].as_u64() <= Some(step));
+    known["global_step"] = step.into();
+}
+
+fn advice(path: &Path, metric: Option<&str>) -> (String, Vec<String>) {
+    let (evidence, notes) = read_with_notes(path, None, metric, &AdvicePlan::default()).unwrap();
+    (crate::advise::advise("x", &evidence, &AdvicePlan::default()).to_string(), notes)
 }
 
 #[test]
@@ -88,12 +120,7 @@ fn rows_under_several_steps_count_once_and_evaluations_not_at_all() {
 #[test]
 fn an_evaluation_that_is_due_after_the_last_state_is_none_of_training() {
     let folder = copy("trl-chat");
-    let state = folder.path().join("checkpoint-6/trainer_state.json");
-    let mut known: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
-    let log = known["log_history"].as_array_mut().unwrap();
-    log.retain(|entry| entry["step"].as_u64() <= Some(4));
-    known["global_step"] = 4.into();
-    fs::write(&state, known.to_string()).unwrap();
+    edit_state(&folder, |known| cut_after(known, 4));
     let mut run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 2, 4, 5], "6 is a multiple of `eval_steps`");
     assert!(run.notes()[0].starts_with("the newest `trainer_state.json` is of step 4"), "{:?}", run.notes());
@@ -115,11 +142,8 @@ fn a_state_that_is_half_written_is_left_out() {
     fs::write(newer.join("trainer_state.json"), "{\"global_step\": 9, \"log_hist").unwrap();
     let run = found(folder.path());
     assert_eq!(run.steps().collect::<Vec<_>>(), [1, 4]);
-    assert!(
-        run.notes()[0].contains("checkpoint-9/trainer_state.json: not a JSON object"),
-        "{:?}",
-        run.notes()
-    );
+    let note = &run.notes()[0];
+    assert!(note.contains("checkpoint-9/trainer_state.json: not a JSON object"), "{note}");
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
     let refused = OtherRun::find(folder.path()).unwrap_err();
     assert!(refused.to_string().contains("checkpoint-9/trainer_state.json"), "{refused}");
@@ -129,25 +153,25 @@ fn a_state_that_is_half_written_is_left_out() {
 #[test]
 fn weights_that_nobody_wrote_down_leave_the_reward_out() {
     let folder = copy("trl");
-    let state = folder.path().join("checkpoint-6/trainer_state.json");
-    let mut known: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
-    for entry in known["log_history"].as_array_mut().unwrap() {
-        if let Some(reward) = entry.get("reward").and_then(Value::as_f64) {
-            entry["reward"] = (reward / 2.0).into();
+    edit_state(&folder, |known| {
+        for entry in known["log_history"].as_array_mut().unwrap() {
+            if let Some(reward) = entry.get("reward").and_then(Value::as_f64) {
+                entry["reward"] = (reward / 2.0).into();
+            }
         }
-    }
-    fs::write(&state, known.to_string()).unwrap();
+    });
     let run = found(folder.path());
     assert!(numbers(&run, 1, "reward").iter().all(|reward| reward.is_nan()));
     assert!(run.notes().last().unwrap().contains("`reward` is left out"), "{:?}", run.notes());
     // So may a single function.
-    for entry in known["log_history"].as_array_mut().unwrap() {
-        entry.as_object_mut().unwrap().remove("rewards/length/mean");
-        if let Some(mean) = entry.get("rewards/exact/mean").and_then(Value::as_f64) {
-            entry["reward"] = (2.0 * mean + 1.0).into();
+    edit_state(&folder, |known| {
+        for entry in known["log_history"].as_array_mut().unwrap() {
+            entry.as_object_mut().unwrap().remove("rewards/length/mean");
+            if let Some(mean) = entry.get("rewards/exact/mean").and_then(Value::as_f64) {
+                entry["reward"] = (2.0 * mean + 1.0).into();
+            }
         }
-    }
-    fs::write(&state, known.to_string()).unwrap();
+    });
     assert!(numbers(&found(folder.path()), 4, "reward").iter().all(|reward| reward.is_nan()));
     // Without any state, two numeric columns may be anything.
     fs::remove_dir_all(folder.path().join("checkpoint-6")).unwrap();
@@ -158,25 +182,18 @@ fn weights_that_nobody_wrote_down_leave_the_reward_out() {
 
 #[test]
 fn messages_are_text_and_logged_columns_are_no_scores() {
-    let query = |source: PathBuf| RolloutQuery {
-        source,
-        step: Some(4),
-        verdict: None,
-        group: Some(1),
-        prompt: None,
-        limit: 2,
-    };
-    let view = rollouts::read(&query(made("trl-chat"))).unwrap();
+    let some = |source| RolloutQuery { step: Some(4), group: Some(1), limit: 2, ..query(source) };
+    let view = rollouts::read(&some(made("trl-chat"))).unwrap();
     assert!(view.file.ends_with("trl-chat/completions/completions_00004.parquet"), "{:?}", view.file);
     assert_eq!((view.num_trajectories, view.num_matching, view.rows.len()), (8, 4, 2));
     let shown = view.to_string();
     assert!(shown.contains("  prompt      user: q0") && shown.contains("  completion  "), "{shown}");
     assert!(shown.contains("reward ") && shown.contains("exact ") && shown.contains("first "), "{shown}");
-    let refused = rollouts::read(&RolloutQuery { step: Some(3), ..query(made("trl-chat")) }).unwrap_err();
+    let refused = rollouts::read(&RolloutQuery { step: Some(3), ..some(made("trl-chat")) }).unwrap_err();
     assert!(refused.to_string().ends_with("saved are those of steps 1 to 2, 4 to 5"), "{refused}");
     // A single file too.
     let file = made("trl-chat/completions/completions_00001.parquet");
-    let shown = rollouts::read(&RolloutQuery { step: None, group: None, ..query(file) }).unwrap().to_string();
+    let shown = rollouts::read(&query(file)).unwrap().to_string();
     assert!(shown.contains("  prompt      user: q0"), "{shown}");
 }
 
@@ -203,13 +220,14 @@ fn what_verl_dumped() {
     assert_eq!(numbers(&run, 1, "reward"), [1.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("kept.jsonl");
-    let summary = filtered(vec![made("verl")], "score", Some(file.clone()));
-    let json = serde_json::to_value(&summary).unwrap();
-    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(6), Some(2)), "{json}");
+    assert_eq!(num_kept(made("verl"), "score", Some(file.clone())), (6, 2));
     // Both outputs of the last rollout, unchanged.
     let rows = fs::read_to_string(&file).unwrap();
     assert_eq!(rows.lines().filter(|row| row.contains("s1-2_")).count(), 3);
     assert_eq!(rows.lines().count(), 5);
+    // In a single file too, they are one member.
+    let (told, _) = advice(&made("verl/1.jsonl"), Some("score"));
+    assert!(told.contains("3 groups of 2"), "{told}");
 }
 
 #[test]
@@ -228,12 +246,7 @@ fn verls_older_dumps_name_no_group() {
     assert_eq!(run.steps().collect::<Vec<_>>(), [9, 10]);
     assert_eq!(numbers(&run, 9, "group_id"), [0.0, 1.0, 0.0, 1.0, 2.0, 2.0]);
     assert_eq!(numbers(&run, 9, "acc"), [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
-    let summary = serde_json::to_value(filtered(vec![folder.path().join("9.jsonl")], "score", None)).unwrap();
-    assert_eq!(
-        (summary["num_prompts"].as_u64(), summary["num_kept"].as_u64()),
-        (Some(3), Some(1)),
-        "{summary}"
-    );
+    assert_eq!(num_kept(folder.path().join("9.jsonl"), "score", None), (3, 1));
     // A folder with other programs' files of rows is no run.
     fs::write(folder.path().join("1.jsonl"), "{\"input\": \"a\"}\n").unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());
@@ -241,27 +254,20 @@ fn verls_older_dumps_name_no_group() {
 
 #[test]
 fn a_folder_of_trl_is_filtered_without_naming_groups() {
-    let summary = filtered(vec![made("trl")], "exact", None);
-    let json = serde_json::to_value(&summary).unwrap();
-    assert_eq!(json["num_prompts"], 12, "{json}");
+    let summary = filtered(made("trl"), "exact", None);
+    assert_eq!(summary.num_prompts, 12);
     assert!(summary.warnings[0].contains("of 6 files of completions 2 count"), "{:?}", summary.warnings);
 }
 
 #[test]
 fn advice_of_completions_and_of_the_log_alone() {
-    let groups = read(&made("trl"), None, Some("exact"), &AdvicePlan::default()).unwrap();
-    let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
+    let (told, _) = advice(&made("trl"), Some("exact"));
     assert!(told.contains("12 groups"), "{told}");
     let state = made("trl/checkpoint-6/trainer_state.json");
-    let counts = read(&state, None, None, &AdvicePlan::default()).unwrap();
-    let told = crate::advise::advise("x", &counts, &AdvicePlan::default()).to_string();
+    let (told, _) = advice(&state, None);
     let log: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
-    let shares: Vec<f64> = log["log_history"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|entry| entry["frac_reward_zero_std"].as_f64())
-        .collect();
+    let share = |entry: &Value| entry["frac_reward_zero_std"].as_f64();
+    let shares: Vec<f64> = log["log_history"].as_array().unwrap().iter().filter_map(share).collect();
     let keep = 100.0 * (1.0 - shares.iter().sum::<f64>() / shares.len() as f64);
     assert!(told.contains(&format!("{keep:.1}%")), "{keep} in {told}");
 }
@@ -271,10 +277,7 @@ fn a_run_is_followed_while_trl_goes_on() {
     let folder = copy("trl");
     let state = folder.path().join("checkpoint-6/trainer_state.json");
     let whole = fs::read_to_string(&state).unwrap();
-    let mut known: Value = serde_json::from_str(&whole).unwrap();
-    known["log_history"].as_array_mut().unwrap().retain(|entry| entry["step"].as_u64() <= Some(3));
-    known["global_step"] = 3.into();
-    fs::write(&state, known.to_string()).unwrap();
+    edit_state(&folder, |known| cut_after(known, 3));
     let mut watch = Watch::open(folder.path()).unwrap();
     watch.check_understood().unwrap();
     let before = watch.summary();
@@ -332,16 +335,8 @@ fn a_sieve_left_completions_of_kept_groups_alone() {
     let run = found(folder.path());
     assert!(run.is_sieved());
     assert!(run.notes().iter().any(|note| note.contains("only those of kept groups")), "{:?}", run.notes());
-    let counts = read(folder.path(), None, None, &AdvicePlan::default()).unwrap();
-    let told = crate::advise::advise("x", &counts, &AdvicePlan::default()).to_string();
+    let (told, _) = advice(folder.path(), None);
     assert!(told.contains("20.0% of groups"), "{told}");
-}
-
-#[test]
-fn a_configuration_beside_it_makes_a_folder_of_trl_none_of_ours() {
-    let folder = copy("trl");
-    fs::write(folder.path().join("config.yaml"), "a: 1\n").unwrap();
-    assert_eq!(found(folder.path()).steps().collect::<Vec<_>>(), [1, 4]);
 }
 
 #[test]
@@ -371,26 +366,17 @@ fn rows_of_verl_that_are_not_json_or_not_there() {
 }
 
 #[test]
-fn several_outputs_of_a_rollout_are_one_member_in_a_single_file_too() {
-    let groups = read(&made("verl/1.jsonl"), None, Some("score"), &AdvicePlan::default()).unwrap();
-    let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
-    assert!(told.contains("3 groups of 2"), "{told}");
-}
-
-#[test]
 fn what_is_no_run_of_another_trainer() {
     let folder = tempfile::tempdir().unwrap();
     assert!(OtherRun::find(folder.path()).unwrap().is_none());
     assert!(OtherRun::find(&folder.path().join("absent")).unwrap().is_none());
     // A run of ours inside TRL's folder, beside TRL's own files (`record=OUT`), stays ours.
     let ours = copy("trl");
+    // A configuration beside these makes it none of ours.
+    fs::write(ours.path().join("config.yaml"), "a: 1\n").unwrap();
+    assert_eq!(found(ours.path()).steps().collect::<Vec<_>>(), [1, 4]);
     fs::write(ours.path().join(METRICS), "{\"step\": 1}\n").unwrap();
     assert!(OtherRun::find(ours.path()).unwrap().is_none());
-}
-
-fn advice(path: &Path, metric: Option<&str>) -> (String, Vec<String>) {
-    let (evidence, notes) = read_with_notes(path, None, metric, &AdvicePlan::default()).unwrap();
-    (crate::advise::advise("x", &evidence, &AdvicePlan::default()).to_string(), notes)
 }
 
 #[test]
@@ -409,32 +395,19 @@ fn a_reward_function_may_be_called_as_a_column_that_is_no_score() {
 
 #[test]
 fn filter_knows_the_reward_that_the_others_know() {
-    let sum = filtered(vec![made("trl")], "reward", None);
-    let json = serde_json::to_value(&sum).unwrap();
     let rewards: Vec<f64> =
         [1, 4].iter().flat_map(|step| numbers(&found(&made("trl")), *step, "reward")).collect();
     let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-    assert!((json["mean_metric"].as_f64().unwrap() - mean).abs() < 1e-12, "{json}");
+    let summary = filtered(made("trl"), "reward", None);
+    assert!((summary.mean_metric.unwrap() - mean).abs() < 1e-12, "{summary}");
     // verl's total has two names.
     for name in ["reward", "score"] {
-        let json = serde_json::to_value(filtered(vec![made("verl/1.jsonl")], name, None)).unwrap();
-        assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(3), Some(1)), "{json}");
+        assert_eq!(num_kept(made("verl/1.jsonl"), name, None), (3, 1), "{name}");
         assert!(advice(&made("verl"), Some(name)).0.contains("6 groups"), "{name}");
     }
     // It is unknown how the scores of a single file add up.
     let file = made("trl/completions/completions_00001.parquet");
-    let layout = GroupLayout::Long { group_by: Vec::new(), metric: "reward".to_owned() };
-    let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
-    let options = FilterOptions {
-        inputs: vec![file],
-        layout,
-        filter,
-        scale: None,
-        kept: None,
-        dropped: None,
-        overwrite: false,
-    };
-    let refused = filter_file(&options).unwrap_err().to_string();
+    let refused = filter_file(&options(file, "reward", None)).unwrap_err().to_string();
     assert!(refused.ends_with("has no metric column `reward`; it has `exact`, `length`"), "{refused}");
 }
 
@@ -447,8 +420,7 @@ fn a_score_of_verl_that_is_no_number_is_unscored_for_filter_too() {
     for input in [first, folder.path().to_owned()] {
         let kept = tempfile::tempdir().unwrap();
         let kept = kept.path().join("kept.jsonl");
-        let json = serde_json::to_value(filtered(vec![input], "score", Some(kept.clone()))).unwrap();
-        assert_eq!(json["num_unscored_trajectories"], 1, "{json}");
+        assert_eq!(filtered(input, "score", Some(kept.clone())).num_unscored_trajectories, 1);
         let kept = fs::read_to_string(kept).unwrap();
         assert!(kept.lines().count() >= 3 && kept.lines().take(3).all(|row| text.contains(row)), "{kept}");
     }
@@ -479,15 +451,7 @@ fn a_uid_that_looks_like_the_key_of_a_row_names_a_group() {
     assert_eq!(write(&[(&keys[0], "a"), (&keys[1], "b")]), [0.0, 0.0]);
     assert_eq!(write(&[("m_0_0", "a"), ("m_1_0", "b")]), [0.0, 1.0], "without one they are two groups");
     assert_eq!(write(&[("m_0_1", "a then c"), ("m_0_0", "a"), ("m_1_0", "a")]), [0.0, 0.0]);
-    let shown = rollouts::read(&RolloutQuery {
-        source: folder.path().to_owned(),
-        step: None,
-        verdict: None,
-        group: None,
-        prompt: None,
-        limit: 9,
-    });
-    let shown = shown.unwrap();
+    let shown = rollouts::read(&query(folder.path().to_owned())).unwrap();
     assert_eq!(shown.rows.iter().map(|row| row["prompt"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "a"]);
 }
 
@@ -503,7 +467,7 @@ fn rows_of_one_prompt_that_cannot_be_cut_are_told() {
     let told = "1 of its files: prompts have 2 to 3 rows there, so a repeated prompt counts as one group";
     let has_it = |notes: &[String]| notes.iter().filter(|note| note.contains(told)).count();
     assert_eq!(has_it(&advice(folder.path(), None).1), 1);
-    assert_eq!(has_it(&filtered(vec![folder.path().to_owned()], "score", None).warnings), 1);
+    assert_eq!(has_it(&filtered(folder.path().to_owned(), "score", None).warnings), 1);
     assert_eq!(has_it(&Watch::open(folder.path()).unwrap().summary().notes), 1);
     let options = crate::report::PageOptions {
         runs: vec![folder.path().to_owned()],
@@ -515,15 +479,8 @@ fn rows_of_one_prompt_that_cannot_be_cut_are_told() {
     assert_eq!(has_it(&page.notes.into_iter().map(|(_, note)| note).collect::<Vec<_>>()), 1);
     // `rollouts` reads one step.
     for (step, number) in [(1, 1), (2, 0)] {
-        let query = RolloutQuery {
-            source: folder.path().to_owned(),
-            step: Some(step),
-            verdict: None,
-            group: None,
-            prompt: None,
-            limit: 1,
-        };
-        assert_eq!(has_it(&rollouts::read(&query).unwrap().notes), number);
+        let of_step = RolloutQuery { step: Some(step), ..query(folder.path().to_owned()) };
+        assert_eq!(has_it(&rollouts::read(&of_step).unwrap().notes), number);
     }
 }
 
@@ -535,8 +492,7 @@ fn a_single_file_of_several_steps_keeps_them_apart() {
         json!({"input": "a", "output": "x", "score": score, "step": step}).to_string() + "\n"
     };
     fs::write(&file, [row(3, 0), row(3, 1), row(7, 0), row(7, 0)].concat()).unwrap();
-    let json = serde_json::to_value(filtered(vec![file.clone()], "score", None)).unwrap();
-    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(2), Some(1)), "{json}");
+    assert_eq!(num_kept(file.clone(), "score", None), (2, 1));
     let range = "7".parse().unwrap();
     let groups = read(&file, Some(range), None, &AdvicePlan::default()).unwrap();
     let told = crate::advise::advise("x", &groups, &AdvicePlan::default()).to_string();
@@ -560,44 +516,25 @@ fn an_evaluation_of_verifiers() {
             assert_eq!(numbers(&run, 1, "exact").iter().filter(|score| **score > 0.5).count(), 2);
             assert_eq!(numbers(&run, 1, "brief")[..2], [0.5, 0.5]);
             assert!(numbers(&run, 1, "num_tokens")[0] >= 2.0);
-            let view = rollouts::read(&RolloutQuery {
-                source: path,
-                step: None,
-                verdict: Some("failed".to_owned()),
-                group: Some(1),
-                prompt: None,
-                limit: 2,
-            });
-            let view = view.unwrap();
+            let failed = RolloutQuery { verdict: Some("failed".to_owned()), group: Some(1), ..query(path) };
+            let view = rollouts::read(&failed).unwrap();
             assert_eq!((view.num_trajectories, view.num_matching), (6, 1));
             assert_eq!(view.verdicts, [("finished".to_owned(), 5), ("failed".to_owned(), 1)]);
         }
     }
     // Tool turns are printed, the judge's trace does not belong to the policy, and a truncated end is
     // reported.
-    let view = rollouts::read(&RolloutQuery {
-        source: made("verifiers"),
-        step: None,
-        verdict: None,
-        group: Some(0),
-        prompt: None,
-        limit: 9,
-    });
-    let view = view.unwrap();
+    let view = rollouts::read(&RolloutQuery { group: Some(0), ..query(made("verifiers")) }).unwrap();
     let of = |row: usize, column: &str| view.rows[row][column].as_str().unwrap().to_owned();
     assert_eq!(of(0, "prompt"), "system: Add.\nuser: 0 + 1?");
-    assert_eq!(
-        (of(0, "completion"), of(0, "ground_truth"), of(0, "finish_reason")),
-        ("1".to_owned(), "1".to_owned(), "stop".to_owned())
-    );
+    assert_eq!(["completion", "ground_truth", "finish_reason"].map(|name| of(0, name)), ["1", "1", "stop"]);
     assert_eq!(of(1, "completion"), "assistant: I count.\ntool: on fingers\nassistant: 0");
     assert_eq!(of(2, "finish_reason"), "length");
     // Two groups, one of them kept: three of the lines, unchanged.
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("kept.jsonl");
-    let json = serde_json::to_value(filtered(vec![made("verifiers")], "exact", Some(file.clone()))).unwrap();
-    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(2), Some(1)), "{json}");
-    assert_eq!(json["num_unscored_trajectories"], 1, "{json}");
+    let summary = filtered(made("verifiers"), "exact", Some(file.clone()));
+    assert_eq!((summary.num_prompts, summary.num_kept, summary.num_unscored_trajectories), (2, 1, 1));
     let whole = fs::read_to_string(made("verifiers/traces.jsonl")).unwrap();
     let rows = fs::read_to_string(&file).unwrap();
     assert_eq!(rows.lines().collect::<Vec<_>>(), [0, 2, 3].map(|line| whole.lines().nth(line).unwrap()));
@@ -621,8 +558,7 @@ fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
     }
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("kept.jsonl");
-    let json = serde_json::to_value(filtered(vec![made("prime-rl")], "reward", Some(file.clone()))).unwrap();
-    assert_eq!((json["num_prompts"].as_u64(), json["num_kept"].as_u64()), (Some(4), Some(2)), "{json}");
+    assert_eq!(num_kept(made("prime-rl"), "reward", Some(file.clone())), (4, 2));
     let rows = fs::read_to_string(&file).unwrap();
     // The unfinished group has one rollout, so nothing in it can differ.
     let of = |group: &str| rows.lines().filter(|row| row.contains(group)).count();
@@ -634,10 +570,8 @@ fn groups_of_prime_rl_end_in_a_step_and_may_begin_in_an_earlier_one() {
     run.make_metrics().unwrap();
     let metrics = fs::read_to_string(run.folder().join(METRICS)).unwrap();
     let rows: Vec<Value> = metrics.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
-    assert_eq!(
-        (&rows[0]["all/critic/score/mean"], &rows[0]["entropy/all/mean"]),
-        (&json!(1.05), &json!(0.5))
-    );
+    assert_eq!(rows[0]["all/critic/score/mean"], 1.05);
+    assert_eq!(rows[0]["entropy/all/mean"], 0.5);
     assert_eq!(rows[1]["all/frac_reward_zero_std"], 0.5);
     assert_eq!(rows[1].get("critic/score/mean"), None, "which of them were trained on is not known");
     let (told, _) = advice(&made("prime-rl"), Some("exact"));
@@ -662,11 +596,8 @@ fn traces_of_other_versions_and_half_written_ones() {
     assert_eq!(numbers(&run, 5, "reward"), [0.25, 0.25]);
     assert_eq!(numbers(&run, 5, "group_id"), [0.0, 0.0]);
     // A half written line is not copied.
-    let layout = GroupLayout::Long { group_by: Vec::new(), metric: "exact".to_owned() };
-    let filter = serde_json::from_value(json!({"kind": "variance"})).unwrap();
-    let inputs = vec![folder.path().to_owned()];
     let kept = Some(folder.path().join("kept.jsonl"));
-    let options = FilterOptions { inputs, layout, filter, scale: None, kept, dropped: None, overwrite: true };
+    let options = options(folder.path().to_owned(), "exact", kept);
     assert_eq!(filter_file(&options).unwrap().num_prompts, 1);
     // In the middle of a file it is an error.
     fs::write(step.join("traces.jsonl"), format!("{}\n{whole}", &whole[..40])).unwrap();

@@ -152,54 +152,37 @@ impl Loss for Clip {
 mod tests {
     use super::*;
 
-    /// Loss and derivative of a ratio that is exact in floating point, to 1e-15.
-    #[track_caller]
-    fn expect(clip: Clip, ratio: f64, advantage: f64, loss: f64, dloss: f64) -> TokenLoss {
-        let token = clip.token(ratio.ln(), advantage);
-        assert!((token.loss - loss).abs() < 1e-14, "loss {} against {loss}", token.loss);
-        assert!((token.dloss - dloss).abs() < 1e-14, "derivative {} against {dloss}", token.dloss);
-        token
-    }
-
     const CLIP: Clip =
         Clip { clip_low: 0.2, clip_high: 0.28, dual_clip: None, delta: None, log_ratio_limit: None };
 
     #[test]
-    fn a_good_token_gains_up_to_the_high_bound_and_loses_without_bound() {
-        assert!(!expect(CLIP, 1.25, 2.0, -2.5, -2.5).is_clipped);
-        let above = expect(CLIP, 1.5, 2.0, -2.56, 0.0);
-        assert!(above.is_clipped && above.is_high && !above.is_low);
-        // Below the low bound a good token is pulled back up: the unclipped branch is the larger.
-        let below = expect(CLIP, 0.5, 2.0, -1.0, -1.0);
-        assert!(!below.is_clipped && !below.is_low);
-    }
-
-    #[test]
-    fn a_bad_token_gains_down_to_the_low_bound_and_loses_without_bound() {
-        assert!(!expect(CLIP, 1.25, -2.0, 2.5, 2.5).is_clipped);
-        let below = expect(CLIP, 0.5, -2.0, 1.6, 0.0);
-        assert!(below.is_clipped && below.is_low && !below.is_high);
-        let above = expect(CLIP, 8.0, -2.0, 16.0, 16.0);
-        assert!(!above.is_clipped && !above.is_high && !above.is_dual);
-    }
-
-    #[test]
-    fn the_dual_clip_bounds_what_a_bad_token_can_cost() {
-        let clip = Clip { dual_clip: Some(3.0), ..CLIP };
-        assert!(expect(clip, 8.0, -2.0, 6.0, 0.0).is_dual);
-        assert!(!expect(clip, 2.5, -2.0, 5.0, 5.0).is_dual);
-        // This bound does not apply to a good token.
-        assert!(!expect(clip, 8.0, 2.0, -2.56, 0.0).is_dual);
-    }
-
-    #[test]
-    fn the_cap_holds_the_unclipped_branch() {
-        let clip = Clip { delta: Some(2.0), ..CLIP };
-        expect(clip, 8.0, -2.0, 4.0, 0.0);
-        expect(clip, 1.5, -2.0, 3.0, 3.0);
-        // Below 1 + high it also stops a good token, earlier than the clip would.
-        let tight = expect(Clip { delta: Some(1.1), ..CLIP }, 1.5, 2.0, -2.2, 0.0);
-        assert!(!tight.is_high);
+    fn tokens_by_hand() {
+        let dual = Clip { dual_clip: Some(3.0), ..CLIP };
+        let (capped, tight) = (Clip { delta: Some(2.0), ..CLIP }, Clip { delta: Some(1.1), ..CLIP });
+        for (clip, ratio, advantage, loss, slope, bound) in [
+            // A good token gains up to the high bound. Below the low one it is pulled back up.
+            (CLIP, 1.25, 2.0, -2.5, -2.5, ""),
+            (CLIP, 1.5, 2.0, -2.56, 0.0, "high"),
+            (CLIP, 0.5, 2.0, -1.0, -1.0, ""),
+            // A bad token gains down to the low bound. Above the high one it costs without bound.
+            (CLIP, 1.25, -2.0, 2.5, 2.5, ""),
+            (CLIP, 0.5, -2.0, 1.6, 0.0, "low"),
+            (CLIP, 8.0, -2.0, 16.0, 16.0, ""),
+            // The dual clip bounds that cost. It does not apply to a good token.
+            (dual, 8.0, -2.0, 6.0, 0.0, "dual"),
+            (dual, 2.5, -2.0, 5.0, 5.0, ""),
+            (dual, 8.0, 2.0, -2.56, 0.0, "high"),
+            // The cap holds the unclipped branch. Below 1 + high it stops a good token earlier than the clip.
+            (capped, 8.0, -2.0, 4.0, 0.0, ""),
+            (capped, 1.5, -2.0, 3.0, 3.0, ""),
+            (tight, 1.5, 2.0, -2.2, 0.0, ""),
+        ] {
+            let token = clip.token(f64::ln(ratio), advantage);
+            let case = format!("{clip:?}, ratio {ratio}, advantage {advantage}: {token:?}");
+            assert!((token.loss - loss).abs() < 1e-14 && (token.dloss - slope).abs() < 1e-14, "{case}");
+            let found = [(token.is_high, "high"), (token.is_low, "low"), (token.is_dual, "dual")];
+            assert_eq!(found.map(|(is_bound, _)| is_bound), found.map(|(_, name)| name == bound), "{case}");
+        }
     }
 
     #[test]

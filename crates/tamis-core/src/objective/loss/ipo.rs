@@ -83,23 +83,20 @@ mod tests {
 
     #[test]
     fn tokens_by_hand() {
-        let loss = Ipo { threshold: 0.3, kl_coefficient: 0.5 };
-        // Sampled at 1/4, now 1/2: ratio 2, d = ln 2, moved by 0.25.
-        let d = 2_f64.ln();
-        let near = loss.of(&token(0.5, 0.25, 3.0));
-        assert!((near.loss - (0.5 * d * d - 6.0)).abs() < 1e-12);
-        assert!((near.dloss - (d - 6.0)).abs() < 1e-12);
-        assert!(!near.is_clipped);
-        // Sampled at 0.2, now 0.8: moved by 0.6, so only the pull is left, whatever the advantage.
-        let d = 4_f64.ln();
-        for advantage in [3.0, -3.0] {
-            let far = loss.of(&token(0.8, 0.2, advantage));
-            assert!((far.loss - 0.5 * d * d).abs() < 1e-12);
-            assert!((far.dloss - d).abs() < 1e-12);
-            assert!(far.is_clipped);
+        let (near, far) = (2_f64.ln(), 4_f64.ln());
+        for (now, sampled, advantage, loss, slope, is_clipped) in [
+            // Ratio 2, d = ln 2, moved by 0.25.
+            (0.5, 0.25, 3.0, 0.5 * near * near - 6.0, near - 6.0, false),
+            // Moved by 0.6, so only the pull is left, whatever the advantage; the same distance downwards.
+            (0.8, 0.2, 3.0, 0.5 * far * far, far, true),
+            (0.8, 0.2, -3.0, 0.5 * far * far, far, true),
+            (0.2, 0.8, 1.0, 0.5 * far * far, -far, true),
+        ] {
+            let ipo = Ipo { threshold: 0.3, kl_coefficient: 0.5 };
+            let found = ipo.of(&token(now, sampled, advantage));
+            assert!((found.loss - loss).abs() < 1e-12 && (found.dloss - slope).abs() < 1e-12, "{found:?}");
+            assert_eq!(found.is_clipped, is_clipped);
         }
-        // The same distance downwards.
-        assert!(loss.of(&token(0.2, 0.8, 1.0)).is_clipped);
     }
 
     #[test]

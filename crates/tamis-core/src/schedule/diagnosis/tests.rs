@@ -20,17 +20,26 @@ fn add_dropped(tally: &mut Tally, count: usize, reason: DropReason, summary: &Gr
     }
 }
 
-/// Adds `count` groups of n with `correct` correct members, judged as the variance filter does.
-fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_text: bool) {
+/// Adds `count` groups of eight with `correct` correct members, judged as the variance filter does.
+fn add(tally: &mut Tally, count: usize, correct: u32, is_identical_in_text: bool) {
     let verdict = match correct {
         0 => Verdict::Dropped(DropReason::AllWrong),
-        all if all == n => Verdict::Dropped(DropReason::AllCorrect),
+        8 => Verdict::Dropped(DropReason::AllCorrect),
         _ => Verdict::Kept,
     };
-    let summary = GroupSummary { is_identical_in_text, ..answers(n, correct) };
+    let summary = GroupSummary { is_identical_in_text, ..answers(8, correct) };
     for _ in 0..count {
         tally.add_judged(verdict, &summary);
     }
+}
+
+/// Numbers of groups of eight, each with so many correct members.
+fn tally(groups: &[(usize, u32)]) -> Tally {
+    let mut tally = Tally::default();
+    for &(count, correct) in groups {
+        add(&mut tally, count, correct, false);
+    }
+    tally
 }
 
 /// Why the run stopped and what is advised, without the counts of groups.
@@ -51,11 +60,7 @@ fn keys(diagnosis: &Diagnosis) -> Vec<String> {
 
 #[test]
 fn a_limit_that_is_reached() {
-    let mut tally = Tally::default();
-    add(&mut tally, 14_360, 8, 0, false);
-    add(&mut tally, 100, 8, 8, false);
-    add(&mut tally, 600, 8, 1, false);
-    add(&mut tally, 300, 8, 4, false);
+    let tally = tally(&[(14_360, 0), (100, 8), (600, 1), (300, 4)]);
     let diagnosis = limit_reached(&ScheduleSettings::verl(1024, 1024, 8, 15), 15, tally);
     insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 900 of 1024 groups kept after 15 rounds (max_num_gen_batches = 15)
@@ -78,12 +83,8 @@ fn a_limit_that_is_reached() {
 
 #[test]
 fn a_little_more_of_everything() {
-    let mut tally = Tally::default();
-    add(&mut tally, 100, 8, 0, false);
-    add(&mut tally, 92, 8, 8, false);
-    for correct in 1..8 {
-        add(&mut tally, 8, 8, correct, false);
-    }
+    let groups = (1..8).map(|correct| (8, correct)).chain([(100, 0), (92, 8)]);
+    let tally = tally(&groups.collect::<Vec<_>>());
     let diagnosis = limit_reached(&ScheduleSettings::verl(64, 62, 8, 4), 4, tally);
     insta::assert_snapshot!(advised(&diagnosis), @r#"
     stopped in step 7: 56 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
@@ -96,10 +97,9 @@ fn a_little_more_of_everything() {
 
 #[test]
 fn too_hard() {
-    let mut tally = Tally::default();
-    add(&mut tally, 1024, 8, 0, false);
     let cause = StopCause::EpochWithoutKept { epoch: 0, epochs: 1 };
-    let diagnosis = Diagnosis::new(cause, 1, 0, 8, None, tally, &ScheduleSettings::verl(128, 128, 8, 0));
+    let settings = ScheduleSettings::verl(128, 128, 8, 0);
+    let diagnosis = Diagnosis::new(cause, 1, 0, 8, None, tally(&[(1024, 0)]), &settings);
     insta::assert_snapshot!(advised(&diagnosis), @"
     stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
       - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.037% at 95%): too hard for this policy, or the verifier accepts nothing)
@@ -109,10 +109,7 @@ fn too_hard() {
 
 #[test]
 fn too_easy() {
-    let mut tally = Tally::default();
-    add(&mut tally, 250, 8, 8, false);
-    add(&mut tally, 6, 8, 7, false);
-    let diagnosis = limit_reached(&ScheduleSettings::verl(64, 64, 8, 4), 4, tally);
+    let diagnosis = limit_reached(&ScheduleSettings::verl(64, 64, 8, 4), 4, tally(&[(250, 8), (6, 7)]));
     insta::assert_snapshot!(advised(&diagnosis), @r#"
     stopped in step 7: 6 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       - data: take harder prompts in `data.train` or `data.arithmetic.levels` (2042 of 2048 trajectories are correct (99.7%), 250 of 256 groups are all correct)
@@ -126,11 +123,9 @@ fn too_easy() {
 
 #[test]
 fn solved_always_or_never() {
-    let mut tally = Tally::default();
-    add(&mut tally, 30, 8, 8, false);
-    add(&mut tally, 34, 8, 0, false);
     let cause = StopCause::EmptyRounds { rounds: 1 };
-    let diagnosis = Diagnosis::new(cause, 3, 0, 1, None, tally, &ScheduleSettings::verl(64, 64, 8, 4));
+    let settings = ScheduleSettings::verl(64, 64, 8, 4);
+    let diagnosis = Diagnosis::new(cause, 3, 0, 1, None, tally(&[(30, 8), (34, 0)]), &settings);
     insta::assert_snapshot!(advised(&diagnosis), @"
     stopped in step 3: a round kept no group
       - data: take prompts of middling difficulty in `data.train` or `data.arithmetic.levels` (every prompt is solved always (30 groups) or never (34), though 46.9% of trajectories are correct: more samples will not help)
@@ -140,9 +135,9 @@ fn solved_always_or_never() {
 #[test]
 fn collapsed() {
     let mut tally = Tally::default();
-    add(&mut tally, 40, 8, 0, true);
-    add(&mut tally, 20, 8, 8, true);
-    add(&mut tally, 4, 8, 3, false);
+    add(&mut tally, 40, 0, true);
+    add(&mut tally, 20, 8, true);
+    add(&mut tally, 4, 3, false);
     let cold = ScheduleSettings { temperature: Some(0.2), ..ScheduleSettings::verl(64, 64, 8, 1) };
     insta::assert_snapshot!(advised(&limit_reached(&cold, 1, tally)), @r#"
     stopped in step 7: 4 of 64 groups kept after 1 round (max_num_gen_batches = 1)
@@ -232,10 +227,7 @@ fn groups_of_one_dropped_by_choice() {
 /// comparison.
 #[test]
 fn a_selection_of_uniform_groups() {
-    let mut tally = Tally::default();
-    add(&mut tally, 50, 8, 0, false);
-    add(&mut tally, 4, 8, 8, false);
-    add(&mut tally, 6, 8, 1, false);
+    let mut tally = tally(&[(50, 0), (4, 8), (6, 1)]);
     let outside =
         |tally: &mut Tally, count| add_dropped(tally, count, DropReason::OutsidePool, &answers(8, 4));
     outside(&mut tally, 4);
@@ -287,9 +279,7 @@ fn no_prompts() {
 #[test]
 fn recommendations_would_have_helped() {
     for (wrong, mixed) in [(90, 10), (60, 40), (97, 3), (995, 5)] {
-        let mut tally = Tally::default();
-        add(&mut tally, wrong, 8, 0, false);
-        add(&mut tally, mixed, 8, 2, false);
+        let tally = tally(&[(wrong, 0), (mixed, 2)]);
         let settings = ScheduleSettings { on_limit: OnLimit::Error, ..ScheduleSettings::verl(256, 64, 8, 2) };
         let diagnosis = limit_reached(&settings, 2, tally);
         let keep = tally.keep_rate().unwrap();
@@ -309,8 +299,7 @@ fn recommendations_would_have_helped() {
 
 #[test]
 fn what_is_set_is_not_advised() {
-    let mut wrong = Tally::default();
-    add(&mut wrong, 64, 8, 0, false);
+    let wrong = tally(&[(64, 0)]);
     let of = |settings: &ScheduleSettings, tally| keys(&limit_reached(settings, 1, tally));
     let settings = ScheduleSettings::verl(64, 64, 8, 1);
     assert!(of(&settings, wrong).contains(&"reward score the gold answers".to_owned()));
@@ -321,9 +310,7 @@ fn what_is_set_is_not_advised() {
     assert!(!printed.iter().any(|printed| printed.contains("gold")), "{printed:?}");
     assert!(printed.iter().any(|printed| printed.starts_with("reward check in rollouts/")), "{printed:?}");
 
-    let mut some = Tally::default();
-    add(&mut some, 48, 8, 0, false);
-    add(&mut some, 16, 8, 4, false);
+    let some = tally(&[(48, 0), (16, 4)]);
     let on_limit = |on_limit| of(&ScheduleSettings { on_limit, ..settings.clone() }, some);
     assert!(on_limit(OnLimit::Error).contains(&"schedule.on_limit error -> use_partial".to_owned()));
     assert!(on_limit(OnLimit::Skip).contains(&"schedule.on_limit skip -> use_partial".to_owned()));
@@ -381,12 +368,9 @@ fn first_members_are_advised_where_they_pay() {
     insta::assert_snapshot!(of_screening(&limit_reached(&screening(Some(2)), 16, alike)).join("\n"), @"2 -> null (pass rates are so alike that a kept group costs about 3.38 generated ones, and whole ones 2.97)");
     // The same for whole groups, in a stream that can begin them with fewer members.
     let whole = |pass_rates: &[u32]| {
-        let mut tally = Tally::default();
-        for correct in pass_rates {
-            add(&mut tally, 100, 8, *correct, false);
-        }
+        let groups: Vec<_> = pass_rates.iter().map(|&correct| (100, correct)).collect();
         let settings = screening(None);
-        let mut diagnosis = limit_reached(&settings, 16, tally);
+        let mut diagnosis = limit_reached(&settings, 16, tally(&groups));
         let of_rounds = of_screening(&diagnosis);
         assert_eq!(of_rounds, Vec::<String>::new(), "rounds are begun whole");
         diagnosis.recommend_first_members(&settings);
@@ -395,10 +379,7 @@ fn first_members_are_advised_where_they_pay() {
     insta::assert_snapshot!(whole(&[0, 0, 0, 0, 8, 8, 8, 3]), @"null -> 3 (pass rates differ so much that a kept group then costs about 4.36 generated ones instead of 5.83; 1.7 times as many groups are started, and schedule.max_num_gen_batches counts these: 16 -> 28)");
     assert_eq!(whole(&[0, 0, 0, 1, 0, 1, 0, 0]), "");
     // Too few groups for a statement.
-    let mut few = Tally::default();
-    for correct in [0, 0, 0, 0, 8, 8, 8, 4] {
-        add(&mut few, 5, 8, correct, false);
-    }
+    let few = tally(&[(20, 0), (15, 8), (5, 4)]);
     let mut diagnosis = limit_reached(&screening(None), 16, few);
     diagnosis.recommend_first_members(&screening(None));
     assert_eq!(of_screening(&diagnosis), Vec::<String>::new());
@@ -486,8 +467,7 @@ fn sides_of_groups_that_end_with_their_first_members() {
 
 #[test]
 fn what_a_selector_passed_over_is_named() {
-    let mut tally = Tally::default();
-    add(&mut tally, 80, 8, 0, false);
+    let tally = tally(&[(80, 0)]);
     let cause = StopCause::EpochWithoutKept { epoch: 9, epochs: 4 };
     let of = |skipped| {
         let mut diagnosis = Diagnosis::new(cause, 4, 0, 5, None, tally, &ScheduleSettings::verl(8, 24, 8, 0));

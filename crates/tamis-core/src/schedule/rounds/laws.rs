@@ -20,13 +20,7 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
         (1usize..5, 0.0..3.0f64).prop_map(|(granularity, margin)| RoundSize::Deficit { granularity, margin });
     let size = prop_oneof![Just(RoundSize::Fixed), deficit];
     let rounds_in_flight = prop_oneof![2 => Just(1usize), 1 => 2usize..5];
-    let on_limit = prop_oneof![
-        Just(OnLimit::Error),
-        Just(OnLimit::UsePartial),
-        Just(OnLimit::Skip),
-        Just(OnLimit::KeepDropped),
-        Just(OnLimit::Duplicate)
-    ];
+    let on_limit = prop::sample::select(OnLimit::ALL);
     let surplus =
         prop_oneof![Just(Surplus::Discard), (0u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })];
     let own = (size, rounds_in_flight, any::<bool>(), on_limit, surplus);

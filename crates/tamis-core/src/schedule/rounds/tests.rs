@@ -5,8 +5,8 @@ mod passed_over;
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit, RoundSize, RunEnd,
-    ScheduleSettings, Scheduler, SkipReason, Spent, StepClose, StopCause, Surplus,
+    Command, Count, Diagnosis, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit,
+    RoundSize, RunEnd, ScheduleSettings, Scheduler, SkipReason, Spent, StepClose, StopCause, Surplus,
 };
 
 /// Ten tokens a turn.
@@ -141,6 +141,22 @@ fn ready(commands: &[Command]) -> &StepClose {
     }
 }
 
+fn stopped(commands: &[Command]) -> (&Diagnosis, &StepClose) {
+    match commands.last() {
+        Some(Command::Stop { diagnosis, close }) => (diagnosis, close),
+        other => panic!("not stopped: {other:?}"),
+    }
+}
+
+/// The end of a run, or of an attempt, without a diagnosis.
+fn ended(commands: &[Command]) -> (String, &StepClose) {
+    match commands.last() {
+        Some(Command::Finish { why, close }) => (format!("{why:?}"), close),
+        Some(Command::SkipStep { why, close }) => (format!("skip: {why:?}"), close),
+        other => panic!("not ended: {other:?}"),
+    }
+}
+
 fn metric(close: &StepClose, name: &str) -> f64 {
     close.report.metrics().into_iter().find(|(key, _)| key == name).map_or(f64::NAN, |(_, value)| value)
 }
@@ -245,11 +261,9 @@ step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); trai
 fn errors_at_the_limit_as_verl() {
     let mut driver = Driver::new(ScheduleSettings::verl(8, 8, 4, 2));
     let commands = driver.kept(&[3, 2]);
-    let [.., Command::RoundComplete(_), Command::Stop { diagnosis, close }] = &commands[..] else {
-        panic!("{commands:?}")
-    };
-    assert_eq!(diagnosis.cause, StopCause::LimitReached);
-    assert_eq!(close.surplus.len(), 5);
+    assert!(matches!(commands[..], [.., Command::RoundComplete(_), Command::Stop { .. }]), "{commands:?}");
+    let (diagnosis, close) = stopped(&commands);
+    assert_eq!((diagnosis.cause, close.surplus.len()), (StopCause::LimitReached, 5));
     assert_eq!(close.report.accounting.dropped, Count::of(11, 4, spent(440)));
     assert!(driver.rounds.is_ended());
 }
@@ -261,27 +275,24 @@ fn an_adaptive_limit() {
         ScheduleSettings { max_num_gen_batches: RoundLimit::Auto, ..ScheduleSettings::verl(8, 4, 4, 0) };
     // Half is kept: 8 / (4 x 1/2) + 2 = 6 rounds, and 4 fill the batch.
     let mut driver = Driver::new(settings.clone());
-    let mut commands = driver.first(2);
-    for _ in 0..3 {
-        commands = driver.more(&commands, 2);
-    }
-    assert_eq!(ready(&commands).report.rounds, 4);
+    assert_eq!(ready(&driver.kept(&[2; 4])).report.rounds, 4);
     driver.trained();
+    let rounds_without_more = |driver: &mut Driver, mut commands: Vec<Command>| {
+        let mut rounds = 1;
+        while matches!(commands.last(), Some(Command::Draw { .. })) {
+            commands = driver.more(&commands, 0);
+            rounds += 1;
+        }
+        (rounds, commands)
+    };
     // The next step keeps less and less: its limit rises, to at most 50 times two rounds.
-    let mut commands = driver.first(1);
-    let mut rounds = 1;
-    while matches!(commands.last(), Some(Command::Draw { .. })) {
-        commands = driver.more(&commands, 0);
-        rounds += 1;
-    }
-    assert_eq!(rounds, 100);
+    let commands = driver.first(1);
+    assert_eq!(rounds_without_more(&mut driver, commands).0, 100);
     // Nothing is kept: ten times.
     let mut driver = Driver::new(settings);
-    let mut commands = driver.first(0);
-    while matches!(commands.last(), Some(Command::Draw { .. })) {
-        commands = driver.more(&commands, 0);
-    }
-    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+    let commands = driver.first(0);
+    let (_, commands) = rounds_without_more(&mut driver, commands);
+    let (diagnosis, _) = stopped(&commands);
     assert_eq!((diagnosis.cause, diagnosis.rounds), (StopCause::LimitReached, 20));
     insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: 0 of 8 groups kept after 20 rounds (max_num_gen_batches = auto: 20, the largest value of 8 / (4 x keep rate) + 2 in this step; 10 times the rounds without a filter while nothing is kept)");
 }
@@ -297,10 +308,8 @@ fn uses_what_there_is_at_the_limit_as_easyr1() {
     driver.trained();
     // Nothing is kept: the step is skipped, and its number stays free.
     commands = driver.kept(&[0, 0, 0]);
-    let Some(Command::SkipStep { why: SkipReason::LimitReached, close }) = commands.last() else {
-        panic!("{commands:?}")
-    };
-    assert_eq!(metric(close, "dynamic_sampling/skipped"), 1.0);
+    let (why, close) = ended(&commands);
+    assert_eq!((why.as_str(), metric(close, "dynamic_sampling/skipped")), ("skip: LimitReached", 1.0));
     insta::assert_snapshot!(close.report, @"step 2 not trained: 3 rounds, 24 prompts generated, 0 kept (0.0%)");
     assert_eq!(driver.rounds.progress().steps, 1);
     let commands = driver.begin();
@@ -311,43 +320,24 @@ fn uses_what_there_is_at_the_limit_as_easyr1() {
 fn easyr1_at_the_end_of_the_data() {
     let settings = ScheduleSettings { total_epochs: Some(2), ..ScheduleSettings::easyr1(8, 2, 0) };
     let mut driver = Driver::with_data(settings, 20);
-    let mut commands = driver.kept(&[2, 2]);
+    let commands = driver.kept(&[2, 2]);
     assert_eq!(commands.last(), Some(&Command::Draw { step: 1, round: 3, num_prompts: 8 }));
     // Four prompts are left; the epoch ends inside the round.
-    commands = driver.more(&commands, 1);
+    let commands = driver.more(&commands, 1);
     let close = ready(&commands);
     assert_eq!((close.trained.len(), close.report.all.groups), (5, 20));
     driver.trained();
-    commands = driver.begin();
-    assert_eq!(
-        commands,
-        [Command::NextEpoch { epoch: 1 }, Command::Draw { step: 2, round: 1, num_prompts: 8 }]
-    );
-    commands = driver.more(&commands, 8);
-    ready(&commands);
+    let commands = driver.begin();
+    let draw = Command::Draw { step: 2, round: 1, num_prompts: 8 };
+    assert_eq!(commands, [Command::NextEpoch { epoch: 1 }, draw]);
+    ready(&driver.more(&commands, 8));
     driver.trained();
-    commands = driver.first(8);
-    ready(&commands);
+    ready(&driver.first(8));
     driver.trained();
-    commands = driver.first(0);
-    let Some(Command::Finish { why: RunEnd::TotalEpochs, close }) = commands.last() else {
-        panic!("{commands:?}")
-    };
-    assert_eq!(close.report.accounting.dropped, Count::of(4, 2, spent(80)));
+    let commands = driver.first(0);
+    let (why, close) = ended(&commands);
+    assert_eq!((why.as_str(), close.report.accounting.dropped), ("TotalEpochs", Count::of(4, 2, spent(80))));
     assert_eq!(driver.rounds.totals().generated, Count::of(40, 2, spent(800)));
-}
-
-#[test]
-fn rounds_go_on_over_the_end_of_an_epoch() {
-    let mut driver = Driver::with_data(ScheduleSettings::verl(8, 8, 2, 0), 12);
-    let commands = driver.first(5);
-    assert_eq!(commands.last(), Some(&Command::Draw { step: 1, round: 2, num_prompts: 8 }));
-    let commands = driver.more(&commands, 8);
-    let close = ready(&commands);
-    assert_eq!(close.report.all.groups, 16);
-    assert_eq!(close.report.epoch, 1);
-    let progress = driver.rounds.progress();
-    assert_eq!((progress.epoch, progress.prompts_in_epoch, progress.prompts), (1, 4, 16));
 }
 
 #[test]
@@ -363,7 +353,7 @@ fn an_epoch_without_a_kept_group_ends_the_run_without_any_limit() {
                 }
                 commands = driver.round(&commands, |_| Fate::Correct);
             }
-            let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+            let (diagnosis, _) = stopped(&commands);
             // A round of eight uses three prompts twice, and continues beyond that if it may.
             let epoch = u64::from(per_epoch == 3 && on_exhausted == OnExhausted::NextEpoch);
             assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch, epochs: epoch + 1 });
@@ -384,49 +374,42 @@ fn late_news_of_the_end() {
         commands,
         [Command::NextEpoch { epoch: 1 }, Command::Draw { step: 1, round: 2, num_prompts: 4 }]
     );
-    let commands = driver.send(nothing);
-    let Some(Command::Stop { diagnosis, close }) = commands.last() else { panic!("{commands:?}") };
+    let commands = driver.send(nothing.clone());
+    let (diagnosis, close) = stopped(&commands);
     assert_eq!(diagnosis.cause, StopCause::NoPrompts { epoch: 1 });
     assert_eq!(close.surplus, [GroupId(0)]);
-}
-
-#[test]
-fn nothing_kept_and_late_news_of_the_end() {
+    // And nothing kept.
     let settings = ScheduleSettings { on_exhausted: OnExhausted::Stop, ..ScheduleSettings::verl(4, 4, 2, 0) };
     let mut driver = Driver::new(settings);
     driver.first(0);
-    let commands =
-        driver.send(Event::Dispatched { groups: vec![], version: PolicyVersion(0), exhausted: true });
-    let [Command::Stop { diagnosis, .. }] = &commands[..] else { panic!("{commands:?}") };
+    let commands = driver.send(nothing);
+    let (diagnosis, _) = stopped(&commands);
     assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch: 0, epochs: 1 });
-    assert_eq!(diagnosis.rounds, 1);
+    assert_eq!((diagnosis.rounds, commands.len()), (1, 1));
 }
 
 #[test]
 fn empty_rounds() {
-    let settings = ScheduleSettings::verl(4, 4, 2, 0);
-    let retry =
-        ScheduleSettings { on_empty_round: OnEmptyRound::Retry { times: Some(1) }, ..settings.clone() };
-    let mut driver = Driver::new(retry);
+    let of = |on_empty_round| {
+        Driver::new(ScheduleSettings {
+            on_empty_round,
+            max_skipped_steps: 2,
+            ..ScheduleSettings::verl(4, 4, 2, 0)
+        })
+    };
+    let mut driver = of(OnEmptyRound::Retry { times: Some(1) });
     let commands = driver.kept(&[0, 1, 0]);
     assert!(matches!(commands.last(), Some(Command::Draw { round: 4, .. })), "one empty round is borne");
     let commands = driver.more(&commands, 0);
-    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
-    assert_eq!(diagnosis.cause, StopCause::EmptyRounds { rounds: 2 });
-
-    let mut driver =
-        Driver::new(ScheduleSettings { on_empty_round: OnEmptyRound::Error, ..settings.clone() });
-    let commands = driver.kept(&[3, 0]);
+    assert_eq!(stopped(&commands).0.cause, StopCause::EmptyRounds { rounds: 2 });
+    let commands = of(OnEmptyRound::Error).kept(&[3, 0]);
     assert!(matches!(commands.last(), Some(Command::Stop { .. })), "as EasyR1, though groups are at hand");
-
-    let skip = ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 2, ..settings };
-    let mut driver = Driver::new(skip);
+    let mut driver = of(OnEmptyRound::Skip);
     for _ in 0..2 {
-        let commands = driver.first(0);
-        assert!(matches!(commands.last(), Some(Command::SkipStep { why: SkipReason::EmptyRound, .. })));
+        assert_eq!(ended(&driver.first(0)).0, "skip: EmptyRound");
     }
     let commands = driver.first(0);
-    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+    let (diagnosis, _) = stopped(&commands);
     assert_eq!(diagnosis.cause, StopCause::SkippedSteps { steps: 3, why: SkipReason::EmptyRound });
     // The diagnosis covers everything generated since a step was trained.
     assert_eq!((diagnosis.tally.groups, diagnosis.rounds), (12, 3));

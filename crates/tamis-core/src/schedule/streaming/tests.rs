@@ -27,14 +27,10 @@ struct Driver {
 
 impl Driver {
     fn new(settings: StreamingSettings) -> Self {
-        Self::starting(settings, Admission::default())
+        Self::starting(settings, Admission::default(), usize::MAX)
     }
 
-    fn starting(settings: StreamingSettings, admission: Admission) -> Self {
-        Self::with_data(settings, admission, usize::MAX)
-    }
-
-    fn with_data(settings: StreamingSettings, admission: Admission, per_epoch: usize) -> Self {
+    fn starting(settings: StreamingSettings, admission: Admission, per_epoch: usize) -> Self {
         Self {
             machine: Scheduler::streaming_with(settings, admission).unwrap(),
             per_epoch,
@@ -79,20 +75,16 @@ impl Driver {
     }
 
     fn scored(&mut self, group: u64, is_kept: bool) {
-        self.flying.retain(|flying| flying.0 != group);
-        let values = vec![0.0, f64::from(u8::from(is_kept))];
-        self.send(Event::Scored { group: GroupId(group), values, facts: GroupFacts::default() });
+        self.complete(group, &[0.0, f64::from(u8::from(is_kept))]);
     }
 
     /// The first members of a group are scored.
     fn screened(&mut self, group: u64, values: &[f64]) {
-        let spent = Spent { tokens: 10, turns: values.len() as u64 };
-        let facts = GroupFacts { spent, ..GroupFacts::default() };
+        let facts = GroupFacts { spent: Spent { tokens: 10, turns: 2 }, ..GroupFacts::default() };
         self.send(Event::Screened { group: GroupId(group), values: values.to_vec(), facts });
     }
 
-    /// A group of four is complete.
-    fn complete(&mut self, group: u64, values: [f64; 4]) {
+    fn complete(&mut self, group: u64, values: &[f64]) {
         self.flying.retain(|flying| flying.0 != group);
         let facts = GroupFacts { spent: Spent { tokens: 40, turns: 4 }, ..GroupFacts::default() };
         self.send(Event::Scored { group: GroupId(group), values: values.to_vec(), facts });
@@ -257,10 +249,8 @@ fn filters_over_a_round_are_refused() {
 #[test]
 fn other_systems_start_groups_in_their_own_way() {
     let started = |admission, drops: &[u64]| {
-        let mut driver = Driver::starting(
-            StreamingSettings { max_in_flight: 16, ..settings(4, 4, Surplus::Discard) },
-            admission,
-        );
+        let settings = StreamingSettings { max_in_flight: 16, ..settings(4, 4, Surplus::Discard) };
+        let mut driver = Driver::starting(settings, admission, usize::MAX);
         driver.send(Event::BeginStep);
         let mut started = vec![driver.next];
         for &group in drops {
@@ -300,12 +290,11 @@ fn a_group_whose_first_members_are_alike_ends_with_them() {
     driver.screened(1, &[0.0, 1.0]);
     assert_eq!((&driver.continued[..], driver.machine.num_begun(GroupId(1))), (&[1][..], Some(4)));
     driver.screened(1, &[0.0, 1.0]);
-    driver.complete(1, [0.0, 1.0, 1.0, 1.0]);
+    driver.complete(1, &[0.0, 1.0, 1.0, 1.0]);
     assert_eq!((&driver.continued[..], &driver.parts[..]), (&[1][..], &[vec![1]][..]));
     let close = &driver.closed[0];
-    let Spent { tokens, turns } = Spent { tokens: 10, turns: 2 };
     let accounting = close.report.accounting;
-    assert_eq!(accounting.dropped, Count { groups: 1, trajectories: 2, turns, tokens });
+    assert_eq!(accounting.dropped, Count { groups: 1, trajectories: 2, turns: 2, tokens: 10 });
     assert_eq!(accounting.trained, Count { groups: 1, trajectories: 4, turns: 4, tokens: 40 });
     // The others were in flight when the batch was full, with two members each.
     let aborted = accounting.aborted;
@@ -324,15 +313,15 @@ fn the_others_are_begun_at_the_first_disagreement() {
         assert_eq!(driver.continued.len(), continued);
     }
     // Members without a metric do not show that the others are worthless.
-    driver.complete(0, [1.0, 0.0, 0.5, f64::NAN]);
+    driver.complete(0, &[1.0, 0.0, 0.5, f64::NAN]);
     driver.trained();
     let next = driver.in_flight()[0];
     driver.screened(next, &[1.0, f64::NAN]);
     assert_eq!(driver.continued, [0, next]);
     // A driver that began all members on its own is counted in full.
-    driver.complete(next, [1.0, f64::NAN, 1.0, 1.0]);
+    driver.complete(next, &[1.0, f64::NAN, 1.0, 1.0]);
     let next = driver.in_flight()[0];
-    driver.complete(next, [1.0, 0.0, 1.0, 1.0]);
+    driver.complete(next, &[1.0, 0.0, 1.0, 1.0]);
     let accounting = driver.closed[1].report.accounting;
     assert_eq!((accounting.dropped.trajectories, accounting.trained.trajectories), (4, 4));
     assert_eq!(accounting.check(), Ok(()));
@@ -344,12 +333,12 @@ fn members_count_in_the_step_in_which_they_are_begun() {
     driver.send(Event::BeginStep);
     assert_eq!(driver.in_flight(), [0, 1], "two steps of one");
     driver.screened(0, &[0.0, 1.0]);
-    driver.complete(0, [0.0, 1.0, 1.0, 1.0]);
+    driver.complete(0, &[0.0, 1.0, 1.0, 1.0]);
     let first = driver.closed[0].report.accounting;
     assert_eq!((first.generated.trajectories, first.in_flight_out.trajectories), (6, 2));
     driver.screened(1, &[0.0, 1.0]);
     driver.trained();
-    driver.complete(1, [0.0, 1.0, 1.0, 1.0]);
+    driver.complete(1, &[0.0, 1.0, 1.0, 1.0]);
     let second = driver.closed[1].report.accounting;
     assert_eq!((second.in_flight_in.trajectories, second.trained.trajectories), (2, 4));
     assert_eq!(second.check(), Ok(()));
@@ -389,7 +378,7 @@ fn epochs_that_were_given_up_do_not_end_a_run() {
     let of = settings(1, 1, Surplus::Discard).run;
     let run = ScheduleSettings { order: FillOrder::Completion, ..of };
     let streaming = StreamingSettings { run, mini_batch_size: 1, max_in_flight: 6 };
-    let mut driver = Driver::with_data(streaming, Admission::Saturate, 2);
+    let mut driver = Driver::starting(streaming, Admission::Saturate, 2);
     driver.send(Event::BeginStep);
     for step in 0..20 {
         driver.scored(driver.next - 1, true);
@@ -404,7 +393,7 @@ fn epochs_that_were_given_up_do_not_end_a_run() {
 /// last command.
 fn play_epochs(run: ScheduleSettings, per_epoch: usize, mut kept: usize) -> Command {
     let streaming = StreamingSettings { run, mini_batch_size: 64, max_in_flight: 4096 };
-    let mut driver = Driver::with_data(streaming, Admission::default(), per_epoch);
+    let mut driver = Driver::starting(streaming, Admission::default(), per_epoch);
     driver.send(Event::BeginStep);
     loop {
         if let Some(end) = driver.end {
@@ -463,7 +452,7 @@ fn pass_rates_are_those_of_the_members_that_groups_begin_with() {
     driver.screened(0, &[0.0, 0.0]);
     driver.screened(1, &[1.0, 1.0]);
     driver.screened(2, &[0.0, 1.0]);
-    driver.complete(2, [0.0, 1.0, 1.0, 1.0]);
+    driver.complete(2, &[0.0, 1.0, 1.0, 1.0]);
     let tally = driver.machine.run.step.tally;
     assert_eq!((tally.rated, tally.correct), (8, 5));
     assert_eq!((tally.paired_groups, tally.pass_rates, tally.pairs_correct), (3, 1.5, 1.0));

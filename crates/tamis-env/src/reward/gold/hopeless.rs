@@ -69,10 +69,9 @@ pub(super) fn is_short_answer(truth: &str) -> bool {
 mod tests {
     use super::*;
     use crate::reward::gold::check_gold;
+    use crate::reward::gold::tests::Made;
     use crate::reward::number::Number;
-    use crate::reward::{
-        NamedReward, Nature, RewardFailure, RewardFunction, RewardInput, RewardOutcome, Rewards, test_prompt,
-    };
+    use crate::reward::{NamedReward, RewardFailure, RewardOutcome, Rewards, test_prompt};
 
     fn numbers(range: std::ops::Range<u32>) -> Vec<Prompt> {
         range.map(|number| test_prompt(&number.to_string())).collect()
@@ -80,35 +79,17 @@ mod tests {
 
     /// A function of a user that takes the ground truth and is hopeless, or not, by what it answers.
     fn outside(prompts: &[Prompt], others: usize, judge: Judgement) -> FunctionGold {
-        let named = NamedReward {
-            nature: Nature::EXTERNAL,
-            ..NamedReward::verifier("mine", Box::new(Judged(judge)))
-        };
+        let judged = Made::new(&["{}", "#### {}"], move |input, truth| judge(input.completion, truth));
         let other = |number: usize| NamedReward::verifier(&format!("other{number}"), Box::new(Number {}));
-        let all = std::iter::once(named).chain((0..others).map(other)).collect();
+        let all = std::iter::once(judged.outside()).chain((0..others).map(other)).collect();
         let report = check_gold(prompts, &Rewards::new(all).unwrap()).unwrap();
         report.functions[0].clone()
     }
 
     type Judgement = fn(&str, &str) -> RewardOutcome;
 
-    struct Judged(Judgement);
-
-    impl RewardFunction for Judged {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-            let judge = |input: &RewardInput<'_>| {
-                (self.0)(input.completion, input.prompt.ground_truth.as_deref().unwrap_or_default())
-            };
-            batch.iter().map(judge).collect()
-        }
-
-        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-            prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("#### {truth}")]).collect()
-        }
-    }
-
     #[test]
-    fn a_function_from_outside_that_scores_no_gold_answer_is_hopeless() {
+    fn a_function_outside_that_scores_no_gold_answer_is_hopeless() {
         let none: Judgement = |_, _| RewardOutcome::NoAnswer;
         let fails: Judgement =
             |_, _| RewardOutcome::Failed(RewardFailure::Function { message: "NameError: foo".to_owned() });
@@ -125,37 +106,21 @@ mod tests {
         assert!(text.contains("4 failed"), "{text}");
     }
 
-    /// A function that divides by the number of tokens.
-    struct Brief;
-
-    impl RewardFunction for Brief {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-            let share = |input: &RewardInput<'_>| match input.completion_ids.len() {
-                0 => {
-                    RewardOutcome::Failed(RewardFailure::Function { message: "division by zero".to_owned() })
-                }
-                length => RewardOutcome::score(1.0 / length as f64),
-            };
-            batch.iter().map(share).collect()
-        }
-
-        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-            prompt.ground_truth.iter().cloned().collect()
-        }
-    }
-
     #[test]
-    fn a_function_from_outside_gets_as_many_ids_as_a_text_may_have() {
-        let named =
-            NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("brief", Box::new(Brief)) };
+    fn a_function_outside_gets_as_many_ids_as_a_text_may_have() {
+        // It divides by the number of tokens.
+        let brief = Made::new(&["{}"], |input, _| match input.completion_ids.len() {
+            0 => RewardOutcome::Failed(RewardFailure::Function { message: "division by zero".to_owned() }),
+            length => RewardOutcome::score(1.0 / length as f64),
+        });
         let prompts = ["12345678", "1"].map(test_prompt);
-        let report = check_gold(&prompts, &Rewards::new(vec![named]).unwrap()).unwrap();
+        let report = check_gold(&prompts, &Rewards::new(vec![brief.outside()]).unwrap()).unwrap();
         let spread = report.functions[0].spread.unwrap();
         assert_eq!((spread.min, spread.max), (0.5, 1.0));
     }
 
     #[test]
-    fn a_function_from_outside_that_rejects_every_short_answer_is_hopeless() {
+    fn a_function_outside_that_rejects_every_short_answer_is_hopeless() {
         let wrong: Judgement = |_, _| RewardOutcome::verified(0.0, false);
         assert!(outside(&numbers(0..4), 1, wrong).is_hopeless());
         let without_acc: Judgement = |_, _| RewardOutcome::score(0.0);

@@ -10,6 +10,7 @@ use crate::reward::number::Number;
 use crate::reward::{Nature, RewardFailure, RewardFunction, test_prompt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tamis_core::group::Score;
 
 fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
     let named = functions.into_iter().map(|(name, function)| NamedReward::verifier(name, function));
@@ -21,11 +22,55 @@ fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'stat
     check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
 }
 
-/// The report on one external function.
-fn checked_outside(prompts: &[Prompt], function: Made) -> GoldReport {
-    let named = NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("mine", Box::new(function)) };
-    check_gold(prompts, &Rewards::new(vec![named]).unwrap()).unwrap()
+/// A completion and its ground truth are judged.
+type Judge = dyn Fn(&RewardInput<'_>, &str) -> RewardOutcome + Send + Sync;
+
+/// A function made of a judgement. Gold answers are tried in these forms; completions are counted.
+pub(super) struct Made {
+    judge: Box<Judge>,
+    forms: &'static [&'static str],
+    num_calls: Arc<AtomicUsize>,
 }
+
+impl Made {
+    pub(super) fn new(
+        forms: &'static [&'static str],
+        judge: impl Fn(&RewardInput<'_>, &str) -> RewardOutcome + Send + Sync + 'static,
+    ) -> Self {
+        Self { judge: Box::new(judge), forms, num_calls: Arc::default() }
+    }
+
+    /// As a function of the user.
+    pub(super) fn outside(self) -> NamedReward {
+        NamedReward { nature: Nature::EXTERNAL, ..NamedReward::verifier("mine", Box::new(self)) }
+    }
+}
+
+impl RewardFunction for Made {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        self.num_calls.fetch_add(batch.len(), Ordering::Relaxed);
+        let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
+        batch.iter().map(|input| (self.judge)(input, &truth(input))).collect()
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        let forms =
+            |truth: &String| self.forms.iter().map(|form| form.replace("{}", truth)).collect::<Vec<_>>();
+        prompt.ground_truth.iter().flat_map(forms).collect()
+    }
+}
+
+/// The report on one external function that scores a completion against a ground truth.
+fn checked_outside(
+    prompts: &[Prompt],
+    forms: &'static [&'static str],
+    judge: impl Fn(&str, &str) -> f64 + Send + Sync + 'static,
+) -> GoldReport {
+    let made = Made::new(forms, move |input, truth| RewardOutcome::score(judge(input.completion, truth)));
+    check_gold(prompts, &Rewards::new(vec![made.outside()]).unwrap()).unwrap()
+}
+
+const FORMS: &[&str] = &["{}", "#### {}", "It is {}!"];
 
 fn show(report: &GoldReport) -> String {
     format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
@@ -98,71 +143,15 @@ fn a_verifier_that_rejects_its_gold_is_reported() {
     insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
 }
 
-/// Accepts only `#### x`, returns a number of its own, counts its calls, and fails on "bad".
-struct External(AtomicUsize);
-
-impl RewardFunction for Arc<External> {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        self.0.fetch_add(batch.len(), Ordering::Relaxed);
-        let judge = |input: &RewardInput<'_>| {
-            if input.completion.contains("bad") {
-                let message = "bad".to_owned();
-                return RewardOutcome::Failed(RewardFailure::Function { message });
-            }
-            let score = f64::from(u8::from(input.completion.starts_with("#### ")));
-            let mut outcome = RewardOutcome::score(score);
-            if let RewardOutcome::Scored(scores) = &mut outcome {
-                scores.insert("fluency".to_owned(), tamis_core::group::Score::of(0.5));
-            }
-            outcome
-        };
-        batch.iter().map(judge).collect()
-    }
-
-    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("#### {truth}")]).collect()
-    }
-}
-
-/// A function of a completion and the ground truth.
-type Judge = dyn Fn(&str, &str) -> f64 + Send + Sync;
-
-/// Gold answers are tried in these forms, whatever a function makes of them.
-struct Made {
-    judge: Box<Judge>,
-    forms: &'static [&'static str],
-}
-
-impl RewardFunction for Made {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
-        batch
-            .iter()
-            .map(|input| RewardOutcome::score((self.judge)(input.completion, &truth(input))))
-            .collect()
-    }
-
-    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        let forms =
-            |truth: &String| self.forms.iter().map(|form| form.replace("{}", truth)).collect::<Vec<_>>();
-        prompt.ground_truth.iter().flat_map(forms).collect()
-    }
-}
-
-fn from_outside(judge: impl Fn(&str, &str) -> f64 + Send + Sync + 'static) -> Made {
-    Made { judge: Box::new(judge), forms: &["{}", "#### {}", "It is {}!"] }
-}
-
 /// If the full score of a function is unknown, the report does not claim that it accepts anything.
 #[test]
-fn functions_from_outside_get_the_distribution() {
+fn functions_outside_get_the_distribution() {
     let prompts: Vec<Prompt> = numbers(0..200);
     let check = |right: f64, other: f64| {
         let judge = move |answer: &str, truth: &str| {
             if answer.strip_prefix("Answer: ") == Some(truth) { right } else { other }
         };
-        let report = checked_outside(&prompts, Made { forms: &["{}", "Answer: {}"], ..from_outside(judge) });
-        show(&report)
+        show(&checked_outside(&prompts, &["{}", "Answer: {}"], judge))
     };
     // A tenth for the wrong form is not taken for the score of the right one.
     insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
@@ -180,12 +169,11 @@ fn functions_from_outside_get_the_distribution() {
 
 /// The best of several forms is no sign that a function uses the answer, and rounding is none.
 #[test]
-fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
+fn functions_outside_that_look_at_the_completion_alone_are_reported() {
     let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
     let few: Vec<Prompt> = (0..40).map(|row| test_prompt(if row % 8 == 0 { "no" } else { "yes" })).collect();
-    let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
-        checked_outside(prompts, from_outside(judge)).is_clean()
-    };
+    let is_clean =
+        |prompts: &[Prompt], judge: fn(&str, &str) -> f64| checked_outside(prompts, FORMS, judge).is_clean();
     let blind: [fn(&str, &str) -> f64; 4] = [
         |answer, _| answer.len() as f64 / 7.0,
         |answer, _| (answer.len() % 2) as f64,
@@ -225,8 +213,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     }
     let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
         let prompts: Vec<Prompt> = numbers(100..100 + num_prompts);
-        let report = checked_outside(&prompts, from_outside(judge));
-        show(&report)
+        show(&checked_outside(&prompts, FORMS, judge))
     };
     for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
         let of_right = report(num_prompts, often_misses);
@@ -253,7 +240,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     // Many prompts with one ground truth: no other to compare with.
     let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
     let contains: fn(&str, &str) -> f64 = |answer, truth| f64::from(u8::from(answer.contains(truth)));
-    let report = checked_outside(&same, from_outside(contains));
+    let report = checked_outside(&same, FORMS, contains);
     assert!(report.is_clean());
     insta::assert_snapshot!(report, @r"
     reward `mine`: gold answers score 1 on average, 1 to 1 (30 prompts)
@@ -267,10 +254,10 @@ fn a_few_prompts_are_too_few_to_tell() {
 
 #[test]
 fn a_function_that_does_not_look_at_the_answer_is_reported() {
-    let judge = |answer: &str, _: &str| f64::from(u8::from(!answer.is_empty()));
-    let long = Made { forms: &["{}"], ..from_outside(judge) };
-    let prompts: Vec<Prompt> = numbers(10..20);
-    let report = checked("long", &prompts, long);
+    let long = Made::new(&["{}"], |input, _| {
+        RewardOutcome::score(f64::from(u8::from(!input.completion.is_empty())))
+    });
+    let report = checked("long", &numbers(10..20), long);
     insta::assert_snapshot!(report, @r"
     reward `long` accepts all 10 gold answers
       no better than the gold answer of another prompt: that scores 1, the gold answer 1 (means of 10 prompts)
@@ -346,11 +333,19 @@ fn gold_is_told_by_source() {
 fn the_expected_form_is_learnt() {
     let mut prompts: Vec<Prompt> = numbers(0..2000);
     prompts.push(test_prompt("bad"));
-    let external = Arc::new(External(AtomicUsize::new(0)));
-    let report = checked("external", &prompts, external.clone());
+    // Accepts only `#### x`, returns a number of its own, and fails on "bad".
+    let external = Made::new(&["{}", "#### {}"], |input, _| {
+        if input.completion.contains("bad") {
+            return RewardOutcome::Failed(RewardFailure::Function { message: "bad".to_owned() });
+        }
+        let score = Score::of(f64::from(u8::from(input.completion.starts_with("#### "))));
+        RewardOutcome::Scored([("score".to_owned(), score), ("fluency".to_owned(), Score::of(0.5))].into())
+    });
+    let num_calls = Arc::clone(&external.num_calls);
+    let report = checked("external", &prompts, external);
     assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
     assert!(report.score_names.contains("fluency"));
-    assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
+    assert_eq!(num_calls.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
     insta::assert_snapshot!(report, @r"
     reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
       no better than the gold answer of another prompt: that scores 1, the gold answer 1 (means of 100 prompts)
@@ -380,47 +375,26 @@ fn a_function_that_takes_no_gold_answer_at_all_is_hopeless() {
     assert!(of(&bare, 0.0).blind.is_empty() && of(&prompts, 1.0).blind.is_empty());
 }
 
-/// Takes `\\boxed{x}` for prompts of one data source and `#### x` for the others; counts its calls.
-struct TwoForms(AtomicUsize);
-
-impl RewardFunction for Arc<TwoForms> {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        self.0.fetch_add(batch.len(), Ordering::Relaxed);
-        let judge = |input: &RewardInput<'_>| {
-            let truth = input.prompt.ground_truth.clone().unwrap_or_default();
-            let boxed = input.prompt.data_source == "boxed";
-            let form = if boxed { format!("\\boxed{{{truth}}}") } else { format!("#### {truth}") };
-            let is_right = input.completion == form && truth != "13";
-            RewardOutcome::verified(f64::from(u8::from(is_right)), is_right)
-        };
-        batch.iter().map(judge).collect()
-    }
-
-    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        let forms = |truth: &String| {
-            ["{}", "#### {}", "\\boxed{{}}", "Answer: {}", "<answer>{}</answer>"]
-                .map(|form| form.replace("{}", truth))
-        };
-        prompt.ground_truth.iter().flat_map(forms).collect()
-    }
-}
-
-/// The report on it, and its calls.
+/// The report on a function that takes a box for prompts of one data source and `#### x` for the others, and
+/// its calls.
 fn two_forms(num: u32, extent: GoldExtent) -> (GoldReport, usize) {
     let of = |number: u32| {
         let source = if number.is_multiple_of(2) { "boxed" } else { "marked" };
         Prompt { data_source: source.to_owned(), ..test_prompt(&number.to_string()) }
     };
     let prompts: Vec<Prompt> = (0..num).map(of).collect();
-    let function = Arc::new(TwoForms(AtomicUsize::new(0)));
-    let named = NamedReward {
-        nature: Nature::EXTERNAL,
-        ..NamedReward::verifier("mine", Box::new(Arc::clone(&function)))
-    };
-    let rewards = Rewards::new(vec![named]).unwrap();
+    let forms = &["{}", "#### {}", "\\boxed{{}}", "Answer: {}", "<answer>{}</answer>"];
+    let function = Made::new(forms, |input, truth| {
+        let boxed = input.prompt.data_source == "boxed";
+        let form = if boxed { format!("\\boxed{{{truth}}}") } else { format!("#### {truth}") };
+        let is_right = input.completion == form && truth != "13";
+        RewardOutcome::verified(f64::from(u8::from(is_right)), is_right)
+    });
+    let num_calls = Arc::clone(&function.num_calls);
+    let rewards = Rewards::new(vec![function.outside()]).unwrap();
     let heard = crate::reward::listener::Heard::default();
     let report = check_gold_heard(&prompts, &rewards, extent, &heard).unwrap();
-    let calls = function.0.load(Ordering::Relaxed);
+    let calls = num_calls.load(Ordering::Relaxed);
     let announced: usize = {
         let text = heard.text();
         let number = text.split("for about ").nth(1).unwrap().split(' ').next().unwrap();
@@ -432,7 +406,7 @@ fn two_forms(num: u32, extent: GoldExtent) -> (GoldReport, usize) {
 
 /// A user's function may take long: it is asked about each gold answer once, and about a few in every form.
 #[test]
-fn a_function_from_outside_is_asked_about_each_gold_answer_once() {
+fn a_function_outside_is_asked_about_each_gold_answer_once() {
     let (report, calls) = two_forms(120, GoldExtent::Sample);
     let function = &report.functions[0];
     assert_eq!((function.checked, function.accepted, function.rejected), (120, 119, 1));
@@ -442,7 +416,7 @@ fn a_function_from_outside_is_asked_about_each_gold_answer_once() {
 }
 
 #[test]
-fn of_many_gold_answers_a_function_from_outside_is_asked_about_a_sample() {
+fn of_many_gold_answers_a_function_outside_is_asked_about_a_sample() {
     let (report, calls) = two_forms(20_000, GoldExtent::Sample);
     let function = &report.functions[0];
     assert_eq!((function.checked, function.sampled_from), (SAMPLE, Some(20_000)));

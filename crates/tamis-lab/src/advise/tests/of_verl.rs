@@ -40,6 +40,11 @@ fn printed_of(keep: f64, target: usize, steps: std::ops::RangeInclusive<u64>) ->
     text
 }
 
+/// The advice of a log of this text.
+fn of_log(text: impl Into<String>, plan: &AdvicePlan) -> Advice {
+    read_of(&[("train.log", text.into())], "train.log", plan)
+}
+
 fn refused(text: &str, plan: &AdvicePlan) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.log");
@@ -50,8 +55,7 @@ fn refused(text: &str, plan: &AdvicePlan) -> String {
 #[test]
 fn the_keep_rate_is_the_likeliest_one() {
     let text = CONFIG.to_owned() + &printed(0.42);
-    let found =
-        read_of(&[("train.log", text.clone())], "train.log", &AdvicePlan { n: 8, ..AdvicePlan::default() });
+    let found = of_log(text.as_str(), &of_n(8));
     let keep = found.keep_rate.unwrap();
     assert!((keep.value - 0.42).abs() < 0.04, "{keep:?}");
     assert!(keep.low.is_some_and(|low| low < 0.42) && keep.high.is_some_and(|high| high > 0.42), "{keep:?}");
@@ -73,7 +77,7 @@ fn the_keep_rate_is_the_likeliest_one() {
 #[test]
 fn the_size_of_a_batch_may_be_planned() {
     let plan = AdvicePlan { gen_batch_size: 96, is_round_known: true, ..AdvicePlan::default() };
-    let found = read_of(&[("train.log", printed(0.42))], "train.log", &plan);
+    let found = of_log(printed(0.42), &plan);
     assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.04, "{found}");
 }
 
@@ -81,10 +85,8 @@ fn the_size_of_a_batch_may_be_planned() {
 fn what_is_missing_is_said() {
     let plan =
         |generated| AdvicePlan { gen_batch_size: generated, is_round_known: true, ..AdvicePlan::default() };
-    let steps: String = printed(0.42)
-        .lines()
-        .filter(|line| line.contains("step:"))
-        .fold(String::new(), |text, line| text + line + "\n");
+    let of_steps = |line: &&str| line.contains("step:");
+    let steps: String = printed(0.42).lines().filter(of_steps).flat_map(|line| [line, "\n"]).collect();
     let unfiltered = CONFIG.to_owned() + "step:1 - critic/score/mean:0.5 - train/num_gen_batches:1\n";
     for (text, plan, why) in [
         (printed(0.42), AdvicePlan::default(), "data.gen_batch_size=N"),
@@ -119,7 +121,7 @@ fn damaged_lines_cost_their_steps() {
         let at = text.rfind("step:76 ").unwrap();
         let at = if of.starts_with("train") { at } else { text[..at].rfind(of).unwrap() };
         let text = CONFIG.to_owned() + &text[..at] + &text[at..].replacen(of, damaged, 1);
-        let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default());
+        let found = of_log(text, &AdvicePlan::default());
         assert!((found.keep_rate.unwrap().value - 0.42).abs() < 0.05, "{damaged}: {found}");
     }
     let lost = (CONFIG.to_owned() + &printed(0.3)).replacen("num_prompt_in_batch=", "lost", 40);
@@ -136,28 +138,25 @@ fn damaged_lines_cost_their_steps() {
 fn a_run_that_changed_is_read_from_its_end() {
     let falls = (0..8).map(|part| printed_of(0.8 - 0.06 * part as f64, 64, part * 10 + 1..=part * 10 + 10));
     let text = CONFIG.to_owned() + &falls.collect::<String>();
-    let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default());
+    let found = of_log(text, &AdvicePlan::default());
     assert!((found.keep_rate.unwrap().value - 0.38).abs() < 0.04, "{found}");
     assert!(found.sample.groups < 1024 + 4 * 96, "{found}");
     // The run resumed with twice the batch, and the end of the log quotes another size.
     let text = CONFIG.to_owned() + &printed_of(0.42, 32, 1..=40) + CONFIG + &printed_of(0.42, 64, 41..=80);
-    let found = read_of(&[("train.log", text.clone())], "train.log", &AdvicePlan::default());
+    let found = of_log(text.clone(), &AdvicePlan::default());
     assert!(
         (found.keep_rate.unwrap().value - 0.42).abs() < 0.04 && found.plan.train_batch_size == 64,
         "{found}"
     );
     let quoted = text + "(TaskRunner pid=71) {'gen_batch_size': 512}\n";
-    assert_eq!(
-        read_of(&[("train.log", quoted)], "train.log", &AdvicePlan::default()).keep_rate,
-        found.keep_rate
-    );
+    assert_eq!(of_log(quoted, &AdvicePlan::default()).keep_rate, found.keep_rate);
 }
 
 /// If another process generates a step again, what the first process gathered does not count.
 #[test]
 fn attempts_that_died_are_not_counted() {
     let whole = CONFIG.to_owned() + &printed(0.42);
-    let expected = read_of(&[("train.log", whole.clone())], "train.log", &AdvicePlan::default()).keep_rate;
+    let expected = of_log(whole.clone(), &AdvicePlan::default()).keep_rate;
     let attempt = "num_prompt_in_batch=63 < prompt_bsz=64\nnum_gen_batches=1. Keep generating...\n";
     let low = attempt.replace("=63", "=1");
     let first = whole.rfind("(TaskRunner pid=71) step:79 ").unwrap();
@@ -165,7 +164,7 @@ fn attempts_that_died_are_not_counted() {
     assert!(whole[first..].contains("num_prompt_in_batch"), "a step of one batch shows nothing");
     for died in [attempt.to_owned(), attempt.to_owned() + CONFIG, low.clone(), low + CONFIG] {
         let text = whole[..first].to_owned() + &died + &whole[first..];
-        let found = read_of(&[("train.log", text)], "train.log", &AdvicePlan::default()).keep_rate;
+        let found = of_log(text, &AdvicePlan::default()).keep_rate;
         assert_eq!(found, expected, "{died}");
     }
 }
@@ -189,32 +188,21 @@ fn the_counts_of_the_default_trainer_are_read() {
             ("training/filter_groups/discarded_surplus_samples", 8),
         ];
         let printed = counts.map(|(name, count)| format!(" - {name}:{count}")).concat();
-        writeln!(
-            log,
-            "(TaskRunner pid=7) step:{step} - critic/rewards/mean:0.4{printed} - timing_s/step:9.0"
-        )
-        .unwrap();
-        let named: Vec<String> = counts.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
-        writeln!(
-            rows,
-            "{{\"step\":{step},\"data\":{{\"training/global_step\":{step},{}}}}}",
-            named.join(",")
-        )
-        .unwrap();
+        let line = format!("step:{step} - critic/rewards/mean:0.4{printed} - timing_s/step:9.0");
+        writeln!(log, "(TaskRunner pid=7) {line}").unwrap();
+        let named = counts.map(|(name, count)| format!("\"{name}\":{count}")).join(",");
+        let data = format!("{{\"training/global_step\":{step},{named}}}");
+        writeln!(rows, "{{\"step\":{step},\"data\":{data}}}").unwrap();
     }
     let is_found = |found: &Advice| {
         let keep = found.keep_rate.unwrap();
         assert!((keep.value - 0.38).abs() < 0.03, "{keep:?}\n{found}");
     };
-    let found = read_of(
-        &[("train.log", config.to_owned() + &log)],
-        "train.log",
-        &AdvicePlan { n: 8, ..AdvicePlan::default() },
-    );
+    let found = of_log(config.to_owned() + &log, &of_n(8));
     is_found(&found);
     assert_eq!(found.plan.train_batch_size, 64);
     let plan = AdvicePlan { n: 8, is_batch_known: true, ..AdvicePlan::default() };
-    is_found(&read_of(&[("train.log", log.clone())], "train.log", &plan));
+    is_found(&of_log(log.clone(), &plan));
     is_found(&read_of(&[("gsm8k.jsonl", rows.clone())], "gsm8k.jsonl", &plan));
     // Without the configuration the user must give the batch size.
     let hint = refused(&log, &AdvicePlan::default());

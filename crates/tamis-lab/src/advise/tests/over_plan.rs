@@ -8,20 +8,6 @@ fn file(name: &str, text: &str) -> Arc<Source> {
     Source::new(SourceKind::File(name.into()), text.to_owned())
 }
 
-/// Groups of 8 of prompts with these pass rates.
-fn sampled(rate: &dyn Fn(f64) -> f64) -> Groups {
-    let key = tamis_core::random::Key::new(8, tamis_core::random::Purpose::Task);
-    let of = |prompt: u64| {
-        let rate = rate(key.uniform(prompt));
-        ((0..8).filter(|member| key.with(prompt).uniform(*member) < rate).count(), 8)
-    };
-    Groups::of_counts(&(0..2000).map(of).collect::<Vec<_>>())
-}
-
-fn unlike() -> Groups {
-    sampled(&|u| if u < 0.3 { 0.4 } else { 0.0 })
-}
-
 /// The configuration `run` with tamis's lines on top.
 fn over(run: &str, groups: &Groups, at_servers: bool) -> Config {
     let run = file("run.yaml", run);
@@ -45,19 +31,18 @@ fn lines_go_with_what_is_planned() {
     // A plan that the lines' own mode would contradict.
     let rounds = file("rounds.yaml", "schedule: {mode: deficit}\n");
     let errors = load_sources_to_show(&[file("run.yaml", &screened(3)), rounds], &[]).unwrap_err();
-    assert!(
-        errors.to_string().contains("starts whole groups") && errors.to_string().contains("rounds_in_flight")
-    );
-
+    let errors = errors.to_string();
+    assert!(errors.contains("starts whole groups") && errors.contains("rounds_in_flight"), "{errors}");
     for at_servers in [false, true] {
         // The planned number of first members, or the cheapest one, or none.
-        let config = over(&screened(3), &unlike(), at_servers);
-        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(3)));
         let best = advice(&unlike(), &AdvicePlan::default()).screening.unwrap().best.unwrap();
-        let config = over(&screened(7), &unlike(), at_servers);
-        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, Some(best.first)));
-        let config = over(&screened(2), &sampled(&|_| 0.05), at_servers);
-        assert_eq!((config.schedule.mode, config.schedule.screen_first), (Streaming, None));
+        let alike = sampled(&|_| 0.05);
+        for (planned, groups, advised) in
+            [(3, unlike(), Some(3)), (7, unlike(), Some(best.first)), (2, alike, None)]
+        {
+            let schedule = over(&screened(planned), &groups, at_servers).schedule;
+            assert_eq!((schedule.mode, schedule.screen_first), (Streaming, advised), "{planned}");
+        }
         // Filtering is not advised.
         let config = over(&screened(3), &sampled(&|u| 0.8 + 0.2 * u), at_servers);
         assert_eq!((config.filter.is_none(), config.schedule.screen_first), (true, None));
@@ -126,11 +111,8 @@ fn first_members_of_many_values_say_nothing_of_whole_groups() {
     assert_eq!(costs.modes.iter().map(|mode| mode.name).collect::<Vec<_>>(), ["screened"]);
     assert!(costs.round.is_none() && costs.planned_limit.is_some(), "{costs:?}");
     let text = found.to_string();
-    assert!(
-        text.contains("these are kept at least as often: beyond the first members there is no fit"),
-        "{text}"
-    );
-    assert!(text.contains("`acc` keeps "), "{text}");
+    let bound = "these are kept at least as often: beyond the first members there is no fit";
+    assert!(text.contains(bound) && text.contains("`acc` keeps "), "{text}");
 }
 
 /// Rows of 400 prompts. Half are solved half of the time and always chosen. The others are never solved and
@@ -196,12 +178,8 @@ fn right_looking_answers_are_told_where_they_are() {
     rows += &(row("Other?", "#### 42", 1) + &row("Other?", "#### 41", 0));
     let found = read_of(&[("7.jsonl", rows)], "7.jsonl", &AdvicePlan::default());
     let text = &found.findings.iter().find(|finding| finding.topic == "verifier").unwrap().text;
-    assert!(
-        text.ends_with(
-            "(7.jsonl:1 \"What is six times seven, if you please, ...\", 7.jsonl:3 \"40 + 2 = ?\")"
-        ),
-        "{text}"
-    );
+    let places = "(7.jsonl:1 \"What is six times seven, if you please, ...\", 7.jsonl:3 \"40 + 2 = ?\")";
+    assert!(text.ends_with(places), "{text}");
 }
 
 /// Steps may reuse group numbers.
@@ -238,10 +216,8 @@ fn steps_that_are_not_there() {
         for metric in [None, Some("acc")] {
             let refused = of(&rows, metric);
             assert!(refused.to_string().ends_with("it has no group of the steps in --steps"));
-            assert!(
-                refused.kind() == crate::FaultKind::Usage
-                    && refused.hint().unwrap().starts_with("steps 5 to 7 are there")
-            );
+            assert_eq!(refused.kind(), crate::FaultKind::Usage);
+            assert!(refused.hint().unwrap().starts_with("steps 5 to 7 are there"));
         }
     }
     assert!(of(&row(", \"step\": 9"), None).hint().unwrap().starts_with("step 9 is there"));
@@ -254,8 +230,8 @@ fn steps_that_are_not_there() {
         std::fs::write(folder.path().join(format!("{step}.jsonl")), row("")).unwrap();
     }
     std::fs::remove_file(&path).unwrap();
-    let refused =
-        read(folder.path(), Some("10..50".parse().unwrap()), None, &AdvicePlan::default()).unwrap_err();
+    let steps = Some("10..50".parse().unwrap());
+    let refused = read(folder.path(), steps, None, &AdvicePlan::default()).unwrap_err();
     assert!(refused.hint().unwrap().starts_with("steps 3 to 4 are there"), "{refused}");
 }
 
@@ -272,9 +248,7 @@ fn a_planned_schedule_stays() {
     for at_servers in [false, true] {
         let schedule = over(&streaming, &groups, at_servers).schedule;
         assert_eq!((schedule.mode, schedule.max_lag), (Streaming, Some(2)));
-    }
-    // An on-policy schedule stays on-policy, and rounds are refilled with what is missing.
-    for at_servers in [false, true] {
+        // An on-policy schedule stays on-policy, and rounds are refilled with what is missing.
         for chosen in ["mode: rounds", "mode: deficit", "mode: rounds, refill: false"] {
             let schedule = over(&run(&format!("schedule: {{{chosen}}}\n")), &groups, at_servers).schedule;
             assert_eq!((schedule.mode, schedule.max_lag, schedule.refill), (Deficit, None, true), "{chosen}");

@@ -105,8 +105,8 @@ fn a_part_of_a_sweep() {
     let part = names_of_part(CONDITIONAL, "rloo");
     assert!(part.len() == 4 && part.iter().all(|name| name.contains("rloo")));
     assert_eq!(names_of_part(CONDITIONAL, "all").len(), 8);
-    let error =
-        plan_of(CONDITIONAL, &PlanOptions { only: Some("ppo".to_owned()), ..on("0120") }).unwrap_err();
+    let unknown = PlanOptions { only: Some("ppo".to_owned()), ..on("0120") };
+    let error = plan_of(CONDITIONAL, &unknown).unwrap_err();
     assert_eq!(error, "the sweep has no part `ppo`\n  hint: `--only` takes all, grpo, rloo");
 }
 

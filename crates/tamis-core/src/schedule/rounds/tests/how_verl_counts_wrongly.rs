@@ -10,10 +10,7 @@ fn total_steps_are_training_steps() {
     let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
     let mut driver = Driver::with_data(settings, 1000);
     for step in 1..=3 {
-        let mut commands = driver.first(1);
-        for _ in 0..3 {
-            commands = driver.more(&commands, 1);
-        }
+        let commands = driver.kept(&[1; 4]);
         let report = &ready(&commands).report;
         assert_eq!((report.step, report.rounds, report.is_last), (step, 4, step == 3));
         driver.trained();
@@ -69,4 +66,11 @@ fn groups_of_two_epochs_fill_one_batch() {
     }
     assert_eq!(ready(&commands).trained, [0, 4, 8, 12].map(GroupId));
     assert_eq!(ready(&commands).report.epoch, 3);
+    // An epoch ends within a round.
+    let mut driver = Driver::with_data(ScheduleSettings::verl(8, 8, 2, 0), 12);
+    let commands = driver.kept(&[5, 8]);
+    let report = &ready(&commands).report;
+    assert_eq!((report.all.groups, report.epoch), (16, 1));
+    let progress = driver.rounds.progress();
+    assert_eq!((progress.epoch, progress.prompts_in_epoch, progress.prompts), (1, 4, 16));
 }

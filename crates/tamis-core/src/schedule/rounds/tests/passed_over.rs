@@ -27,21 +27,17 @@ fn play(driver: &mut Driver, kept: &[usize]) -> Vec<Command> {
 }
 
 fn cause(commands: &[Command]) -> Option<StopCause> {
-    match commands.last() {
-        Some(Command::Stop { diagnosis, .. }) => Some(diagnosis.cause),
-        _ => None,
-    }
+    matches!(commands.last(), Some(Command::Stop { .. })).then(|| stopped(commands).0.cause)
 }
 
 #[test]
 fn short_epochs_end_a_run_when_as_many_groups_were_judged_as_there_are_prompts() {
     // Six of twenty prompts are taken in an epoch: three epochs are eighteen, the fourth ends in round 6.
-    let mut driver = Driver::with_data(settings(), 6);
-    assert_eq!(cause(&play(&mut driver, &[0; 5])), None);
+    assert_eq!(cause(&play(&mut Driver::with_data(settings(), 6), &[0; 5])), None);
     let mut driver = Driver::with_data(settings(), 6);
     let commands = play(&mut driver, &[0; 10]);
-    assert_eq!(cause(&commands), Some(StopCause::EpochWithoutKept { epoch: 3, epochs: 4 }));
-    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+    let (diagnosis, _) = stopped(&commands);
+    assert_eq!(diagnosis.cause, StopCause::EpochWithoutKept { epoch: 3, epochs: 4 });
     assert_eq!((diagnosis.tally.groups, diagnosis.rounds, driver.rounds.progress().rounds), (24, 6, 6));
     insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: no group was kept in all of epochs 1 to 4 (6 rounds)");
 }
@@ -66,28 +62,18 @@ fn a_kept_group_begins_the_count_anew() {
     assert!(matches!(commands.last(), Some(Command::Draw { .. })));
 }
 
-#[test]
-fn a_short_last_epoch_is_no_want_of_signal() {
-    let run = ScheduleSettings { total_epochs: Some(2), ..settings() };
-    let mut driver = Driver::with_data(run, 4);
-    let commands = play(&mut driver, &[4, 0]);
-    let Some(Command::Finish { why: RunEnd::TotalEpochs, .. }) = commands.last() else {
-        panic!("{commands:?}")
-    };
-}
-
 /// The same if the run has not kept a single group: it has nothing to finish with.
 #[test]
 fn a_run_that_never_kept_a_group_has_a_diagnosis() {
-    let of = |total_epochs, per_epoch, kept: &[usize]| {
-        let run = ScheduleSettings { total_epochs: Some(total_epochs), ..settings() };
+    let of = |run: ScheduleSettings, total_epochs, per_epoch, kept: &[usize]| {
+        let run = ScheduleSettings { total_epochs: Some(total_epochs), ..run };
         play(&mut Driver::with_data(run, per_epoch), kept)
     };
     for (epochs, per_epoch) in [(1, 4), (1, 6), (2, 4), (3, 5), (1, 2)] {
-        let commands = of(epochs, per_epoch, &[0; 8]);
+        let commands = of(settings(), epochs, per_epoch, &[0; 8]);
+        let (diagnosis, _) = stopped(&commands);
         let expected = StopCause::EpochWithoutKept { epoch: epochs - 1, epochs };
-        assert_eq!(cause(&commands), Some(expected), "{epochs} of {per_epoch}");
-        let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+        assert_eq!(diagnosis.cause, expected, "{epochs} of {per_epoch}");
         assert_eq!(diagnosis.tally.groups, epochs * per_epoch as u64);
     }
     // A step that is abandoned because of an empty round, or because the data ended, does not count as
@@ -96,18 +82,13 @@ fn a_run_that_never_kept_a_group_has_a_diagnosis() {
         ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 100, ..settings() },
         ScheduleSettings { on_exhausted: OnExhausted::UsePartial, max_skipped_steps: 100, ..settings() },
     ] {
-        let mut driver = Driver::with_data(ScheduleSettings { total_epochs: Some(2), ..skips }, 4);
-        let commands = play(&mut driver, &[0; 8]);
-        let is_told = matches!(cause(&commands), Some(StopCause::EpochWithoutKept { .. }));
-        assert!(is_told, "{commands:?}");
+        let commands = of(skips, 2, 4, &[0; 8]);
+        assert!(matches!(cause(&commands), Some(StopCause::EpochWithoutKept { .. })), "{commands:?}");
     }
-    // One group of the first epoch was kept: the data end before the batch is full, and that is reported as
-    // usual.
-    let commands = of(2, 4, &[1, 0]);
-    assert!(
-        matches!(commands.last(), Some(Command::Finish { why: RunEnd::TotalEpochs, .. })),
-        "{commands:?}"
-    );
+    // One group of the first epoch was kept, or a batch was: the end is reported as usual.
+    for kept in [1, 4] {
+        assert_eq!(ended(&of(settings(), 2, 4, &[kept, 0])).0, "TotalEpochs", "{kept}");
+    }
 }
 
 #[test]
