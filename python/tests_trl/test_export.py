@@ -99,7 +99,7 @@ class ExportTests(unittest.TestCase):
         self.assertEqual(given["names"], ["gsm8k", "shorter", "soft_overlong_punishment_reward"])
         self.assertEqual(given["reward_weights"], [1.0, 0.5, 1.0])
         self.assertIn("get_soft_overlong_punishment(max_completion_len=1024, soft_punish_cache=204)", script)
-        self.assertIn("#   reward[0]: {kind: gsm8k", script)
+        self.assertRegex(script, r"#   reward\[0\]: \{.*kind: gsm8k")
         self.assertNotIn("#   preset", script)
 
     def test_an_adapter(self):
