@@ -19,6 +19,11 @@ except ImportError as missing:
     print(f"\nSKIPPED: {missing.name} is not installed; scripts/install-torch makes .venv-torch\n", file=sys.stderr)
     raise unittest.SkipTest(f"{missing.name} is not installed") from None
 
+from tamis.learner.generate import CONTINUOUS_RELEASE
+
+with_continuous_batching = unittest.skipUnless(
+    transformers.__version__.startswith(CONTINUOUS_RELEASE), f"transformers is {transformers.__version__}"
+)
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

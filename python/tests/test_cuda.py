@@ -8,7 +8,7 @@ import unittest
 import unittest.mock
 
 # First: without PyTorch it reports that and skips the tests.
-from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, columns, golden_folder, opened, random_columns
+from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, columns, golden_folder, opened, random_columns, with_continuous_batching
 
 import torch
 from test_checkpoint import state, train
@@ -206,6 +206,7 @@ class Policies(Case):
                     drawn = torch.tensor([value for _, number in samples for value in found[number][name]])
                     self.assert_close(drawn, scores[name].cpu(), tolerance, f"{dtype} {name}")
 
+    @with_continuous_batching
     def test_continuous_batching_has_the_log_probabilities_of_a_pass(self):
         try:
             learner = opened(

@@ -61,7 +61,7 @@ class OnTheDevice(unittest.TestCase):
         self.assertLessEqual({*gpu_check.QUICK_TESTS, "test_one_query_kernel"}, {path.stem for path in tests.glob("test_*.py")})
 
     def test_all_parts_together_take_less_than_nine_minutes(self):
-        # Beside them, ten seconds to look at the machine and to unpack wheels.
+        # Beside them, ten seconds to look at the machine and to unpack wheels; if that takes longer, the last parts get less.
         self.assertLessEqual(sum(seconds for _, _, seconds in gpu_check.PARTS), 9 * 60 - 10)
 
 
@@ -70,7 +70,7 @@ class Parts(unittest.TestCase):
         """What a run of these parts leaves: `(exit status, JSON, Markdown)`."""
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (folder / "files/model").mkdir(parents=True)
-        for name in [*(f"model/{name}" for name in gpu_check.TOKENIZER), "train.jsonl", "test.jsonl"]:
+        for name in gpu_check.MODEL_FILES:
             (folder / "files" / name).write_text("{}")
         given = argparse.Namespace(
             device="cpu", small=False, only=only, out=folder / "out", python=sys.executable, program=pathlib.Path(sys.executable),
@@ -158,6 +158,73 @@ class Parts(unittest.TestCase):
         self.assertLess(part["took"], 3.9)
 
 
+    def test_parts_get_no_more_than_what_is_left_of_nine_minutes(self):
+        seconds = []
+
+        def notes(part, given):
+            seconds.append(part.seconds)
+
+        with unittest.mock.patch.object(gpu_check, "MOST_SECONDS", 20):
+            self.check([("short", notes, 5), ("long", notes, 90)])
+        self.assertEqual(seconds[0], 5)
+        self.assertTrue(10 < seconds[1] <= 20, seconds)
+
+
+class Arguments(unittest.TestCase):
+    """What cannot work is refused in a sentence, before anything runs."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.program = self.folder / "tamis"
+        self.program.touch()
+
+    def refused(self, pattern, *words):
+        """The message of a run with these words."""
+        with self.assertRaisesRegex(SystemExit, pattern), contextlib.redirect_stdout(io.StringIO()):
+            gpu_check.main([str(word) for word in words])
+
+    def test_an_interpreter_that_is_not_there(self):
+        self.refused("there is no program /nowhere/python\n  hint: .*--python", "--device", "cpu", "--python", "/nowhere/python")
+        self.refused("there is no program no-such-python", "--device", "cpu", "--python", "no-such-python")
+
+    def test_an_interpreter_that_does_not_answer(self):
+        sleeps = self.folder / "python"
+        sleeps.write_text("#!/bin/sh\nsleep 9\n")
+        sleeps.chmod(0o755)
+        with unittest.mock.patch.object(gpu_check, "LONGEST_IMPORT", 0.2):
+            self.refused("took longer than 0.2 s to import PyTorch", "--device", "cpu", "--python", sleeps, "--program", self.program)
+
+    def test_programs_are_found_from_every_folder(self):
+        """Parts run in the folder of the script, so a relative path must not reach them."""
+        link = self.folder / "python"
+        link.symlink_to(sys.executable)
+        with contextlib.chdir(self.folder), unittest.mock.patch.object(gpu_check, "check", lambda given: given):
+            given = gpu_check.main(["--python", "./python", "--program", "tamis"])
+        # Not the target of the link, which has other packages.
+        self.assertEqual((given.python, given.program), (str(link), self.program))
+
+    def test_results_that_cannot_be_written(self):
+        (self.folder / "model").mkdir()
+        for name in gpu_check.MODEL_FILES:
+            (self.folder / name).touch()
+        whole = ["--device", "cpu", "--program", self.program, "--model-files", self.folder]
+        with unittest.mock.patch.object(gpu_check, "machine", lambda _: {"gpu": None}):
+            self.refused("cannot write .*tamis: .*\n  hint: .*--out", *whole, "--out", self.program)
+
+    def test_what_a_pack_needs(self):
+        pack = ["--pack", self.folder / "packed.tar.xz"]
+        self.refused("missing is not there\n  hint: cargo build --release", *pack, "--program", self.folder / "missing")
+        self.refused("lacks model/tokenizer.json: scripts/smollm2", *pack, "--program", self.program, "--model-files", self.folder)
+        (self.folder / "model").mkdir()
+        for name in gpu_check.MODEL_FILES:
+            (self.folder / name).touch()
+        whole = ["--program", self.program, "--model-files", self.folder]
+        self.refused("cannot write .*no/folder/x.tar.xz: there is no folder", "--pack", self.folder / "no/folder/x.tar.xz", *whole)
+        # An unpacked archive, from which no other can be made.
+        with unittest.mock.patch.object(gpu_check, "ROOT", self.folder):
+            self.refused("is no git checkout", *pack, *whole)
+
+
 class Lines(unittest.TestCase):
     ENDED = "test_a (m.C.test_a) ... ok\ntest_b (m.C.test_b) ... skipped 'no GPU'\ntest_c (m.C.test_c) ... FAIL\n"
 
@@ -198,6 +265,8 @@ class Lines(unittest.TestCase):
             (folder / "trl.py").write_text("GRPOTrainer = None")
             gpu_check.step(gpu_check.Part("step", 1), given)
         self.assertEqual(asked, ["plain", "trl"])
+        # What the import took counts for the part.
+        self.assertGreater(part.took, 0.0)
         self.assertEqual(part.lines[-1], {"who": "tamis (torch) / plain loop", "groups_with_signal_per_s": 3.0})
         self.assertIn("no vLLM", part.lines[1]["samples by"])
 

@@ -220,6 +220,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(self.weights("killed"), self.weights("exact"))
         self.assertEqual(self.timeless("killed"), self.timeless("exact"))
 
+    @support.with_continuous_batching
     def test_continuous_batching_samples_what_rows_do(self):
         samples = ["rollout.backend=learner", "rollout.max_num_seqs=7", "rollout.temperature=0.8", "rollout.top_k=9"]
         self.torch("rows", *samples)

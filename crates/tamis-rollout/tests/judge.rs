@@ -44,20 +44,11 @@ fn settings(url: &str) -> JudgeSetup {
 
 /// A server with one model, whose answer to the last message of a chat is this function's.
 fn server(answer: impl Fn(&Request, &str) -> Reply + Send + Sync + 'static) -> TestServer {
-    let handler: Handler = Arc::new(move |request: Request| {
-        let reply = if request.path == "/v1/models" {
-            Reply::json(200, &json!({"object": "list", "data": [{"id": "grader", "object": "model"}]}))
-        } else {
-            let body = request.json();
-            let text = body["messages"]
-                .as_array()
-                .and_then(|all| all.last())
-                .map_or(Value::Null, |last| last["content"].clone());
-            answer(&request, text.as_str().unwrap_or_default())
-        };
-        Box::pin(async move { reply })
-    });
-    TestServer::start(None, handler)
+    TestServer::of_model("grader", move |request| {
+        let last = request.json()["messages"].as_array().and_then(|all| all.last().cloned());
+        let text = last.map_or(Value::Null, |last| last["content"].clone());
+        answer(request, text.as_str().unwrap_or_default())
+    })
 }
 
 fn says(text: &str) -> Reply {
@@ -77,12 +68,7 @@ fn scored(judge: &Judge, completions: &[&str]) -> Vec<RewardOutcome> {
 
 #[test]
 fn a_judge_is_told_what_its_template_names() {
-    let heard: Arc<Mutex<Vec<Request>>> = Arc::default();
-    let hear = heard.clone();
-    let server = server(move |request, _| {
-        hear.lock().unwrap().push(request.clone());
-        says("7")
-    });
+    let (server, heard) = TestServer::heard("grader", |_| says("7"));
     let parameters = [("max_tokens", Value::Null), ("max_completion_tokens", json!(64))];
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
     let judge = judge(JudgeSetup {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rewards::{failure, prompt, scored, text_prompt};
 use serde_json::{Value, json};
-use support::http::{Handler, Reply, Request, TestServer};
+use support::http::{Reply, Request, TestServer};
 use tamis_core::setting::TimeSpan;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::model::{LogitActivation, ModelSettings, OverlongTexts, ScoreEndpoint};
@@ -31,8 +31,6 @@ fn settings() -> ModelSettings {
         ..ModelSettings::default()
     }
 }
-
-type Heard = Arc<Mutex<Vec<Request>>>;
 
 /// The texts of a request: those of `input`, or the last message's.
 fn texts(body: &Value) -> Vec<String> {
@@ -76,21 +74,6 @@ fn vllm(request: &Request) -> Reply {
     )
 }
 
-fn server(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> (TestServer, Heard) {
-    let heard = Heard::default();
-    let hear = heard.clone();
-    let handler: Handler = Arc::new(move |request: Request| {
-        let reply = if request.path == "/v1/models" {
-            Reply::json(200, &json!({"object": "list", "data": [{"id": "rm", "object": "model"}]}))
-        } else {
-            hear.lock().unwrap().push(request.clone());
-            answer(&request)
-        };
-        Box::pin(async move { reply })
-    });
-    (TestServer::start(None, handler), heard)
-}
-
 fn connect(settings: ModelSettings, url: &str) -> Result<RewardModel, String> {
     let address = Address::parse(url).unwrap();
     RewardModel::connect(settings, vec![address], Some("secret".to_owned()), "rm", Arc::new(Nobody))
@@ -104,7 +87,7 @@ fn message(role: &str, content: &str) -> Message {
 
 #[test]
 fn texts_go_in_batches_and_their_logits_are_the_scores() {
-    let (server, heard) = server(vllm);
+    let (server, heard) = TestServer::heard("rm", vllm);
     let model = connect(settings(), &server.url()).unwrap();
     heard.lock().unwrap().clear();
     let outcomes = scored(&model, &text_prompt(), &["4", "44", "444"]);
@@ -125,7 +108,7 @@ fn texts_go_in_batches_and_their_logits_are_the_scores() {
 
 #[test]
 fn conversations_go_one_by_one_through_the_servers_template() {
-    let (server, heard) = server(vllm);
+    let (server, heard) = TestServer::heard("rm", vllm);
     let model = connect(settings(), &server.url()).unwrap();
     heard.lock().unwrap().clear();
     let chat = prompt(PromptContent::Messages(vec![message("system", "Add."), message("user", "2+2?")]));
@@ -161,7 +144,7 @@ fn conversations_go_one_by_one_through_the_servers_template() {
 
 #[test]
 fn a_template_of_ones_own_names_columns() {
-    let (server, heard) = server(vllm);
+    let (server, heard) = TestServer::heard("rm", vllm);
     let template = "{prompt} -> {completion} ({rubric}, {ground_truth})".to_owned();
     let settings =
         ModelSettings { template, overlong: OverlongTexts::Left, max_length: Some(9), ..settings() };
@@ -180,7 +163,7 @@ fn a_template_of_ones_own_names_columns() {
 
 #[test]
 fn labels_and_activations_are_ours() {
-    let (server, _) = server(vllm);
+    let (server, _) = TestServer::heard("rm", vllm);
     let score = |change: fn(ModelSettings) -> ModelSettings| {
         let model = connect(change(settings()), &server.url()).unwrap();
         scored(&model, &text_prompt(), &["4"])[0].clone()
@@ -211,13 +194,13 @@ fn labels_and_activations_are_ours() {
 
 #[test]
 fn pooling_gives_logits_of_a_text_or_of_its_tokens() {
-    let (server, heard) = server(vllm);
+    let (server, heard) = TestServer::heard("rm", vllm);
     let pooled = ModelSettings { endpoint: ScoreEndpoint::Pooling, ..settings() };
     let model = connect(pooled.clone(), &server.url()).unwrap();
     assert_eq!(scored(&model, &text_prompt(), &["4"]), [RewardOutcome::score(5.0)]);
     assert_eq!(heard.lock().unwrap()[0].path, "/pooling");
     // A model with a logit for each token, as Qwen2ForRewardModel: the last one is of the whole text.
-    let (tokens, _) = crate::server(|request| {
+    let (tokens, _) = TestServer::heard("rm", |request| {
         let of = |(index, text): (usize, String)| {
             let each: Vec<Value> = (1..=text.len()).map(|length| json!([length as f64 + 0.5])).collect();
             json!({"index": index, "object": "pooling", "data": each})
@@ -232,7 +215,7 @@ fn pooling_gives_logits_of_a_text_or_of_its_tokens() {
 #[test]
 fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
     let told = |settings: ModelSettings, answer: fn(&Request) -> Reply| {
-        let (server, _) = server(answer);
+        let (server, _) = TestServer::heard("rm", answer);
         connect(settings, &server.url()).err().expect("refused").replace(&server.url(), "URL")
     };
     assert_eq!(
@@ -253,7 +236,7 @@ fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
         "no server answers: URL (reward `rm`): bad_shape: it returns the same numbers with and without `use_activation`, so they may not \
         be logits: vLLM supports the field since 0.11.1; `activation: as_served` uses the numbers as they are"
     );
-    let (server, _) = server(old);
+    let (server, _) = TestServer::heard("rm", old);
     let as_served = ModelSettings { activation: LogitActivation::AsServed, ..settings() };
     assert!(connect(as_served, &server.url()).is_ok());
     // vLLM with a model that generates.
@@ -271,7 +254,7 @@ fn a_server_that_does_not_fit_is_refused_where_a_run_begins() {
 
 #[test]
 fn one_text_that_is_refused_costs_itself_alone() {
-    let (server, heard) = server(|request| {
+    let (server, heard) = TestServer::heard("rm", |request| {
         if texts(&request.json()).iter().any(|text| text.contains("long")) {
             let error = json!({"message": "This model's maximum context length is 8 tokens.", "type": "BadRequestError", "code": 400});
             return Reply::json(400, &json!({ "error": error }));
@@ -289,7 +272,7 @@ fn one_text_that_is_refused_costs_itself_alone() {
 #[test]
 fn nonsense_is_no_score() {
     let asked = AtomicUsize::new(0);
-    let (short, heard) = server(move |request| {
+    let (short, heard) = TestServer::heard("rm", move |request| {
         // The first two requests are the trial at the start.
         if asked.fetch_add(1, Ordering::SeqCst) < 2 {
             vllm(request)
@@ -319,7 +302,7 @@ fn of_process(settings: ModelSettings, url: &str, ended: &Arc<Mutex<Option<Strin
 
 #[test]
 fn a_process_is_asked_for_scores_and_says_what_it_cut() {
-    let (server, heard) = server(|request| {
+    let (server, heard) = TestServer::heard("rm", |request| {
         let scores: Vec<Value> = request.json()["texts"]
             .as_array()
             .unwrap()

@@ -5,32 +5,15 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::http::{Handler, Reply, Request, TestServer};
+use support::http::{Reply, Request, TestServer};
 use tamis_env::reward::Nobody;
 use tamis_rollout::http::Address;
 use tamis_rollout::teacher::{NotRated, RatedText, RatedTokens, TeacherServers, TeacherSetup};
-
-type Heard = Arc<Mutex<Vec<Request>>>;
-
-fn server(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> (TestServer, Heard) {
-    let heard = Heard::default();
-    let hear = heard.clone();
-    let handler: Handler = Arc::new(move |request: Request| {
-        let reply = if request.path == "/v1/models" {
-            Reply::json(200, &json!({"object": "list", "data": [{"id": "teacher", "object": "model"}]}))
-        } else {
-            hear.lock().unwrap().push(request.clone());
-            answer(&request)
-        };
-        Box::pin(async move { reply })
-    });
-    (TestServer::start(None, handler), heard)
-}
 
 /// The log-probability of a token is minus an eighth of its id.
 fn logprob(id: u64) -> f64 {
@@ -81,7 +64,7 @@ fn text(token_ids: &[u32], start: usize) -> RatedText {
 
 #[test]
 fn every_text_has_the_log_probabilities_of_its_completion() {
-    let (server, heard) = server(|request| vllm(request, |id| json!(logprob(id))));
+    let (server, heard) = TestServer::heard("teacher", |request| vllm(request, |id| json!(logprob(id))));
     let teacher = connect(setup(&[&server.url()])).unwrap();
     heard.lock().unwrap().clear();
     let texts = vec![text(&[7, 8, 16, 24], 2), text(&[1, 2], 1), text(&[5, 6, 40], 1)];
@@ -105,7 +88,7 @@ fn every_text_has_the_log_probabilities_of_its_completion() {
 #[test]
 fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
     let asked = AtomicUsize::new(0);
-    let (busy, _heard) = server(move |request| {
+    let (busy, _heard) = TestServer::heard("teacher", move |request| {
         // The first is the test at the start.
         if asked.fetch_add(1, Ordering::SeqCst) == 1 {
             return Reply::json(503, &json!({"error": {"message": "overloaded"}}));
@@ -117,8 +100,9 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
 
     for broken in [Value::Null, json!(0.5), json!("-1.0")] {
         let shown = broken.clone();
-        let (server, _heard) =
-            server(move |request| vllm(request, |id| if id == 9 { broken.clone() } else { json!(-1.0) }));
+        let (server, _heard) = TestServer::heard("teacher", move |request| {
+            vllm(request, |id| if id == 9 { broken.clone() } else { json!(-1.0) })
+        });
         let teacher = connect(TeacherSetup { max_attempts: 1, ..setup(&[&server.url()]) }).unwrap();
         let failed = teacher.rate(vec![text(&[1, 8], 1), text(&[1, 9], 1)]).unwrap_err();
         let NotRated::Failed(message) = failed else { panic!("{failed:?}") };
@@ -128,20 +112,20 @@ fn a_busy_server_is_asked_again_and_a_broken_answer_is_no_number() {
         );
     }
     // Rounding may put a certain token a little above 0.
-    let (server, _heard) = server(|request| vllm(request, |_| json!(1e-7)));
+    let (server, _heard) = TestServer::heard("teacher", |request| vllm(request, |_| json!(1e-7)));
     let teacher = connect(setup(&[&server.url()])).unwrap();
     assert_eq!(teacher.rate(vec![text(&[1, 8], 1)]).unwrap(), [plain(vec![0.0])]);
 }
 
 #[test]
 fn a_server_that_gives_no_log_probabilities_is_refused_at_the_start() {
-    let (silent, _heard) = server(|_| {
+    let (silent, _heard) = TestServer::heard("teacher", |_| {
         let choice = json!({"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": null});
         Reply::json(200, &json!({"id": "cmpl-1", "choices": [choice]}))
     });
     let error = connect(setup(&[&silent.url()])).err().unwrap();
     assert!(error.contains("(teacher[0])") && error.contains("no prompt_logprobs"), "{error}");
-    let (other, _heard) = server(|request| vllm(request, |id| json!(logprob(id))));
+    let (other, _heard) = TestServer::heard("teacher", |request| vllm(request, |id| json!(logprob(id))));
     let named = TeacherSetup { model: Some("another".to_owned()), ..setup(&[&other.url()]) };
     let error = connect(named).err().unwrap();
     assert!(error.contains("it does not serve the model \"another\", but teacher"), "{error}");
@@ -170,7 +154,7 @@ fn the_likeliest_tokens_come_in_their_order() {
         json!({"9": entry(-1.0, 2), "7": entry(-1.0, 1)}),
     ];
     let test = json!({"1": entry(-1.0, 1), "3": entry(-2.0, 2)});
-    let (server, heard) = server(move |request| {
+    let (server, heard) = TestServer::heard("teacher", move |request| {
         let is_test = request.json()["prompt"] == json!([0, 1]);
         likeliest(request, if is_test { std::slice::from_ref(&test) } else { &places })
     });
@@ -188,13 +172,14 @@ fn the_likeliest_tokens_come_in_their_order() {
 
 #[test]
 fn a_server_that_gives_too_few_likeliest_tokens_is_refused_at_the_start() {
-    let (server, _heard) = server(|request| vllm(request, |id| json!(logprob(id))));
+    let (server, _heard) = TestServer::heard("teacher", |request| vllm(request, |id| json!(logprob(id))));
     let error = connect(TeacherSetup { num_top: 2, ..setup(&[&server.url()]) }).err().unwrap();
     assert!(error.contains("1 of the 2 likeliest tokens that were asked for"), "{error}");
     // vLLM's own limit.
     let message = "Requested prompt logprobs of 64, which is greater than max allowed: 20";
-    let (limited, _heard) =
-        self::server(move |_| Reply::json(400, &json!({"error": {"message": message, "code": 400}})));
+    let (limited, _heard) = TestServer::heard("teacher", move |_| {
+        Reply::json(400, &json!({"error": {"message": message, "code": 400}}))
+    });
     let error = connect(TeacherSetup { num_top: 64, ..setup(&[&limited.url()]) }).err().unwrap();
     assert!(error.contains("greater than max allowed: 20"), "{error}");
 }

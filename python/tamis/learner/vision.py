@@ -58,7 +58,9 @@ class Images:
     def __init__(self, folder):
         try:
             from PIL import Image  # noqa: F401, only whether it is there
-            from transformers import AutoImageProcessor
+
+            # The name in `transformers` needs torchvision with 5.17. The module has the one that does with pillow.
+            from transformers.models.auto.image_processing_auto import AutoImageProcessor
         except ImportError as error:
             raise Refused(f"images need {error.name}, which is not installed", "pip install pillow") from None
         try:

@@ -27,23 +27,10 @@ fn check(case: Case<'_>) {
     let ended = folder.tamis(&["train", "config.yaml"]);
     assert_eq!(ended.code, Some(code), "{name}: {}", ended.shown());
 
-    let mut files: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
-        .expect("rollouts")
-        .map(|entry| entry.expect("entry").path().display().to_string())
-        .collect();
-    files.sort();
-    let mut arguments: Vec<String> =
-        ["filter", "--metric", "acc", "--group", "group_id", "--json"].map(str::to_owned).to_vec();
-    arguments.extend(files);
-    let summary = folder.tamis(&arguments).succeeds();
-    let summary = summary.json();
+    let summary = folder.filter_rollouts("tiny", &["--metric", "acc", "--json"]).succeeds().json();
 
     let generated = num_generated(&ended.stderr);
-    assert!(
-        ended.stderr.contains(&format!("groups of the run: {generated} generated = ")),
-        "{name}: {}",
-        ended.stderr
-    );
+    ended.says(&format!("groups of the run: {generated} generated = "));
     assert!(generated > 0, "{name}: {}", ended.stderr);
     assert_eq!(summary["num_prompts"], generated, "{name}: {summary}");
     assert_eq!(summary["num_rows"], 4 * generated, "{name}: {summary}");
@@ -79,10 +66,7 @@ fn check(case: Case<'_>) {
         assert_eq!(of("groups/carried_in"), carried, "{name}: {line}");
         carried = of("groups/carried_out");
     }
-    assert!(
-        gives_up.is_none_or(|gives_up| gives_up == (given_up > 0)),
-        "{name}: {given_up} attempts were given up"
-    );
+    assert!(gives_up.is_none_or(|gives_up| gives_up == (given_up > 0)), "{name}: {given_up} were given up");
     let upto = last.unwrap_or(0);
     let (groups, tokens) = written(&folder.join("runs/tiny/rollouts"), upto);
     assert_eq!(counted, groups, "{name}: groups generated for the steps that trained");

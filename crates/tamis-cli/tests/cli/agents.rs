@@ -1,7 +1,7 @@
 //! Runs whose prompts are played elsewhere: in a user's Python class, by programs that call the policy, with
 //! tools.
 
-use crate::tamis::{Folder, Left, Replaced as _};
+use crate::tamis::{Folder, Left, Replaced as _, soon};
 
 /// A small policy of characters without a warm start, trained for a few steps.
 const SMALL: &str = "\
@@ -48,10 +48,8 @@ fn a_python_class_is_played_in_workers_and_resumed() {
     let environment = "kind: python, path: counter.py:Counter, args: {longest: 5}, style: plain, train_size: 16, val_size: 4";
     let config = config("task: environment", environment, "steps: 0");
     let folder = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
-    folder
-        .tamis(&["train", "config.yaml"])
-        .succeeds()
-        .says("Counter (python): 16 training and 4 held-out levels");
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    ended.says("Counter (python): 16 training and 4 held-out levels");
     assert_on_policy(&folder);
     for row in (1..=3).flat_map(|step| folder.rollouts("tiny", step)) {
         assert_eq!(row["turn_ends"].as_array().unwrap().len(), 3, "{row}");
@@ -143,11 +141,8 @@ fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
     for row in (1..=3).flat_map(|step| folder.rollouts("tiny", step)) {
         assert_eq!(row["turn_ends"].as_array().unwrap().len(), 2, "{row}");
         assert_eq!(row["reward"], row["success"], "{row}");
-        let mask = row["loss_mask"].as_array().unwrap();
-        assert!(
-            mask.iter().any(|is_written| *is_written == false),
-            "what stands between bears no loss: {row}"
-        );
+        // What stands between bears no loss.
+        assert!(row["loss_mask"].as_array().unwrap().iter().any(|is_written| *is_written == false), "{row}");
     }
     let steps = folder.rows("tiny");
     let last = steps.iter().rfind(|row| row["train/program/num_calls_refused"].is_number()).expect("counted");
@@ -188,23 +183,16 @@ fn a_killed_run_leaves_no_program_and_no_folder() {
         let mut lines = std::fs::read_dir("/proc").unwrap().flatten().map(of);
         lines.any(|line| String::from_utf8_lossy(&line).contains(&program))
     };
-    let soon = |what: &str, is_so: &dyn Fn() -> bool| {
-        let began = std::time::Instant::now();
-        while !is_so() {
-            assert!(began.elapsed().as_secs() < 300, "{what}");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    };
     for episodes in [0, 1, 3] {
         let mut run = folder.start_with(&["train", "config.yaml"], &[("TMPDIR", scratch.clone())]);
-        soon("no program was begun", &|| {
+        soon("the begin of a program", || {
             let of = |path: std::path::PathBuf| std::fs::read_dir(path).map_or(0, Iterator::count);
             left().any(|path| is_program(&path) && of(path) > episodes)
         });
         run.kill().unwrap();
         run.wait().unwrap();
-        soon("a folder is left", &|| !left().any(|path| is_program(&path)));
-        soon("a program is left", &|| !is_running());
+        soon("the end of its folder", || !left().any(|path| is_program(&path)));
+        soon("the end of the program", || !is_running());
         std::fs::remove_dir_all(folder.join("runs")).unwrap();
     }
 }
@@ -251,8 +239,6 @@ fn answers_that_call_tools_go_on() {
     assert!(texts.iter().any(|text| text.contains("tool: 42")), "{texts:?}");
     // A reward function judges: the tools themselves do not know what is solved.
     let metrics = folder.read("runs/tiny/metrics.jsonl");
-    assert!(
-        metrics.contains("\"train/sums/num_tool_calls\":") && !metrics.contains("sums/success"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("\"train/sums/num_tool_calls\":"), "{metrics}");
+    assert!(!metrics.contains("sums/success"), "{metrics}");
 }

@@ -76,23 +76,17 @@ fn weights_between_gpus_are_left_out_on_the_cpu() {
 fn a_configuration_for_gpus_learns_on_the_cpu_with_and_without_a_launcher() {
     let folder = folder();
     let ranks = "~model.init model.path=tiny learner.backend=torch learner.gpus_per_node=8";
-    for (launcher, line) in [
-        ("cluster.launcher=local", LINE.to_owned()),
-        ("", LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n")),
-        (
-            "cluster.launcher=none",
-            LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n"),
-        ),
-    ] {
+    let needs = LINE.replace('\n', "; there it also needs cluster.launcher=local (or ray)\n");
+    for (launcher, line) in
+        [("cluster.launcher=local", LINE), ("", &*needs), ("cluster.launcher=none", &*needs)]
+    {
         let checked = folder.tamis(&words(&format!("config check tiny.yaml {ranks} {launcher}"))).succeeds();
-        checked.prints(&line);
+        checked.prints(line);
     }
     let small = "train.total_steps=1 validate.before_train=false run.name=own";
     let ended = folder.tamis(&words(&format!("train tiny.yaml {ranks} {small}"))).succeeds();
     assert!(ended.stderr.starts_with("no GPU here: learning on the CPU; "), "{}", ended.shown());
     // What is wrong for another reason is refused as it is.
-    folder
-        .tamis(&words(&format!("config check tiny.yaml {ranks} rollout.n=0")))
-        .exits(2)
-        .says("learner.gpus_per_node");
+    let wrong = folder.tamis(&words(&format!("config check tiny.yaml {ranks} rollout.n=0"))).exits(2);
+    wrong.says("learner.gpus_per_node");
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::listening::Listening;
-use crate::tamis::{Folder, Replaced as _, TINY, unfiltered};
+use crate::tamis::{Folder, Replaced as _, TINY, unfiltered, words};
 
 /// A policy that begins with random weights and has only the teacher to learn from.
 const TAUGHT: &str = "objective: {advantage: {kind: on_policy_distillation}}\n";
@@ -35,18 +35,11 @@ fn number(row: &Value, name: &str) -> f64 {
 fn a_policy_learns_from_a_teacher_alone() {
     let folder = with_a_teacher(TAUGHT);
     // One completion per prompt, and rewards that hardly ever differ: the teacher is all there is.
-    let ended = folder.tamis(&[
-        "train",
-        "config.yaml",
-        TEACHER,
-        "rollout.n=1",
-        "data.train_batch_size=16",
-        "train.ppo_mini_batch_size=16",
-        "train.total_steps=80",
-        "train.optimizer.learning_rate=1e-2",
-        "validate.test_freq=0",
-        "checkpoint.save_freq=0",
-    ]);
+    let settings = words(
+        "train config.yaml rollout.n=1 data.train_batch_size=16 train.ppo_mini_batch_size=16 \
+         train.total_steps=80 train.optimizer.learning_rate=1e-2 validate.test_freq=0 checkpoint.save_freq=0",
+    );
+    let ended = folder.tamis(&[&settings[..], &[TEACHER]].concat());
     ended.succeeds().says("advantage on_policy_distillation");
     let rows = trained(&folder, "tiny");
     assert_eq!(rows.len(), 80);
@@ -59,14 +52,9 @@ fn a_policy_learns_from_a_teacher_alone() {
 #[test]
 fn a_teacher_that_is_the_policy_teaches_nothing_until_the_policy_moves() {
     let folder = with_a_teacher(TAUGHT);
-    let policy = [
-        "~model.init",
-        "+model.path=runs/teacher/checkpoints/step_1",
-        "train.total_steps=1",
-        "train.ppo_mini_batch_size=4",
-    ];
-    let arguments = [&["train", "config.yaml", TEACHER][..], &policy].concat();
-    folder.tamis(&arguments).succeeds();
+    let path = "+model.path=runs/teacher/checkpoints/step_1";
+    let policy = ["~model.init", path, "train.total_steps=1", "train.ppo_mini_batch_size=4"];
+    folder.tamis(&[&["train", "config.yaml", TEACHER][..], &policy].concat()).succeeds();
     // Generation and the teacher's pass agree to the bit.
     let rows = trained(&folder, "tiny");
     assert!(rows.iter().all(|row| number(row, "distillation/kl") == 0.0), "{rows:?}");
@@ -104,9 +92,8 @@ fn a_teacher_at_a_server_is_the_teacher_that_the_learner_loads() {
         let (a, b) = (number(one, "distillation/kl"), number(other, "distillation/kl"));
         assert!((a - b).abs() < 1e-4, "{a} {b}");
     }
-    assert!(
-        folder.join("runs/served/teachers.bin").exists() && !folder.join("runs/loaded/teachers.bin").exists()
-    );
+    assert!(folder.join("runs/served/teachers.bin").exists());
+    assert!(!folder.join("runs/loaded/teachers.bin").exists());
     let hot = folder.tamis(&["train", "config.yaml", &at, "rollout.temperature=0.7", "run.name=hot"]);
     hot.fails_with("a server gives a teacher's log-probabilities at temperature 1");
     // A run whose server is gone does not begin.
@@ -125,26 +112,22 @@ fn teachers_by_data_source_and_what_is_refused() {
     train(&format!("teacher=[{{{path}, data_source: elsewhere}}, {{{path}}}]"))
         .succeeds()
         .says("a teacher is for the `data_source` \"elsewhere\", which no prompt has");
-    train(&format!("teacher=[{{{path}, data_source: elsewhere}}]"))
-        .fails_with("no teacher is for the prompts of `data_source`");
-    train(&format!("teacher=[{{{path}}}, {{{path}}}]")).fails_with("two teachers have no `data_source`");
-    train("teacher=[]").fails_with("`on_policy_distillation` needs a teacher, and `teacher` names none");
-    train("teacher=[{}]").fails_with("so it is the policy without its adapter, and there is no adapter");
-    train("teacher=[{path: nowhere}]").fails_with("there is no folder nowhere");
-    // Two digits exchanged: the same ids would be other tokens.
-    for file in ["config.json", "tokenizer_config.json"] {
-        folder.write(
-            &format!("other/{file}"),
-            &folder.read(&format!("runs/teacher/checkpoints/step_1/{file}")),
-        );
+    for (teachers, said) in [
+        (format!("{{{path}, data_source: elsewhere}}"), "no teacher is for the prompts of `data_source`"),
+        (format!("{{{path}}}, {{{path}}}"), "two teachers have no `data_source`"),
+        (String::new(), "`on_policy_distillation` needs a teacher, and `teacher` names none"),
+        ("{}".to_owned(), "so it is the policy without its adapter, and there is no adapter"),
+        ("{path: nowhere}".to_owned(), "there is no folder nowhere"),
+    ] {
+        train(&format!("teacher=[{teachers}]")).fails_with(said);
     }
-    let tokenizer = folder.read("runs/teacher/checkpoints/step_1/tokenizer.json");
+    // Two digits exchanged: the same ids would be other tokens.
+    let checkpoint = "runs/teacher/checkpoints/step_1";
+    folder.copy(checkpoint, &folder, "other", &["config.json", "tokenizer_config.json", "model.safetensors"]);
+    let tokenizer = folder.read(&format!("{checkpoint}/tokenizer.json"));
     let tokenizer =
         tokenizer.replaced("\"7\"", "\"x\"").replaced("\"8\"", "\"7\"").replaced("\"x\"", "\"8\"");
     folder.write("other/tokenizer.json", &tokenizer);
-    let weights = "model.safetensors";
-    let from = folder.join(&format!("runs/teacher/checkpoints/step_1/{weights}"));
-    std::fs::copy(from, folder.join(&format!("other/{weights}"))).expect("copied");
     train("teacher=[{path: other}]")
         .fails_with("is not the policy's: token 14 is \"8\" there and \"7\" here");
     let check =
@@ -154,8 +137,7 @@ fn teachers_by_data_source_and_what_is_refused() {
     check(&[TEACHER, "+objective.shaping={kind: add_distillation}"])
         .prints("the teacher's rating of a token counts twice");
     // A teacher from which nothing is computed is a warning.
-    let ended = folder.tamis(&["config", "check", "config.yaml", TEACHER, "objective.advantage.kind=grpo"]);
-    ended.prints("`teacher` has no effect");
+    check(&[TEACHER, "objective.advantage.kind=grpo"]).prints("`teacher` has no effect");
 }
 
 /// A policy that learns from a teacher's likeliest tokens alone.
@@ -232,15 +214,14 @@ fn settings_of_a_distillation_in_the_loss_that_mean_nothing_are_refused() {
         |more: &[&str]| folder.tamis(&[&["config", "check", "config.yaml", TEACHER][..], more].concat());
     check(&[]).succeeds();
     check(&["objective.distillation.top_k=0"]).fails_with("no token is compared");
-    check(&["objective.distillation.top_k=1", "objective.distillation.rest=renormalized"])
-        .fails_with("the divergence is always 0");
-    check(&["objective.distillation.min_logprob=-5"])
-        .prints("`objective.distillation.min_logprob` has no effect");
+    let one = ["objective.distillation.top_k=1", "objective.distillation.rest=renormalized"];
+    check(&one).fails_with("the divergence is always 0");
+    let ignored = check(&["objective.distillation.min_logprob=-5"]);
+    ignored.prints("`objective.distillation.min_logprob` has no effect");
     check(&["objective.advantage.kind=rloo"]).prints("has no effect");
     check(&["objective.distillation.beta=2"]).fails_with("objective.distillation.beta");
-    folder
-        .tamis(&["config", "check", "config.yaml", "teacher=[]"])
-        .fails_with("`objective.distillation` needs a teacher, and `teacher` names none");
+    let none = "`objective.distillation` needs a teacher, and `teacher` names none";
+    folder.tamis(&["config", "check", "config.yaml", "teacher=[]"]).fails_with(none);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::listening::Listening;
-use crate::tamis::Folder;
+use crate::tamis::{Folder, failures};
 
 fn policies() -> Folder {
     let folder = Folder::tiny();
@@ -44,18 +44,13 @@ fn a_checkpoint_is_evaluated_at_servers() {
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
     insta::assert_snapshot!(first, @"checkpoint mine/checkpoints/step_1, sampled at ADDRESS");
     drop(serving);
-    let ended = folder.tamis(&[
-        "eval",
-        "mine",
-        "rollout.backend=vllm",
-        "rollout.server_startup_timeout=1s",
-        &servers,
-    ]);
-    assert!(ended.failure().starts_with("exit code 3\nerror: no server answers: "), "{}", ended.shown());
+    let vllm = ["eval", "mine", "rollout.backend=vllm"];
+    let soon = ["rollout.server_startup_timeout=1s", &servers];
+    folder.tamis(&[&vllm[..], &soon].concat()).fails_with("exit code 3\nerror: no server answers: ");
     // A failed one leaves nothing behind either.
     let none = "rollout.launch.command=[no-such-vllm, '{model}', '{port}']";
-    let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", none, "publish.dir=shared"]);
-    assert!(ended.failure().starts_with("exit code 3\nerror: cannot start"), "{}", ended.shown());
+    let ended = folder.tamis(&[&vllm[..], &[none, "publish.dir=shared"]].concat());
+    ended.fails_with("exit code 3\nerror: cannot start");
     assert_eq!(std::fs::read_dir(folder.join("shared")).map_or(0, Iterator::count), 0);
 }
 
@@ -105,10 +100,8 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     let printed = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
     assert!(printed.starts_with("exit code 3\nerror: no server answers: "), "{printed}");
     let printed = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
-    assert!(
-        printed.contains("exit code 2\nerror: rollout.regex (command line): unsupported regular expression"),
-        "{printed}"
-    );
+    let refused = "exit code 2\nerror: rollout.regex (command line): unsupported regular expression";
+    assert!(printed.contains(refused), "{printed}");
 }
 
 /// Text in, text out, by the server's own model.
@@ -121,18 +114,13 @@ fn a_server_s_own_model_is_evaluated() {
     let (text, printed) = evaluated(&folder, &["rollout.backend=openai", &servers]);
     let accuracy = |found: &serde_json::Value| found["sources"][0]["figures"].clone();
     assert_eq!(accuracy(&native), accuracy(&text), "{printed}");
-    assert!(
-        !printed.contains("kept in"),
-        "what another model says is no figure of the checkpoint:\n{printed}"
-    );
+    assert!(!printed.contains("kept in"), "another model's is no figure of the checkpoint:\n{printed}");
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=openai", &servers]).succeeds();
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
     insta::assert_snapshot!(first, @"their model at ADDRESS/v1; tokenizer and template of mine/checkpoints/step_1");
-    folder
-        .tamis(&["eval", "mine", "rollout.backend=openai"])
-        .exits(2)
-        .says("error: `rollout.backend: openai` needs a server: ")
-        .says("\n  hint: set `rollout.servers: [http://HOST:PORT]`\n");
+    let ended = folder.tamis(&["eval", "mine", "rollout.backend=openai"]).exits(2);
+    ended.says("error: `rollout.backend: openai` needs a server: ");
+    ended.says("\n  hint: set `rollout.servers: [http://HOST:PORT]`\n");
 }
 
 /// OpenAI's chat interface over a judge that compares two texts, for clients with its key.
@@ -213,19 +201,18 @@ fn a_run_whose_completions_are_judged() {
     assert!(std::fs::metadata(folder.join("runs/judged/journal.bin")).unwrap().len() > 1000);
     assert!(!folder.read("runs/judged/config.yaml").contains("secret"));
     let failure = |reward: String| judge("none", reward).failure().replace(&judging.1, "ADDRESS");
-    insta::assert_snapshot!(failure(reward("http://127.0.0.1:9", "JUDGE_KEY")), @r#"
-exit code 3
-error: no server answers: http://127.0.0.1:9 (reward `judge`): connect: client error (Connect): tcp connect error: Connection refused (os error 111)
-  hint: start the server first, and name it in the `servers` of the reward
-"#);
-    insta::assert_snapshot!(failure(reward(&judging.1, "NO_SUCH_KEY")), @r#"
-exit code 2
-error: reward `judge`: api_key_env: the environment variable `NO_SUCH_KEY` is not set, or empty
-  hint: set it before the command, as in `export NO_SUCH_KEY=...`
-"#);
-    insta::assert_snapshot!(failure(reward(&judging.1, "JUDGE_KEY").replace("{prompt}|", "{question}|")), @r#"
-exit code 2
-error: reward `judge`: its `prompt` names `{question}`, which does not exist
-  hint: available: answer, completion, data_source, digits, ground_truth, level, operations, prompt
-"#);
+    insta::assert_snapshot!(failures([
+        failure(reward("http://127.0.0.1:9", "JUDGE_KEY")),
+        failure(reward(&judging.1, "NO_SUCH_KEY")),
+        failure(reward(&judging.1, "JUDGE_KEY").replace("{prompt}|", "{question}|")),
+    ]), @r"
+    exit code 3
+    error: no server answers: http://127.0.0.1:9 (reward `judge`): connect: client error (Connect): tcp connect error: Connection refused (os error 111)
+      hint: start the server first, and name it in the `servers` of the reward
+    exit code 2
+    error: reward `judge`: api_key_env: the environment variable `NO_SUCH_KEY` is not set, or empty
+      hint: set it before the command, as in `export NO_SUCH_KEY=...`
+    error: reward `judge`: its `prompt` names `{question}`, which does not exist
+      hint: available: answer, completion, data_source, digits, ground_truth, level, operations, prompt
+    ");
 }

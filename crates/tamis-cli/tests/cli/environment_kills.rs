@@ -13,7 +13,7 @@ use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run};
-use crate::resume::through_kills;
+use crate::resume::Undisturbed;
 use crate::tamis::{Ended, Folder, Left, Replaced as _};
 
 const CONFIG: &str = "\
@@ -260,20 +260,7 @@ for line in sys.stdin:
 #[test]
 fn a_run_in_a_deterministic_environment_ends_as_if_it_had_not_been_killed() {
     let new = || CASES[0].folder().with("noise.py", FAIR);
-    let folder = new();
-    let began = Instant::now();
-    let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
-    let whole = began.elapsed();
-    let expected = Left::by(&folder.join("runs/tiny"));
-    let (mut dice, mut kills) = (Dice::new(), 0);
-    while kills < num_kills(4) {
-        let folder = new();
-        let (more, _, last) = through_kills(&folder, num_kills(4) - kills, whole, &mut dice);
-        assert_eq!(last.code, Some(0), "{}", last.shown());
-        assert_eq!(last.stdout, uninterrupted.stdout);
-        expected.assert_same(&Left::by(&folder.join("runs/tiny")));
-        kills += more;
-    }
+    Undisturbed::of(new()).assert_same_through_kills(num_kills(4), new);
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! Runs whose prompts are levels of a game, played turn by turn.
 
-use std::time::Instant;
-
 use serde_json::Value;
 
-use crate::kills::{Dice, num_kills};
-use crate::resume::through_kills;
-use crate::tamis::{Folder, Left, Replaced as _};
+use crate::kills::num_kills;
+use crate::resume::Undisturbed;
+use crate::tamis::{Folder, Replaced as _, words};
 
 /// A walk over a small lake. A step has one update, so the policy that learns is the one that played.
 const LAKE: &str = "\
@@ -69,39 +67,30 @@ fn episodes_are_trained_on_as_they_were_played() {
     let shown = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=8"]).succeeds().stdout;
     assert!(shown.contains("    turn 1   "), "{shown}");
     let board = |line: &str| line.trim().len() == 3 && line.trim().chars().all(|cell| "P_OG".contains(cell));
-    assert!(
-        shown.lines().filter(|line| line.starts_with("             ") && board(line)).count() >= 3,
-        "{shown}"
-    );
+    let boards = shown.lines().filter(|line| line.starts_with("             ") && board(line));
+    assert!(boards.count() >= 3, "{shown}");
 }
 
 #[test]
 fn answers_to_a_window_are_trained_on_as_they_were_given() {
-    let grpo = ("filter: {kind: variance}", "filter: {kind: variance}");
-    let ppo = (
-        "filter: {kind: variance}",
-        "filter: null\nobjective: {advantage: {kind: bi_level_gae}}\ncritic: {optimizer: {learning_rate: 1e-3}}",
-    );
-    for (context, (old, new)) in
+    let grpo = "filter: {kind: variance}";
+    let ppo = "filter: null\nobjective: {advantage: {kind: bi_level_gae}}\ncritic: {optimizer: {learning_rate: 1e-3}}";
+    for (context, algorithm) in
         [("limited_multi_turn", grpo), ("single_turn", grpo), ("limited_multi_turn", ppo), ("full", ppo)]
     {
+        let window = format!("  style: plain\n  context: {context}\n  max_context_window: 2\n");
         let config = LAKE
-            .replaced(
-                "  style: plain\n",
-                &format!("  style: plain\n  context: {context}\n  max_context_window: 2\n"),
-            )
-            .replaced(old, new)
+            .replaced("  style: plain\n", &window)
+            .replaced(grpo, algorithm)
             .replaced("total_steps: 6", "total_steps: 3")
             .replaced("max_prompt_length: 16", "max_prompt_length: 40")
             .replaced("max_position_embeddings: 256", "max_position_embeddings: 512");
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
-        let kls: Vec<f64> =
-            folder.rows("tiny").iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
-        assert_eq!(kls, [0.0; 3], "{context}");
-        let anew = |row: &Value| row["text_starts"].as_array().unwrap().len();
-        let num_anew: usize =
-            (1..=3).flat_map(|step| folder.rollouts("tiny", step)).map(|row| anew(&row)).sum();
+        let rows = folder.rows("tiny");
+        assert_eq!(rows.iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect::<Vec<_>>(), [0.0; 3]);
+        let anew = |row: Value| row["text_starts"].as_array().unwrap().len();
+        let num_anew: usize = (1..=3).flat_map(|step| folder.rollouts("tiny", step)).map(anew).sum();
         assert_eq!(num_anew > 0, context != "full", "{context}: {num_anew}");
     }
 }
@@ -122,21 +111,8 @@ fn killed(num_kills: usize) {
     let streaming = "schedule: {mode: streaming, surplus: carry, max_lag: 2, max_num_gen_batches: 50}";
     for schedule in [rounds, streaming] {
         let config = LAKE.replaced(rounds, schedule);
-        let folder = Folder::new().with("config.yaml", &config);
-        let began = Instant::now();
-        let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
-        let whole = began.elapsed();
-        let expected = Left::by(&folder.join("runs/tiny"));
-        let mut dice = Dice::new();
-        let mut kills = 0;
-        while kills < num_kills {
-            let folder = Folder::new().with("config.yaml", &config);
-            let (more, _, last) = through_kills(&folder, num_kills - kills, whole, &mut dice);
-            assert_eq!(last.code, Some(0), "{}", last.shown());
-            assert_eq!(last.stdout, uninterrupted.stdout);
-            expected.assert_same(&Left::by(&folder.join("runs/tiny")));
-            kills += more;
-        }
+        let new = || Folder::new().with("config.yaml", &config);
+        Undisturbed::of(new()).assert_same_through_kills(num_kills, new);
     }
 }
 
@@ -161,32 +137,22 @@ fn every_kind_of_environment_is_played() {
             .replaced("total_steps: 6", "total_steps: 1");
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds().says(&format!("{kind}: 64 training"));
-        assert!(
-            folder.rollouts("tiny", 1).iter().all(|row| !row["turn_ends"].as_array().unwrap().is_empty())
-        );
+        let has_turns = |row: &Value| !row["turn_ends"].as_array().unwrap().is_empty();
+        assert!(folder.rollouts("tiny", 1).iter().all(has_turns), "{kind}");
     }
 }
 
 #[test]
 fn what_an_environment_lacks_is_told_before_anything_runs() {
     let folder = Folder::new().with("config.yaml", LAKE);
-    let refused = |overrides: &[&str]| {
-        let arguments: Vec<&str> =
-            ["config", "check", "config.yaml"].iter().chain(overrides).copied().collect();
-        let ended = folder.tamis(&arguments).exits(2);
-        ended.stderr
-    };
-    let none = refused(&["~environment"]);
-    assert!(none.contains("`data.task` is environment, but `environment` is not set"), "{none}");
-    let unplayed = refused(&["data.task=arithmetic"]);
-    assert!(
-        unplayed.contains("`environment` describes a game, but `data.task` is not `environment`"),
-        "{unplayed}"
-    );
-    let wrong = refused(&["environment.map=[SHG]"]);
-    assert!(wrong.contains("cannot create the environment `frozen_lake`: setting `"), "{wrong}");
-    let unknown = refused(&["environment.kind=frozenlake"]);
-    assert!(unknown.contains("frozen_lake"), "{unknown}");
+    for (change, said) in [
+        ("~environment", "`data.task` is environment, but `environment` is not set"),
+        ("data.task=arithmetic", "`environment` describes a game, but `data.task` is not `environment`"),
+        ("environment.map=[SHG]", "cannot create the environment `frozen_lake`: setting `"),
+        ("environment.kind=frozenlake", "frozen_lake"),
+    ] {
+        folder.tamis(&["config", "check", "config.yaml", change]).exits(2).says(said);
+    }
 }
 
 #[test]
@@ -206,23 +172,14 @@ sft: {steps: 20, batch_size: 32, learning_rate: 1e-2}
         .replaced("total_steps: 6", "total_steps: 3");
     let folder = Folder::new().with("config.yaml", &config);
     let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    for said in
-        ["frozen_lake: 64 training", "arms: 32 training and 4 held-out", "sokoban: 0 training and 4 held-out"]
-    {
-        ended.says(said);
-    }
+    ended.says("frozen_lake: 64 training").says("arms: 32 training and 4 held-out");
+    ended.says("sokoban: 0 training and 4 held-out");
     let metrics = folder.read("runs/tiny/metrics.jsonl");
-    let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
-    for name in [
-        "train/frozen_lake/success",
-        "train/arms/num_turns",
-        "val-core/sokoban/acc/mean@1",
-        "val-core/arms/acc/mean@1",
-        "val-env/sokoban/success",
-        "val-env/arms/num_turns",
-    ] {
-        let found = metrics.lines().any(|line| line.contains(&format!("\"{name}\":")));
-        assert!(found, "{name}: {last}");
+    for name in words(
+        "train/frozen_lake/success train/arms/num_turns val-core/sokoban/acc/mean@1 \
+         val-core/arms/acc/mean@1 val-env/sokoban/success val-env/arms/num_turns",
+    ) {
+        assert!(metrics.contains(&format!("\"{name}\":")), "{name}: {metrics}");
     }
     assert!(!metrics.contains("\"train/sokoban/"), "it is validated in alone");
     // A further environment has the same style.

@@ -1,6 +1,6 @@
 //! `tamis eval`, `tamis rollouts` and `tamis export` as a person types them.
 
-use crate::tamis::{Folder, Replaced as _, words};
+use crate::tamis::{Folder, Replaced as _, failures, words};
 
 #[test]
 fn eval() {
@@ -51,28 +51,15 @@ fn eval() {
       at command line: data.arithmetic.val_size=«0»
       hint: set `data.arithmetic.val_size` above 0
     ");
-    insta::assert_snapshot!(folder.tamis(&["config", "check", "runs/tiny/config.yaml"]).shown(), @r#"
-    exit code 0
-    ----- stdout
-    the configuration is sound (0 warnings)
-    "#);
-    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @"
-    exit code 2
-    ----- stderr
-    error: there is no folder nowhere
-      hint: the only run here is `runs/tiny`
-    ");
+    let checked = folder.tamis(&["config", "check", "runs/tiny/config.yaml"]).succeeds();
+    assert_eq!(checked.stdout, "the configuration is sound (0 warnings)\n");
+    let nowhere = "error: there is no folder nowhere\n  hint: the only run here is `runs/tiny`\n";
+    folder.tamis(&["eval", "nowhere"]).exits(2).fails_with(nowhere);
     std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
-    folder
-        .tamis(&["eval", "bare/checkpoints"])
-        .exits(2)
-        .says("error: bare/checkpoints is neither a run directory nor a checkpoint folder\n  hint: a run directory holds");
-    insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @r#"
-    exit code 1
-    ----- stderr
-    error: bare has no checkpoint yet
-      hint: continue it with `tamis train --resume bare`
-    "#);
+    let neither = "error: bare/checkpoints is neither a run directory nor a checkpoint folder\n  hint: a run directory holds";
+    folder.tamis(&["eval", "bare/checkpoints"]).exits(2).says(neither);
+    let none = "error: bare has no checkpoint yet\n  hint: continue it with `tamis train --resume bare`\n";
+    folder.tamis(&["eval", "bare"]).exits(1).fails_with(none);
     std::fs::rename(folder.join("runs/tiny/checkpoints/step_2"), folder.join("alone")).expect("moved");
     insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @r"
     exit code 2
@@ -246,21 +233,16 @@ fn eval_writes_every_sample() {
       hint: `--overwrite` replaces it
     ");
     again(&["--samples", "samples.jsonl", "--overwrite"]).succeeds();
-    insta::assert_snapshot!(again(&["--samples", "samples.csv"]).shown(), @r"
-exit code 2
------ stderr
-error: the format of samples.csv is unknown: its name ends neither in .jsonl nor in .parquet
-  hint: name it `samples.jsonl` or `samples.parquet`, say
-    ");
-    insta::assert_snapshot!(again(&["--samples", "nowhere/samples.jsonl"]).shown(), @r"
+    insta::assert_snapshot!(failures([
+        again(&["--samples", "samples.csv"]),
+        again(&["--samples", "nowhere/samples.jsonl"]),
+        again(&["--overwrite"]),
+    ]), @r"
     exit code 2
-    ----- stderr
+    error: the format of samples.csv is unknown: its name ends neither in .jsonl nor in .parquet
+      hint: name it `samples.jsonl` or `samples.parquet`, say
     error: there is no folder nowhere for the samples
       hint: make it first
-    ");
-    insta::assert_snapshot!(again(&["--overwrite"]).shown(), @r"
-    exit code 2
-    ----- stderr
     error: --overwrite without a file to replace
       hint: name one with --samples
     ");
@@ -279,9 +261,8 @@ error: the format of samples.csv is unknown: its name ends neither in .jsonl nor
 #[test]
 fn rollouts_of_a_run_are_shown() {
     let folder = Folder::tiny();
-    folder
-        .tamis(&words("train tiny.yaml train.total_steps=2 validate.save_samples=true rollout.save=all"))
-        .succeeds();
+    let train = words("train tiny.yaml train.total_steps=2 validate.save_samples=true rollout.save=all");
+    folder.tamis(&train).succeeds();
     let shown = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--limit", "2"]).succeeds();
     let json = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--json"]).succeeds();
     let json = json.json();
@@ -292,24 +273,16 @@ fn rollouts_of_a_run_are_shown() {
         assert!(shown.stdout.contains(row[column].as_str().expect("text")), "{column}: {}", shown.stdout);
     }
     shown.prints("; 16 match; the first 2:");
+    let one = folder.tamis(&["rollouts", "runs/tiny/validation/step_2.jsonl", "--limit", "1"]).succeeds();
+    one.prints("8 trajectories; the first 1:");
+    let none =
+        "error: no rollouts of step 7 are saved in runs/tiny/rollouts; saved are those of steps 1 to 2\n";
+    folder.tamis(&["rollouts", "runs/tiny", "--step", "7"]).exits(2).fails_with(none);
+    folder.tamis(&words("train tiny.yaml run.name=bare train.total_steps=1 rollout.save=off")).succeeds();
     folder
-        .tamis(&["rollouts", "runs/tiny/validation/step_2.jsonl", "--limit", "1"])
-        .succeeds()
-        .prints("8 trajectories; the first 1:");
-    insta::assert_snapshot!(folder.tamis(&["rollouts", "runs/tiny", "--step", "7"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    error: no rollouts of step 7 are saved in runs/tiny/rollouts; saved are those of steps 1 to 2
-    ");
-    folder
-        .tamis(&["train", "tiny.yaml", "run.name=bare", "train.total_steps=1", "rollout.save=off"])
-        .succeeds();
-    insta::assert_snapshot!(folder.tamis(&["rollouts", "runs/bare"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    error: no rollouts are saved in runs/bare/rollouts
-      hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups); supervised fine-tuning alone samples nothing
-    ");
+        .tamis(&["rollouts", "runs/bare"])
+        .exits(2)
+        .fails_with("no rollouts are saved in runs/bare/rollouts\n");
 }
 
 #[test]
@@ -321,18 +294,11 @@ fn a_run_that_is_measured_before_training_is_measured_after_it() {
     let measured: Vec<bool> = metrics.lines().map(|line| line.contains("\"val-core/")).collect();
     assert_eq!(measured, [true, false, true], "{metrics}");
     for (step, is_there) in [(0, true), (1, false), (2, true)] {
-        assert_eq!(
-            folder.join(&format!("runs/tiny/validation/step_{step}.jsonl")).exists(),
-            is_there,
-            "{step}"
-        );
+        let file = folder.join(&format!("runs/tiny/validation/step_{step}.jsonl"));
+        assert_eq!(file.exists(), is_there, "{step}");
     }
-    folder
-        .tamis(
-            &[&train[..], &["validate.test_freq=0", "validate.before_train=false", "run.name=never"]]
-                .concat(),
-        )
-        .succeeds();
+    let never = ["validate.test_freq=0", "validate.before_train=false", "run.name=never"];
+    folder.tamis(&[&train[..], &never].concat()).succeeds();
     assert!(!folder.read("runs/never/metrics.jsonl").contains("\"val-core/"));
     assert!(!folder.join("runs/never/validation").exists());
 }
@@ -342,27 +308,15 @@ fn export() {
     let folder = Folder::tiny().with("sums.jsonl", SUMS);
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
     let export = |arguments: &[&str]| folder.tamis(&[&["export", "runs/tiny"], arguments].concat());
-    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
-    exit code 0
-    ----- stdout
+    let written =
+        [&["out/tied"][..], &["out/untied", "--untie"], &["out/half", "--untie", "--dtype", "bf16"]];
+    insta::assert_snapshot!(written.map(|arguments| export(arguments).succeeds().stdout).concat(), @r"
     wrote out/tied: 2656 weights of runs/tiny/checkpoints/step_1 in float32, output head tied to the embedding
-    ");
-    insta::assert_snapshot!(export(&["out/untied", "--untie"]).shown(), @r"
-    exit code 0
-    ----- stdout
     wrote out/untied: 2944 weights of runs/tiny/checkpoints/step_1 in float32, output head of its own
-    ");
-    insta::assert_snapshot!(export(&["out/half", "--untie", "--dtype", "bf16"]).shown(), @r"
-    exit code 0
-    ----- stdout
     wrote out/half: 2944 weights of runs/tiny/checkpoints/step_1 in bfloat16, output head of its own
     ");
-    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    error: out/tied exists already
-      hint: name a folder that is not there yet
-    ");
+    let exists = "error: out/tied exists already\n  hint: name a folder that is not there yet\n";
+    export(&["out/tied"]).exits(2).fails_with(exists);
     let config: serde_json::Value =
         serde_json::from_str(&folder.read("out/half/config.json")).expect("one JSON object");
     assert_eq!((&config["tie_word_embeddings"], &config["dtype"]), (&false.into(), &"bfloat16".into()));
@@ -387,7 +341,8 @@ fn export() {
     // A run begins with it, and a damaged one is refused.
     folder
         .tamis(&words(
-            "train tiny.yaml ~model.init +model.path=out/untied run.name=second train.total_steps=1",
+            "train tiny.yaml ~model.init +model.path=out/untied run.name=second \
+            train.total_steps=1",
         ))
         .succeeds();
     let weights = folder.join("out/half/model.safetensors");
@@ -421,12 +376,8 @@ fn a_head_of_its_own_beside_a_tied_configuration_is_used_by_all() {
     folder.write("tied/config.json", &config);
     std::fs::remove_file(folder.join("tied/checksums.json")).expect("removed");
     let warned = |ended: &crate::tamis::Ended, times: usize| {
-        assert_eq!(
-            ended.stderr.matches("has `tie_word_embeddings: true`, but").count(),
-            times,
-            "{}",
-            ended.shown()
-        );
+        let found = ended.stderr.matches("has `tie_word_embeddings: true`, but").count();
+        assert_eq!(found, times, "{}", ended.shown());
     };
     let rest = [
         "data.val=sums.jsonl",

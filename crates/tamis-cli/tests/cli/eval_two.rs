@@ -1,6 +1,6 @@
 //! `tamis eval A B`: two checkpoints on the same prompts.
 
-use crate::tamis::{Folder, Replaced as _, TINY};
+use crate::tamis::{Folder, Replaced as _, TINY, failures};
 
 /// The same prompts and draws: the difference is taken prompt by prompt, whichever of the two is of a run.
 #[test]
@@ -44,11 +44,8 @@ fn eval_of_two_checkpoints() {
     let swapped =
         folder.tamis(&["eval", "alone", "runs/tiny", words[3], words[4], "--json"]).succeeds().json();
     assert!((swapped["difference"]["mean"].as_f64().expect("a mean") + mean).abs() < 1e-9, "{swapped}");
-    let samples = ["--samples", "samples.jsonl"];
-    folder
-        .tamis(&[&words[..], &samples].concat())
-        .exits(2)
-        .fails_with("--samples names one file, and there are two checkpoints");
+    let ended = folder.tamis(&[&words[..], &["--samples", "samples.jsonl"]].concat()).exits(2);
+    ended.fails_with("--samples names one file, and there are two checkpoints");
 }
 
 #[test]
@@ -57,53 +54,37 @@ fn names_that_are_none_lead_to_the_nearest() {
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1", "run.name=other"]).succeeds();
     let failure = |arguments: &[&str]| folder.tamis(&[&["eval"], arguments].concat()).failure();
-    insta::assert_snapshot!(failure(&["runs/tiny", "runs/oter"]), @r"
+    insta::assert_snapshot!(failures([
+        failure(&["runs/tiny", "runs/oter"]),
+        failure(&["runs/tinny", "runs/other"]),
+        failure(&["runs/gone", "runs/other"]),
+        failure(&["gone", "runs/other"]),
+        failure(&["runs/tiny/checkpoints/step_3", "runs/other"]),
+        failure(&["runs/tiny", "runs/other", "runs/tiny"]),
+        failure(&["runs/tiny", "runs/other", "runs/tinny"]),
+        failure(&["runs/tiny", "runs/other", "dapp"]),
+        failure(&["runs/tiny", "./runs/tiny"]),
+        failure(&["runs/other", "runs/other/checkpoints/step_1"]),
+    ]), @r"
     exit code 2
     error: there is no folder runs/oter
       hint: did you mean `runs/other`? (a model of that name on a hub is `hf://runs/oter`)
-    ");
-    insta::assert_snapshot!(failure(&["runs/tinny", "runs/other"]), @r"
-    exit code 2
     error: there is no folder runs/tinny
       hint: did you mean `runs/tiny`? (a model of that name on a hub is `hf://runs/tinny`)
-    ");
-    insta::assert_snapshot!(failure(&["runs/gone", "runs/other"]), @r"
-    exit code 2
     error: there is no folder runs/gone
       hint: the runs here are `runs/other`, `runs/tiny` (a model of that name on a hub is `hf://runs/gone`)
-    ");
-    insta::assert_snapshot!(failure(&["gone", "runs/other"]), @r"
-    exit code 2
     error: there is no folder gone
       hint: the runs here are `runs/other`, `runs/tiny`
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny/checkpoints/step_3", "runs/other"]), @r"
-    exit code 2
     error: there is no folder runs/tiny/checkpoints/step_3
       hint: did you mean `runs/tiny/checkpoints/step_2`?
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny", "runs/other", "runs/tiny"]), @r"
-    exit code 2
     error: `runs/tiny` is a third checkpoint, and `tamis eval` compares two
       hint: evaluate them two by two: `tamis eval A B`, then `tamis eval A runs/tiny`
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny", "runs/other", "runs/tinny"]), @r"
-    exit code 2
     error: there is no file or folder runs/tinny
       hint: did you mean `runs/tiny`?
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny", "runs/other", "dapp"]), @r"
-    exit code 2
     error: there is no file or folder dapp
       hint: after two checkpoints come files of a configuration (`my.yaml`), presets and overrides (`KEY=VALUE`)
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny", "./runs/tiny"]), @r"
-    exit code 2
     error: both names are of one checkpoint, runs/tiny/checkpoints/step_2
       hint: name two, say `tamis eval runs/tiny/checkpoints/step_0 runs/tiny/checkpoints/step_2`
-    ");
-    insta::assert_snapshot!(failure(&["runs/other", "runs/other/checkpoints/step_1"]), @r"
-    exit code 2
     error: both names are of one checkpoint, runs/other/checkpoints/step_1
       hint: name two, say `tamis eval runs/other/checkpoints/step_0 runs/other/checkpoints/step_1`
     ");
@@ -168,10 +149,6 @@ fn the_second_run_is_looked_at_too() {
     let refused = folder.tamis(&["eval", "runs/d", "runs/b"]).exits(2);
     refused.fails_with("in its training data that runs/d holds out (data.val_fraction)");
     refused.fails_with("hint: name prompts that neither has in its training data: `data.val=FILE`");
-    folder
-        .tamis(&["eval", "runs/d", "runs/d/checkpoints/step_1"])
-        .exits(2)
-        .fails_with("both names are of one checkpoint");
 }
 
 /// Prompts that a run trains on are not held out, whoever asks: the check, the run, its evaluation, and a

@@ -2,13 +2,12 @@
 #![expect(clippy::float_cmp, reason = "counts are whole numbers")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use tamis_data::records::Records;
 
-use crate::kills::{Dice, num_kills};
-use crate::resume::through_kills;
-use crate::tamis::{Folder, Left, Replaced as _, TINY};
+use crate::kills::num_kills;
+use crate::resume::Undisturbed;
+use crate::tamis::{Folder, Replaced as _, TINY};
 
 /// Groups of a batch, and of its one round.
 const BATCH: f64 = 16.0;
@@ -34,10 +33,9 @@ fn verdicts(folder: &Folder, step: u64) -> BTreeMap<String, f64> {
 #[test]
 fn copies_fill_batches_and_are_counted() {
     let config = config("duplicate");
-    let folder = Folder::new().with("config.yaml", &config);
-    let start = Instant::now();
-    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-    let whole = start.elapsed();
+    let new = || Folder::new().with("config.yaml", &config);
+    let undisturbed = Undisturbed::of(new());
+    let folder = &undisturbed.folder;
     let (steps, mut copies) = (folder.numbers("tiny"), 0.0);
     assert_eq!(steps.len(), 6);
     let log = folder.read("runs/tiny/run.log");
@@ -57,21 +55,15 @@ fn copies_fill_batches_and_are_counted() {
             log.lines().find(|line| line.contains(&format!("step {step} batch complete"))).expect("a line");
         assert!(line.contains("training on 16 groups, 64 trajectories"), "{line}");
         assert!(of("groups/duplicated") == 0.0 || line.ends_with(&told), "{line}");
-        let verdicts = verdicts(&folder, step);
+        let verdicts = verdicts(folder, step);
         assert_eq!(verdicts["trained"], of("trajectories/trained"));
         assert_eq!(verdicts.values().sum::<f64>(), of("trajectories/generated"));
         copies += of("groups/duplicated");
     }
     assert!(copies > 0.0, "no batch was short: {log}");
     let told = format!("; {copies} times a copy of a trained group was trained on");
-    ended.says(&told);
-
-    let expected = Left::by(&folder.join("runs/tiny"));
-    let mut dice = Dice::new();
-    let folder = Folder::new().with("config.yaml", &config);
-    let (_, _, last) = through_kills(&folder, num_kills(2), whole, &mut dice);
-    assert_eq!(last.code, Some(0), "{}", last.shown());
-    expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+    undisturbed.ended.says(&told);
+    undisturbed.assert_same_through_kills(num_kills(2), new);
 }
 
 #[test]

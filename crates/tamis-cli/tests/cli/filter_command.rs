@@ -1,6 +1,6 @@
 //! `tamis filter` as a person types it.
 
-use crate::tamis::{Folder, Replaced as _};
+use crate::tamis::{Folder, Replaced as _, failures};
 
 const ROLLOUTS: &str = "\
 {\"uid\": \"a\", \"acc\": 1, \"text\": \"x\"}
@@ -50,20 +50,11 @@ fn filter_writes_kept_and_dropped_rows() {
     let json = folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--json"]).succeeds();
     let json = json.json();
     assert!(json.is_object());
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @r#"
-    exit code 0
-    ----- stdout
-    Filter statistics (mean_range of acc):
-      - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Dropped: 1 (33.3%)
-          all wrong: 1 (33.3%)
-          all correct: 0 (0.0%)
-      - Kept (groups with 0.25 <= mean <= 1): 2 (66.7%)
-          of these uniform: 1 (33.3%)
-      - Mean std: 0.167
-      - Mean metric: 0.500
-      - Pass rate: 50.0%
-    "#);
+    let bounds = ["--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"];
+    let ended = folder.tamis(&[&["filter", "rollouts.jsonl", "--metric", "acc"][..], &bounds].concat());
+    ended
+        .succeeds()
+        .prints("Kept (groups with 0.25 <= mean <= 1): 2 (66.7%)\n      of these uniform: 1 (33.3%)\n");
 }
 
 #[test]
@@ -80,44 +71,30 @@ fn filter_bounds_may_be_negative() {
 #[test]
 fn filter_messages() {
     let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
-    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @"
+    insta::assert_snapshot!(failures([
+        folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]),
+        folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "top_p"]),
+        // Options without an effect are refused.
+        folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]),
+        folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0", "--high", "1", "--singleton", "drop"]),
+        folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--metric", "acc2", "--group", "uid"]),
+        folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--overwrite"]),
+    ]), @r"
     exit code 2
-    ----- stderr
     error: failed to open missing.jsonl
       caused by: No such file or directory (os error 2)
       hint: name a JSONL or Parquet file
-    ");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "top_p"]).shown(), @r#"
-    exit code 2
-    ----- stderr
     error: --strategy top_p needs --p
       hint: `--p 0.9`: Share of the round's mass that is kept
-    "#);
-    // Options without an effect are refused.
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]).shown(), @r#"
-    exit code 2
-    ----- stderr
     error: --strategy variance does not look at --low and --bounds
       hint: leave it out, or choose `--strategy mean_range`
-    "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0", "--high", "1", "--singleton", "drop"]).shown(), @r#"
-    exit code 2
-    ----- stderr
     error: --strategy mean_range does not look at --singleton
       hint: leave it out, or choose `--strategy variance`
-    "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--metric", "acc2", "--group", "uid"]).shown(), @r#"
-    exit code 2
-    ----- stderr
     error: with several --metric each row is a group, so --group has nothing to do
       hint: leave out --group, or give one --metric
-    "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--overwrite"]).shown(), @r#"
-    exit code 2
-    ----- stderr
     error: --overwrite without an output to replace
       hint: name one with --kept or --dropped
-    "#);
+    ");
     // A filter that chooses members has no choice if a row holds them all.
     folder.write("wide.jsonl", "{\"a\": 1, \"b\": 0, \"c\": 0, \"all\": [1, 0, 0]}\n");
     let within = ["filter", "wide.jsonl", "--strategy", "within_group", "--k", "2", "--kept", "kept.jsonl"];

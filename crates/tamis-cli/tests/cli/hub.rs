@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::fake_hub::{FakeHub, Fault, SIGNATURE, commit};
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, soon, unfiltered, words};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, failures, soon, unfiltered, words};
 
 const TOKEN: &str = "hf_very_secret";
 
@@ -241,17 +241,17 @@ fn a_folder_goes_before_a_name_and_a_misspelt_path_is_told() {
     let marked = ["train", "names.yaml", "train.total_steps=1", "model.path=hf://org/tiny"];
     place.tamis(&marked).succeeds();
     assert!(place.folder.read("runs/tiny/config.yaml").contains("hf://org/tiny@"));
-    insta::assert_snapshot!(place.tamis(&["train", "names.yaml", "model.path=org/tinny"]).short(), @r#"
-exit code 2
-error: `model.path`: there is no model `org/tinny` on HUB, or this token has no access to it; and nothing is at org/tinny
-  at command line: model.path=«org/tinny»
-  hint: did you mean `org/tiny`?
-"#);
-    insta::assert_snapshot!(place.tamis(&["eval", "runs/tinny"]).failure(), @r#"
-exit code 2
-error: there is no folder runs/tinny
-  hint: did you mean `runs/tiny`? (a model of that name on a hub is `hf://runs/tinny`)
-"#);
+    insta::assert_snapshot!(failures([
+        place.tamis(&["train", "names.yaml", "model.path=org/tinny"]),
+        place.tamis(&["eval", "runs/tinny"]),
+    ]), @r"
+    exit code 2
+    error: `model.path`: there is no model `org/tinny` on HUB, or this token has no access to it; and nothing is at org/tinny
+      at command line: model.path=«org/tinny»
+      hint: did you mean `org/tiny`?
+    error: there is no folder runs/tinny
+      hint: did you mean `runs/tiny`? (a model of that name on a hub is `hf://runs/tinny`)
+    ");
 }
 
 #[test]

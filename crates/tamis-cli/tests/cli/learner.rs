@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use crate::listening::Listening;
 use crate::lost_learner::train_with_followers;
-use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, unfiltered};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, failures, unfiltered};
 
 fn train(folder: &Folder, arguments: &[&str]) -> Ended {
     folder.tamis(&[&["train", "config.yaml"], arguments].concat())
@@ -517,24 +517,22 @@ fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_the
 #[test]
 fn commands_of_the_native_engine_tell_a_model_that_it_does_not_know() {
     let folder = with_gemma();
-    insta::assert_snapshot!(folder.tamis(&["export", "other", "exported"]).failure(), @r#"
-exit code 2
-error: failed to use the configuration in other
-  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
-  hint: the files are fine, but the native engine, which would rewrite them, supports only these architectures; other programs load the folder as it is
-"#);
-    insta::assert_snapshot!(folder.tamis(&["serve", "other", "--port", "0"]).failure(), @r#"
-exit code 2
-error: failed to use the configuration in other
-  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
-  hint: `tamis serve` is the native engine: serve this model with vLLM or SGLang, and name them in rollout.servers
-"#);
-    insta::assert_snapshot!(folder.tamis(&["eval", "other", "config.yaml"]).short(), @r#"
-exit code 2
-error: `model.path`: other cannot be used: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
-  at command line: model.path=«other»
-  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
-"#);
+    insta::assert_snapshot!(failures([
+        folder.tamis(&["export", "other", "exported"]),
+        folder.tamis(&["serve", "other", "--port", "0"]),
+        folder.tamis(&["eval", "other", "config.yaml"]),
+    ]), @r"
+    exit code 2
+    error: failed to use the configuration in other
+      caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+      hint: the files are fine, but the native engine, which would rewrite them, supports only these architectures; other programs load the folder as it is
+    error: failed to use the configuration in other
+      caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+      hint: `tamis serve` is the native engine: serve this model with vLLM or SGLang, and name them in rollout.servers
+    error: `model.path`: other cannot be used: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+      at command line: model.path=«other»
+      hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+    ");
     // For a run that PyTorch trained: its checkpoints have checksums.
     let sums = folder.read("runs/begun/checkpoints/step_2/checksums.json");
     let crc = |name: &str| tamis_run::checksum::crc32(&std::fs::read(folder.join(name)).unwrap());

@@ -13,6 +13,7 @@ mod agreement;
 mod algorithms;
 mod changed_inputs;
 mod chat;
+mod checks;
 mod commands_for_gpus;
 mod config_command;
 mod data_messages;

@@ -61,17 +61,12 @@ fn no_score_makes_a_statistic_that_is_no_number() {
         if is_scaled {
             ended.succeeds();
         } else {
-            let printed =
-                "error: the 2 steps up to step 2 made no update of the policy: the run does not learn\n";
-            assert!(ended.failure().starts_with(&format!("exit code 1\n{printed}")), "{}", ended.shown());
+            ended.fails_with("exit code 1\nerror: the 2 steps up to step 2 made no update of the policy: ");
         }
     }
-    let texts = [
-        folder.read("runs/tiny/metrics.jsonl"),
-        largest.read("runs/grpo/metrics.jsonl"),
-        largest.read("runs/whitened/metrics.jsonl"),
-        largest.read("runs/plain/metrics.jsonl"),
-    ];
+    let of_largest = ["grpo", "whitened", "plain"].map(|run| format!("runs/{run}/metrics.jsonl"));
+    let mut texts = vec![folder.read("runs/tiny/metrics.jsonl")];
+    texts.extend(of_largest.map(|path| largest.read(&path)));
     let mut compared = 0;
     for line in texts.iter().flat_map(|text| text.lines()) {
         let row: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
@@ -98,18 +93,9 @@ fn enormous_rewards_are_shown_as_a_person_reads_them() {
     ended.says("reward 1.000e90 ");
     let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
     assert!(longest(&ended.stdout) < Some(17) && ended.stdout.contains("1.0000e90"), "{}", ended.stdout);
-    let names: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
-        .expect("rollouts")
-        .map(|entry| entry.expect("entry").path().display().to_string())
-        .collect();
-    let mut arguments = ["filter", "--metric", "reward", "--group", "group_id"].map(str::to_owned).to_vec();
-    arguments.extend(names);
-    let ended = folder.tamis(&arguments).succeeds();
-    assert!(
-        longest(&ended.stdout) < Some(17) && ended.stdout.contains("Mean metric: 1.000e90"),
-        "{}",
-        ended.stdout
-    );
+    let ended = folder.filter_rollouts("tiny", &["--metric", "reward"]).succeeds();
+    assert!(longest(&ended.stdout) < Some(17), "{}", ended.stdout);
+    ended.prints("Mean metric: 1.000e90");
 }
 
 #[test]
@@ -179,9 +165,8 @@ fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
         assert_eq!(step.get("critic/vf_loss").is_some(), i < 2, "{step:?}");
     }
     assert!(folder.join("runs/tiny/checkpoints/step_7").exists());
-    folder
-        .tamis(&["train", "--resume", "runs/tiny"])
-        .fails_with("the gradients of 12 updates of the critic in a row were not finite, up to step 8");
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny"]);
+    resumed.fails_with("the gradients of 12 updates of the critic in a row were not finite, up to step 8");
 }
 
 fn checkpoints(folder: &Folder) -> Vec<String> {
@@ -225,67 +210,29 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
 }
 
 #[test]
-fn a_critic_or_an_sft_that_diverges_ends_the_run_too() {
+fn a_critic_that_diverges_ends_the_run_too() {
     let folder = Folder::new();
     folder.write("ppo.yaml", &format!("preset: ppo\n{}", unfiltered(TINY)));
-    let ended = folder.tamis(&words(
-        "train ppo.yaml critic.optimizer.learning_rate=1e38 critic.optimizer.weight_decay=1000",
-    ));
-    let printed = ended.failure();
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        printed.contains("error: the critic's weights hold numbers that are not finite after step 1, "),
-        "{printed}"
-    );
-    assert!(printed.contains("a lower critic.optimizer.learning_rate"), "{printed}");
+    let rates = "critic.optimizer.learning_rate=1e38 critic.optimizer.weight_decay=1000";
+    let ended = folder.tamis(&words(&format!("train ppo.yaml {rates}"))).exits(1);
+    ended.fails_with("error: the critic's weights hold numbers that are not finite after step 1, ");
+    ended.fails_with("a lower critic.optimizer.learning_rate");
     assert_eq!(checkpoints(&folder), ["step_0"]);
-
-    let folder = Folder::tiny();
-    let ended =
-        folder.tamis(&words("train tiny.yaml sft.learning_rate=1e38 train.optimizer.weight_decay=1000"));
-    let printed = ended.failure();
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        printed.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
-        "{printed}"
-    );
-    assert!(
-        printed.ends_with("  hint: nothing was saved: begin a new run with a lower sft.learning_rate\n"),
-        "{printed}"
-    );
 }
 
 #[test]
 fn weights_beyond_half_precision_are_never_written_as_infinities() {
     let folder = Folder::tiny();
     let large = ["train.optimizer.learning_rate=1e5", "train.total_steps=1", "model.save_dtype=f16"];
-    let ended = folder.tamis(&[&["train", "tiny.yaml"], &large[..]].concat());
-    let printed = ended.failure();
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    assert!(
-        printed
-            .starts_with("exit code 1\nerror: tensor `model.embed_tokens.weight` has weights of magnitude "),
-        "{printed}"
-    );
-    assert!(
-        printed
-            .contains(", which would be infinite in the float16 of model.save_dtype; nothing was written\n"),
-        "{printed}"
-    );
-    assert!(
-        printed
-            .contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, so nothing is lost"),
-        "{printed}"
-    );
+    let ended = folder.tamis(&[&["train", "tiny.yaml"], &large[..]].concat()).exits(1);
+    ended.fails_with("exit code 1\nerror: tensor `model.embed_tokens.weight` has weights of magnitude ");
+    ended.fails_with(", which would be infinite in the float16 of model.save_dtype; nothing was written\n");
+    ended.fails_with("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, so nothing is lost");
     // Everything that was trained is there, and the run is complete once the weights can be written.
     let config = folder.read("runs/tiny/checkpoints/step_1/config.json");
     assert!(config.contains("float32"), "{config}");
-    let ended = folder.tamis(&["train", "--resume", "runs/tiny", "model.save_dtype=bf16"]).succeeds();
-    assert!(
-        ended.stdout.contains("done: 1 steps") || ended.stdout.contains("done: 1 step"),
-        "{}",
-        ended.shown()
-    );
+    let resume = ["train", "--resume", "runs/tiny", "model.save_dtype=bf16"];
+    folder.tamis(&resume).succeeds().prints("done: 1 step");
 }
 
 /// As an earlier build saved it.
@@ -322,13 +269,9 @@ fn an_sft_that_diverges_is_not_measured() {
         ("optimizer: {learning_rate: 1e-3}", "optimizer: {learning_rate: 1e-3, weight_decay: 1000}"),
     ];
     let asks = "(open('asked', 'a').write('x'), '1')[1]";
-    let ended = train(&folder, asks, &changes);
-    let printed = ended.failure();
-    assert!(
-        printed.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
-        "{printed}"
-    );
-    assert!(printed.contains("begin a new run with a lower sft.learning_rate"), "{printed}");
+    let ended = train(&folder, asks, &changes).exits(1);
+    ended.fails_with("error: the policy's weights hold numbers that are not finite after step 0, ");
+    ended.fails_with("  hint: nothing was saved: begin a new run with a lower sft.learning_rate\n");
     assert!(!folder.join("asked").exists(), "{}", ended.shown());
     // It ended soon after, not with its last update.
     ended.never_says("sft: update 900");
@@ -356,25 +299,15 @@ fn weights_whose_logits_are_not_finite_end_the_run() {
     let train = |more: &[&str]| folder.tamis(&[&["train", "tiny.yaml"], &explodes[..], more].concat());
     // The next step samples from them.
     let ended = train(&["run.name=sampled", "checkpoint.save_freq=0"]);
-    let printed = ended.failure();
-    assert!(
-        printed.starts_with(
-            "exit code 1\nerror: the policy's logits are NaN or infinite: its training has diverged, or its weights are damaged (group "
-        ) && printed.contains(", after step 1)\n  hint: nothing was saved: begin a new run with a lower train.optimizer.learning_rate"),
-        "{}",
-        ended.shown()
-    );
+    let diverged = "exit code 1\nerror: the policy's logits are NaN or infinite";
+    ended.fails_with(diverged).fails_with(": its training has diverged, or its weights are damaged (group ");
+    let hint = "hint: nothing was saved: begin a new run with a lower train.optimizer.learning_rate";
+    ended.fails_with(&format!(", after step 1)\n  {hint}"));
     // No step comes after them.
     for (name, freq) in [("last", "0"), ("saved", "1")] {
         let (name, freq) = (format!("run.name={name}"), format!("checkpoint.save_freq={freq}"));
         let ended = train(&[&name, &freq, "train.total_steps=1"]);
-        let printed = ended.failure();
-        assert!(
-            printed.starts_with("exit code 1\nerror: the policy's logits are NaN or infinite")
-                && printed.contains("(on a trajectory of the last batch, after step 1)"),
-            "{}",
-            ended.shown()
-        );
+        ended.fails_with(diverged).fails_with("(on a trajectory of the last batch, after step 1)");
         ended.never_prints("done");
     }
     let left = |name: &str| folder.join("runs").join(name).join("checkpoints/step_1").exists();
@@ -384,17 +317,13 @@ fn weights_whose_logits_are_not_finite_end_the_run() {
         "train tiny.yaml run.name=measured train.optimizer.learning_rate=1e13 \
          train.total_steps=1 checkpoint.save_freq=0 validate.before_train=false validate.test_freq=1",
     );
-    let printed = folder.tamis(&measured).failure();
-    assert!(
-        printed.contains("(validation prompt ")
-            && printed.contains(", after step 1)\n  hint: nothing was saved"),
-        "{printed}"
-    );
+    let ended = folder.tamis(&measured);
+    ended.fails_with("(validation prompt ").fails_with(", after step 1)\n  hint: nothing was saved");
     // The last checkpoint before them is named.
     let rates = ["train.lr_schedule.warmup_steps=1", "checkpoint.save_freq=1", "run.name=kept"];
-    let printed = train(&rates).failure();
-    assert!(printed.contains("(on a trajectory of the last batch, after step 2)"), "{printed}");
-    assert!(printed.contains("(`model.path: runs/kept/checkpoints/step_1`, or an earlier one)"), "{printed}");
+    let ended = train(&rates);
+    ended.fails_with("(on a trajectory of the last batch, after step 2)");
+    ended.fails_with("(`model.path: runs/kept/checkpoints/step_1`, or an earlier one)");
 }
 
 #[test]

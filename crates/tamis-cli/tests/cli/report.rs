@@ -1,6 +1,6 @@
 //! `tamis report` as a person types it.
 
-use crate::tamis::Folder;
+use crate::tamis::{Folder, failures};
 
 const METRICS: &str = "\
 {\"step\":1,\"all/critic/score/mean\":0.25,\"critic/score/mean\":0.5}
@@ -49,15 +49,13 @@ fn several_runs_are_one_page_here_or_where_one_says() {
 #[test]
 fn what_cannot_be_told_about() {
     let folder = run();
-    insta::assert_snapshot!(folder.tamis(&["report", "runs/b"]).shown(), @r"
+    insta::assert_snapshot!(failures([
+        folder.tamis(&["report", "runs/b"]),
+        folder.tamis(&["report", "runs/a", "--out", "runs/a/metrics.jsonl"]),
+    ]), @r"
     exit code 2
-    ----- stderr
     error: there is no file or folder runs/b
       hint: name the folder that a run printed at its start, or a `metrics.jsonl`
-    ");
-    insta::assert_snapshot!(folder.tamis(&["report", "runs/a", "--out", "runs/a/metrics.jsonl"]).shown(), @r"
-    exit code 2
-    ----- stderr
     error: runs/a/metrics.jsonl exists, but is not a page
       hint: `--out FILE` names the page to write
     ");

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::kills::{Dice, Stop, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
-use crate::tamis::{Folder, Left, Replaced as _, TINY, soon, unfiltered, without_checksums};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY, failures, soon, unfiltered, without_checksums};
 
 /// Runs `config` to its end through kills and stops: half of them at a random instant, half as soon as (or
 /// shortly after) a checkpoint is being written. Returns how many there were, how many of them hit a
@@ -15,7 +15,7 @@ pub(crate) fn through_kills(
     most: usize,
     whole: Duration,
     dice: &mut Dice,
-) -> (usize, usize, crate::tamis::Ended) {
+) -> (usize, usize, Ended) {
     let (mut kills, mut torn) = (0, 0);
     while kills < most {
         let begin = Instant::now();
@@ -40,32 +40,53 @@ pub(crate) fn through_kills(
     (kills, torn, folder.wait(start_run(folder, &[])))
 }
 
+/// A run that nothing disturbed: how it ended, what it left, and how long it took.
+pub(crate) struct Undisturbed {
+    pub(crate) folder: Folder,
+    pub(crate) ended: Ended,
+    pub(crate) left: Left,
+    took: Duration,
+}
+
+impl Undisturbed {
+    /// The run of `config.yaml` in a folder.
+    pub(crate) fn of(folder: Folder) -> Self {
+        let start = Instant::now();
+        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let took = start.elapsed();
+        let left = Left::by(&folder.join("runs/tiny"));
+        Self { folder, ended, left, took }
+    }
+
+    /// Runs in new folders that are killed so many times in all end the same.
+    #[expect(clippy::print_stdout, reason = "a test that fails shows how many kills there were")]
+    pub(crate) fn assert_same_through_kills(&self, num_kills: usize, new: impl Fn() -> Folder) {
+        let (mut dice, mut kills, mut torn) = (Dice::new(), 0, 0);
+        while kills < num_kills {
+            let folder = new();
+            let (more, torn_now, last) = through_kills(&folder, num_kills - kills, self.took, &mut dice);
+            assert_eq!(last.code, Some(0), "{}", last.shown());
+            assert_eq!(last.stdout, self.ended.stdout);
+            self.left.assert_same(&Left::by(&folder.join("runs/tiny")));
+            kills += more;
+            torn += torn_now;
+        }
+        println!("{kills} kills, {torn} of them in the middle of a checkpoint");
+    }
+}
+
 #[test]
 fn a_run_killed_at_any_instant_ends_as_if_it_had_not_been() {
     let config = TINY
         .replaced("total_steps: 6", "total_steps: 12")
         .replaced("validate: {", "validate: {save_samples: true, ");
-    let folder = Folder::new().with("config.yaml", &config);
-    let start = Instant::now();
-    let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
-    let whole = start.elapsed();
-    let expected = Left::by(&folder.join("runs/tiny"));
-    assert_eq!(expected.metrics.lines().count(), 13, "the validation before, and twelve steps");
-    let num_validations = expected.files.keys().filter(|name| name.starts_with("validation/")).count();
+    let new = || Folder::new().with("config.yaml", &config);
+    let undisturbed = Undisturbed::of(new());
+    let left = &undisturbed.left;
+    assert_eq!(left.metrics.lines().count(), 13, "the validation before, and twelve steps");
+    let num_validations = left.files.keys().filter(|name| name.starts_with("validation/")).count();
     assert_eq!(num_validations, 7, "samples of the validation before and of those after every second step");
-
-    let mut dice = Dice::new();
-    let (mut kills, mut torn) = (0, 0);
-    while kills < num_kills(5) {
-        let folder = Folder::new().with("config.yaml", &config);
-        let (more, torn_now, last) = through_kills(&folder, num_kills(5) - kills, whole, &mut dice);
-        assert_eq!(last.code, Some(0), "{}", last.shown());
-        assert_eq!(last.stdout, uninterrupted.stdout);
-        expected.assert_same(&Left::by(&folder.join("runs/tiny")));
-        kills += more;
-        torn += torn_now;
-    }
-    println!("{kills} kills, {torn} of them in the middle of a checkpoint");
+    undisturbed.assert_same_through_kills(num_kills(5), new);
 }
 
 /// Scores with noise, so that no answer comes twice.
@@ -131,12 +152,10 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     )
     .replaced("checkpoint: {save_freq: 2}\n  keep_last: null", "checkpoint: {save_freq: 2, keep_last: null}")
     .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 2\n  shuffle_mini_batches: true");
-    let folder = Folder::new().with("config.yaml", &config);
-    let start = Instant::now();
-    let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
-    let whole = start.elapsed();
+    let new = || Folder::new().with("config.yaml", &config);
+    let undisturbed = Undisturbed::of(new());
+    let (folder, expected) = (&undisturbed.folder, &undisturbed.left);
     let run = folder.join("runs/tiny");
-    let expected = Left::by(&run);
     for file in ["critic/model.safetensors", "critic/optimizer.safetensors", "critic/config.json"] {
         assert!(expected.files.contains_key(&format!("checkpoints/step_8/{file}")), "{file}");
     }
@@ -161,11 +180,7 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     // On two threads, and through kills.
     folder.tamis(&["train", "config.yaml", "run.name=threads", "run.threads=2"]).succeeds();
     expected.assert_same(&Left::by(&folder.join("runs/threads")));
-    let killed = Folder::new().with("config.yaml", &config);
-    let (_, _, last) = through_kills(&killed, num_kills(5), whole, &mut Dice::new());
-    assert_eq!(last.code, Some(0), "{}", last.shown());
-    assert_eq!(last.stdout, uninterrupted.stdout);
-    expected.assert_same(&Left::by(&killed.join("runs/tiny")));
+    undisturbed.assert_same_through_kills(num_kills(5), new);
 }
 
 #[test]
@@ -179,12 +194,10 @@ fn what_a_selector_has_learnt_is_resumed_too() {
         "schedule: {selector: {kind: zero_variance_skip, correction: corrected}, mode: streaming, ",
     ] {
         let config = config.replaced("schedule: {", schedule);
-        let folder = Folder::new().with("config.yaml", &config);
-        let start = Instant::now();
-        let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
-        let whole = start.elapsed();
+        let new = || Folder::new().with("config.yaml", &config);
+        let undisturbed = Undisturbed::of(new());
+        let (folder, expected) = (&undisturbed.folder, &undisturbed.left);
         let run = folder.join("runs/tiny");
-        let expected = Left::by(&run);
         let skips = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
             line["selector/skipped_share"].as_f64().is_some_and(|share| share > 0.0)
@@ -195,11 +208,7 @@ fn what_a_selector_has_learnt_is_resumed_too() {
         }
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         expected.assert_same(&Left::by(&run));
-        let killed = Folder::new().with("config.yaml", &config);
-        let (_, _, last) = through_kills(&killed, num_kills(2), whole, &mut Dice::new());
-        assert_eq!(last.code, Some(0), "{}", last.shown());
-        assert_eq!(last.stdout, uninterrupted.stdout);
-        expected.assert_same(&Left::by(&killed.join("runs/tiny")));
+        undisturbed.assert_same_through_kills(num_kills(2), new);
     }
 }
 
@@ -460,15 +469,14 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     // An evaluation does not need the moments, but the weights.
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
     flip("checkpoints/step_4/model.safetensors");
-    insta::assert_snapshot!(printed(&["eval", "runs/tiny"]), @r#"
+    let begin = ["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"];
+    let begin = printed(&begin).lines().take(2).collect::<Vec<_>>().join("\n");
+    insta::assert_snapshot!(failures([printed(&["eval", "runs/tiny"]), begin]), @r"
     exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
       hint: restore a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere to resume from the checkpoint before it, runs/tiny/checkpoints/step_2. If the change was intended, remove runs/tiny/checkpoints/step_4/checksums.json
-    "#);
-    insta::assert_snapshot!(printed(&["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"]).lines().take(2).collect::<Vec<_>>().join("\n"), @r#"
-    exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
-    "#);
+    ");
 
     // As the hint tells the user.
     std::fs::rename(run.join("checkpoints/step_4"), folder.join("damaged")).expect("moved");

@@ -1,7 +1,6 @@
 //! Reward functions of users, from the configuration to what a run prints and writes.
 
-use crate::tamis::{Folder, Left, Replaced as _, TINY};
-use tamis_data::records::Records;
+use crate::tamis::{Folder, Left, Replaced as _, TINY, failures};
 
 /// The tiny run with another reward; the warm start does not affect the messages about it.
 fn with_reward(reward: &str) -> String {
@@ -41,18 +40,16 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
         assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
         ended.failure()
     };
-    insta::assert_snapshot!(refused("reward_len", ", style: verl"), @r"
+    insta::assert_snapshot!(failures([
+        refused("reward_len", ", style: verl"),
+        refused("compute_score", ", style: trl"),
+        refused("solved", ""),
+    ]), @r"
     exit code 2
     error: reward `python`: reward_len(completions, **kwargs) cannot be called as `style: verl` calls it: missing a required argument: 'completions'
       hint: its parameters fit `style: trl`: write that
-    ");
-    insta::assert_snapshot!(refused("compute_score", ", style: trl"), @r"
-    exit code 2
     error: reward `python`: compute_score(data_source, solution_str, ground_truth, extra_info=None) cannot be called as `style: trl` calls it: missing a required argument: 'data_source' (the columns of the rows: answer, digits, level, operations, prompt)
       hint: its parameters fit `style: verl`: write that
-    ");
-    insta::assert_snapshot!(refused("solved", ""), @r"
-    exit code 2
     error: reward `python`: solved(completions, solution, **kwargs) cannot be called as `style: trl`, which its parameters suggest, calls it: missing a required argument: 'solution' (the columns of the rows: answer, digits, level, operations, prompt)
       hint: give the rows that column, the parameter a default, or its value in `kwargs`
     ");
@@ -99,21 +96,18 @@ fn what_a_function_logs_is_kept() {
     assert_eq!(states, [1020.0, 1021.0]);
     assert_eq!(rows[0]["reward_log/tokens"], 0.0);
     assert_eq!(rows[1]["reward_log/tokens"], rows[0]["num_tokens"]);
-    for record in Records::open(&folder.join("runs/tiny/rollouts/step_2.parquet")).expect("rollouts") {
-        let row = record.expect("a row").values;
+    let has_first = |row: serde_json::Value| {
         let completion = row["completion"].as_str().expect("text");
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
-    }
+    };
+    folder.rollouts("tiny", 2).into_iter().for_each(has_first);
     // For a validation, too: by data source in the metrics, and with the samples if these are saved.
     let ended = folder.tamis(&["eval", "runs/tiny", "--json", "--samples", "samples.jsonl"]).succeeds();
     ended.says("reward `python` (mine.py): looked at ");
     let found = ended.json();
     assert!(found["metrics"]["val-aux/arithmetic/reward_log/tokens"].is_number(), "{found}");
-    for line in folder.read("samples.jsonl").lines() {
-        let row: serde_json::Value = serde_json::from_str(line).expect("a row");
-        let completion = row["completion"].as_str().expect("text");
-        assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
-    }
+    let samples = folder.read("samples.jsonl");
+    samples.lines().map(|line| serde_json::from_str(line).expect("a row")).for_each(has_first);
     // The steps are repeated, and every answer comes from the journal, whatever the function would return
     // now.
     let again = Folder::new()
@@ -137,11 +131,9 @@ fn rows_of_a_source_without_a_verifier_are_refused() {
     for sources in ["{arithmetic: number}", "{arithmetic: {kind: number}}", "{'*': number}"] {
         train("", &format!("reward: [{{kind: by_source, sources: {sources}}}]")).1.succeeds();
     }
-    let (_folder, ended) = train(
-        "",
-        "reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]",
-    );
-    insta::assert_snapshot!(ended.short(), @r"
+    let wrong =
+        "reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]";
+    insta::assert_snapshot!(train("", wrong).1.short(), @r"
     exit code 2
     error: unknown key `reward[0].sources.x.methd`
       at config.yaml:12:78: reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, «methd»: strict}}}]
@@ -181,10 +173,8 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
 fn pass_at_k_without_a_binary_score_is_told() {
     let reward = "reward: [{kind: python, path: mine.py, function: compute_score}]";
     let config = with_reward(reward).replaced("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
-    for (config, gold) in [
-        (config.clone(), true),
-        (config.replaced("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false),
-    ] {
+    let unchecked = config.replaced("  arithmetic: {", "  check_gold: off\n  arithmetic: {");
+    for (config, gold) in [(config, true), (unchecked, false)] {
         let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
         let printed: Vec<&str> =
@@ -252,18 +242,13 @@ fn a_reward_that_takes_no_gold_answer_is_refused_before_anything_is_generated() 
         let layers = ["tiny.yaml", "labelled.yaml", "~data.arithmetic", "train.total_steps=1", &reward];
         folder.tamis(&[command, &layers].concat())
     };
+    let none = "scores no gold answer (12 prompts: 12 without an answer)";
+    let wrong = "gold answers score 0 on average, 0 to 0 (12 prompts: 12 with an `acc` of 0)";
+    let failed = "scores no gold answer (12 prompts: 12 failed)";
     for (function, what, cause) in [
-        (
-            "forgets",
-            "scores no gold answer (12 prompts: 12 without an answer)",
-            "a function that ends without `return`",
-        ),
-        (
-            "compares",
-            "gold answers score 0 on average, 0 to 0 (12 prompts: 12 with an `acc` of 0)",
-            "write `str(label)`",
-        ),
-        ("raises", "scores no gold answer (12 prompts: 12 failed)", "look at what the function got"),
+        ("forgets", none, "a function that ends without `return`"),
+        ("compares", wrong, "write `str(label)`"),
+        ("raises", failed, "look at what the function got"),
     ] {
         for command in [&["config", "check"][..], &["train"]] {
             let ended = of(command, function).exits(2);

@@ -1,13 +1,12 @@
 //! Groups that begin with some of their members, and end if these are alike.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use tamis_data::records::Records;
 
-use crate::kills::{Dice, num_kills};
-use crate::resume::through_kills;
-use crate::tamis::{Folder, Left, Replaced as _, TINY};
+use crate::kills::num_kills;
+use crate::resume::Undisturbed;
+use crate::tamis::{Folder, Replaced as _, TINY};
 
 /// Members by group, with their completions, and the group's verdict.
 type Groups = BTreeMap<u64, (String, BTreeMap<u64, String>)>;
@@ -35,14 +34,13 @@ fn only_first_members_of_groups_that_are_alike_are_generated() {
     let plain = Folder::new().with("config.yaml", &config(""));
     plain.tamis(&["train", "config.yaml"]).succeeds();
     let text = config(", screen_first: 2");
-    let folder = Folder::new().with("config.yaml", &text);
-    let start = Instant::now();
-    folder.tamis(&["train", "config.yaml"]).succeeds();
-    let whole = start.elapsed();
+    let new = || Folder::new().with("config.yaml", &text);
+    let undisturbed = Undisturbed::of(new());
+    let folder = &undisturbed.folder;
 
     let mut num_screened = 0;
     for step in 1..=6 {
-        for (group, (verdict, members)) in groups(&folder, step) {
+        for (group, (verdict, members)) in groups(folder, step) {
             let indices: Vec<u64> = members.keys().copied().collect();
             match verdict.as_str() {
                 "screened" => assert_eq!(indices, [0, 1], "group {group}"),
@@ -63,7 +61,7 @@ fn only_first_members_of_groups_that_are_alike_are_generated() {
     // The same weights give the same samples.
     let of_plain = groups(&plain, 1);
     let mut num_compared = 0;
-    for (group, (_, members)) in groups(&folder, 1) {
+    for (group, (_, members)) in groups(folder, 1) {
         let Some((_, others)) = of_plain.get(&group) else { continue };
         for (index, completion) in members.iter().filter(|(index, _)| others.contains_key(index)) {
             assert_eq!(completion, &others[index], "member {index} of group {group}");
@@ -72,10 +70,5 @@ fn only_first_members_of_groups_that_are_alike_are_generated() {
     }
     assert!(num_compared >= 8, "{num_compared} members of both runs");
 
-    let expected = Left::by(&folder.join("runs/tiny"));
-    let mut dice = Dice::new();
-    let folder = Folder::new().with("config.yaml", &text);
-    let (_, _, last) = through_kills(&folder, num_kills(2), whole, &mut dice);
-    assert_eq!(last.code, Some(0), "{}", last.shown());
-    expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+    undisturbed.assert_same_through_kills(num_kills(2), new);
 }

@@ -108,25 +108,10 @@ fn a_selector_does_not_end_a_run_that_learns() {
 #[test]
 fn members_that_are_not_chosen_have_no_advantage() {
     let folder = Folder::new();
-    train(
-        &folder,
-        &[
-            ("filter: {kind: variance}", "filter: {kind: within_group, k: 2}"),
-            ("gen_batch_size: 8", "gen_batch_size: 4"),
-        ],
-    )
-    .succeeds();
-    let names: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
-        .expect("rollouts")
-        .map(|entry| entry.expect("entry").path().display().to_string())
-        .collect();
-    assert_eq!(names.len(), 6);
-    let mut arguments = ["filter", "--metric", "advantage", "--group", "group_id", "--no-outcome", "--json"]
-        .map(str::to_owned)
-        .to_vec();
-    arguments.extend(names);
-    let summary = folder.tamis(&arguments).succeeds();
-    let summary = summary.json();
+    let filter = ("filter: {kind: variance}", "filter: {kind: within_group, k: 2}");
+    train(&folder, &[filter, ("gen_batch_size: 8", "gen_batch_size: 4")]).succeeds();
+    let options = ["--metric", "advantage", "--no-outcome", "--json"];
+    let summary = folder.filter_rollouts("tiny", &options).succeeds().json();
     assert_eq!((&summary["num_prompts"], &summary["num_trajectories"]), (&24.into(), &96.into()));
     assert_eq!(summary["num_unscored_trajectories"], 48, "{summary}");
     for step in folder.numbers("tiny") {
@@ -365,33 +350,6 @@ fn a_filter_may_look_at_entropies() {
             // At most the logarithm of the vocabulary.
             assert!(step["all/filter_metric/mean"] > 0.0 && step["all/filter_metric/mean"] < 3.0, "{step:?}");
         }
-    }
-}
-
-#[test]
-fn a_step_without_loss_says_so_and_moves_no_weight() {
-    let folder = Folder::new();
-    let ended = train(
-        &folder,
-        &[
-            ("max_response_length: 4", "max_response_length: 1"),
-            ("filter: {kind: variance}", "filter: null"),
-            ("schedule: {max_num_gen_batches: 50}", "objective: {masks: {truncated: true}}"),
-            ("total_steps: 6", "total_steps: 4"),
-        ],
-    );
-    assert_eq!(ended.code, Some(1), "no run that is done: {}", ended.shown());
-    ended.says("none of its 16 trajectories bears any loss, so nothing is learned (truncated)");
-    let weights = |step: u64| {
-        std::fs::read(folder.join(&format!("runs/tiny/checkpoints/step_{step}/model.safetensors")))
-            .expect("weights")
-    };
-    assert!(weights(2) == weights(4));
-    for step in folder.numbers("tiny") {
-        assert_eq!(
-            (step["actor/num_updates"], step["loss"], step["trajectories/left_out"]),
-            (0.0, 0.0, 16.0)
-        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::listening::Listening;
-use crate::tamis::Folder;
+use crate::tamis::{Folder, failures};
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
@@ -185,13 +185,13 @@ fn two_models_are_served_by_their_names() {
     assert_eq!(serving.end("-TERM"), Some(0));
     let failure =
         |arguments: &[&str]| folder.tamis(&[&["serve", "--port", "0"], arguments].concat()).failure();
-    insta::assert_snapshot!(failure(&[checkpoints[0], checkpoints[1], "--served-model-name", "one"]), @r"
+    insta::assert_snapshot!(failures([
+        failure(&[checkpoints[0], checkpoints[1], "--served-model-name", "one"]),
+        failure(&["runs/tiny", "runs/tiny/"]),
+    ]), @r"
     exit code 2
     error: --served-model-name: 1 name for 2 models
       hint: give it once for each: `--served-model-name before --served-model-name after`
-    ");
-    insta::assert_snapshot!(failure(&["runs/tiny", "runs/tiny/"]), @r"
-    exit code 2
     error: both names are of one checkpoint, runs/tiny/checkpoints/step_6
       hint: name two, say `tamis serve runs/tiny/checkpoints/step_4 runs/tiny/checkpoints/step_6`
     ");
@@ -208,24 +208,20 @@ fn messages() {
     let folder = Folder::new().with("empty", "\n").with("words", "two words\n");
     save_checkpoint(&folder.join("checkpoint"));
     let failure = |arguments: &[&str]| folder.tamis(&[&["serve"], arguments].concat()).failure();
-    insta::assert_snapshot!(failure(&["checkpoint", "--host", "0.0.0.0"]), @"
+    insta::assert_snapshot!(failures([
+        failure(&["checkpoint", "--host", "0.0.0.0"]),
+        failure(&["nowhere"]),
+        // An empty key would let everybody in.
+        failure(&["checkpoint", "--api-key-file", "empty"]),
+        failure(&["checkpoint", "--api-key-file", "words"]),
+    ]), @r"
     exit code 2
     error: 0.0.0.0 can be reached from other machines, but no key is set
       hint: put a secret into a file and pass it with --api-key-file, or listen on 127.0.0.1
-    ");
-    insta::assert_snapshot!(failure(&["nowhere"]), @"
-    exit code 2
     error: there is no folder nowhere
       hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
-    ");
-    // An empty key would let everybody in.
-    insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "empty"]), @"
-    exit code 2
     error: --api-key-file empty: the file is empty
       hint: write one line with the key, of letters, digits and signs
-    ");
-    insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "words"]), @"
-    exit code 2
     error: --api-key-file words: the key contains spaces or characters that are not allowed in a header
       hint: write one line with the key, of letters, digits and signs
     ");

@@ -1,6 +1,6 @@
 //! `tamis simulate` as a person types it.
 
-use crate::tamis::{Folder, words};
+use crate::tamis::{Folder, failures, words};
 
 const WORLD: &str = "\
 data: {train_batch_size: 16}
@@ -50,20 +50,14 @@ fn a_table_and_a_page() {
     ");
     let page = folder.read("simulation.html");
     assert!(page.starts_with("<!doctype html>") && page.contains("Schedules for world"));
-    assert!(
-        page.contains("Left at their defaults, which are not measured on your system: `simulate.length`")
-    );
+    let defaults = "Left at their defaults, which are not measured on your system: `simulate.length`";
+    assert!(page.contains(defaults));
     // The page is replaced; nothing else is overwritten.
-    folder
-        .tamis(&["simulate", "world.yaml", "simulate.policies=[slime]", "--html", "simulation.html"])
-        .succeeds();
+    let slime = words("simulate world.yaml simulate.policies=[slime] --html simulation.html");
+    folder.tamis(&slime).succeeds();
     assert!(folder.read("simulation.html").contains("<code>slime</code>"));
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "--html", "world.yaml"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    error: world.yaml exists, but is not a page
-      hint: `--html FILE` names the page to write
-    ");
+    let other = folder.tamis(&["simulate", "world.yaml", "--html", "world.yaml"]).exits(2);
+    other.fails_with("world.yaml exists, but is not a page\n  hint: `--html FILE` names the page to write\n");
 }
 
 #[test]
@@ -93,40 +87,25 @@ fn what_cannot_be_simulated() {
         let ended = folder.tamis(&["simulate", "world.yaml", &format!("simulate.policies=[{name}]")]);
         assert!(ended.stderr.contains(&format!("did you mean `{meant}`?")), "{ended:?}");
     }
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: rollouts, path: nothing}"]).shown(), @r"
+    insta::assert_snapshot!(failures([
+        folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: rollouts, path: nothing}"]),
+        folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: histogram, rates: [0, 1], counts: [3]}"]),
+        folder.tamis(&["simulate", "world.yaml", "filter={kind: top_p, p: 0.9}"]),
+        folder.tamis(&["simulate", "world.yaml", "simulate.servers.kv_tokens=10"]),
+    ]), @r"
     exit code 2
-    ----- stderr
     error: there is no file or folder nothing
       hint: `simulate.pass_rate.path` names a run directory, or a file of rollouts (Parquet or JSONL)
-    ");
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.pass_rate={kind: histogram, rates: [0, 1], counts: [3]}"]).shown(), @r"
-    exit code 2
-    ----- stderr
     error: `simulate.pass_rate` has 2 rates and 1 counts, 3 prompts in all: each rate needs a count, and some must be above 0
       hint: write for example `pass_rate: {kind: histogram, rates: [0, 0.5, 1], counts: [20, 60, 20]}`
-    ");
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "filter={kind: top_p, p: 0.9}"]).shown(), @r"
-    exit code 2
-    ----- stderr
-    warning: `filter.kind: top_p` selects among the groups of one round, but `schedule.refill` repeats rounds until 16 groups are kept: each round is selected by itself
     error: the policy `streaming_carry` cannot be simulated
       caused by: the filter top_p compares the groups of a round, but a streaming schedule has none
       hint: name policies that have rounds with `simulate.policies`, such as `verl`, `nemo_rl`, `rounds_carry` and `deficit`; an empty list takes all that have
-    ");
-    let rounds = [
-        "simulate",
-        "world.yaml",
-        "filter={kind: top_p, p: 0.9}",
-        "simulate.policies=[configured]",
-        "--json",
-    ];
-    folder.tamis(&rounds).succeeds();
-    insta::assert_snapshot!(folder.tamis(&["simulate", "world.yaml", "simulate.servers.kv_tokens=10"]).shown(), @r"
-    exit code 2
-    ----- stderr
     error: `simulate.servers.kv_tokens` 10 cannot hold one completion: a prompt of 0 tokens and up to 400 tokens after it
       hint: set `simulate.servers.kv_tokens: 400` or more, or lower `rollout.max_response_length`
     ");
+    let rounds = ["filter={kind: top_p, p: 0.9}", "simulate.policies=[configured]", "--json"];
+    folder.tamis(&[&["simulate", "world.yaml"][..], &rounds].concat()).succeeds();
     // Before anything is simulated.
     folder.tamis(&["simulate", "world.yaml", "~filter", "--json"]).succeeds().says("there is no filter");
 }
@@ -134,28 +113,18 @@ fn what_cannot_be_simulated() {
 #[test]
 fn policies_that_end_early() {
     let folder = folder();
-    let never = [
-        "simulate",
-        "world.yaml",
-        "simulate.length.sigma=0",
-        "simulate.pass_rate={kind: histogram, rates: [1], counts: [1]}",
-    ];
-    let ended = folder.tamis(&never);
-    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let rates = "simulate.pass_rate={kind: histogram, rates: [1], counts: [1]}";
+    let never = ["simulate", "world.yaml", "simulate.length.sigma=0", rates];
+    let ended = folder.tamis(&never).exits(1);
     ended.says("warning: the policy `verl` ended after 0 of 20 steps");
-    assert!(
-        ended.stdout.contains("ended after 0 of 20 steps")
-            && ended.stdout.contains("none: the filter keeps no group")
-    );
+    ended.prints("ended after 0 of 20 steps").prints("none: the filter keeps no group");
     ended.prints("page: simulation.html").never_prints("-0");
     let json = folder.tamis(&[&never[..], &["--json"]].concat());
     let found = json.json();
     assert!(json.code == Some(1) && found["policies"][0]["ended"].is_string(), "{json:?}");
     // One step is too few.
-    folder
-        .tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"])
-        .succeeds()
-        .says("warning: one step of 16 groups");
+    let one = folder.tamis(&["simulate", "world.yaml", "simulate.groups=16", "--json"]).succeeds();
+    one.says("warning: one step of 16 groups");
 }
 
 #[test]
@@ -163,11 +132,11 @@ fn times_without_servers_are_warned_of() {
     let folder = folder();
     let times =
         ["simulate.reward_latency=3", "simulate.train_time.step=40", "simulate.publication={time: 5}"];
-    let said = folder.tamis(&[&["simulate", "world.yaml", "--json"][..], &times].concat()).succeeds();
-    assert_eq!(said.stderr, "");
-    let said = folder
-        .tamis(&[&["simulate", "world.yaml", "simulate.servers=null", "--json"][..], &times].concat())
-        .succeeds();
+    let simulate = |more: &[&str]| {
+        folder.tamis(&[&["simulate", "world.yaml", "--json"][..], &times, more].concat()).succeeds()
+    };
+    assert_eq!(simulate(&[]).stderr, "");
+    let said = simulate(&["simulate.servers=null"]);
     for key in ["reward_latency", "train_time.step", "publication.time"] {
         let warning = format!("warning: `simulate.{key}` has no effect: `simulate.servers` is null");
         said.says(&warning);

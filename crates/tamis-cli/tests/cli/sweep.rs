@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::tamis::{Folder, Left, Replaced as _, signal, soon};
+use crate::tamis::{Folder, Left, Replaced as _, failures, signal, soon, words};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/sweeps/ragen_filtering.yaml");
 
@@ -21,16 +21,11 @@ fn the_grid_of_ragens_document_has_its_names() {
     let ended = folder.tamis(&["sweep", SHIPPED, "--dry-run", "--date", "0120"]).succeeds();
     let names: Vec<&str> = ended.stdout.lines().filter_map(|line| line.split(' ').next()).collect();
     let of = |algo: &str| {
-        [
-            "none_1.0_incTRUE",
-            "top_p_0.7_incFALSE",
-            "top_p_0.85_incFALSE",
-            "top_k_4_incFALSE",
-            "top_k_6_incFALSE",
-            "min_p_0.5_incFALSE",
-            "min_p_0.8_incFALSE",
-        ]
-        .map(|rest| format!("results/0120_soko_3b_{algo}_{rest}/"))
+        let rest = words(
+            "none_1.0_incTRUE top_p_0.7_incFALSE top_p_0.85_incFALSE top_k_4_incFALSE \
+             top_k_6_incFALSE min_p_0.5_incFALSE min_p_0.8_incFALSE",
+        );
+        rest.iter().map(|rest| format!("results/0120_soko_3b_{algo}_{rest}/")).collect::<Vec<_>>()
     };
     assert_eq!(names, [of("grpo"), of("ppo")].concat());
     let first = ended.stdout.lines().next().unwrap_or_default();
@@ -243,19 +238,13 @@ fn ctrl_c_ends_the_runs_which_save() {
 #[test]
 fn messages() {
     let folder = Folder::tiny();
-    let shown = |arguments: &[&str]| folder.tamis(&[&["sweep"], arguments].concat()).shown();
-    insta::assert_snapshot!(shown(&["missing.yaml"]), @r"
-exit code 2
------ stderr
-error: failed to read missing.yaml: No such file or directory (os error 2)
-  hint: name the file of a sweep, such as configs/sweeps/ragen_filtering.yaml
-
-1 error in the configuration
-");
-    insta::assert_snapshot!(shown(&["rollout.n=4"]), @r"
-exit code 2
------ stderr
-error: no sweep was given
-  hint: `tamis sweep configs/sweeps/ragen_filtering.yaml --dry-run`
-");
+    let shown = |arguments: &[&str]| folder.tamis(&[&["sweep"], arguments].concat()).failure();
+    insta::assert_snapshot!(failures([shown(&["missing.yaml"]), shown(&["rollout.n=4"])]), @r"
+    exit code 2
+    error: failed to read missing.yaml: No such file or directory (os error 2)
+      hint: name the file of a sweep, such as configs/sweeps/ragen_filtering.yaml
+    1 error in the configuration
+    error: no sweep was given
+      hint: `tamis sweep configs/sweeps/ragen_filtering.yaml --dry-run`
+    ");
 }

@@ -158,6 +158,28 @@ impl Ended {
     }
 }
 
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.short())
+    }
+}
+
+/// Failures of commands, in the form of [`Ended::failure`] or [`Ended::short`], one below the other for a
+/// snapshot: without blank lines, and with the exit code where it changes.
+pub(crate) fn failures<T: std::fmt::Display, const N: usize>(failures: [T; N]) -> String {
+    let (mut lines, mut code) = (Vec::new(), String::new());
+    for failure in failures {
+        let text = failure.to_string();
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        if first != code {
+            lines.push(first.to_owned());
+            first.clone_into(&mut code);
+        }
+        lines.extend(rest.lines().filter(|line| !line.is_empty()).map(str::to_owned));
+    }
+    lines.join("\n")
+}
+
 /// The words of a command line.
 pub(crate) fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
@@ -252,6 +274,18 @@ impl Folder {
         let path = self.join(&format!("runs/{run}/rollouts/step_{step}.parquet"));
         let records = tamis_data::records::Records::open(&path).expect("rollouts");
         records.map(|record| Value::Object(record.expect("a row").values)).collect()
+    }
+
+    /// `tamis filter` over all rollouts of a run, by their groups.
+    pub(crate) fn filter_rollouts(&self, run: &str, options: &[&str]) -> Ended {
+        let files = std::fs::read_dir(self.join(&format!("runs/{run}/rollouts"))).expect("rollouts");
+        let mut files: Vec<String> =
+            files.map(|entry| entry.expect("entry").path().display().to_string()).collect();
+        files.sort();
+        let mut arguments = vec!["filter", "--group", "group_id"];
+        arguments.extend(options);
+        arguments.extend(files.iter().map(String::as_str));
+        self.tamis(&arguments)
     }
 
     /// The policy's weights in a run's checkpoint.

@@ -1,6 +1,6 @@
 //! A run's lines about its prompts, its settings and its steps.
 
-use crate::tamis::{Ended, Folder, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Replaced as _, TINY, failures, words};
 
 /// A template of characters that the tiny model knows: the number of messages follows the last of them.
 const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
@@ -19,22 +19,11 @@ fn trained(rows: &str, template: Option<&str>, overrides: &[&str]) -> Ended {
 
 fn trained_in(folder: &Folder, rows: &str, template: Option<&str>, overrides: &[&str]) -> Ended {
     folder.write("rows.jsonl", rows);
-    let mut arguments = vec![
-        "train",
-        "tiny.yaml",
-        "data.task=null",
-        "~data.arithmetic",
-        "data.train=rows.jsonl",
-        "data.train_batch_size=2",
-        "~data.gen_batch_size",
-        "data.check_gold=off",
-        "train.total_steps=1",
-        "~train.ppo_mini_batch_size",
-        "~filter",
-        "~schedule",
-        "~validate",
-        "sft={steps: 1, batch_size: 2}",
-    ];
+    let mut arguments = words(
+        "train tiny.yaml data.task=null ~data.arithmetic data.train=rows.jsonl data.train_batch_size=2 \
+         ~data.gen_batch_size data.check_gold=off train.total_steps=1 ~train.ppo_mini_batch_size ~filter \
+         ~schedule ~validate sft.steps=1 sft.batch_size=2",
+    );
     if let Some(template) = template {
         folder.write("chat.jinja", template);
         arguments.push("model.chat_template=chat.jinja");
@@ -105,41 +94,33 @@ fn rows_of_messages_go_through_the_template() {
 #[test]
 fn prompts_that_cannot_have_the_form_asked_for() {
     let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).short();
-    insta::assert_snapshot!(printed(QUESTIONS, None, &["data.prompt_format=chat"]), @"
-exit code 2
-error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): data.prompt_format is `chat`, but the model has no chat template
-  at command line: data.prompt_format=«chat»
-  hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
-");
-    insta::assert_snapshot!(printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
-exit code 2
-error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): its prompt is a list of messages, but data.prompt_format is `text`
-  at command line: data.prompt_format=«text»
-  hint: set data.prompt_format=auto (or chat) to render messages with the chat template
-");
-    insta::assert_snapshot!(printed(QUESTIONS, None, &["data.system_prompt=2"]), @"
-exit code 2
-error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
-  at command line: data.system_prompt=«2»
-  hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or remove data.system_prompt
-");
-    insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
-exit code 2
-error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
-  at command line: data.system_prompt=«2»
-  hint: set data.prompt_format=chat, which makes a user message of every text, or remove data.system_prompt
-");
-    insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
-exit code 2
-error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template
-  at command line: data.system_prompt=«2»
-  hint: set `data.prompt_format: chat`, or remove `data.system_prompt`
-");
-    insta::assert_snapshot!(printed(CHATS, None, &[]), @"
-exit code 2
-error: `model`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
-  at tiny.yaml:2:1: «model»:
-");
+    insta::assert_snapshot!(failures([
+        printed(QUESTIONS, None, &["data.prompt_format=chat"]),
+        printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]),
+        printed(QUESTIONS, None, &["data.system_prompt=2"]),
+        printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]),
+        printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]),
+        printed(CHATS, None, &[]),
+    ]), @r"
+    exit code 2
+    error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): data.prompt_format is `chat`, but the model has no chat template
+      at command line: data.prompt_format=«chat»
+      hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
+    error: `data.prompt_format`: prompt 0 of the training data (rows.jsonl, line 1): its prompt is a list of messages, but data.prompt_format is `text`
+      at command line: data.prompt_format=«text»
+      hint: set data.prompt_format=auto (or chat) to render messages with the chat template
+    error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
+      at command line: data.system_prompt=«2»
+      hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or remove data.system_prompt
+    error: `data.system_prompt`: prompt 0 of the training data (rows.jsonl, line 1): it is sent as bare text, but data.system_prompt needs a conversation in the model's chat template
+      at command line: data.system_prompt=«2»
+      hint: set data.prompt_format=chat, which makes a user message of every text, or remove data.system_prompt
+    error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template
+      at command line: data.system_prompt=«2»
+      hint: set `data.prompt_format: chat`, or remove `data.system_prompt`
+    error: `model`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
+      at tiny.yaml:2:1: «model»:
+    ");
 }
 
 #[test]
@@ -149,22 +130,20 @@ fn a_template_around_every_text_prompt() {
         trained_in(&folder, rows, None, &["data.prompt_template=around.jinja"])
     };
     insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
-    insta::assert_snapshot!(with(CHATS, "{{ content }}").short(), @"
-exit code 2
-error: `data.prompt_template`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: data.prompt_template goes around text, but this prompt is a list of messages: remove the setting, or give prompts as text
-  at command line: data.prompt_template=«around.jinja»
-");
-    insta::assert_snapshot!(with(QUESTIONS, "{{ content").short(), @"
-exit code 2
-error: `data.prompt_template`: around.jinja: the chat template does not parse (line 1): syntax error: unexpected end of input, expected end of variable block
-  at command line: data.prompt_template=«around.jinja»
-");
-    insta::assert_snapshot!(trained(QUESTIONS, None, &["data.prompt_template=missing.jinja"]).short(), @"
-exit code 2
-error: `data.prompt_template`: failed to read the template missing.jinja: No such file or directory (os error 2)
-  at command line: data.prompt_template=«missing.jinja»
-  hint: name a file with a Jinja template, or leave it out
-");
+    insta::assert_snapshot!(failures([
+        with(CHATS, "{{ content }}"),
+        with(QUESTIONS, "{{ content"),
+        trained(QUESTIONS, None, &["data.prompt_template=missing.jinja"]),
+    ]), @r"
+    exit code 2
+    error: `data.prompt_template`: prompt 0 of the training data (rows.jsonl, line 1) cannot be prepared: data.prompt_template goes around text, but this prompt is a list of messages: remove the setting, or give prompts as text
+      at command line: data.prompt_template=«around.jinja»
+    error: `data.prompt_template`: around.jinja: the chat template does not parse (line 1): syntax error: unexpected end of input, expected end of variable block
+      at command line: data.prompt_template=«around.jinja»
+    error: `data.prompt_template`: failed to read the template missing.jinja: No such file or directory (os error 2)
+      at command line: data.prompt_template=«missing.jinja»
+      hint: name a file with a Jinja template, or leave it out
+    ");
 }
 
 #[test]
@@ -211,35 +190,21 @@ fn line(ended: &Ended, start: &str) -> String {
 fn the_line_of_a_step_names_what_it_shows() {
     let run = |overrides: &[&str]| {
         let folder = Folder::tiny();
-        let mut arguments = vec![
-            "train",
-            "tiny.yaml",
-            "train.total_steps=2",
-            "validate.test_freq=0",
-            "validate.before_train=false",
-        ];
+        let run = "train tiny.yaml train.total_steps=2 validate.test_freq=0 validate.before_train=false";
+        let mut arguments = words(run);
         arguments.extend(overrides);
         folder.tamis(&arguments).succeeds()
     };
     // One update a step: the policy's own divergence is 0, and not shown.
     insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
     // No filter: what was generated is what was trained on, and nothing is dropped.
-    let kl = [
-        "~filter",
-        "~schedule",
-        "~data.gen_batch_size",
-        "~sft",
-        "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
-    ];
+    let loss = "objective.kl={in: loss, estimator: k3, coefficient: 0.1}";
+    let kl = ["~filter", "~schedule", "~data.gen_batch_size", "~sft", loss];
     insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero \
          advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns \
          (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
-    let penalty = [
-        "~filter",
-        "~schedule",
-        "~data.gen_batch_size",
-        "objective.kl={in: reward, estimator: k1, coefficient: 0.1}",
-    ];
+    let reward = "objective.kl={in: reward, estimator: k1, coefficient: 0.1}";
+    let penalty = ["~filter", "~schedule", "~data.gen_batch_size", reward];
     insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  \
          zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns \
          (generation Ns = N% at N tok/s, update Ns = N% at N tok/s, MFU N%)  Ns left");
@@ -262,17 +227,9 @@ fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
     let closing = without_numbers(&correct.stdout);
     let table = closing.lines().find(|line| line.contains("held-out")).unwrap_or_default();
     insta::assert_snapshot!(table.split_whitespace().collect::<Vec<_>>().join(" "), @"accuracy (N held-out) N% N%");
-    let scored = trained(
-        QUESTIONS,
-        None,
-        &[
-            "reward=[{kind: length, max_length: 3}]",
-            "data.val=rows.jsonl",
-            "validate.test_freq=1",
-            "validate.before_train=true",
-        ],
-    )
-    .succeeds();
+    let reward = "reward=[{kind: length, max_length: 3}]";
+    let validated = [reward, "data.val=rows.jsonl", "validate.test_freq=1", "validate.before_train=true"];
+    let scored = trained(QUESTIONS, None, &validated).succeeds();
     insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score \
          -N (N prompts), mean length N tokens");
     let closing = without_numbers(&scored.stdout);

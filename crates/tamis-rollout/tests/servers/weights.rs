@@ -74,31 +74,18 @@ fn a_sample_and_new_weights() {
 /// head: little at first. The tolerance is learned from its own earlier weights.
 #[test]
 fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
-    // Tokens and nats off at each publication; the last is too much.
-    for (publications, allowed) in [
-        (
-            &[(2, 1e-5), (2, 9e-5), (2, 2e-4)][..],
-            "0.000100 allowed; rounding alone made 0.000010 with its first weights",
-        ),
-        (
-            &[(2, 0.002), (2, 0.015), (2, 0.017)],
-            "0.016000 allowed; rounding alone made 0.002000 with its first weights",
-        ),
-        (
-            &[(2, 0.02), (2, 0.045), (2, 0.055)],
-            "0.050000 allowed; rounding alone made 0.020000 with its first weights",
-        ),
+    // Tokens and nats off at each publication, of which the last is too much; what is allowed, and what
+    // rounding alone made.
+    for (publications, allowed, made) in [
+        (&[(2, 1e-5), (2, 9e-5), (2, 2e-4)], "0.000100", "0.000010"),
+        (&[(2, 0.002), (2, 0.015), (2, 0.017)], "0.016000", "0.002000"),
+        (&[(2, 0.02), (2, 0.045), (2, 0.055)], "0.050000", "0.020000"),
         // Log-probabilities that are spread three times as far are rounded as much more.
-        (
-            &[(2, 0.002), (6, 0.045), (6, 0.049)],
-            "0.048000 allowed; rounding alone made 0.006000 with its first weights",
-        ),
+        (&[(2, 0.002), (6, 0.045), (6, 0.049)], "0.048000", "0.006000"),
         // A single value has no spread to learn from.
-        (
-            &[(1, 0.04), (2, 0.002), (2, 0.017)],
-            "0.016000 allowed; rounding alone made 0.002000 with its first weights",
-        ),
+        (&[(1, 0.04), (2, 0.002), (2, 0.017)], "0.016000", "0.002000"),
     ] {
+        let allowed = format!("{allowed} allowed; rounding alone made {made} with its first weights");
         let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
         let settings = FleetSettings { give_up_after: Some(Duration::from_secs(2)), ..fleet_settings() };
         let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
@@ -113,7 +100,7 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
             fleet.publish(&publication(version, weights.path()), InFlight::Wait).expect("begun");
             let error = lost(&mut fleet);
             assert!(error.contains(&format!("probe: version {version} was not loaded")), "{error}");
-            assert!(error.contains(allowed) && error.contains("tamis export --untie"), "{error}");
+            assert!(error.contains(&allowed) && error.contains("tamis export --untie"), "{error}");
             assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 2, "nor at a second try");
         }
     }
@@ -236,13 +223,9 @@ fn a_server_without_the_routes_that_change_weights_says_how_to_get_them() {
     let weights = folder("first");
     fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
     let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
-    assert!(
-        error.ends_with(
-            "version 1 was not loaded: HTTP 404: Not Found (vLLM has the routes that change weights only with \
-             VLLM_SERVER_DEV_MODE=1)"
-        ),
-        "{error}"
-    );
+    let expected = "version 1 was not loaded: HTTP 404: Not Found (vLLM has the routes that change weights only with \
+         VLLM_SERVER_DEV_MODE=1)";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 #[test]

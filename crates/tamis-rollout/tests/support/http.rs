@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,6 +69,7 @@ impl Reply {
 }
 
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub(crate) type Heard = Arc<Mutex<Vec<Request>>>;
 pub(crate) type Handler = Arc<dyn Fn(Request) -> Handling + Send + Sync>;
 
 /// A server on a thread of its own; it ends when it is dropped, with all its connections.
@@ -114,6 +115,34 @@ impl TestServer {
         });
         let address = answered.recv().expect("an address");
         Self { address, num_connections, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// A server that names one model, and its answers to all other requests.
+    pub(crate) fn of_model(
+        model: &'static str,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let handler: Handler = Arc::new(move |request: Request| {
+            let models = || serde_json::json!({"object": "list", "data": [{"id": model, "object": "model"}]});
+            let is_of_models = request.path == "/v1/models";
+            let reply = if is_of_models { Reply::json(200, &models()) } else { answer(&request) };
+            Box::pin(async move { reply })
+        });
+        Self::start(None, handler)
+    }
+
+    /// The same, with the requests that it answered.
+    pub(crate) fn heard(
+        model: &'static str,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> (Self, Heard) {
+        let heard = Heard::default();
+        let hear = Arc::clone(&heard);
+        let server = Self::of_model(model, move |request| {
+            hear.lock().expect("requests").push(request.clone());
+            answer(request)
+        });
+        (server, heard)
     }
 
     pub(crate) fn url(&self) -> String {
